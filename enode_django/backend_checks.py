@@ -1,8 +1,8 @@
-"""System checks of what the settings name for queue and event store. Every id is documented in
+"""System checks of what the settings name for queue, event store and middleware. Every id is documented in
 ``docs/reference/checks.md``.
 
 Nothing is connected to. What the settings leave out is not looked at, so that a project with the defaults imports
-neither queue nor store for its checks.
+none of them for its checks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from enode_django.exceptions import ConfigurationError
 
 def check_backends(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
     try:
-        return [*_queue(), *_store()]
+        return [*_queue(), *_store(), *_middleware()]
     except ConfigurationError:  # E001 says so
         return []
 
@@ -58,3 +58,20 @@ def _store() -> Iterator[CheckMessage]:
         yield Error(
             f"{error}.", hint=f"Name {settings.POSTGRES!r}, or an event store of your own.", id="enode_django.E082"
         )
+
+
+def _middleware() -> Iterator[CheckMessage]:
+    for key in ("COMMAND_MIDDLEWARE", "SUBSCRIBER_MIDDLEWARE"):
+        paths = getattr(settings.conf(), key)
+        if not paths or not isinstance(paths, list | tuple) or not all(isinstance(path, str) for path in paths):
+            continue  # E085 says what is wrong
+        from enode_django.interception import factories
+
+        try:
+            factories(key)
+        except ConfigurationError as error:
+            yield Error(
+                f"{error}.",
+                hint="List dotted paths of functions that take the next one and return one, or of such classes.",
+                id="enode_django.E210",
+            )

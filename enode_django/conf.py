@@ -19,6 +19,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 import django
 from django.conf import ENVIRONMENT_VARIABLE, settings
 from django.core.signals import setting_changed
+from django.utils.module_loading import import_string
 
 from enode_django.exceptions import ConfigurationError
 
@@ -333,6 +334,10 @@ class Conf:
     REPORTS: Reports = field(default_factory=Reports)
     API: Api = field(default_factory=Api)
     BROKER: Broker = field(default_factory=Broker, repr=False)
+    COMMAND_MIDDLEWARE: Texts = ()
+    """Dotted paths of what goes around each call of a command handler, the outermost first."""
+    SUBSCRIBER_MIDDLEWARE: Texts = ()
+    """Dotted paths of what goes around each call of a subscriber's handler, the outermost first."""
     SEND_IN_TESTS: Switch = False
     """Tests may send to the queue, outside of ``inline()``."""
     AUTODISCOVER_MODULES: Texts = DISCOVERED_MODULES
@@ -457,6 +462,19 @@ def _broken_rules(name: str, group: Any) -> Iterator[tuple[str, Any, Rule]]:
         if value is None and type(None) in types:
             continue
         yield from ((f"{name}[{key!r}]", value, rule) for rule in rules if not rule.accepts(value))
+
+
+def imported(path: str, key: str) -> Any:
+    """Return what a dotted path in the settings names; raises `ConfigurationError` if it cannot be called."""
+    try:
+        found = import_string(path)
+    except (ImportError, TypeError, ValueError) as error:
+        missing = getattr(error, "name", None)
+        how = '; install it: pip install "enode_django[redis]"' if missing == "redis" else ""
+        raise ConfigurationError(f"ENODE {key} names {path!r}, which cannot be imported: {error}{how}") from error
+    if not callable(found):
+        raise ConfigurationError(f"ENODE {key} names {path!r}, which is no class or function; name one")
+    return found
 
 
 def _forget(*, setting: str, **_: object) -> None:

@@ -14,13 +14,12 @@ from typing import Any
 from django.conf import settings
 from django.core.signals import setting_changed
 from django.db import connections
-from django.utils.module_loading import import_string
 
 from enode_django.broker_settings import chosen_allocation
 from enode_django.commanding.bus import CommandBus, QueueCommandBus
 from enode_django.commanding.retrying import HandlerRetries
 from enode_django.concurrency.backoff import Persist, once, until_it_works
-from enode_django.conf import IMMEDIATE, POSTGRES, Conf, conf
+from enode_django.conf import IMMEDIATE, POSTGRES, Conf, conf, imported
 from enode_django.databases import beside
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.base import Transport
@@ -47,6 +46,7 @@ from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.eventstore.shard_map import ShardMap
 from enode_django.eventstore.sharding import ShardedEventStore
 from enode_django.exceptions import ConfigurationError, SendInsideTest
+from enode_django.interception import subscriber_middleware
 from enode_django.snapshots import policy
 from enode_django.snapshots.postgres import PostgresSnapshotStore
 from enode_django.snapshots.sharding import ShardedSnapshotStore
@@ -86,7 +86,7 @@ def make_transport() -> Transport:
 
 def import_queue_backend() -> Any:
     """Return what ``QUEUE["BACKEND"]`` of the settings names, which makes a transport; raises `ConfigurationError`."""
-    return _import(conf().QUEUE.BACKEND, 'QUEUE["BACKEND"]')
+    return imported(conf().QUEUE.BACKEND, 'QUEUE["BACKEND"]')
 
 
 def has_queue() -> bool:
@@ -157,7 +157,7 @@ def _store_in_memory() -> EventStore:
 
 def import_store_backend() -> Any:
     """Return what ``EVENT_STORE["BACKEND"]`` of the settings names; raises `ConfigurationError`."""
-    return _import(conf().EVENT_STORE.BACKEND, 'EVENT_STORE["BACKEND"]')
+    return imported(conf().EVENT_STORE.BACKEND, 'EVENT_STORE["BACKEND"]')
 
 
 @contextmanager
@@ -192,7 +192,7 @@ def make_states() -> SharedStates | None:
     current = conf()
     if current.AGGREGATE_CACHE.LOCATION is None:
         return None
-    make = _import("enode_django.snapshots.redis_states.RedisStates", 'AGGREGATE_CACHE["LOCATION"]')
+    make = imported("enode_django.snapshots.redis_states.RedisStates", 'AGGREGATE_CACHE["LOCATION"]')
     states: SharedStates = make(
         current.AGGREGATE_CACHE.LOCATION,
         secrets=[settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS],
@@ -231,7 +231,10 @@ def make_producer(transport: Transport) -> Producer:
 
 
 def make_applier(subscriber: Subscriber, store: EventStore, send: SendCommands) -> Applier:
-    """Return the applier for a subscriber of this kind. Process managers send their commands through ``send``."""
+    """Return the applier for a subscriber of this kind. Process managers send their commands through ``send``. Raises
+    `ConfigurationError`, also for middleware that cannot be made: at the first event it would be the handler's error.
+    """
+    subscriber_middleware()
     if isinstance(subscriber, ModelProjection):
         return RowApplier(subscriber, store)
     if isinstance(subscriber, Projection):
@@ -286,7 +289,7 @@ def _new_resender(applier: Applier, transport: Transport, current: Conf) -> Call
 
 def make_retries(current: Conf, *, waits: bool = True) -> HandlerRetries:
     """When commands are handled again whose handlers have raised an error that passes; raises `ConfigurationError`."""
-    errors = tuple(_import(path, 'WORKERS["RETRY_ON"]') for path in current.WORKERS.RETRY_ON)
+    errors = tuple(imported(path, 'WORKERS["RETRY_ON"]') for path in current.WORKERS.RETRY_ON)
     for error in errors:
         if not (isinstance(error, type) and issubclass(error, Exception)):
             raise ConfigurationError(f"ENODE['WORKERS']['RETRY_ON'] names {error!r}, which is no class of exceptions")
@@ -335,18 +338,6 @@ def replay(*names: str) -> dict[str, int]:
         return make_applier(subscriber, store, lambda some: current_bus().forward(some, handler))
 
     return replay_stored(chosen, store, applier_of)
-
-
-def _import(path: str, key: str) -> Any:
-    try:
-        found = import_string(path)
-    except (ImportError, TypeError, ValueError) as error:
-        missing = getattr(error, "name", None)
-        how = '; install it: pip install "enode_django[redis]"' if missing == "redis" else ""
-        raise ConfigurationError(f"ENODE {key} names {path!r}, which cannot be imported: {error}{how}") from error
-    if not callable(found):
-        raise ConfigurationError(f"ENODE {key} names {path!r}, which is no class or function; name one")
-    return found
 
 
 class _Current:

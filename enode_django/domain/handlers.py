@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterable, Iterator
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
@@ -33,6 +34,14 @@ class MarkedMethod:
         self.creates = creates
         self.retry_on = retry_on
         self.takes_context = takes_context(method, "self", "command")
+
+
+class Handlers(Protocol):
+    """What a command mailbox asks: which function handles a command, and after which errors it is called again."""
+
+    def find(self, command: type[Command]) -> Handler: ...
+
+    def retry_on(self, command: type[Command]) -> Errors | None: ...
 
 
 class HandlerTable:
@@ -107,7 +116,8 @@ class HandlerTable:
 
 
 def _name(handler: Handler) -> str:
-    return f"{handler.__module__}.{handler.__qualname__}"
+    named = inspect.unwrap(handler)
+    return f"{named.__module__}.{named.__qualname__}" if hasattr(named, "__qualname__") else repr(named)
 
 
 def _names(handlers: list[Handler]) -> str:

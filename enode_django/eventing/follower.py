@@ -28,6 +28,7 @@ from enode_django.eventing.unknown_types import is_passed_over
 from enode_django.eventing.work import Failure, Message, Progress, Work, follows_events, follows_refusal
 from enode_django.eventstore.base import StreamRecord
 from enode_django.exceptions import MalformedMessage, shown
+from enode_django.signals import aggregate_parked
 
 logger = logging.getLogger("enode_django.subscribers")
 
@@ -305,6 +306,8 @@ class Follower:
         told = "%s parked %s at %s: its later events wait; see manage.py enode parked%s"
         why = f" ({failure.text})" if failure.is_of_unknown_type else ""  # no try of it was logged
         logger.error(told, who, id, where, why, extra=_extra(who, id))
+        about = {"subscriber": who, "aggregate_root_id": id, "error": failure.error}
+        aggregate_parked.send_robust(type(self.subscriber), **about)
         return True
 
     def _finish(self, finished: Sequence[tuple[Message, str]]) -> None:

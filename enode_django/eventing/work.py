@@ -16,6 +16,7 @@ from enode_django.eventing.subscribers import Handler, Subscriber, event_handler
 from enode_django.eventstore.base import EventStore, StreamRecord
 from enode_django.eventstore.positions import END, FIRST
 from enode_django.exceptions import EnodeError, MalformedMessage, MessageError, UnknownMessageType, shown
+from enode_django.interception import intercepted
 from enode_django.serialization.codec import (
     Restore,
     StoredRefusal,
@@ -221,7 +222,7 @@ class FollowedEvents:
         return followed
 
     def _look_up(self, name: str, schema_version: int) -> tuple[Restore | None, Sequence[Handler]]:
-        handlers = event_handlers_of(self._subscriber, name)
+        handlers = intercepted(self._subscriber, event_handlers_of(self._subscriber, name))
         found = (restorer_of(name, schema_version) if handlers else None, handlers)
         self._known[name, schema_version] = found
         return found
@@ -262,4 +263,4 @@ def followed_refusal(subscriber: Subscriber, record: StreamRecord) -> Followed |
     if isinstance(refusal, CommandCrashed) and refusal.sender != subscriber.name:
         return None
     stamp_refusal(refusal, StoredStamp(record))
-    return refusal, handlers
+    return refusal, intercepted(subscriber, handlers)

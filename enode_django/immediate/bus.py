@@ -24,12 +24,13 @@ from enode_django.commanding.results import CommandResult, decode_result, encode
 from enode_django.commanding.waiting import Followers
 from enode_django.concurrency.backoff import once
 from enode_django.conf import conf
-from enode_django.domain.handlers import command_handlers
 from enode_django.domain.messages import Command
 from enode_django.domain.metadata import Metadata, current_metadata
+from enode_django.eventing.publisher import announce
 from enode_django.eventstore.base import EventStore, StreamRecord
 from enode_django.exceptions import CommandTimeout, EnodeError
 from enode_django.immediate.patience import aliases_of, patience
+from enode_django.interception import handlers_in_use
 from enode_django.runtime import make_retries, make_snapshots
 from enode_django.serialization.codec import (
     decode_command,
@@ -156,6 +157,7 @@ class ImmediateCommandBus:
                 self._following.begin()
                 decided = self._decide(turn, turn.commands.popleft())
                 finished += decided
+                announce(decided)
                 self.run_following(partial(self._follow, decided))
         finally:
             turn.commands = outer
@@ -205,7 +207,7 @@ class ImmediateCommandBus:
         current = conf()
         processor = CommandProcessor(
             AggregateLoader(self.store, make_snapshots(self.store)),
-            command_handlers,
+            handlers_in_use(),
             persist=once,
             max_aggregates=1,
             max_recent=2,

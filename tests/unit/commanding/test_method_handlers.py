@@ -471,6 +471,32 @@ def test_methods_of_two_classes_for_one_command_are_duplicates(cleared: None) ->
         command_handlers.find(Late)
 
 
+def test_whatever_can_be_called_handles_commands(cleared: None) -> None:
+    def late(prefix: str, command: Late) -> str:
+        return f"{prefix} {command.aggregate_root_id}"
+
+    class Handler:
+        def __call__(self, command: Later, context: CommandContext) -> str:
+            return f"object {context.aggregate_root_id}"
+
+        def handle(self, command: Unknown) -> None: ...
+
+    command_handler(Late)(functools.partial(late, "part"))
+    command_handler(Handler())
+    assert [done(Late("a")).value, done(Later("a")).value] == ["part a", "object a"]
+
+    class Lating(AggregateRoot):
+        type_name = "methods.Lating"
+
+        @command_handler
+        def late(self, command: Late) -> None: ...
+
+    command_handler(Handler().handle)
+    for command, names in ((Late, r"partial.*Lating\.late"), (Unknown, r"unknown, .*Handler\.handle")):
+        with pytest.raises(DuplicateHandler, match=names):
+            command_handlers.find(command)
+
+
 def test_a_function_creates_by_the_context(cleared: None) -> None:
     with pytest.raises(DefinitionError, match=r"is a function; creates=True is for methods of aggregates"):
 
