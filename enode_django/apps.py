@@ -83,7 +83,7 @@ def _label_of(module: str) -> str | None:
     config = apps.get_containing_app_config(module)
     if config is not None:
         return config.label
-    from enode_django.runtime import keeps_in_memory
+    from enode_django.conf import keeps_in_memory
 
     # A stored name must not depend on which file was run; what is kept in memory ends with it.
     return module.rpartition(".")[2].strip("_") if keeps_in_memory() else None

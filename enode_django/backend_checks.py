@@ -27,13 +27,16 @@ def check_backends(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Ch
 def _queue() -> Iterator[CheckMessage]:
     if not settings.given().get("QUEUE", {}).keys() & {"BACKEND", "LOCATION", "OPTIONS"}:
         return
-    from enode_django.runtime import import_queue_backend, make_transport
+    from enode_django.runtime import has_queue, import_queue_backend, make_transport
 
     try:
         import_queue_backend()
     except ConfigurationError as error:
-        known = " or ".join(map(repr, settings.LOCATIONS))
+        known = " or ".join(map(repr, [*settings.LOCATIONS, settings.IMMEDIATE]))
         yield Error(f"{error}.", hint=f"Name {known}, or a transport of your own.", id="enode_django.E080")
+        return
+    if not has_queue():
+        yield from _no_queue()
         return
     try:
         make_transport().close()
@@ -44,6 +47,16 @@ def _queue() -> Iterator[CheckMessage]:
             + ", ".join(f"{location!r} of {backend}" for backend, location in settings.LOCATIONS.items())
             + "; OPTIONS are its keyword arguments.",
             id="enode_django.E081",
+        )
+
+
+def _no_queue() -> Iterator[CheckMessage]:
+    useless = sorted({"LOCATION", "OPTIONS", "ALLOCATION"} & settings.given()["QUEUE"].keys())
+    if useless:
+        yield Error(
+            f"ENODE['QUEUE'] has {', '.join(useless)}, but its BACKEND is no queue and takes none of it.",
+            hint="Leave it out, or name the transport that it is for.",
+            id="enode_django.E190",
         )
 
 

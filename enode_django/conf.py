@@ -19,6 +19,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 import django
 from django.conf import ENVIRONMENT_VARIABLE, settings
 from django.core.signals import setting_changed
+from django.db import connections
 from django.utils.module_loading import import_string
 
 from enode_django.exceptions import ConfigurationError
@@ -462,6 +463,20 @@ def _broken_rules(name: str, group: Any) -> Iterator[tuple[str, Any, Rule]]:
         if value is None and type(None) in types:
             continue
         yield from ((f"{name}[{key!r}]", value, rule) for rule in rules if not rule.accepts(value))
+
+
+def keeps_in_memory() -> bool:
+    """Return True if there is neither a queue nor a database: then all is kept in the memory of this process."""
+    current = conf()
+    return (
+        current.QUEUE.BACKEND == IMMEDIATE
+        and current.EVENT_STORE.BACKEND == POSTGRES
+        and all(alias in connections and _is_dummy(alias) for alias in current.EVENT_STORE.DATABASES)
+    )
+
+
+def _is_dummy(alias: str) -> bool:
+    return bool(connections.settings[alias]["ENGINE"] == "django.db.backends.dummy")
 
 
 def imported(path: str, key: str) -> Any:

@@ -13,13 +13,12 @@ from typing import Any
 
 from django.conf import settings
 from django.core.signals import setting_changed
-from django.db import connections
 
 from enode_django.broker_settings import chosen_allocation
 from enode_django.commanding.bus import CommandBus, QueueCommandBus
 from enode_django.commanding.retrying import HandlerRetries
 from enode_django.concurrency.backoff import Persist, once, until_it_works
-from enode_django.conf import IMMEDIATE, POSTGRES, Conf, conf, imported
+from enode_django.conf import Conf, conf, imported, keeps_in_memory
 from enode_django.databases import beside
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.base import Transport
@@ -70,8 +69,9 @@ def make_transport() -> Transport:
     current, backend = conf(), import_queue_backend()
     if not _is_transport(backend):
         raise ConfigurationError(
-            f'ENODE QUEUE["BACKEND"] is {current.QUEUE.BACKEND!r}, with which there is no queue: commands are handled '
-            "by the process that sends them; name a transport for a queue, or leave it out for the broker"
+            f'ENODE QUEUE["BACKEND"] is {current.QUEUE.BACKEND!r}: there is no queue, and nothing else to run, '
+            "since the processes that send commands handle them; name a transport for a queue, or leave it out for the "
+            "broker"
         )
     try:
         _check_options(backend, current.QUEUE.BACKEND, current.QUEUE.OPTIONS)
@@ -92,6 +92,11 @@ def import_queue_backend() -> Any:
 def has_queue() -> bool:
     """Return False if commands are handled by the process that sends them; raises `ConfigurationError`."""
     return _is_transport(import_queue_backend())
+
+
+def make_transport_if_any() -> Transport:
+    """Return the queue of the settings; an empty one if there is none. Raises `ConfigurationError`."""
+    return make_transport() if has_queue() else MemoryTransport()
 
 
 def _is_transport(backend: Any) -> bool:
@@ -134,20 +139,6 @@ def make_store(aliases: Sequence[str] = ()) -> EventStore:
         return store
     shard_map = ShardMap(aliases)
     return ShardedEventStore([backend(alias, shard_map) for alias in aliases], shard_map)
-
-
-def keeps_in_memory() -> bool:
-    """Return True if there is neither a queue nor a database: then all is kept in the memory of this process."""
-    current = conf()
-    return (
-        current.QUEUE.BACKEND == IMMEDIATE
-        and current.EVENT_STORE.BACKEND == POSTGRES
-        and all(alias in connections and _is_dummy(alias) for alias in current.EVENT_STORE.DATABASES)
-    )
-
-
-def _is_dummy(alias: str) -> bool:
-    return bool(connections.settings[alias]["ENGINE"] == "django.db.backends.dummy")
 
 
 @cache
@@ -320,7 +311,7 @@ def _is_test() -> bool:
 def follower_of(name: str) -> Iterator[SweepingFollower]:
     """Open a follower for a moment, outside the workers, to settle what is parked. It tries once only. Raises
     `UnknownSubscriber`, `SubscriberUnavailable`."""
-    with closing(make_transport() if has_queue() else MemoryTransport()) as transport:
+    with closing(make_transport_if_any()) as transport:
         yield make_follower(subscribers.get(name), transport, make_store(), persist=once)
 
 

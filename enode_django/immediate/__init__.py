@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from enode_django.commanding.bus import CommandBus
 
+__all__ = ["Immediate", "catch_up"]
+
 logger = logging.getLogger("enode_django.immediate")
 
 IN_MEMORY = (
@@ -21,6 +23,17 @@ IN_MEMORY = (
 )
 
 
+def catch_up() -> None:
+    """Let subscribers handle what ended processes have left behind, and try again what is parked and due: what the next
+    command would do, but all of it. Blocks until it is done. In other modes it does nothing."""
+    from enode_django.immediate.bus import ImmediateCommandBus
+    from enode_django.runtime import current_bus
+
+    bus = current_bus()
+    if isinstance(bus, ImmediateCommandBus):
+        bus.catch_up()
+
+
 class Immediate:
     """A ``BACKEND`` of ``ENODE["QUEUE"]``, in the place of a transport. It takes no ``LOCATION`` and no ``OPTIONS``."""
 
@@ -28,10 +41,11 @@ class Immediate:
     def make_bus() -> CommandBus:
         """Return the bus of a process. It stores in the event store of the settings; in memory if no database is
         configured, which it says in the log."""
+        from enode_django.conf import keeps_in_memory
         from enode_django.immediate.bus import ImmediateCommandBus
         from enode_django.immediate.following import DatabaseFollowing
         from enode_django.immediate.memory import MemoryFollowing
-        from enode_django.runtime import keeps_in_memory, make_store
+        from enode_django.runtime import make_store
 
         if keeps_in_memory():
             logger.warning(IN_MEMORY)

@@ -53,7 +53,10 @@ class Following(Protocol):
         """Let every subscriber handle a stream or refusal that was just stored."""
 
     def keep_up(self) -> None:
-        """Called after a command and all that followed from it: do what is due on a timer."""
+        """Called after a command and all that followed from it: do what is due on a timer, for a moment."""
+
+    def catch_up(self) -> None:
+        """Do all that is due."""
 
     def progress(self, record: StreamRecord, names: Sequence[str]) -> tuple[list[str], list[str]]:
         """Return those of the named subscribers that have parked the aggregate, and those that have not come to the
@@ -125,6 +128,11 @@ class ImmediateCommandBus:
     ) -> CommandResult:
         """Execute in the thread of Django's synchronous code, whose connections a request closes."""
         return await sync_to_async(self.execute, thread_sensitive=True)(command, timeout, followers, expected_version)
+
+    def catch_up(self) -> None:
+        """Let subscribers handle what was left behind."""
+        self._following.begin()
+        self.run_following(self._following.catch_up)
 
     def close(self) -> None:
         """There is nothing to let go of."""

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, TypeVar
 
 from django.db import connections, transaction
@@ -89,9 +90,12 @@ class DatabaseFollowing:
                 return
         if self._keeping_up.acquire(blocking=False):  # else another thread is at it
             try:
-                self._bus.run_following(self._keep_up)
+                self._bus.run_following(partial(self._tick, KEEPING_UP))
             finally:
                 self._keeping_up.release()
+
+    def catch_up(self) -> None:
+        self._tick(inf)
 
     def progress(self, record: StreamRecord, names: Sequence[str]) -> tuple[list[str], list[str]]:
         parked, missing = [], []
@@ -155,14 +159,14 @@ class DatabaseFollowing:
     def _persist(self, call: Callable[[], Value], /) -> Value:
         return patience(self._store)(call)
 
-    def _keep_up(self) -> None:
+    def _tick(self, seconds: float) -> None:
+        """Do what is due, for about so long; the rest is due at once."""
         began = time.monotonic()
-        self._due = began + conf().SUBSCRIBERS.SWEEP_INTERVAL
         for subscriber in self._subscribers():
             follower = self._follower(subscriber)
-            self._run(subscriber, partial(_tick, follower, began + KEEPING_UP))
-            if time.monotonic() > began + KEEPING_UP:
-                self._due = began  # the rest comes with the next command
+            self._run(subscriber, partial(_tick, follower, began + seconds))
+        is_over = time.monotonic() > began + seconds
+        self._due = began if is_over else began + conf().SUBSCRIBERS.SWEEP_INTERVAL
 
     # -- the databases --------------------------------------------------------------------------------------------
 

@@ -49,6 +49,9 @@ class MemoryFollowing:
     def keep_up(self) -> None:
         """Nothing is due: what a process leaves behind is gone with it."""
 
+    def catch_up(self) -> None:
+        """As `keep_up`."""
+
     def progress(self, record: StreamRecord, names: Sequence[str]) -> tuple[list[str], list[str]]:
         id = record.aggregate_root_id
         return [name for name in names if (name, id) in self._failed], []

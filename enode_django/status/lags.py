@@ -28,7 +28,7 @@ from enode_django.eventstore import statements
 from enode_django.eventstore.amounts import Amount, stored_since
 from enode_django.eventstore.positions import Position
 from enode_django.exceptions import MalformedMessage, QueueError, StoreUnavailable
-from enode_django.runtime import make_transport, running_subscribers
+from enode_django.runtime import make_transport_if_any, running_subscribers
 from enode_django.status.parts import Finding, Problem, bad, degraded
 
 LATE = 60.0
@@ -62,7 +62,7 @@ class _Waiting(NamedTuple):
 def ask_lags() -> Finding:
     """Return the lags as a part of the status."""
     problems: list[Problem] = []
-    with closing(make_transport()) as transport:
+    with closing(make_transport_if_any()) as transport:
         try:
             groups = event_groups(transport)
             waiting = {name: _waiting(transport, group) for name, group in groups.items()}

@@ -72,6 +72,9 @@ class _InlineFollowing:
     def keep_up(self) -> None:
         """Nothing is left behind: what fails is raised."""
 
+    def catch_up(self) -> None:
+        """As `keep_up`."""
+
     def progress(self, record: StreamRecord, names: Sequence[str]) -> tuple[list[str], list[str]]:
         return [], []
 

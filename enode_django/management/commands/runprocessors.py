@@ -83,6 +83,8 @@ class Command(PrintableCommand):
 
     def handle(self, *, reload: bool, with_broker: bool, verbosity: int, **options: Any) -> None:
         log_to_console(verbosity)
+        if with_broker:
+            self._make_transport().close()  # before there is a broker for nobody
         # Of the two processes of the reloader the outer one has the broker: it lives as long as the command.
         hosts = with_broker and not (reload and is_inner())
         children = make_children(conf())

@@ -16,7 +16,7 @@ from enode_django.eventing.subscribers import checkpoint_database
 from enode_django.exceptions import EnodeError
 from enode_django.management.output import PrintableCommand
 from enode_django.rebuilding.target import forget_rebuilds
-from enode_django.runtime import make_transport, running_subscribers
+from enode_django.runtime import make_transport_if_any, running_subscribers
 
 
 class Command(PrintableCommand):
@@ -40,7 +40,7 @@ class Command(PrintableCommand):
             raise CommandError(f"{name} is still declared: it would begin anew; remove it from the code first")
         alias = database or checkpoint_database()
         try:
-            with closing(make_transport()) as transport:
+            with closing(make_transport_if_any()) as transport:
                 transport.retire_group(name, conf().SUBSCRIBERS.TOPIC)
             known = subscribed(alias)
             forget_rebuilds(alias, name)
