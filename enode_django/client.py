@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import warnings
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from asgiref.sync import sync_to_async
 from django.db import connections, transaction
@@ -18,7 +18,7 @@ from enode_django.domain.messages import Command
 from enode_django.domain.metadata import ambient_metadata
 from enode_django.domain.origin import handled_command
 from enode_django.eventing.registry import subscribers
-from enode_django.eventing.subscribers import Subscriber, running_subscriber
+from enode_django.eventing.subscribers import Subscriber, key_of, running_subscriber
 from enode_django.exceptions import DefinitionError, ExecuteInsideHandler, InvalidField, WaitInsideTransaction, shown
 from enode_django.ids import check_id
 from enode_django.runtime import current_bus, current_store
@@ -149,10 +149,10 @@ def _followers(wait_for: WaitFor) -> Followers | None:
     if wait_for.only is None:
         subscribers.all()
         return subscribers.following
-    name = subscribers.get(_name_of(wait_for.only)).name
+    key = key_of(subscribers.get(_name_of(wait_for.only)))
 
-    def follows(event_types: Sequence[str]) -> Collection[str]:
-        return {name} & set(subscribers.following(event_types))
+    def follows(event_types: Sequence[str]) -> Mapping[str, str]:
+        return {one: name for one, name in subscribers.following(event_types).items() if one == key}
 
     return follows
 

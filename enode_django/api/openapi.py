@@ -263,7 +263,7 @@ class _Command(_View):
             "operation_id": "get_command",
             "summary": "What became of a command",
             "parameters": [_ID, _query("aggregate_root_id", str, "If the same id was used for several aggregates.")],
-            "responses": _answers({200: StoredOutcome}),
+            "responses": _answers({200: StoredOutcome}, 409),
         }
 
 
