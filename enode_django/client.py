@@ -70,12 +70,14 @@ def execute_command(
     """Send a command and block until its outcome is durable, and handled as ``wait_for`` says. ``expected_version`` is
     that of `send_command`.
 
-    A command that failed or changed nothing has nothing to be handled. Raises `CommandTimeout` after ``timeout``
-    seconds (``EXECUTE_TIMEOUT`` of ``COMMANDS``), those of connecting and sending included: the command goes on.
-    Raises `ExecuteInsideHandler` in a handler, which could wait for itself, as `WaitInsideTransaction` does;
-    `UnknownSubscriber`; and `InvalidField` for a timeout that is no number above 0.
+    Raises the `DomainException` that refused the command, with its fields, and `CommandFailed` if another exception has
+    ended it. A command that changed nothing has nothing to be handled.
+
+    Raises `CommandTimeout` after ``timeout`` seconds (``EXECUTE_TIMEOUT`` of ``COMMANDS``), those of connecting and
+    sending included: the command goes on. Raises `ExecuteInsideHandler` in a handler, which could wait for itself, as
+    `WaitInsideTransaction` does; `UnknownSubscriber`; and `InvalidField` for a timeout that is no number above 0.
     """
-    return _execute(command, wait_for, timeout, expected_version)
+    return _execute(command, wait_for, timeout, expected_version).raise_for_status()
 
 
 async def aexecute_command(
@@ -86,7 +88,7 @@ async def aexecute_command(
     expected_version: int | None = None,
 ) -> CommandResult:
     """Execute a command as `execute_command` does, without a thread for the wait."""
-    return await _aexecute(command, wait_for, timeout, expected_version)
+    return (await _aexecute(command, wait_for, timeout, expected_version)).raise_for_status()
 
 
 def try_command(
@@ -96,7 +98,7 @@ def try_command(
     timeout: float | None = None,
     expected_version: int | None = None,
 ) -> CommandResult:
-    """Execute a command as `execute_command` does, and return the result also of one that was refused or failed."""
+    """Execute a command as `execute_command` does, but return the result also of one that was refused or failed."""
     return _execute(command, wait_for, timeout, expected_version)
 
 

@@ -146,7 +146,7 @@ class Outcome(serializers.Serializer[Any]):
 class StoredOutcome(serializers.Serializer[Any]):
     id = serializers.CharField()
     aggregate_root_id = serializers.CharField(required=False)
-    status = serializers.CharField(help_text="pending, success or refused")
+    status = serializers.CharField(help_text="pending, success, refused or failed")
     version = serializers.IntegerField(required=False, allow_null=True)
     value = serializers.JSONField(required=False)
     event_types = serializers.ListField(child=serializers.CharField(), required=False)
