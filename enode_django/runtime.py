@@ -35,7 +35,7 @@ from enode_django.eventing.resending import Resender
 from enode_django.eventing.retrying import CONFLICT_PATIENCE, RetryPolicy
 from enode_django.eventing.running import Runner
 from enode_django.eventing.snapshotting import SnapshotApplier, SnapshotSubscriber, snapshot_subscriber
-from enode_django.eventing.subscribers import Subscriber
+from enode_django.eventing.subscribers import Subscriber, key_of
 from enode_django.eventing.sweeping import SweepingFollower
 from enode_django.eventstore.base import EventStore, Shard
 from enode_django.eventstore.buckets import select_queue
@@ -202,7 +202,7 @@ def running_subscribers() -> Sequence[Subscriber]:
 def time_limits(current: Conf) -> Mapping[str, float]:
     """Return how many seconds the handlers of each running subscriber may take for the events of one command."""
     return {
-        one.name: current.SUBSCRIBERS.TIME_LIMIT if one.time_limit is None else one.time_limit
+        key_of(one): current.SUBSCRIBERS.TIME_LIMIT if one.time_limit is None else one.time_limit
         for one in running_subscribers()
     }
 

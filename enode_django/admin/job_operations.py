@@ -17,6 +17,7 @@ from enode_django.conf import conf
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.registry import subscribers
+from enode_django.eventing.subscribers import key_of
 from enode_django.exceptions import ConfigurationError, JobRunning
 from enode_django.job_kinds import EVERYTHING
 from enode_django.models import Job, JobState
@@ -111,10 +112,10 @@ class ProjectionOperation(JobOperation):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        names = [one.name for one in subscribers.all() if isinstance(one, ModelProjection | Projection)]
+        names = [(key_of(one), one.name) for one in subscribers.all() if isinstance(one, ModelProjection | Projection)]
         field = self.fields["projection"]
         assert isinstance(field, forms.ChoiceField)
-        field.choices = [(name, name) for name in names]
+        field.choices = names
 
     def name(self) -> str:
         name: str = self.cleaned_data["projection"]

@@ -293,8 +293,8 @@ class Follower:
                 work.next_try = self._clock()
 
     def _let_wait(self, work: Work) -> bool:
-        name, refusals = self.subscriber.name, list(work.refusals.values())
-        return parking.wait_behind(self.runner.alias, name, work.aggregate_root_id, refusals)
+        refusals = list(work.refusals.values())
+        return parking.wait_behind(self.runner.alias, self.runner.key, work.aggregate_root_id, refusals)
 
     def _park(self, work: Work, failure: Failure, pause: float | None) -> bool:
         """Return False if there is nothing to park any more."""
@@ -312,9 +312,9 @@ class Follower:
 
     def _finish(self, finished: Sequence[tuple[Message, str]]) -> None:
         """Tell who waits, then let the windows move."""
-        name = self.subscriber.name
+        key = self.runner.key
         notices = [
-            (message.reply_to, Notice(message.command_id, message.aggregate_root_id, name, error))
+            (message.reply_to, Notice(message.command_id, message.aggregate_root_id, key, error))
             for message, error in finished
             if message.reply_to
         ]

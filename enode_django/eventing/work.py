@@ -12,7 +12,7 @@ from enode_django.commanding.loading import StoredStamp
 from enode_django.domain.messages import DomainEvent, EventStamp
 from enode_django.domain.refusals import DomainException, stamp_refusal
 from enode_django.equeue.offsets import OffsetWindow
-from enode_django.eventing.subscribers import Handler, Subscriber, event_handlers_of, refusal_handlers_of
+from enode_django.eventing.subscribers import Handler, Subscriber, event_handlers_of, key_of, refusal_handlers_of
 from enode_django.eventstore.base import EventStore, StreamRecord
 from enode_django.eventstore.positions import END, FIRST
 from enode_django.exceptions import EnodeError, MalformedMessage, MessageError, UnknownMessageType, shown
@@ -260,7 +260,7 @@ def followed_refusal(subscriber: Subscriber, record: StreamRecord) -> Followed |
     if not handlers:
         return None
     refusal = decode_refusal(stored)
-    if isinstance(refusal, CommandCrashed) and refusal.sender != subscriber.name:
+    if isinstance(refusal, CommandCrashed) and refusal.sender != key_of(subscriber):
         return None
     stamp_refusal(refusal, StoredStamp(record))
     return refusal, intercepted(subscriber, handlers)

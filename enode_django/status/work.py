@@ -10,6 +10,7 @@ from django.db.models import Count, F, Max, Q
 from django.db.models.functions import Now
 
 from enode_django.conf import POSTGRES, conf
+from enode_django.eventing.registry import subscribers
 from enode_django.job_leases import job_database, with_lease_state
 from enode_django.job_texts import in_words, state_of
 from enode_django.models import DeadLetter, GenerationCheck, Job, JobState, ParkedEvent
@@ -73,16 +74,20 @@ def _erased(alias: str) -> list[Problem]:
     counted = known.values_list("subscriber").annotate(Count("aggregate_root_id", distinct=True)).order_by("subscriber")
     tell = "settle what follows from them, and delete them from the erased events in the admin"
     return [
-        degraded(f"{subscriber} has handled events of {many:,} aggregates that are not stored any more: {tell}")
-        for subscriber, many in counted
+        degraded(
+            f"{subscribers.name_of(key)} has handled events of {many:,} aggregates that are not stored any more: {tell}"
+        )
+        for key, many in counted
     ]
 
 
 def _parked(alias: str) -> list[ParkedRow]:
     counted = ParkedEvent.objects.using(alias).values_list("subscriber")
     return [
-        ParkedRow(*row)
-        for row in counted.annotate(Count("aggregate_root_id", distinct=True), Max("last_failed_at")).order_by()
+        ParkedRow(subscribers.name_of(key), *figures)
+        for key, *figures in counted.annotate(
+            Count("aggregate_root_id", distinct=True), Max("last_failed_at")
+        ).order_by()
     ]
 
 

@@ -98,6 +98,7 @@ def options_of(parser: ArgumentParser) -> set[str]:
         "enode parked",
         "enode buildsnapshots",
         "enode forgetsubscriber",
+        "enode keepsubscriber",
         "enode eventschemas",
         "enode jobs",
         "enode queue",

@@ -13,6 +13,7 @@ SUBCOMMANDS = {
     "exportevents": "adds what is new to an archive of Parquet files",
     "forgetsubscriber": "forgets a subscriber that the code has no more",
     "jobs": "lists the batch jobs, or has one cancelled",
+    "keepsubscriber": "keeps a subscriber that the code has not, for now",
     "parked": "lists, tries again, skips or corrects parked events",
     "queue": "shows topics, groups and messages; sets them right",
     "status": "shows the state of all parts, and what is wrong",

@@ -85,8 +85,8 @@ class Command(PrintableCommand):
         undo: bool,
         **options: Any,
     ) -> None:
-        plan(name)  # before anything is started for it
-        with running_job("rebuild", name) as job, engine_for(master, engine, archive) as chosen:
+        key = plan(name).key  # before anything is started for it
+        with running_job("rebuild", key) as job, engine_for(master, engine, archive) as chosen:
             report = Lines(self.stdout, job.report)
             if undo:
                 rebuilt = _undo(name, chosen, report)

@@ -29,6 +29,7 @@ from enode_django.exceptions import (
 )
 from enode_django.management.observing import add_port, listening, observed_processors
 from enode_django.management.output import PrintableCommand
+from enode_django.management.owners import check_owners
 from enode_django.models import Checkpoint, EventCorrection, EventStream, Shard
 from enode_django.processors.broker import BrokerProcess
 from enode_django.processors.children import Children
@@ -235,6 +236,7 @@ class Command(PrintableCommand):
             if any(plan.role is Role.EVENT for plan in plans):
                 for subscriber in running_subscribers():
                     self._check_table(f"database of {subscriber.name}", subscriber.database, Checkpoint._meta.db_table)
+                check_owners()
             for alias, shares in connections_by_database(current, plans, running_subscribers()).items():
                 self._say_shares(alias, shares)
         finally:

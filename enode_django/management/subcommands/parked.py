@@ -15,6 +15,7 @@ from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError
 
 from enode_django.eventing.parking import Parked
+from enode_django.eventing.registry import subscribers
 from enode_django.eventing.unparking import retry_parked, skip_parked
 from enode_django.eventstore.base import Correction
 from enode_django.exceptions import EnodeError, NotParked, UnknownSubscriber
@@ -75,7 +76,8 @@ class Command(PrintableCommand):
     def _list(self, rows: Sequence[Parked], as_json: bool) -> None:
         if as_json:
             for row in rows:
-                self.stdout.write(json.dumps(row._asdict(), default=str))
+                named = row._replace(subscriber=subscribers.name_of(row.subscriber))
+                self.stdout.write(json.dumps(named._asdict(), default=str))
             return
         write_table(self.stdout, [dict(zip(HEADINGS, _shown(row), strict=True)) for row in rows])
         self.stdout.write(f"{len(rows)} parked")
@@ -87,17 +89,18 @@ class Command(PrintableCommand):
                 f"not parked: {', '.join(map(printable, missing))}; manage.py enode parked list shows what is"
             )
         keys = list(dict.fromkeys((row.subscriber, row.aggregate_root_id) for row in rows))
-        still = sum(not self._settle_one(name, id, action) for name, id in keys)
+        still = sum(not self._settle_one(key, id, action) for key, id in keys)
         self.stdout.write(f"{len(keys) - still} go on, {still} parked")
         if still:
             raise SystemExit(1)
 
-    def _settle_one(self, name: str, aggregate_root_id: str, action: str) -> bool:
+    def _settle_one(self, key: str, aggregate_root_id: str, action: str) -> bool:
         """Return True if the aggregate goes on."""
+        name = subscribers.name_of(key)
         settle = retry_parked if action == "retry" else skip_parked
         why = ""
         try:
-            with follower_of(name) as follower:
+            with follower_of(key) as follower:
                 parked = settle(follower, aggregate_root_id)
             if parked is not None:
                 why = f"is parked at {_place(parked)}: {parked.error_type}"
@@ -191,7 +194,8 @@ def _shown(row: Parked) -> tuple[str, ...]:
     failed = row.last_failed_at.isoformat(" ", "seconds")
     due = row.next_try_at.isoformat(" ", "seconds") if row.next_try_at else ""
     last_line = row.error.strip().splitlines()[-1] if row.error.strip() else row.error_type
-    return (row.subscriber, row.aggregate_root_id, _place(row), str(row.attempts), failed, due, last_line[:100])
+    who = subscribers.name_of(row.subscriber)
+    return (who, row.aggregate_root_id, _place(row), str(row.attempts), failed, due, last_line[:100])
 
 
 def _place(row: Parked) -> str:
