@@ -214,6 +214,18 @@ BARS = (
     Bar("manage.py check, with / without the app", ["check with / without"], lambda ratio: ratio, at_most=1.15),
     Bar("idle, memory, MB", ["idle, memory"], lambda megabytes: megabytes, at_most=200),
     Bar("idle, % of a core", ["idle, processor time"], lambda share: share, at_most=1),
+    Bar(
+        "without middleware / handlers alone",
+        ["without middleware", "handlers alone"],
+        lambda without, alone: without / alone,
+        at_least=0.95,
+    ),
+    Bar(
+        "with one middleware / without",
+        ["with one middleware", "without middleware"],
+        lambda with_one, without: with_one / without,
+        at_least=0.9,
+    ),
     *(
         Bar(
             f"{mailboxes} / 1 command mailboxes",

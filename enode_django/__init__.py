@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from enode_django.domain.aggregate import AggregateRoot, applies
     from enode_django.domain.handlers import command_handler
     from enode_django.domain.messages import Command, DomainEvent
-    from enode_django.domain.metadata import Metadata, metadata
+    from enode_django.domain.metadata import Metadata, current_metadata, metadata
     from enode_django.domain.refusals import DomainException, VersionMismatch
     from enode_django.eventing.event_handlers import event_handler
     from enode_django.eventing.marks import handles
@@ -62,6 +62,7 @@ __all__ = [
     "asend_command",
     "atry_command",
     "command_handler",
+    "current_metadata",
     "event_handler",
     "execute_command",
     "handles",
@@ -96,7 +97,7 @@ _PLACES = {
     "domain.aggregate": ("AggregateRoot", "applies"),
     "domain.handlers": ("command_handler",),
     "domain.messages": ("Command", "DomainEvent"),
-    "domain.metadata": ("Metadata", "metadata"),
+    "domain.metadata": ("Metadata", "current_metadata", "metadata"),
     "domain.refusals": ("DomainException", "VersionMismatch"),
     "eventing.event_handlers": ("event_handler",),
     "eventing.marks": ("handles",),

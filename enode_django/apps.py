@@ -27,7 +27,7 @@ class EnodeConfig(AppConfig):
         from enode_django.exceptions import ConfigurationError
         from enode_django.serialization.registry import types
         from enode_django.store_checks import check_constraints, check_sessions, check_shards, check_store
-        from enode_django.subscriber_checks import check_rebuilds, check_subscribers
+        from enode_django.subscriber_checks import check_owners, check_rebuilds, check_subscribers
 
         types.label_of = _label_of
         provide_reader(_make_reader)
@@ -41,6 +41,7 @@ class EnodeConfig(AppConfig):
         register(check_sessions, Tags.database, deploy=True)
         register(check_subscribers, Tags.models)
         register(check_rebuilds, Tags.database)
+        register(check_owners, Tags.database)
         register(_check_queue, Tags.compatibility, deploy=True)
         register(_check_production, Tags.security, deploy=True)
         try:
@@ -81,4 +82,9 @@ def _label_of(module: str) -> str | None:
     if not apps.ready and not apps.apps_ready:
         return None
     config = apps.get_containing_app_config(module)
-    return config.label if config is not None else None
+    if config is not None:
+        return config.label
+    from enode_django.conf import keeps_in_memory
+
+    # A stored name must not depend on which file was run; what is kept in memory ends with it.
+    return module.rpartition(".")[2].strip("_") if keeps_in_memory() else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import warnings
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from asgiref.sync import sync_to_async
 from django.db import connections, transaction
@@ -14,11 +14,11 @@ from enode_django.commanding.bus import acurrent_metadata
 from enode_django.commanding.results import CommandResult, WaitFor, stored_result
 from enode_django.commanding.waiting import Followers
 from enode_django.conf import conf
-from enode_django.domain.messages import Command
+from enode_django.domain.messages import Command, ResultT
 from enode_django.domain.metadata import ambient_metadata
 from enode_django.domain.origin import handled_command
 from enode_django.eventing.registry import subscribers
-from enode_django.eventing.subscribers import Subscriber, running_subscriber
+from enode_django.eventing.subscribers import Subscriber, key_of, running_subscriber
 from enode_django.exceptions import DefinitionError, ExecuteInsideHandler, InvalidField, WaitInsideTransaction, shown
 from enode_django.ids import check_id
 from enode_django.runtime import current_bus, current_store
@@ -52,70 +52,78 @@ def send_command_on_commit(command: Command, using: str | None = None, *, expect
 
 async def asend_command(command: Command, *, expected_version: int | None = None) -> None:
     batch, versions = [_checked(command)], [check_version(expected_version)]
+    bus = current_bus()
     with ambient_metadata(await acurrent_metadata()):
-        await asyncio.to_thread(current_bus().send, batch, versions)
+        if bus.joins_transactions:  # so the thread counts: that of Django's synchronous code
+            await sync_to_async(bus.send)(batch, versions)
+        else:
+            await asyncio.to_thread(bus.send, batch, versions)
 
 
 def execute_command(
-    command: Command,
+    command: Command[ResultT],
     *,
     wait_for: WaitFor = WaitFor.EXECUTED,
     timeout: float | None = None,
     expected_version: int | None = None,
-) -> CommandResult:
+) -> CommandResult[ResultT]:
     """Send a command and block until its outcome is durable, and handled as ``wait_for`` says. ``expected_version`` is
     that of `send_command`.
 
-    A command that failed or changed nothing has nothing to be handled. Raises `CommandTimeout` after ``timeout``
-    seconds (``EXECUTE_TIMEOUT`` of ``COMMANDS``), those of connecting and sending included: the command goes on.
-    Raises `ExecuteInsideHandler` in a handler, which could wait for itself, as `WaitInsideTransaction` does;
-    `UnknownSubscriber`; and `InvalidField` for a timeout that is no number above 0.
+    Raises the `DomainException` that refused the command, with its fields, and `CommandFailed` if another exception has
+    ended it. A command that changed nothing has nothing to be handled.
+
+    Raises `CommandTimeout` after ``timeout`` seconds (``EXECUTE_TIMEOUT`` of ``COMMANDS``), those of connecting and
+    sending included: the command goes on. Raises `ExecuteInsideHandler` in a handler, which could wait for itself, as
+    `WaitInsideTransaction` does; `UnknownSubscriber`; and `InvalidField` for a timeout that is no number above 0.
     """
-    return _execute(command, wait_for, timeout, expected_version)
+    return _execute(command, wait_for, timeout, expected_version).raise_for_status()
 
 
 async def aexecute_command(
-    command: Command,
+    command: Command[ResultT],
     *,
     wait_for: WaitFor = WaitFor.EXECUTED,
     timeout: float | None = None,
     expected_version: int | None = None,
-) -> CommandResult:
+) -> CommandResult[ResultT]:
     """Execute a command as `execute_command` does, without a thread for the wait."""
-    return await _aexecute(command, wait_for, timeout, expected_version)
+    return (await _aexecute(command, wait_for, timeout, expected_version)).raise_for_status()
 
 
 def try_command(
-    command: Command,
+    command: Command[ResultT],
     *,
     wait_for: WaitFor = WaitFor.EXECUTED,
     timeout: float | None = None,
     expected_version: int | None = None,
-) -> CommandResult:
-    """Execute a command as `execute_command` does, and return the result also of one that was refused or failed."""
+) -> CommandResult[ResultT]:
+    """Execute a command as `execute_command` does, but return the result also of one that was refused or failed."""
     return _execute(command, wait_for, timeout, expected_version)
 
 
 async def atry_command(
-    command: Command,
+    command: Command[ResultT],
     *,
     wait_for: WaitFor = WaitFor.EXECUTED,
     timeout: float | None = None,
     expected_version: int | None = None,
-) -> CommandResult:
+) -> CommandResult[ResultT]:
     """Execute a command as `try_command` does, without a thread for the wait."""
     return await _aexecute(command, wait_for, timeout, expected_version)
 
 
-def _execute(command: Command, wait_for: WaitFor, timeout: float | None, expected_version: int | None) -> CommandResult:
+def _execute(
+    command: Command[ResultT], wait_for: WaitFor, timeout: float | None, expected_version: int | None
+) -> CommandResult[ResultT]:
     seconds = _timeout(timeout)
     _check_surroundings(command, wait_for)
     return current_bus().execute(command, seconds, _followers(wait_for), check_version(expected_version))
 
 
 async def _aexecute(
-    command: Command, wait_for: WaitFor, timeout: float | None, expected_version: int | None
-) -> CommandResult:
+    command: Command[ResultT], wait_for: WaitFor, timeout: float | None, expected_version: int | None
+) -> CommandResult[ResultT]:
     seconds = _timeout(timeout)
     _check_surroundings(command, wait_for)
     return await current_bus().aexecute(command, seconds, _followers(wait_for), check_version(expected_version))
@@ -145,10 +153,10 @@ def _followers(wait_for: WaitFor) -> Followers | None:
     if wait_for.only is None:
         subscribers.all()
         return subscribers.following
-    name = subscribers.get(_name_of(wait_for.only)).name
+    key = key_of(subscribers.get(_name_of(wait_for.only)))
 
-    def follows(event_types: Sequence[str]) -> Collection[str]:
-        return {name} & set(subscribers.following(event_types))
+    def follows(event_types: Sequence[str]) -> Mapping[str, str]:
+        return {one: name for one, name in subscribers.following(event_types).items() if one == key}
 
     return follows
 

@@ -9,20 +9,27 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import lru_cache
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
-from django.conf import settings
+import django
+from django.conf import ENVIRONMENT_VARIABLE, settings
 from django.core.signals import setting_changed
+from django.db import connections
+from django.utils.module_loading import import_string
 
 from enode_django.exceptions import ConfigurationError
+
+__all__ = ["conf"]
 
 BROKER = "enode_django.equeue.transports.broker.BrokerTransport"
 REDIS_STREAMS = "enode_django.equeue.transports.redis_streams.RedisStreamsTransport"
 LOCATIONS = {BROKER: "tcp://127.0.0.1:7625", REDIS_STREAMS: "redis://127.0.0.1:6379/0"}
+IMMEDIATE = "enode_django.immediate.Immediate"
 POSTGRES = "enode_django.eventstore.postgres.PostgresEventStore"
 
 BY_SIZE, IN_PROCESSES, ON_SPARK = "auto", "processes", "spark"
@@ -328,6 +335,10 @@ class Conf:
     REPORTS: Reports = field(default_factory=Reports)
     API: Api = field(default_factory=Api)
     BROKER: Broker = field(default_factory=Broker, repr=False)
+    COMMAND_MIDDLEWARE: Texts = ()
+    """Dotted paths of what goes around each call of a command handler, the outermost first."""
+    SUBSCRIBER_MIDDLEWARE: Texts = ()
+    """Dotted paths of what goes around each call of a subscriber's handler, the outermost first."""
     SEND_IN_TESTS: Switch = False
     """Tests may send to the queue, outside of ``inline()``."""
     AUTODISCOVER_MODULES: Texts = DISCOVERED_MODULES
@@ -387,6 +398,8 @@ MOVED_OF_API: Mapping[str, tuple[str, str]] = {"KEY_RETENTION_DAYS": ("API", "KE
 
 def given() -> Mapping[str, Any]:
     """Return ``settings.ENODE`` as it stands; raises `ConfigurationError` if it, or a group in it, is no dictionary."""
+    if not settings.configured and ENVIRONMENT_VARIABLE not in os.environ:
+        _configure()
     value = getattr(settings, "ENODE", {})
     if not isinstance(value, Mapping):
         raise ConfigurationError(f"ENODE must be a dictionary, got {value!r}")
@@ -397,6 +410,12 @@ def given() -> Mapping[str, Any]:
     if not isinstance(options, Mapping):
         raise ConfigurationError(f"ENODE['QUEUE']['OPTIONS'] must be a dictionary, got {options!r}")
     return value
+
+
+def _configure() -> None:
+    """Set Django up for a script without any settings: nothing but this package, without a queue or a database."""
+    settings.configure(INSTALLED_APPS=["enode_django"], ENODE={"QUEUE": {"BACKEND": IMMEDIATE}})
+    django.setup()
 
 
 @lru_cache(maxsize=1)
@@ -444,6 +463,33 @@ def _broken_rules(name: str, group: Any) -> Iterator[tuple[str, Any, Rule]]:
         if value is None and type(None) in types:
             continue
         yield from ((f"{name}[{key!r}]", value, rule) for rule in rules if not rule.accepts(value))
+
+
+def keeps_in_memory() -> bool:
+    """Return True if there is neither a queue nor a database: then all is kept in the memory of this process."""
+    current = conf()
+    return (
+        current.QUEUE.BACKEND == IMMEDIATE
+        and current.EVENT_STORE.BACKEND == POSTGRES
+        and all(alias in connections and _is_dummy(alias) for alias in current.EVENT_STORE.DATABASES)
+    )
+
+
+def _is_dummy(alias: str) -> bool:
+    return bool(connections.settings[alias]["ENGINE"] == "django.db.backends.dummy")
+
+
+def imported(path: str, key: str) -> Any:
+    """Return what a dotted path in the settings names; raises `ConfigurationError` if it cannot be called."""
+    try:
+        found = import_string(path)
+    except (ImportError, TypeError, ValueError) as error:
+        missing = getattr(error, "name", None)
+        how = '; install it: pip install "enode_django[redis]"' if missing == "redis" else ""
+        raise ConfigurationError(f"ENODE {key} names {path!r}, which cannot be imported: {error}{how}") from error
+    if not callable(found):
+        raise ConfigurationError(f"ENODE {key} names {path!r}, which is no class or function; name one")
+    return found
 
 
 def _forget(*, setting: str, **_: object) -> None:

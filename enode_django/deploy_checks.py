@@ -18,7 +18,7 @@ from enode_django.equeue.broker.options import is_loopback, parse_location
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import ConfigurationError
-from enode_django.runtime import make_transport
+from enode_django.runtime import has_queue, make_transport
 
 PATIENCE = 10.0
 """Seconds that a queue has for an answer."""
@@ -43,6 +43,8 @@ def check_queue(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Check
 
 def _failures() -> Iterator[str]:
     try:
+        if not has_queue():
+            return
         with closing(make_transport()) as transport:
             transport.topics()
     except Exception as error:  # whatever the driver raises is what there is to say
@@ -52,7 +54,7 @@ def _failures() -> Iterator[str]:
 def check_production(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
     """Warn about settings that are for development only."""
     try:
-        return [*_secret(), *_unencrypted(), *_memory(), *_debug(), *_directory(), *_api()]
+        return [*_secret(), *_unencrypted(), *_immediate(), *_memory(), *_debug(), *_directory(), *_api()]
     except ConfigurationError:  # E001 says so
         return []
 
@@ -82,6 +84,27 @@ def _unencrypted() -> Iterator[CheckMessage]:
                 hint="Give ENODE['QUEUE'] the option 'tls': True, or the path of the authority's certificate as 'ca'.",
                 id="enode_django.W099",
             )
+
+
+def _immediate() -> Iterator[CheckMessage]:
+    try:
+        if has_queue():
+            return
+    except ConfigurationError:  # E080 says so
+        return
+    if settings.keeps_in_memory():
+        yield Warning(
+            "No database is configured: each process keeps events in its memory, and loses them when it ends.",
+            hint="Name a PostgreSQL database in DATABASES.",
+            id="enode_django.W191",
+        )
+    yield Warning(
+        "Commands are handled, and events followed, by the processes that send them. That is meant for small sites: it "
+        "takes several queries for each command, and subscribers take the time of whoever sends.",
+        hint="Leave ENODE['QUEUE']['BACKEND'] out and run processors for more than some ten commands a second, for "
+        "slow subscribers, or for commands that must outlive an outage of the database; else silence this check.",
+        id="enode_django.W190",
+    )
 
 
 def _memory() -> Iterator[CheckMessage]:

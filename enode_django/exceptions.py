@@ -2,7 +2,8 @@
 
 EnodeError
 ├── DomainException                  a business refusal (in ``enode_django.domain.refusals``: it has typed fields)
-│   └── VersionMismatch              the aggregate has another version than the command's sender expected (there, too)
+│   ├── VersionMismatch              the aggregate has another version than the command's sender expected (there, too)
+│   └── UnknownRefusal               a refusal whose class is unknown to the command's sender (there, too)
 ├── MessageError                     a message that cannot be made, encoded or decoded
 │   ├── InvalidField                 a value that does not fit its field
 │   │   └── InvalidFields            several such values, each with its place
@@ -25,7 +26,7 @@ EnodeError
 │   └── HistoryTooLong               more streams than the caller wants to be replayed
 ├── CommandError
 │   ├── HandlerNotFound
-│   ├── CommandFailed                what ``result.raise_for_status()`` raises
+│   ├── CommandFailed                an exception that is no refusal has ended the command
 │   ├── CommandTimeout               no answer in time; the command goes on
 │   ├── CommandKilledWorker          the command ended its worker process again and again
 │   ├── CommandIdReused              the command has the id of another one: of another type, or with other fields
@@ -67,7 +68,7 @@ EnodeError
 │   │   ├── PartlyUnavailable        one of its servers cannot: it says what the others have done
 │   │   ├── QueueFull                it has no room for the moment (disk, memory, a watermark): nothing was stored
 │   │   ├── StorageFailed            its disk did not keep what was written: the broker ends, and has to be started anew
-│   │   └── ForeignEntries           somebody else has written into a queue: ``manage.py equeue mend`` deletes it
+│   │   └── ForeignEntries           somebody else has written into a queue: ``manage.py enode queue mend`` deletes it
 │   ├── UnknownTopic
 │   │   └── TopicDeleted             it was deleted, and nobody has created it anew
 │   ├── StaleRoute                   retriable: the topic has other queues than the sender knew; it says what was stored
@@ -220,12 +221,15 @@ class HandlerNotFound(CommandError):
 
 
 class CommandFailed(CommandError):
-    """``error_type`` and ``error_fields`` are those of the exception the command failed with."""
+    """``result`` is the command's `CommandResult`; ids, ``error_type`` and ``error_message`` are its own."""
 
-    def __init__(self, message: str, *, error_type: str = "", error_fields: dict[str, object] | None = None) -> None:
+    def __init__(self, message: str, *, result: Any = None) -> None:
         super().__init__(message)
-        self.error_type = error_type
-        self.error_fields = error_fields or {}
+        self.result = result
+        self.command_id: str = getattr(result, "command_id", "")
+        self.aggregate_root_id: str = getattr(result, "aggregate_root_id", "")
+        self.error_type: str = getattr(result, "error_type", "")
+        self.error_message: str = getattr(result, "error_message", "")
 
 
 class CommandTimeout(CommandError, TimeoutError):

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from django.utils.translation import gettext_lazy as _
 
-from enode_django.commanding.results import CommandResult
 from enode_django.domain.refusals import DomainException, VersionMismatch
 from enode_django.exceptions import (
     AggregateAlreadyExists,
     AggregateNotFound,
     AggregateTypeMismatch,
+    CommandFailed,
     CommandIdReused,
     InvalidField,
     MessageTooLarge,
     Path,
-    UnknownMessageType,
 )
-from enode_django.serialization.crashes import CommandCrashed
-from enode_django.serialization.registry import types
+
+Failure = DomainException | CommandFailed
+"""What `enode_django.execute_command` raises for a command that took no effect."""
 
 NOT_FOUND, CONFLICT, CHANGED, INVALID, BROKEN = 404, 409, 412, 400, 500
 
@@ -41,31 +41,30 @@ _TEXTS: Mapping[int, Any] = {
 }
 
 
-def status_of(failed: CommandResult) -> int:
+def status_of(error: Failure) -> int:
     """The HTTP status: 412 for a `VersionMismatch`, 409 for another domain exception, and 500 for what only a
     developer can mend."""
-    if failed.error_type == types.name_of(VersionMismatch):
+    if isinstance(error, VersionMismatch):
         return CHANGED
-    return CONFLICT if _is_refusal(failed) else _STATUSES.get(failed.error_type, BROKEN)
+    return CONFLICT if isinstance(error, DomainException) else _STATUSES.get(error.error_type, BROKEN)
 
 
-def text_of(failed: CommandResult) -> Any:
+def text_of(error: Failure) -> Any:
     """Return a text for people, translated when it is shown. A domain exception has its own text; the texts of other
     errors are for developers, and are in the log of the workers."""
-    status = status_of(failed)
-    if status == CONFLICT and failed.error_message and _is_refusal(failed):
-        return failed.error_message
+    status = status_of(error)
+    if isinstance(error, DomainException) and status == CONFLICT and error.message:
+        return error.message
     return _TEXTS[status]
+
+
+def place_of(error: Failure, names: Iterable[str]) -> str | None:
+    """Return the first of the ``names`` that is that of a field of the domain exception, unless that is None; None if
+    the failure concerns the whole."""
+    fields: Mapping[str, Any] = error.result.error_fields
+    return next((name for name in names if fields.get(name) is not None), None)
 
 
 def texts_of(errors: Mapping[Path, str]) -> list[str]:
     """Return the errors within a value, each with its place there."""
     return [f"{'.'.join(map(str, path))}: {text}" if path else text for path, text in errors.items()]
-
-
-def _is_refusal(failed: CommandResult) -> bool:
-    """Return True for a domain exception. A stored crash is none: its text is for developers only."""
-    try:
-        return not issubclass(types.class_of(DomainException, failed.error_type), CommandCrashed)
-    except UnknownMessageType:
-        return False

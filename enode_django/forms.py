@@ -16,13 +16,16 @@ from django.forms.forms import DeclarativeFieldsMetaclass
 from django.utils.translation import gettext_lazy as _
 
 from enode_django.client import execute_command
-from enode_django.commanding.results import CommandResult, CommandStatus, WaitFor
+from enode_django.commanding.results import CommandResult, WaitFor
 from enode_django.domain.messages import Command
-from enode_django.exceptions import DefinitionError, InvalidField, InvalidId
-from enode_django.failures import text_of
+from enode_django.domain.refusals import DomainException
+from enode_django.exceptions import CommandFailed, DefinitionError, InvalidField, InvalidId
+from enode_django.failures import Failure, place_of, text_of
 from enode_django.form_fields import AGGREGATE, Declaration, chosen
 from enode_django.ids import MAX_ID_LENGTH, check_given_id, new_id
 from enode_django.serialization.registry import types
+
+__all__ = ["CommandForm", "command_form"]
 
 TOKEN, EXPECTED = "command_id", "expected_version"
 _OUT_OF_DATE = _("This page is out of date. Look at it anew, and send it again.")
@@ -170,28 +173,30 @@ class CommandForm(forms.Form, metaclass=CommandFormMetaclass):
         return self._command
 
     def execute(self, *, wait_for: WaitFor = WaitFor.EXECUTED, timeout: float | None = None) -> CommandResult | None:
-        """Execute the command of a valid form, as `enode_django.execute_command` does, and raising what that raises.
+        """Execute the command of a valid form, as `enode_django.execute_command` does.
 
-        Returns None if the command failed: then the form has errors, and ``result`` is the failure. Shown again, it
-        makes another command.
+        Returns None if the command was refused or failed: then the form has errors, and ``result`` says why. Shown
+        again, it makes another command. Raises what `execute_command` raises of anything else.
         """
         command, expected = self.command(), self.expected_version
-        self.result = execute_command(command, wait_for=wait_for, timeout=timeout, expected_version=expected)
-        if self.result.status is not CommandStatus.FAILED:
-            return self.result
-        self.add_failure(self.result)
-        self._renew()
-        return None
+        try:
+            self.result = execute_command(command, wait_for=wait_for, timeout=timeout, expected_version=expected)
+        except (DomainException, CommandFailed) as error:
+            self.result = error.result
+            self.add_failure(error)
+            self._renew()
+            return None
+        return self.result
 
-    def add_failure(self, failed: CommandResult) -> None:
-        """Say on the form why its command failed. The error's code is the ``error_type``."""
-        self.add_error(self.field_of(failed), ValidationError([ValidationError(text_of(failed), failed.error_type)]))
+    def add_failure(self, error: Failure) -> None:
+        """Say on the form why its command took no effect. The error's code is the ``error_type``."""
+        text = ValidationError(text_of(error), error.result.error_type)
+        self.add_error(self.field_of(error), ValidationError([text]))
 
-    def field_of(self, failed: CommandResult) -> str | None:
+    def field_of(self, error: Failure) -> str | None:
         """The first field that people see whose name is that of a field of the domain exception, unless that is None.
         (None: the failure concerns the form as a whole.)"""
-        named = {name for name, value in failed.error_fields.items() if value is not None}
-        return next((field.name for field in self.visible_fields() if field.name in named), None)
+        return place_of(error, (field.name for field in self.visible_fields()))
 
     def _renew(self) -> None:
         """Hide what a form that is shown for the first time hides: what was refused stays refused, so what is sent next

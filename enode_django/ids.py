@@ -11,6 +11,8 @@ from uuid import UUID
 
 from enode_django.exceptions import InvalidId, shown
 
+__all__ = ["check_id", "id_of_key", "new_id"]
+
 MAX_ID_LENGTH = 255
 
 

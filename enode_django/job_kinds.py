@@ -22,6 +22,8 @@ from enode_django.serialization.registry import types
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+__all__ = ["KINDS"]
+
 EVERYTHING = "*"
 """The name of a job that works on all types."""
 FAILURES_KEPT = 10

@@ -76,7 +76,7 @@ def _end_left(alias: str, kind: str, name: str) -> None:
         by = f" in the task {held.task_id}" if held.task_id else ""
         raise JobRunning(
             f"job {held.pk} ({kind} of {name!r}) runs since {held.started_at:%Y-%m-%d %H:%M:%S %Z}{by}; "
-            f"wait for its end, or say: manage.py jobs cancel {held.pk}",
+            f"wait for its end, or say: manage.py enode jobs cancel {held.pk}",
             job_id=held.pk,
             task_id=held.task_id,
         )
@@ -151,4 +151,4 @@ def request_cancel(job_id: int) -> None:
     if left.update(state=JobState.CANCELLED, cancel_requested_at=Now(), finished_at=Now(), error="its lease ran out"):
         return
     if not running.filter(cancel_requested_at__isnull=True).update(cancel_requested_at=Now()) and not running.exists():
-        raise UnknownJob(f"no job {job_id!r} runs; see manage.py jobs list")
+        raise UnknownJob(f"no job {job_id!r} runs; see manage.py enode jobs list")

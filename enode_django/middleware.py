@@ -2,47 +2,62 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
-from asgiref.sync import iscoroutinefunction
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.http import HttpRequest, HttpResponse
-from django.utils.decorators import sync_and_async_middleware
 
 from enode_django.commanding import flow
 from enode_django.domain.metadata import Metadata, ambient_metadata
 from enode_django.ids import new_id
+from enode_django.interception import SubscriberContext
 
-Respond = Callable[[HttpRequest], Any]
+__all__ = ["EnodeMiddleware", "SubscriberContext"]
 
 
-@sync_and_async_middleware
-def EnodeMiddleware(get_response: Respond) -> Respond:
+class EnodeMiddleware:
     """Sets the ambient metadata: the user's primary key, and the request's id as the correlation id.
 
     The id is that of the ``X-Request-ID`` header, or a new one. Put this after the authentication middleware.
+    Subclasses override `get_metadata`.
     """
-    if iscoroutinefunction(get_response):
 
-        async def answer_async(request: HttpRequest) -> HttpResponse:
-            source, begun = _Source(request), time.perf_counter()
-            with ambient_metadata(source):
-                pending: Awaitable[HttpResponse] = get_response(request)
-                response = await pending
-            _tell(request, source.correlation_id, response, begun)
-            return response
+    sync_capable = True
+    async_capable = True
 
-        return answer_async
+    def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
+        self.get_response = get_response
+        self._is_async = iscoroutinefunction(get_response)
+        if self._is_async:
+            markcoroutinefunction(self)
 
-    def answer(request: HttpRequest) -> HttpResponse:
-        source, begun = _Source(request), time.perf_counter()
+    def get_metadata(self, request: HttpRequest) -> Metadata:
+        """Return the metadata of the commands that this request sends: the user's primary key.
+
+        Called when a command is sent, since a view may log somebody in; in a thread for synchronous code, so it may
+        ask the database. The request's id is put in where ``request`` and ``correlation_id`` are left out.
+        """
+        user = getattr(request, "user", None)
+        return Metadata(user_id=None if user is None or not user.is_authenticated else str(user.pk))
+
+    def __call__(self, request: HttpRequest) -> Any:
+        if self._is_async:
+            return self._answer_async(request)
+        source, begun = _Source(self.get_metadata, request), time.perf_counter()
         with ambient_metadata(source):
-            response: HttpResponse = get_response(request)
+            response: HttpResponse = self.get_response(request)
         _tell(request, source.correlation_id, response, begun)
         return response
 
-    return answer
+    async def _answer_async(self, request: HttpRequest) -> HttpResponse:
+        source, begun = _Source(self.get_metadata, request), time.perf_counter()
+        with ambient_metadata(source):
+            response: HttpResponse = await self.get_response(request)
+        _tell(request, source.correlation_id, response, begun)
+        return response
 
 
 def _tell(request: HttpRequest, request_id: str, response: HttpResponse, begun: float) -> None:
@@ -53,12 +68,17 @@ def _tell(request: HttpRequest, request_id: str, response: HttpResponse, begun: 
 
 
 class _Source:
-    def __init__(self, request: HttpRequest) -> None:
+    """The metadata of one request, asked for when a command is sent: most requests need no user at all."""
+
+    def __init__(self, get_metadata: Callable[[HttpRequest], Metadata], request: HttpRequest) -> None:
+        self._get_metadata = get_metadata
         self._request = request
         self.correlation_id = (request.headers.get("X-Request-ID") or new_id())[:255]
 
     def __call__(self) -> Metadata:
-        # Asked when a command is sent: a view may have logged somebody in, and most requests need no user at all.
-        user = getattr(self._request, "user", None)
-        key = None if user is None or not user.is_authenticated else str(user.pk)
-        return Metadata(user_id=key, request=self.correlation_id, correlation_id=self.correlation_id)
+        found = self._get_metadata(self._request)
+        return dataclasses.replace(
+            found,
+            request=found.request or self.correlation_id,
+            correlation_id=found.correlation_id or self.correlation_id,
+        )

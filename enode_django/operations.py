@@ -9,6 +9,8 @@ from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
 
+__all__ = ["ProtectHistory"]
+
 _FUNCTION = "enode_django_refuse_change"
 _TABLES = {"eventstream": "WHEN (OLD.version IS NOT NULL)", "eventcorrection": "", "storegeneration": ""}
 """By model: which rows cannot be deleted. Refusals can, since the framework prunes them."""
@@ -37,8 +39,8 @@ class ProtectHistory(Operation):
         schema_editor.execute(
             f"CREATE OR REPLACE FUNCTION {_FUNCTION}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
             "RAISE EXCEPTION 'rows of % are neither changed nor deleted', TG_TABLE_NAME USING "
-            "ERRCODE = 'restrict_violation', HINT = 'Correct events by manage.py parked edit, or by another event.'; "
-            "END $$",
+            "ERRCODE = 'restrict_violation', "
+            "HINT = 'Correct events by manage.py enode parked edit, or by another event.'; END $$",
             params=None,
         )
         for table, condition in tables.items():

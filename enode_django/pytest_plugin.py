@@ -85,10 +85,10 @@ def enode(request: pytest.FixtureRequest) -> Iterator[InlineCommandBus]:
 
 @pytest.fixture
 def execute(enode: InlineCommandBus) -> Callable[[Command], CommandResult]:
-    """`execute_command` for a test that goes on only if the command did not fail: else it raises `CommandFailed`."""
+    """`execute_command`, through the fixture ``enode``."""
     from enode_django.client import execute_command
 
-    return lambda command: execute_command(command).raise_for_status()
+    return execute_command
 
 
 @pytest.fixture

@@ -8,6 +8,8 @@ from django.db import DEFAULT_DB_ALIAS, models
 
 from enode_django.conf import conf
 
+__all__ = ["EventStoreRouter"]
+
 STORE_MODELS = frozenset({"eventstream", "eventcorrection", "snapshot", "storegeneration", "shard", "deadletter"})
 """The models that belong to the streams: in each shard of the event store and nowhere else."""
 

@@ -8,20 +8,21 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from functools import cache
 from typing import Any
 
 from django.conf import settings
 from django.core.signals import setting_changed
-from django.utils.module_loading import import_string
 
 from enode_django.broker_settings import chosen_allocation
 from enode_django.commanding.bus import CommandBus, QueueCommandBus
 from enode_django.commanding.retrying import HandlerRetries
 from enode_django.concurrency.backoff import Persist, once, until_it_works
-from enode_django.conf import Conf, conf
+from enode_django.conf import Conf, conf, imported, keeps_in_memory
 from enode_django.databases import beside
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventing.applying import Applier, RowApplier, TransactionApplier
 from enode_django.eventing.calling import CallingApplier, SendCommands
 from enode_django.eventing.in_flight import InFlight
@@ -34,25 +35,44 @@ from enode_django.eventing.resending import Resender
 from enode_django.eventing.retrying import CONFLICT_PATIENCE, RetryPolicy
 from enode_django.eventing.running import Runner
 from enode_django.eventing.snapshotting import SnapshotApplier, SnapshotSubscriber, snapshot_subscriber
-from enode_django.eventing.subscribers import Subscriber
+from enode_django.eventing.subscribers import Subscriber, key_of
 from enode_django.eventing.sweeping import SweepingFollower
 from enode_django.eventstore.base import EventStore, Shard
 from enode_django.eventstore.buckets import select_queue
 from enode_django.eventstore.dead_letters import DeadLetters, MemoryDeadLetters, PostgresDeadLetters
+from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.eventstore.shard_map import ShardMap
 from enode_django.eventstore.sharding import ShardedEventStore
 from enode_django.exceptions import ConfigurationError, SendInsideTest
+from enode_django.interception import subscriber_middleware
 from enode_django.snapshots import policy
 from enode_django.snapshots.postgres import PostgresSnapshotStore
 from enode_django.snapshots.sharding import ShardedSnapshotStore
 from enode_django.snapshots.states import SharedStates
 from enode_django.snapshots.store import SnapshotStore
 
+__all__ = [
+    "close_bus",
+    "make_snapshots",
+    "make_states",
+    "make_store",
+    "make_transport",
+    "replay",
+    "subscribers",
+    "use_bus",
+]
+
 
 def make_transport() -> Transport:
     """The queue of the settings; raises `ConfigurationError`. It connects when it is first used."""
     current, backend = conf(), import_queue_backend()
+    if not _is_transport(backend):
+        raise ConfigurationError(
+            f'ENODE QUEUE["BACKEND"] is {current.QUEUE.BACKEND!r}: there is no queue, and nothing else to run, '
+            "since the processes that send commands handle them; name a transport for a queue, or leave it out for the "
+            "broker"
+        )
     try:
         _check_options(backend, current.QUEUE.BACKEND, current.QUEUE.OPTIONS)
         transport: Transport = backend(current.QUEUE.LOCATION, **_allocation(backend), **current.QUEUE.OPTIONS)
@@ -66,7 +86,21 @@ def make_transport() -> Transport:
 
 def import_queue_backend() -> Any:
     """Return what ``QUEUE["BACKEND"]`` of the settings names, which makes a transport; raises `ConfigurationError`."""
-    return _import(conf().QUEUE.BACKEND, 'QUEUE["BACKEND"]')
+    return imported(conf().QUEUE.BACKEND, 'QUEUE["BACKEND"]')
+
+
+def has_queue() -> bool:
+    """Return False if commands are handled by the process that sends them; raises `ConfigurationError`."""
+    return _is_transport(import_queue_backend())
+
+
+def make_transport_if_any() -> Transport:
+    """Return the queue of the settings; an empty one if there is none. Raises `ConfigurationError`."""
+    return make_transport() if has_queue() else MemoryTransport()
+
+
+def _is_transport(backend: Any) -> bool:
+    return not hasattr(backend, "make_bus")
 
 
 def _allocation(backend: Any) -> dict[str, Any]:
@@ -96,6 +130,8 @@ def make_store(aliases: Sequence[str] = ()) -> EventStore:
     ``aliases`` are other ways to the same databases, in their order.
     """
     current = conf()
+    if keeps_in_memory():
+        return _store_in_memory()
     backend = import_store_backend()
     aliases = aliases or current.EVENT_STORE.DATABASES
     if len(aliases) == 1:
@@ -105,9 +141,14 @@ def make_store(aliases: Sequence[str] = ()) -> EventStore:
     return ShardedEventStore([backend(alias, shard_map) for alias in aliases], shard_map)
 
 
+@cache
+def _store_in_memory() -> EventStore:
+    return MemoryEventStore()
+
+
 def import_store_backend() -> Any:
     """Return what ``EVENT_STORE["BACKEND"]`` of the settings names; raises `ConfigurationError`."""
-    return _import(conf().EVENT_STORE.BACKEND, 'EVENT_STORE["BACKEND"]')
+    return imported(conf().EVENT_STORE.BACKEND, 'EVENT_STORE["BACKEND"]')
 
 
 @contextmanager
@@ -142,7 +183,7 @@ def make_states() -> SharedStates | None:
     current = conf()
     if current.AGGREGATE_CACHE.LOCATION is None:
         return None
-    make = _import("enode_django.snapshots.redis_states.RedisStates", 'AGGREGATE_CACHE["LOCATION"]')
+    make = imported("enode_django.snapshots.redis_states.RedisStates", 'AGGREGATE_CACHE["LOCATION"]')
     states: SharedStates = make(
         current.AGGREGATE_CACHE.LOCATION,
         secrets=[settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS],
@@ -161,7 +202,7 @@ def running_subscribers() -> Sequence[Subscriber]:
 def time_limits(current: Conf) -> Mapping[str, float]:
     """Return how many seconds the handlers of each running subscriber may take for the events of one command."""
     return {
-        one.name: current.SUBSCRIBERS.TIME_LIMIT if one.time_limit is None else one.time_limit
+        key_of(one): current.SUBSCRIBERS.TIME_LIMIT if one.time_limit is None else one.time_limit
         for one in running_subscribers()
     }
 
@@ -181,7 +222,10 @@ def make_producer(transport: Transport) -> Producer:
 
 
 def make_applier(subscriber: Subscriber, store: EventStore, send: SendCommands) -> Applier:
-    """Return the applier for a subscriber of this kind. Process managers send their commands through ``send``."""
+    """Return the applier for a subscriber of this kind. Process managers send their commands through ``send``. Raises
+    `ConfigurationError`, also for middleware that cannot be made: at the first event it would be the handler's error.
+    """
+    subscriber_middleware()
     if isinstance(subscriber, ModelProjection):
         return RowApplier(subscriber, store)
     if isinstance(subscriber, Projection):
@@ -236,7 +280,7 @@ def _new_resender(applier: Applier, transport: Transport, current: Conf) -> Call
 
 def make_retries(current: Conf, *, waits: bool = True) -> HandlerRetries:
     """When commands are handled again whose handlers have raised an error that passes; raises `ConfigurationError`."""
-    errors = tuple(_import(path, 'WORKERS["RETRY_ON"]') for path in current.WORKERS.RETRY_ON)
+    errors = tuple(imported(path, 'WORKERS["RETRY_ON"]') for path in current.WORKERS.RETRY_ON)
     for error in errors:
         if not (isinstance(error, type) and issubclass(error, Exception)):
             raise ConfigurationError(f"ENODE['WORKERS']['RETRY_ON'] names {error!r}, which is no class of exceptions")
@@ -267,7 +311,7 @@ def _is_test() -> bool:
 def follower_of(name: str) -> Iterator[SweepingFollower]:
     """Open a follower for a moment, outside the workers, to settle what is parked. It tries once only. Raises
     `UnknownSubscriber`, `SubscriberUnavailable`."""
-    with closing(make_transport()) as transport:
+    with closing(make_transport_if_any()) as transport:
         yield make_follower(subscribers.get(name), transport, make_store(), persist=once)
 
 
@@ -287,28 +331,27 @@ def replay(*names: str) -> dict[str, int]:
     return replay_stored(chosen, store, applier_of)
 
 
-def _import(path: str, key: str) -> Any:
-    try:
-        found = import_string(path)
-    except (ImportError, TypeError, ValueError) as error:
-        missing = getattr(error, "name", None)
-        how = '; install it: pip install "enode_django[redis]"' if missing == "redis" else ""
-        raise ConfigurationError(f"ENODE {key} names {path!r}, which cannot be imported: {error}{how}") from error
-    if not callable(found):
-        raise ConfigurationError(f"ENODE {key} names {path!r}, which is no class or function; name one")
-    return found
-
-
 class _Current:
     """The bus of this process: made when first used, anew in a forked child, and when the settings change."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.bus: CommandBus | None = None
+        self.made: CommandBus | None = None
+        """The one that was made of the settings, which another may stand in for."""
         self.pid = 0
 
 
 _current = _Current()
+
+
+def _make_bus() -> CommandBus:
+    backend = import_queue_backend()
+    if not _is_transport(backend):
+        bus: CommandBus = backend.make_bus()
+        return bus
+    transport = make_transport()
+    return QueueCommandBus(transport, make_producer(transport), conf().COMMANDS.TOPIC)
 
 
 def current_bus() -> CommandBus:
@@ -317,8 +360,7 @@ def current_bus() -> CommandBus:
         return bus
     with _current.lock:
         if _current.bus is None or _current.pid != os.getpid():
-            transport = make_transport()
-            _current.bus = QueueCommandBus(transport, make_producer(transport), conf().COMMANDS.TOPIC)
+            _current.bus = _current.made = _make_bus()
             _current.pid = os.getpid()
         return _current.bus
 
@@ -352,7 +394,7 @@ def use_bus(bus: CommandBus) -> Iterator[None]:
 
 
 def _settings_changed(*, setting: str, **_: object) -> None:
-    if setting == "ENODE" and isinstance(_current.bus, QueueCommandBus):
+    if setting == "ENODE" and _current.bus is _current.made:
         close_bus()
 
 

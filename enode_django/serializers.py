@@ -15,14 +15,15 @@ from uuid import UUID
 from django.utils.translation import gettext_lazy as _
 
 from enode_django.client import execute_command
-from enode_django.commanding.results import CommandResult, CommandStatus, WaitFor
+from enode_django.commanding.results import CommandResult, WaitFor
 from enode_django.domain.bounds import Bound
 from enode_django.domain.declarations import schema_of
 from enode_django.domain.messages import Command
+from enode_django.domain.refusals import DomainException
 from enode_django.domain.scalars import is_enum, is_literal
-from enode_django.exceptions import CommandTimeout, InvalidField, InvalidId, TransportUnavailable
+from enode_django.exceptions import CommandFailed, CommandTimeout, InvalidField, InvalidId, TransportUnavailable
 from enode_django.extras import missing
-from enode_django.failures import BROKEN, CHANGED, NOT_FOUND, status_of, text_of, texts_of
+from enode_django.failures import BROKEN, CHANGED, NOT_FOUND, Failure, place_of, status_of, text_of, texts_of
 from enode_django.form_fields import AGGREGATE, Declaration, chosen
 from enode_django.ids import id_of_key, new_id
 from enode_django.json_scalars import ID, bounded_type
@@ -35,8 +36,21 @@ try:
     from rest_framework.fields import empty
     from rest_framework.request import Request
     from rest_framework.utils import html
+
+    from enode_django.api.parsing import StrictJsonParser
+    from enode_django.api.received import command_id_of, receive
 except ImportError as error:
     raise missing("api", error) from error
+
+__all__ = [
+    "CommandResultSerializer",
+    "CommandSerializer",
+    "StrictJsonParser",
+    "command_id_of",
+    "etag_of",
+    "expected_version_of",
+    "receive",
+]
 
 Field = serializers.Field[Any, Any, Any, Any]
 Describe = Callable[[Field], Field]
@@ -105,15 +119,13 @@ def expected_version_of(request: Request, *, required: bool = False) -> int | No
     return int(match[1])
 
 
-def error_of(failed: CommandResult, fields: Collection[str] = ()) -> APIException:
-    """Return the error that a view raises for a failed command. The text of a domain exception stands at the first of
-    ``fields`` whose name is that of a field of the exception, unless that is None."""
-    status, text, code = status_of(failed), text_of(failed), failed.error_type
+def error_of(failure: Failure, fields: Collection[str] = ()) -> APIException:
+    """Return the error that a view raises for a command that took no effect. The text of a domain exception stands at
+    the first of ``fields`` whose name is that of a field of the exception, unless that is None."""
+    status, text, code = status_of(failure), text_of(failure), failure.result.error_type
     if status in _ERRORS:
         return _ERRORS[status](text, code)
-    named = {name for name, value in failed.error_fields.items() if value is not None}
-    place = next((name for name in fields if name in named), "non_field_errors")
-    return CommandRefused({place: [text]}, code, status)
+    return CommandRefused({place_of(failure, fields) or "non_field_errors": [text]}, code, status)
 
 
 _ERRORS: Mapping[int, Callable[..., APIException]] = {
@@ -269,18 +281,18 @@ class CommandSerializer(serializers.Serializer[CommandResult]):
     ) -> CommandResult:
         """Execute the `command`, as `enode_django.execute_command` does.
 
-        Raises `CommandRefused`, `PreconditionFailed`, NotFound or another APIException if it failed, `CommandLate`,
-        and `QueueUnreachable`.
+        Raises `CommandRefused`, `PreconditionFailed`, NotFound or another APIException if it took no effect,
+        `CommandLate`, and `QueueUnreachable`.
         """
         command = self.command(**values)
         try:
             result = execute_command(command, wait_for=wait_for, timeout=timeout, expected_version=expected_version)
+        except (DomainException, CommandFailed) as failure:
+            raise error_of(failure, self.fields) from failure
         except CommandTimeout as late:
             raise CommandLate from late
         except TransportUnavailable as error:
             raise QueueUnreachable from error
-        if result.status is CommandStatus.FAILED:
-            raise error_of(result, self.fields)
         self.instance = result
         return result
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 INFINITE = "+Inf"
-COUNTERS = ("finished", "failed", "crashed", "batches", "conflicts")
+COUNTERS = ("finished", "refused", "failed", "crashed", "batches", "conflicts")
 DISTRIBUTIONS = ("batch_sizes", "pulled_to_durable", "sent_to_durable")
 
 Line = Sequence[float | None]
@@ -74,7 +74,7 @@ def charts(reports: Iterable[Report], steps: Steps, patience: float) -> dict[str
     subscribers = sorted({name for run in runs for report in run for name in report.figures.get("subscribers", {})})
     rate = counted.per_second
     return {
-        "commands": {"finished": rate("finished"), "failed": rate("failed"), "crashed": rate("crashed")},
+        "commands": {name: rate(name) for name in ("finished", "refused", "failed", "crashed")},
         "sent": _quantiles(counted, "sent_to_durable", scale=1000),
         "pulled": _quantiles(counted, "pulled_to_durable", scale=1000),
         "sizes": {"average": counted.ratio("finished", "batches"), **_quantiles(counted, "batch_sizes", only="p99")},

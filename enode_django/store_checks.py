@@ -32,6 +32,8 @@ def _databases() -> Iterator[CheckMessage]:
             id="enode_django.E004",
         )
         return
+    if settings.keeps_in_memory():
+        return
     for alias in aliases:
         vendor = connections[alias].vendor
         if settings.conf().EVENT_STORE.BACKEND == settings.POSTGRES and vendor != "postgresql":

@@ -13,6 +13,7 @@ from enode_django.eventing.event_handlers import EventHandlerGroup, declared_gro
 from enode_django.eventing.projections import ModelProjection, Projection, databases_of
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import Subscriber, declared_subscribers, is_time_limit
+from enode_django.eventing.unowned import unowned_in
 from enode_django.eventstore.sqlstates import DATABASE_ERRORS
 from enode_django.exceptions import RebuildError, TypeNameError
 
@@ -63,12 +64,14 @@ def _nameless(what: str, name: str, obj: object) -> CheckMessage:
 def _duplicates(known: Sequence[Subscriber]) -> Iterator[CheckMessage]:
     by_name: dict[str, list[str]] = {}
     for subscriber in known:
-        by_name.setdefault(subscriber.name, []).append(_description(subscriber))
+        for name in {subscriber.name, *subscriber.aliases}:
+            by_name.setdefault(name, []).append(_description(subscriber))
     for name, described in by_name.items():
         if len(described) > 1:
             yield Error(
-                f"{' and '.join(described)} are both named {name!r}: each would skip what the other has handled.",
-                hint="Give one of them another name.",
+                f"{' and '.join(described)} are or were both named {name!r}: "
+                "each would skip what the other has handled.",
+                hint="Give one of them another name, and each alias to one of them.",
                 id="enode_django.E014",
             )
 
@@ -140,11 +143,14 @@ def _agreement(group: EventHandlerGroup) -> Iterator[CheckMessage]:
     if group.is_at_one:
         return
     said = sorted(
-        {f"{one.full_name!r} (start={one.start!r}, replays={one.replays}, retry={one.retry})" for one in group.handlers}
+        {
+            f"{one.full_name!r} (start={one.start!r}, replays={one.replays}, retry={one.retry}, aliases={one.aliases})"
+            for one in group.handlers
+        }
     )
     yield Error(
         f"The handlers of {_description(group)} share checkpoints, but differ: {', '.join(said)}.",
-        hint="Give all of them the same start, replays and retry, or those that differ another group.",
+        hint="Give all of them the same start, replays, retry and aliases, or those that differ another group.",
         id="enode_django.E017",
     )
 
@@ -168,6 +174,30 @@ def check_rebuilds(
     projections = [one for one in subscribers.all() if isinstance(one, ModelProjection | Projection)]
     asked = {*(databases or ())}
     return [message for one in projections if one.database in asked for message in _other_code(one)]
+
+
+def check_owners(
+    app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **_: Any
+) -> list[CheckMessage]:
+    """Check the stored subscriptions in the ``databases`` that Django was asked to look at. A database whose tables are
+    missing, or that is away, is left out."""
+    return [message for alias in databases or () for message in _without_owner(alias)]
+
+
+def _without_owner(alias: str) -> Iterator[CheckMessage]:
+    try:
+        with transaction.atomic(using=alias):
+            found = unowned_in([alias])
+    except DATABASE_ERRORS:
+        return
+    for one in found:
+        if one.kept_since is None:
+            yield Warning(
+                f"No code owns the stored subscription {one.key!r} in the database {alias!r}: runprocessors will not "
+                "start.",
+                hint=one.ways_out.strip(),
+                id="enode_django.W170",
+            )
 
 
 def _other_code(projection: ModelProjection[Any] | Projection) -> Iterator[CheckMessage]:

@@ -29,6 +29,8 @@ try:
 except ImportError as error:
     raise missing("celery", error) from error
 
+__all__ = ["build_snapshots", "export_events", "rebuild_projection", "run_job", "undo_rebuild"]
+
 logger = logging.getLogger("enode_django.jobs")
 
 PROGRESS = "PROGRESS"

@@ -166,7 +166,7 @@ class _Traced(Tracing):
                 continued = copy.copy(carrier)
                 continued.metadata = encode_metadata(self._with_context(decode_metadata(carrier.metadata), span))
                 made = handle(slot, continued)
-                if made.result is not None and made.result.error_type:
+                if made.result is not None and made.result.status.value == "failed":
                     span.set_status(self._trace.StatusCode.ERROR, made.result.error_type)
                 return made
 

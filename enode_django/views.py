@@ -25,6 +25,8 @@ from enode_django.forms import CommandForm, command_form
 from enode_django.ids import check_id
 from enode_django.models import ReadModel
 
+__all__ = ["CommandView"]
+
 if TYPE_CHECKING:
     FormBase = FormView[CommandForm]
 else:  # generic for the type checker only
@@ -141,9 +143,10 @@ class CommandView(AccessMixin, FormBase):
         return super().get_success_url().format(aggregate_root_id=quote(self.result.aggregate_root_id, safe=""))
 
     def command_failed(self, form: CommandForm) -> HttpResponse:
-        """``form.result`` is the failure, which is among the form's errors."""
+        """``form.result`` is that of the command, whose error is among the form's errors."""
         assert form.result is not None
-        return self._shown_again(form, status_of(form.result))
+        assert form.result.error is not None
+        return self._shown_again(form, status_of(form.result.error))
 
     def command_late(self, form: CommandForm, late: CommandTimeout) -> HttpResponse:
         """The command goes on. Sent again, the form asks for the outcome of the same one."""

@@ -38,7 +38,7 @@ class Send(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """``status`` is SUCCESS, NOTHING_CHANGED or FAILED; ``value`` a text, or None."""
+    """``status`` is SUCCESS, NOTHING_CHANGED, REFUSED or FAILED; ``value`` a text, or None."""
 
     command_id: str
     aggregate_root_id: str

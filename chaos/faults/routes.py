@@ -20,7 +20,7 @@ MOST_QUEUES = 12
 
 
 class AddQueues(Fault):
-    """As ``manage.py equeue add-queues --unordered``: keys move to other queues while their messages wait."""
+    """As ``manage.py enode queue add-queues --unordered``: keys move to other queues while their messages wait."""
 
     name = "add-queues"
     default = False

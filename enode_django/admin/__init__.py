@@ -1,5 +1,7 @@
 """Pages of the admin: event store, dead letters, subscribers and what they have parked, jobs and rebuilds, queue.
 
+`ReadModelAdmin` is for the read models of a project.
+
 Django imports the admin classes in every process, for `manage.py check` and `migrate`, too. So they import what only
 their pages need when a page is asked for: the runtime, histories, rebuilds and the queue are none of it before.
 """
@@ -14,6 +16,7 @@ if apps.is_installed(
     from enode_django.admin.erased import ErasedEventAdmin
     from enode_django.admin.jobs import JobAdmin
     from enode_django.admin.parked import ParkedEventAdmin
+    from enode_django.admin.read_models import ReadModelAdmin
     from enode_django.admin.rebuilds import RebuildAdmin
     from enode_django.admin.streams import EventStreamAdmin
     from enode_django.admin.subscribers import SubscriberAdmin
@@ -26,6 +29,7 @@ __all__ = [
     "EventStreamAdmin",
     "JobAdmin",
     "ParkedEventAdmin",
+    "ReadModelAdmin",
     "RebuildAdmin",
     "SubscriberAdmin",
     "TopicAdmin",

@@ -53,7 +53,7 @@ CHARTS = (
         "per second",
         FIRST,
         "",
-        "Commands whose outcome is final, those that failed, and those that crashed.",
+        "Commands whose outcome is final: all, those that were refused, that failed, and that crashed.",
     ),
     Chart("pulled", "Latency", "ms", FIRST, "p50", "From the pull of a command until its outcome was durable."),
     Chart("sent", "Latency since sending", "ms", FIRST, "p50", "From when a command was made until it was durable."),

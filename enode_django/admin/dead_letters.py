@@ -16,7 +16,7 @@ from django.utils.safestring import SafeString
 
 from enode_django.admin.databases import ByDatabase, ShardFilter, shards, within
 from enode_django.admin.showing import STYLES, VIEW_PAYLOAD, WithError, preformatted, without_hidden
-from enode_django.exceptions import EnodeError
+from enode_django.exceptions import ConfigurationError, EnodeError
 from enode_django.models import DeadLetter
 
 if TYPE_CHECKING:
@@ -123,7 +123,12 @@ class DeadLetterAdmin(ByDatabase, WithError, LetterBase):
         from enode_django.management.dead_letters import requeue_in
         from enode_django.runtime import make_transport
 
-        with closing(make_transport()) as transport:
+        try:
+            transport = make_transport()
+        except ConfigurationError as error:
+            self.message_user(request, str(error), messages.ERROR)
+            return
+        with closing(transport):
             self._settle(request, chosen, "sent again", lambda alias, pks: requeue_in(transport, alias, pks))
 
     @admin.action(description="Discard for good", permissions=["settle"])

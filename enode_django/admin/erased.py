@@ -9,6 +9,7 @@ from django.db.models import F
 from django.http import HttpRequest
 
 from enode_django.admin.databases import ByDatabase, DatabaseFilter
+from enode_django.admin.showing import WithSubscriber
 from enode_django.models import GenerationCheck
 
 if TYPE_CHECKING:
@@ -20,10 +21,17 @@ else:  # generic for the type checker only
 
 
 @admin.register(GenerationCheck)
-class ErasedEventAdmin(ByDatabase, CheckBase):
+class ErasedEventAdmin(ByDatabase, WithSubscriber, CheckBase):
     """To be looked at, and deleted when somebody has settled what follows from it."""
 
-    list_display = ("aggregate_root_id", "subscriber", "stored_version", "handled_version", "taken_back", "checked_at")
+    list_display = (
+        "aggregate_root_id",
+        "shown_subscriber",
+        "stored_version",
+        "handled_version",
+        "taken_back",
+        "checked_at",
+    )
     list_filter = (DatabaseFilter, "subscriber", "taken_back")
     search_fields = ("aggregate_root_id__exact",)
     search_help_text = "an aggregate root id, whole"

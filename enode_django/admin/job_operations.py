@@ -17,6 +17,7 @@ from enode_django.conf import conf
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.registry import subscribers
+from enode_django.eventing.subscribers import key_of
 from enode_django.exceptions import ConfigurationError, JobRunning
 from enode_django.job_kinds import EVERYTHING
 from enode_django.models import Job, JobState
@@ -98,7 +99,7 @@ class StartSnapshots(JobOperation):
 
     def command(self) -> list[str]:
         chosen: str = self.cleaned_data["type"]
-        return ["buildsnapshots", *(["--type", chosen] if chosen else [])]
+        return ["enode", "buildsnapshots", *(["--type", chosen] if chosen else [])]
 
     def said(self) -> str:
         return f"Snapshots are made of {self.cleaned_data['type'] or 'all'} aggregates, where they are due."
@@ -111,10 +112,10 @@ class ProjectionOperation(JobOperation):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        names = [one.name for one in subscribers.all() if isinstance(one, ModelProjection | Projection)]
+        names = [(key_of(one), one.name) for one in subscribers.all() if isinstance(one, ModelProjection | Projection)]
         field = self.fields["projection"]
         assert isinstance(field, forms.ChoiceField)
-        field.choices = [(name, name) for name in names]
+        field.choices = names
 
     def name(self) -> str:
         name: str = self.cleaned_data["projection"]
@@ -213,7 +214,7 @@ class StartExport(JobOperation):
         return {"path": self.name(), **{option: self.cleaned_data[option] for option in self.OPTIONS}}
 
     def command(self) -> list[str]:
-        return ["exportevents", self.name(), *(f"--{option}" for option in self._chosen())]
+        return ["enode", "exportevents", self.name(), *(f"--{option}" for option in self._chosen())]
 
     def said(self) -> str:
         added = f"What was stored since the last time is added to the archive at {self.name()}."

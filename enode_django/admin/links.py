@@ -22,8 +22,9 @@ def stream_url(sequence: int, alias: str) -> str:
     return f"{reverse('admin:enode_django_eventstream_change', args=(sequence,))}?{urlencode({'shard': alias})}"
 
 
-def aggregate_url(aggregate_root_id: str) -> str:
-    return reverse("admin:enode_django_eventstream_aggregate", args=(_quoted(aggregate_root_id),))
+def aggregate_url(aggregate_root_id: str, site: str | None = None) -> str:
+    """Return the address of an aggregate's page in the site of this name; by default in Django's own."""
+    return reverse("admin:enode_django_eventstream_aggregate", args=(_quoted(aggregate_root_id),), current_app=site)
 
 
 def state_url(aggregate_root_id: str) -> str:

@@ -14,7 +14,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from enode_django.admin.databases import ByDatabase, DatabaseFilter, within
-from enode_django.admin.showing import STYLES, VIEW_PAYLOAD, WithError, without_hidden
+from enode_django.admin.showing import STYLES, VIEW_PAYLOAD, WithError, WithSubscriber, without_hidden
 from enode_django.exceptions import EnodeError
 from enode_django.models import ParkedEvent
 
@@ -31,13 +31,13 @@ else:  # generic for the type checker only
 
 
 @admin.register(ParkedEvent)
-class ParkedEventAdmin(ByDatabase, WithError, ParkedBase):
+class ParkedEventAdmin(ByDatabase, WithSubscriber, WithError, ParkedBase):
     """Read-only but for two actions, which run in the request, and sending a new command; all three need the permission
     to change parked events. To correct the events needs that to add event corrections, and to view payloads."""
 
     list_display = (
         "aggregate_root_id",
-        "subscriber",
+        "shown_subscriber",
         "version",
         "error_type",
         "attempts",
@@ -49,7 +49,7 @@ class ParkedEventAdmin(ByDatabase, WithError, ParkedBase):
     search_help_text = "an aggregate root id or a command id, whole"
     ordering = ("-last_failed_at",)
     fields = (
-        "subscriber",
+        "shown_subscriber",
         "aggregate_root_type",
         "aggregate_root_id",
         "version",
@@ -151,9 +151,10 @@ class ParkedEventAdmin(ByDatabase, WithError, ParkedBase):
         from enode_django.runtime import follower_of  # see the package
 
         rows = {(parked.subscriber, parked.aggregate_root_id): parked for parked in chosen}
-        for (name, id), parked in rows.items():
+        for (key, id), parked in rows.items():
+            name = self.shown_subscriber(parked)
             try:
-                with follower_of(name) as follower:
+                with follower_of(key) as follower:
                     left = settle(follower, id)
             except EnodeError as error:
                 self.message_user(request, f"{name}: {id}: {error}", messages.ERROR)

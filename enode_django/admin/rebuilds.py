@@ -14,7 +14,7 @@ from django.utils.safestring import SafeString
 
 from enode_django.admin.databases import ByDatabase, DatabaseFilter, within
 from enode_django.admin.jobs import start
-from enode_django.admin.showing import STYLES, as_json, preformatted
+from enode_django.admin.showing import STYLES, WithSubscriber, as_json, preformatted
 from enode_django.models import Rebuild
 
 if TYPE_CHECKING:
@@ -24,17 +24,17 @@ else:  # generic for the type checker only
 
 
 @admin.register(Rebuild)
-class RebuildAdmin(ByDatabase, RebuildBase):
+class RebuildAdmin(ByDatabase, WithSubscriber, RebuildBase):
     """Read-only but for undoing the swap of what is in use, which needs ``change_rebuild``."""
 
-    list_display = ("id", "subscriber", "generation", "replaces", "state", "started_at", "swapped_at", "undoing")
+    list_display = ("id", "shown_subscriber", "generation", "replaces", "state", "started_at", "swapped_at", "undoing")
     list_filter = (DatabaseFilter, "state")
     search_fields = ("subscriber__exact",)
     search_help_text = "the name of a projection, whole"
     ordering = ("-id",)
     show_full_result_count = False
     fields = (
-        *("subscriber", "generation", "replaces", "state", "started_at", "swapped_at"),
+        *("shown_subscriber", "generation", "replaces", "state", "started_at", "swapped_at"),
         *("shown_tables", "shown_migrations", "shown_positions", "undoing"),
     )
     readonly_fields = fields

@@ -82,6 +82,16 @@ class WithError:
         return "It may quote contents of events, which you may not view." if row.error else "-"
 
 
+class WithSubscriber:
+    """Shows the name of the subscriber whose key rows are stored under."""
+
+    @admin.display(description="subscriber", ordering="subscriber")
+    def shown_subscriber(self, row: Any) -> str:
+        from enode_django.eventing.registry import subscribers  # see the package
+
+        return subscribers.name_of(row.subscriber)
+
+
 def without_hidden(fields: Iterable[str], request: HttpRequest) -> tuple[str, ...]:
     """The fields of a page, with the error as far as the user may see it."""
     error = "shown_error" if request.user.has_perm(VIEW_PAYLOAD) else "hidden_error"

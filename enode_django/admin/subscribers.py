@@ -64,9 +64,9 @@ def _may_see_parked(request: HttpRequest) -> bool:
 
 
 def _found(*, may_see_parked: bool) -> dict[str, Any]:
-    from enode_django.eventing import checkpoints  # see the package
-    from enode_django.eventing.subscribers import checkpoint_database
+    from enode_django.eventing.unowned import unowned_in  # see the package
     from enode_django.runtime import running_subscribers
+    from enode_django.status.databases import subscriber_databases
     from enode_django.status.lags import ask_lags
 
     lags, problems = ask_lags()
@@ -75,15 +75,17 @@ def _found(*, may_see_parked: bool) -> dict[str, Any]:
         "rows": [_row(running[lag.subscriber], lag, may_see_parked) for lag in lags],
         "problems": problems,
         "subscriptions": _subscriptions([*running.values()]),
-        "undeclared": sorted(set(checkpoints.subscribed(checkpoint_database())) - running.keys()),
+        "unowned": unowned_in(subscriber_databases()),
     }
 
 
 def _row(subscriber: Following, lag: Lag, may_see_parked: bool) -> Row:
+    from enode_django.eventing.subscribers import key_of  # see the package
+
     url = ""
     if lag.parked and may_see_parked:
         parked = reverse("admin:enode_django_parkedevent_changelist")
-        url = within(subscriber.database, f"{parked}?{urlencode({'subscriber': lag.subscriber})}")
+        url = within(subscriber.database, f"{parked}?{urlencode({'subscriber': key_of(subscriber)})}")
     return Row(_kind(subscriber), subscriber.database, lag, url)
 
 
@@ -99,8 +101,11 @@ def _kind(subscriber: Following) -> str:
     return "event handlers" if isinstance(subscriber, EventHandlerGroup) else "snapshots"
 
 
-def _subscriptions(running: Sequence[Following]) -> Iterator[Subscription]:
-    """Yield where each subscriber began and how far it was compared with the store, shard by shard."""
+def _subscriptions(running: Sequence[Following]) -> Iterator[tuple[str, Subscription]]:
+    """Yield where each subscriber began and how far it was compared with the store, shard by shard, with its name."""
+    from enode_django.eventing.subscribers import key_of  # see the package
+
     for alias in sorted({subscriber.database for subscriber in running}):
-        names = [subscriber.name for subscriber in running if subscriber.database == alias]
-        yield from Subscription.objects.using(alias).filter(subscriber__in=names).order_by("subscriber", "shard")
+        names = {key_of(one): one.name for one in running if one.database == alias}
+        for known in Subscription.objects.using(alias).filter(subscriber__in=names).order_by("subscriber", "shard"):
+            yield names[known.subscriber], known

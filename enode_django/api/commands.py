@@ -10,17 +10,18 @@ from rest_framework.response import Response
 
 from enode_django.api.base import ApiView, may_view_payload
 from enode_django.api.exposure import MaySendSomething, offered
-from enode_django.api.outcomes import etag, failure_of, outcome, refused_unseen, timed_out
+from enode_django.api.outcomes import body_of, etag, outcome, problem_of, timed_out
 from enode_django.api.parsing import StrictJsonParser
 from enode_django.api.problems import Problem, invalid, invalid_parameter
 from enode_django.api.received import command_id_of, is_pending, is_sent_by, receive
 from enode_django.client import execute_command, send_command
-from enode_django.commanding.results import CommandResult, CommandStatus, WaitFor, stored_result
+from enode_django.commanding.results import CommandResult, WaitFor, stored_result
 from enode_django.conf import conf
 from enode_django.domain.messages import Command
 from enode_django.domain.metadata import metadata
+from enode_django.domain.refusals import DomainException
 from enode_django.eventstore.limits import holds
-from enode_django.exceptions import CommandTimeout, shown
+from enode_django.exceptions import CommandFailed, CommandTimeout, shown
 from enode_django.history.tables import record_of
 from enode_django.ids import id_of_key
 from enode_django.json_scalars import Errors, add_error
@@ -94,9 +95,8 @@ class CommandsView(ApiView):
             )
         except CommandTimeout as error:
             raise timed_out(error, command.id, location) from error
-        problem = failure_of(result)
-        if problem is not None:
-            raise problem
+        except (DomainException, CommandFailed) as error:
+            raise problem_of(error) from error
         return Response(outcome(result), headers={"Location": location, **etag(result.version)})
 
 
@@ -144,9 +144,11 @@ def _stored(row: EventStream, with_payload: bool) -> dict[str, Any]:
 
 
 def _stored_body(result: CommandResult, with_payload: bool) -> dict[str, Any]:
-    if result.status is CommandStatus.FAILED:
-        body = {"id": result.command_id, "aggregate_root_id": result.aggregate_root_id, "status": "refused"}
-        return {**body, "problem": refused_unseen(result)} if with_payload else body
+    error = result.error
+    if error is not None:
+        ids = {"id": result.command_id, "aggregate_root_id": result.aggregate_root_id}
+        body = {**ids, "status": result.status.value}
+        return {**body, "problem": body_of(error)} if with_payload else body
     body = outcome(result)
     del body["parked"]  # not known here
     return body if with_payload else {name: body[name] for name in body if name not in ("value", "event_types")}

@@ -146,7 +146,7 @@ class Outcome(serializers.Serializer[Any]):
 class StoredOutcome(serializers.Serializer[Any]):
     id = serializers.CharField()
     aggregate_root_id = serializers.CharField(required=False)
-    status = serializers.CharField(help_text="pending, success or refused")
+    status = serializers.CharField(help_text="pending, success, refused or failed")
     version = serializers.IntegerField(required=False, allow_null=True)
     value = serializers.JSONField(required=False)
     event_types = serializers.ListField(child=serializers.CharField(), required=False)
@@ -171,6 +171,7 @@ class Stream(serializers.Serializer[Any]):
     created_at = serializers.DateTimeField()
     events = serializers.ListField(child=serializers.DictField(), required=False)
     result = serializers.JSONField(required=False)
+    sent = serializers.ListField(child=serializers.DictField(), required=False)
     refusal = serializers.DictField(required=False)
     metadata = serializers.DictField(required=False)
     unreadable = serializers.CharField(required=False)
@@ -263,7 +264,7 @@ class _Command(_View):
             "operation_id": "get_command",
             "summary": "What became of a command",
             "parameters": [_ID, _query("aggregate_root_id", str, "If the same id was used for several aggregates.")],
-            "responses": _answers({200: StoredOutcome}),
+            "responses": _answers({200: StoredOutcome}, 409),
         }
 
 

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from enode_django.api.problems import Problem, problem_body
-from enode_django.commanding.results import CommandResult, CommandStatus
+from enode_django.commanding.results import CommandResult
 from enode_django.domain.refusals import DomainException, VersionMismatch
-from enode_django.exceptions import CommandTimeout, UnknownMessageType
-from enode_django.serialization.crashes import CommandCrashed
+from enode_django.exceptions import CommandTimeout
+from enode_django.failures import Failure
 from enode_django.serialization.json_text import json_value
-from enode_django.serialization.registry import types
 
 _STATUSES: Mapping[str, int] = {
     "AggregateAlreadyExists": 409,
@@ -23,11 +22,11 @@ _STATUSES: Mapping[str, int] = {
     "InvalidId": 400,
     "MessageTooLarge": 413,
 }
-"""HTTP statuses of failures that the sender can do something about, by the class's name."""
+"""HTTP statuses of failed commands whose sender can do something about it, by the name of the exception's class."""
 
 
 def outcome(result: CommandResult) -> dict[str, Any]:
-    """Return the response body for a command that did not fail."""
+    """Return the response body for a command that was handled."""
     return {
         "id": result.command_id,
         "aggregate_root_id": result.aggregate_root_id,
@@ -43,36 +42,33 @@ def etag(version: int | None) -> dict[str, str]:
     return {} if version is None else {"ETag": f'"{version}"'}
 
 
-def failure_of(result: CommandResult) -> Problem | None:
-    """The typed fields of a domain exception are members. Of an error that nobody foresaw the text stays in the logs:
-    what it tells is not meant for the sender."""
-    if result.status is not CommandStatus.FAILED:
-        return None
+def problem_of(error: Failure) -> Problem:
+    """Return the problem for a command that was refused or failed, with its ids."""
+    result: CommandResult = error.result
     ids = {"command_id": result.command_id, "aggregate_root_id": result.aggregate_root_id}
-    refusal = _refusal_class(result.error_type)
-    if refusal is not None:
-        status = 412 if issubclass(refusal, VersionMismatch) else 409
-        members = {**json_value(result.error_fields), **ids}
-        return Problem(status, result.error_message, kind=result.error_type, members=members)
-    status = _STATUSES.get(result.error_type, 500)
+    return Problem(*_told(error), members={**_fields_of(error), **ids})
+
+
+def body_of(error: Failure) -> dict[str, Any]:
+    """Return the problem for a command whose ids stand beside it."""
+    return problem_body(*_told(error), _fields_of(error))
+
+
+def _told(error: Failure) -> tuple[int, str, str]:
+    """Return status, text and kind. Of an error that nobody foresaw the text stays in the logs: what it tells is not
+    meant for the sender."""
+    if isinstance(error, DomainException):
+        return 412 if isinstance(error, VersionMismatch) else 409, error.message, error.result.error_type
+    status = _STATUSES.get(error.error_type, 500)
     if status == 500:
-        return Problem(500, "the command failed, and took no effect", kind="enode:failed", members=ids)
-    return Problem(status, result.error_message, kind=f"enode:{result.error_type}", members=ids)
+        return 500, "the command failed, and took no effect", "enode:failed"
+    return status, error.error_message, f"enode:{error.error_type}"
 
 
-def _refusal_class(name: str) -> type[DomainException] | None:
-    """None for what is none, a crash that is stored as one among it."""
-    try:
-        found = types.class_of(DomainException, name)
-    except UnknownMessageType:
-        return None
-    return None if issubclass(found, CommandCrashed) else found
-
-
-def refused_unseen(result: CommandResult) -> dict[str, Any]:
-    """Return a problem for a stored refusal whose class may be gone."""
-    status = 412 if result.error_type == types.name_of(VersionMismatch) else 409
-    return problem_body(status, result.error_message, result.error_type, json_value(result.error_fields))
+def _fields_of(error: Failure) -> dict[str, Any]:
+    """Return the fields of a domain exception, as they are stored; nothing of another exception."""
+    fields: dict[str, Any] = json_value(error.result.error_fields)
+    return fields
 
 
 def timed_out(error: CommandTimeout, command_id: str, location: str) -> Problem:

@@ -32,8 +32,8 @@ class Problem(exceptions.APIException):
         self,
         status: int,
         detail: str,
-        *,
         kind: str = "",
+        *,
         headers: Mapping[str, str] | None = None,
         members: Mapping[str, Any] | None = None,
     ) -> None:

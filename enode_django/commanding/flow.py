@@ -14,7 +14,7 @@ from typing import Any
 from enode_django.commanding.cache import Slot
 from enode_django.commanding.committing import Committed
 from enode_django.commanding.entries import Entry, EntryKind, Envelope
-from enode_django.commanding.results import CommandResult, CommandStatus
+from enode_django.commanding.results import CommandResult
 from enode_django.domain.messages import Command
 from enode_django.equeue.messages import SendResult
 from enode_django.eventstore.base import StreamRecord
@@ -159,8 +159,8 @@ def _joined(names: Iterable[str]) -> str:
 def _decided(result: CommandResult | None) -> str:
     if result is None:
         return "decided"
-    if result.status is CommandStatus.FAILED:
-        return f"failed: {_error_of(result)}"
+    if result.error_type:
+        return f"{result.status.value}: {_error_of(result)}"
     return str(result.status.value).replace("_", " ")
 
 

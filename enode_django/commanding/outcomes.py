@@ -125,7 +125,7 @@ def refused_for_now(envelope: Envelope, refusal: DomainException, max_bytes: int
     """The answer of a refusal that is not stored; raises as `refusal_of`."""
     _check_size("refusal", len(encode_refusal(refusal)), max_bytes)
     return CommandResult(
-        status=CommandStatus.FAILED,
+        status=CommandStatus.REFUSED,
         command_id=envelope.id,
         aggregate_root_id=envelope.aggregate_root_id,
         error_type=types.name_of(type(refusal)),

@@ -38,7 +38,7 @@ from enode_django.commanding.results import CommandResult, failure
 from enode_django.commanding.retrying import NO_RETRIES, HandlerRetries, Postponed, PostponedCommands
 from enode_django.concurrency.backoff import Persist
 from enode_django.domain.aggregate import AggregateRoot, accept_events
-from enode_django.domain.handlers import HandlerTable
+from enode_django.domain.handlers import Handlers
 from enode_django.domain.origin import handled_command
 from enode_django.domain.refusals import DomainException
 from enode_django.equeue.offsets import OffsetWindow
@@ -61,7 +61,7 @@ class CommandProcessor:
     def __init__(
         self,
         loader: AggregateLoader,
-        handlers: HandlerTable,
+        handlers: Handlers,
         *,
         persist: Persist,
         max_aggregates: int,

@@ -5,12 +5,16 @@ from __future__ import annotations
 import dataclasses
 import traceback
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Self
 
+from enode_django.domain.messages import ResultT
+from enode_django.domain.refusals import DomainException, UnknownRefusal, refusal_with_result, restored_refusal
 from enode_django.eventstore.base import StreamRecord
 from enode_django.exceptions import LONGEST_ERROR_TEXT, CommandFailed, MalformedMessage, error_text
-from enode_django.serialization.codec import StoredRefusal, read_stored
+from enode_django.serialization.codec import StoredRefusal, current_fields, read_stored
+from enode_django.serialization.crashes import CommandCrashed
 from enode_django.serialization.plain import pack, unpack
+from enode_django.serialization.registry import types
 
 if TYPE_CHECKING:
     from enode_django.eventing.subscribers import Subscriber
@@ -26,8 +30,10 @@ class CommandStatus(Enum):
     """Its events are durable."""
     NOTHING_CHANGED = "nothing_changed"
     """It was handled and changed nothing."""
+    REFUSED = "refused"
+    """A domain exception refused it: it took no effect, and never will."""
     FAILED = "failed"
-    """It took no effect, and never will."""
+    """Another exception ended it: it took no effect, and never will."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -58,13 +64,16 @@ WaitFor.EXECUTED = WaitFor()
 WaitFor.HANDLED = WaitFor(True)
 
 
+_NO_VALUE: Any = None
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class CommandResult:
+class CommandResult(Generic[ResultT]):
     """``value`` is what the handler set; ``version`` the aggregate's after the command (None where it has none);
     ``event_types`` are the stored names of its events, each once.
 
-    Of a failure, ``error_type`` is the type name of a domain exception or the class name of another one, and
-    ``error_fields`` are the typed fields of a domain exception.
+    ``error_type`` is the type name of the domain exception that refused the command, or the class name of the exception
+    that it failed with; ``error_fields`` are the plain fields of the domain exception.
 
     ``parked`` names those of the subscribers waited for that have parked the aggregate at or before this version: they
     have not handled the command's events, and will not until somebody looks after it.
@@ -74,19 +83,32 @@ class CommandResult:
     command_id: str
     aggregate_root_id: str
     version: int | None = None
-    value: Any = None
+    value: ResultT = _NO_VALUE
     error_type: str = ""
     error_message: str = ""
     error_fields: dict[str, Any] = dataclasses.field(default_factory=dict)
     event_types: tuple[str, ...] = ()
     parked: tuple[str, ...] = ()
 
-    def raise_for_status(self) -> CommandResult:
-        """Raises `CommandFailed` for a failure; else returns the result itself."""
+    @property
+    def error(self) -> DomainException | CommandFailed | None:
+        """Return what `execute_command` raises for this result, a new one each time; None if there is nothing.
+
+        The domain exception that refused the command has its class and its typed fields. If the class is unknown here,
+        or does not have these fields, it is an `UnknownRefusal`.
+        """
+        if self.status is CommandStatus.REFUSED:
+            return refusal_with_result(_refusal_of(self), self)
         if self.status is CommandStatus.FAILED:
-            raise CommandFailed(
-                f"{self.error_type}: {self.error_message}", error_type=self.error_type, error_fields=self.error_fields
-            )
+            what = f"command {self.command_id!r} for {self.aggregate_root_id!r} failed"
+            return CommandFailed(f"{what}: {self.error_type}: {self.error_message}", result=self)
+        return None
+
+    def raise_for_status(self) -> Self:
+        """Raises the `error` of a command that was refused or failed; else returns the result itself."""
+        error = self.error
+        if error is not None:
+            raise error
         return self
 
 
@@ -132,13 +154,14 @@ def stored_result(record: StreamRecord) -> CommandResult:
     """The outcome that a stored row stands for; raises `MalformedMessage`."""
     stored = read_stored(record.events)
     if isinstance(stored, StoredRefusal):
+        status, error_type, error_fields = _ending_of(stored.type_name, current_fields(stored))
         return CommandResult(
-            status=CommandStatus.FAILED,
+            status=status,
             command_id=record.command_id,
             aggregate_root_id=record.aggregate_root_id,
-            error_type=stored.type_name,
+            error_type=error_type,
             error_message=stored.message,
-            error_fields=stored.fields,
+            error_fields=error_fields,
         )
     return CommandResult(
         status=CommandStatus.SUCCESS,
@@ -151,10 +174,15 @@ def stored_result(record: StreamRecord) -> CommandResult:
 
 
 def encode_result(result: CommandResult) -> bytes:
-    """Without ``parked``: that is known to who has waited."""
+    """Without ``parked``: that is known to who has waited.
+
+    Earlier versions know no refused commands, but failed ones with the type name of a domain exception. So that is what
+    travels; only a type name without a dot cannot be told from the class of another exception.
+    """
+    is_told_by_name = result.status is CommandStatus.REFUSED and "." in result.error_type
     return ANSWER + pack(
         (
-            result.status.value,
+            CommandStatus.FAILED.value if is_told_by_name else result.status.value,
             result.command_id,
             result.aggregate_root_id,
             result.version,
@@ -200,9 +228,12 @@ def decode_result(body: bytes) -> CommandResult:
     try:
         if not body.startswith(ANSWER):
             raise ValueError("they begin otherwise")
-        status, command_id, aggregate_root_id, version, value, error_type, text, fields, events = unpack(body[1:])
+        said, command_id, aggregate_root_id, version, value, error_type, text, fields, events = unpack(body[1:])
+        status = CommandStatus(said)
+        if status is CommandStatus.FAILED and "." in error_type:
+            status, error_type, fields = _ending_of(error_type, fields)
         return CommandResult(
-            status=CommandStatus(status),
+            status=status,
             command_id=command_id,
             aggregate_root_id=aggregate_root_id,
             version=version,
@@ -214,3 +245,18 @@ def decode_result(body: bytes) -> CommandResult:
         )
     except (TypeError, ValueError) as error:
         raise MalformedMessage(f"{len(body)} bytes are no result of ours: {error}") from error
+
+
+def _ending_of(type_name: str, fields: dict[str, Any]) -> tuple[CommandStatus, str, dict[str, Any]]:
+    """Return status, ``error_type`` and ``error_fields`` for what is stored as a refusal: a crash may be, too."""
+    if type_name == types.name_of(CommandCrashed):
+        return CommandStatus.FAILED, str(fields.get("error_type", type_name)), {}
+    return CommandStatus.REFUSED, type_name, fields
+
+
+def _refusal_of(refused: CommandResult) -> DomainException:
+    try:
+        cls = types.class_of(DomainException, refused.error_type)
+        return restored_refusal(cls, refused.error_message, refused.error_fields)
+    except Exception:  # field types are application code, too
+        return UnknownRefusal(refused.error_message)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from functools import partial
 
@@ -15,8 +15,8 @@ from enode_django.exceptions import TransportUnavailable
 
 logger = logging.getLogger("enode_django.commands")
 
-Followers = Callable[[Sequence[str]], Collection[str]]
-"""Names the subscribers to be waited for, given the stored names of a command's events."""
+Followers = Callable[[Sequence[str]], Mapping[str, str]]
+"""Return the names, by key, of the subscribers to be waited for, given the stored names of a command's events."""
 
 
 class Wait:
@@ -28,7 +28,7 @@ class Wait:
         self.future: Future[CommandResult] = Future()
         self._followers = followers
         self._answer: CommandResult | None = None
-        self._awaited: Sequence[str] = ()
+        self._awaited: Mapping[str, str] = {}
         self._errors: dict[str, str] = {}
 
     def take_sent(self, sending: Future[SendResult]) -> None:
@@ -46,7 +46,7 @@ class Wait:
             return
         if self._followers is not None and answer.event_types:
             try:
-                self._awaited = sorted(self._followers(answer.event_types))
+                self._awaited = self._followers(answer.event_types)
             except Exception as error:  # of whoever asked: the thread that receives answers goes on
                 self._settle(partial(self.future.set_exception, error))
                 return
@@ -66,8 +66,8 @@ class Wait:
         answer, errors = self._answer, dict(self._errors)
         if answer is None:
             return None, ()
-        parked = tuple(name for name in self._awaited if errors.get(name))
-        missing = tuple(name for name in self._awaited if name not in errors)
+        parked = tuple(sorted(name for key, name in self._awaited.items() if errors.get(key)))
+        missing = tuple(sorted(name for key, name in self._awaited.items() if key not in errors))
         return dataclasses.replace(answer, parked=parked) if parked else answer, missing
 
     def _settle_if_complete(self) -> None:

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Protocol, TypeVar
 
+__all__ = ["check", "checked", "pause"]
+
 Item = TypeVar("Item")
 
 

@@ -96,7 +96,8 @@ def _classes_of(handler: Callable[..., Any], annotation: Any) -> tuple[Any, ...]
     """Of the one annotation: others may name what is imported for type checkers only."""
     if annotation is inspect.Parameter.empty:
         return ()
-    names = getattr(inspect.unwrap(_undecorated(handler)), "__globals__", {})
+    function = inspect.unwrap(_undecorated(handler))
+    names = getattr(function if hasattr(function, "__globals__") else type(function).__call__, "__globals__", {})
     holder = types.SimpleNamespace(__annotations__={"it": annotation})
     resolved = typing.get_type_hints(holder, globalns=names, localns=_local_names(names))["it"]
     resolved = getattr(resolved, "__value__", resolved)  # type Either = A | B

@@ -31,7 +31,7 @@ class Declared:
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         check_names(cls, Declared, has_fields=True)
-        _check_aliases(cls)
+        check_aliases(cls.__qualname__, cls.__dict__.get("aliases", ()))
         _check_schema_version(cls)
         cls._enode_schema = None
         _declared.append(cls)
@@ -55,11 +55,11 @@ def aliases_of(cls: type) -> tuple[str, ...]:
     return tuple(cls.__dict__.get("aliases", ()))
 
 
-def _check_aliases(cls: type[Declared]) -> None:
-    given = cls.__dict__.get("aliases", ())
+def check_aliases(owner: str, given: object) -> None:
+    """Raises `DefinitionError` for aliases of ``owner`` that are no tuple or list of names."""
     if not isinstance(given, tuple | list) or not all(isinstance(name, str) and name for name in given):
         raise DefinitionError(
-            f"{cls.__qualname__} has aliases = {shown(given)}; "
+            f"{owner} has aliases = {shown(given)}; "
             'give a tuple of the names that it had before: aliases = ("label.OldName",)'
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterable, Iterator
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
@@ -22,7 +23,8 @@ Errors = tuple[type[BaseException], ...]
 
 
 class MarkedMethod:
-    """What a mark says of a method: it handles these commands. Of a function it says nothing, as that is registered."""
+    """The mark of a method that handles these commands. It is registered with the class of aggregate roots that has it;
+    a function is registered when it is marked."""
 
     def __init__(
         self, method: Any, commands: tuple[type[Command], ...], creates: bool, retry_on: Errors | None
@@ -32,6 +34,14 @@ class MarkedMethod:
         self.creates = creates
         self.retry_on = retry_on
         self.takes_context = takes_context(method, "self", "command")
+
+
+class Handlers(Protocol):
+    """What a command mailbox asks: which function handles a command, and after which errors it is called again."""
+
+    def find(self, command: type[Command]) -> Handler: ...
+
+    def retry_on(self, command: type[Command]) -> Errors | None: ...
 
 
 class HandlerTable:
@@ -106,7 +116,8 @@ class HandlerTable:
 
 
 def _name(handler: Handler) -> str:
-    return f"{handler.__module__}.{handler.__qualname__}"
+    named = inspect.unwrap(handler)
+    return f"{named.__module__}.{named.__qualname__}" if hasattr(named, "__qualname__") else repr(named)
 
 
 def _names(handlers: list[Handler]) -> str:

@@ -71,6 +71,8 @@ _ambient: ContextVar[Metadata | Callable[[], Metadata]] = ContextVar("enode_meta
 
 
 def current_metadata() -> Metadata:
+    """Return the metadata that a command sent here would carry: that of the surrounding `metadata` block, of the
+    request, or of the event that a subscriber handles. In a command handler ask its context."""
     ambient = _ambient.get()
     return ambient() if callable(ambient) else ambient
 

@@ -30,11 +30,17 @@ class DomainException(Declared, EnodeError):
         self.__dict__.update(schema_of(type(self)).complete(fields))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (restored_refusal, (type(self), self.message, plain_of(self)))
+        state = {name: self.__dict__[name] for name in _REMEMBERED if name in self.__dict__}
+        return (restored_refusal, (type(self), self.message, plain_of(self)), state)
 
     @property
     def message(self) -> str:
         return str(self.args[0]) if self.args else ""
+
+    @property
+    def result(self) -> Any:
+        """Return the `CommandResult` of the refused command where `execute_command` has raised this, else None."""
+        return self.__dict__.get(_RESULT)
 
     # -- of a refusal that was stored and is handed to a subscriber ------------------------------------------------
 
@@ -43,7 +49,7 @@ class DomainException(Declared, EnodeError):
         stamp: EventStamp | None = self.__dict__.get("_enode_stamp")
         if stamp is None:
             raise AttributeError(
-                f"{self!r} was not stored yet: ids, timestamp and metadata are those of a stored refusal"
+                f"{self!r} was not read from the event store: ids, timestamp and metadata are those of a stored refusal"
             )
         return stamp
 
@@ -54,7 +60,9 @@ class DomainException(Declared, EnodeError):
 
     @property
     def aggregate_root_id(self) -> str:
-        return self._enode_origin.aggregate_root_id
+        result = self.result
+        root_id: str = self._enode_origin.aggregate_root_id if result is None else result.aggregate_root_id
+        return root_id
 
     @property
     def timestamp(self) -> datetime:
@@ -62,7 +70,9 @@ class DomainException(Declared, EnodeError):
 
     @property
     def command_id(self) -> str:
-        return self._enode_origin.origin.command_id
+        result = self.result
+        command_id: str = self._enode_origin.origin.command_id if result is None else result.command_id
+        return command_id
 
     @property
     def metadata(self) -> Metadata:
@@ -70,11 +80,22 @@ class DomainException(Declared, EnodeError):
         return self._enode_origin.metadata
 
 
+_RESULT = "_enode_result"
+_REMEMBERED = (_RESULT, "__notes__")
+"""Attributes that a copy keeps, besides message and fields."""
+
+
 def restored_refusal(cls: type[Refusal], message: str, plain: dict[str, Any]) -> Refusal:
     """Return the refusal that was stored; raises `InvalidField`."""
     refusal = cls.__new__(cls, message)
     refusal.args = (message,)
     refusal.__dict__.update(schema_of(cls).decode(plain))
+    return refusal
+
+
+def refusal_with_result(refusal: Refusal, result: object) -> Refusal:
+    """Return the refusal itself, which has the `CommandResult` from now on."""
+    refusal.__dict__[_RESULT] = result
     return refusal
 
 
@@ -91,3 +112,10 @@ class VersionMismatch(DomainException):
 
     expected_version: int
     version: int
+
+
+class UnknownRefusal(DomainException):
+    """What `execute_command` raises for a refusal whose class is unknown here, or has other fields here.
+
+    It has the message of the refusal; ``result`` has its ``error_type``, the type name, and its ``error_fields``.
+    """

@@ -22,6 +22,35 @@ from enode_django.equeue.transports.base import (
 from enode_django.equeue.transports.broker import BrokerTransport
 from enode_django.exceptions import QueueError, TopicDeleted
 
+__all__ = [
+    "GroupInfo",
+    "OffsetMove",
+    "PeekedMessage",
+    "ProducerInfo",
+    "QueueShare",
+    "TopicInfo",
+    "back_up",
+    "broker_figures",
+    "create_topic",
+    "delete_failures",
+    "delete_group",
+    "delete_queue",
+    "delete_topic",
+    "failure_topics",
+    "list_groups",
+    "list_producers",
+    "list_topics",
+    "mend",
+    "pause_group",
+    "peek",
+    "plan_offsets",
+    "read_queue",
+    "retention",
+    "set_offsets",
+    "set_retention",
+    "tail",
+]
+
 PULL_LIMIT = 100
 """Messages that are asked for at once: they may be large."""
 
@@ -347,7 +376,7 @@ def pause_group(transport: Transport, group: str, topics: Sequence[str] = (), *,
         raise QueueError(f"{type(transport).__name__} pauses no groups; it would have to be a PausesGroups")
     having = [info.topic for info in list_groups(transport, topics, group=group)]
     if not having:
-        raise QueueError(f"no topic has a group {group!r}; manage.py equeue groups shows all")
+        raise QueueError(f"no topic has a group {group!r}; manage.py enode queue groups shows all")
     for topic in having:
         transport.pause_group(group, topic, paused=paused)
     return having

@@ -45,7 +45,7 @@ class Coordinator:
         if topic is None and name in self._deleted:
             raise topic_deleted(name)
         if topic is None:
-            raise UnknownTopic(f"topic {name!r} does not exist; create it: create_topic, manage.py equeue create")
+            raise UnknownTopic(f"topic {name!r} does not exist; create it: create_topic, manage.py enode queue create")
         topic.check(queues)
         return topic
 

@@ -30,6 +30,8 @@ from enode_django.equeue.retrying import (
 from enode_django.equeue.transports.base import Transport
 from enode_django.exceptions import MalformedMessage, QueueError
 
+__all__ = ["DeadLetter", "dead_letters", "discard", "groups_with_dead_letters", "requeue"]
+
 REQUEUE_GROUP = "requeue"
 LEASE = 60.0
 AT_ONCE = 100

@@ -10,7 +10,7 @@ from enode_django.exceptions import QueueError, TopicDeleted
 
 def topic_deleted(topic: str) -> TopicDeleted:
     return TopicDeleted(
-        f"topic {topic!r} was deleted; stop who uses it, or create it anew: create_topic, manage.py equeue create"
+        f"topic {topic!r} was deleted; stop who uses it, or create it anew: create_topic, manage.py enode queue create"
     )
 
 
@@ -36,7 +36,7 @@ def check_deletable_queue(
     place = f"queue {queue} of topic {topic!r}"
     if state.to_producers or state.to_consumers:
         who = " and ".join([*["producers"] * state.to_producers, *["consumers"] * state.to_consumers])
-        raise QueueError(f"{place} is seen by {who}; hide it first: manage.py equeue hide {topic} {queue}")
+        raise QueueError(f"{place} is seen by {who}; hide it first: manage.py enode queue hide {topic} {queue}")
     if force:
         return
     uses = [use for group, known in groups.items() for use in _uses_of_queue(group, known, queue, state)]

@@ -7,6 +7,21 @@ from enum import Enum
 from types import MappingProxyType
 from typing import NamedTuple, Self
 
+__all__ = [
+    "Claim",
+    "Commit",
+    "GroupState",
+    "Lease",
+    "Membership",
+    "Once",
+    "PulledBatch",
+    "QueueState",
+    "Receipt",
+    "Route",
+    "SendResult",
+    "Start",
+]
+
 
 class SendResult(NamedTuple):
     """Where a message lies: its topic, its queue, and its offset in that queue (0, 1, 2 …)."""

@@ -25,6 +25,8 @@ from enode_django.exceptions import (
     UnknownTopic,
 )
 
+__all__ = ["Producer"]
+
 QUEUE_SEED = 0x51EED
 """Part of the wire's contract: another seed would send a key to another queue, and its order would be lost."""
 

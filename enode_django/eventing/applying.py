@@ -18,7 +18,7 @@ from enode_django.eventing.in_flight import InFlight
 from enode_django.eventing.projections import ModelProjection, Projection, makes_row
 from enode_django.eventing.row_changes import RowChanges, changed_row
 from enode_django.eventing.rows import RowTable
-from enode_django.eventing.subscribers import NOW, Subscriber
+from enode_django.eventing.subscribers import NOW, Subscriber, key_of
 from enode_django.eventing.work import Failure, FollowedEvents, Progress, Work, bearable, contiguous
 from enode_django.eventstore.base import EventStore, Shard, StreamRecord
 from enode_django.eventstore.positions import BEGINNING
@@ -39,7 +39,7 @@ class Applier(ABC):
     def __init__(self, subscriber: Subscriber, store: EventStore) -> None:
         self.subscriber = subscriber
         self.alias = subscriber.database
-        self.name = subscriber.name
+        self.name, self.key = subscriber.name, key_of(subscriber)
         self.store = store
         self.attempted: dict[str, tuple[int | None, str]] = {}
         self.in_flight = InFlight()
@@ -53,12 +53,12 @@ class Applier(ABC):
 
     def subscribe(self, shard: Shard) -> checkpoints.Subscription:
         """Return where the subscriber began in that shard. A new one begins here and now, or with the first event."""
-        known = checkpoints.subscription(self.alias, self.name, shard.number)
+        known = checkpoints.subscription(self.alias, self.key, shard.number)
         while known is None:
             position = shard.position()
             start = position if self.subscriber.start == NOW else BEGINNING
-            checkpoints.subscribe(self.alias, self.name, shard.number, start, position.generation)
-            known = checkpoints.subscription(self.alias, self.name, shard.number)
+            checkpoints.subscribe(self.alias, self.key, shard.number, start, position.generation)
+            known = checkpoints.subscription(self.alias, self.key, shard.number)
         return known
 
     @abstractmethod
@@ -95,14 +95,14 @@ class Applier(ABC):
 
     def parked(self, ids: Sequence[str], even_parked: bool) -> dict[str, str]:
         """Those of the aggregates that are parked, with the class name of the error; none with ``even_parked``."""
-        return {} if even_parked else parking.parked_among(self.alias, self.name, ids)
+        return {} if even_parked else parking.parked_among(self.alias, self.key, ids)
 
     def _next_streams(
         self, works: Sequence[Work], positions: Mapping[str, int], parked: Mapping[str, str], portion: int
     ) -> dict[str, Sequence[StreamRecord]]:
         free = [work for work in works if work.aggregate_root_id not in parked]
         if self.heeded is not None:
-            self.heeded.heed(self.alias, self.name, self.store, free)
+            self.heeded.heed(self.alias, self.key, self.store, free)
         streams = contiguous(self.store, free, positions, portion)
         self.attempted = {id: (records[0].version, records[0].command_id) for id, records in streams.items() if records}
         self._followed = self._new_followed()
@@ -152,7 +152,7 @@ class RowApplier(Applier):
                 else:
                     progress[id] = self._fold(work, streams[id], portion, changes)
             self.in_flight.end()
-            changes.write(self.alias, self.name)
+            changes.write(self.alias, self.key)
             let_hooks_fail_alone(self.alias, self.in_flight.around(works[0]))
         return progress
 
@@ -161,10 +161,10 @@ class RowApplier(Applier):
         positions: dict[str, int] = {}
         missing = [id for id in ids if id not in rows]
         if missing:
-            positions = checkpoints.lock(self.alias, self.name, missing)
+            positions = checkpoints.lock(self.alias, self.key, missing)
             # Somebody may have made rows while we waited for the locks. Beside a row there is no checkpoint.
             made = self._table.load_locked(missing)
-            checkpoints.forget(self.alias, self.name, list(made))
+            checkpoints.forget(self.alias, self.key, list(made))
             rows.update(made)
         positions.update({id: row.version for id, row in rows.items()})
         return rows, positions
@@ -189,18 +189,18 @@ class RowApplier(Applier):
         return reached(work, version, streams, portion)
 
     def positions(self, ids: Sequence[str]) -> Mapping[str, int]:
-        return {**checkpoints.read(self.alias, self.name, ids), **self._table.versions(ids)}
+        return {**checkpoints.read(self.alias, self.key, ids), **self._table.versions(ids)}
 
     def claims(self, after: str, limit: int) -> Sequence[tuple[str, int]]:
         rows = self._table.claims(after, limit)
-        return failovers.merged(rows, failovers.claims(self.alias, self.name, after, limit), limit=limit)
+        return failovers.merged(rows, failovers.claims(self.alias, self.key, after, limit), limit=limit)
 
     def claimed(self, ids: Sequence[str]) -> Mapping[str, int]:
         return self._lock(ids)[1]
 
     def take_back(self, kept: Mapping[str, int]) -> bool:
         self._table.delete(dict.fromkeys(kept, _HIGHEST))
-        checkpoints.forget(self.alias, self.name, list(kept))
+        checkpoints.forget(self.alias, self.key, list(kept))
         return True
 
     def skip_to(self, aggregate_root_id: str, version: int) -> None:
@@ -213,7 +213,7 @@ class RowApplier(Applier):
                 row.version = version
             changes = RowChanges(self._table, rows, positions)
             changes.note(aggregate_root_id, row, version)
-            changes.write(self.alias, self.name)
+            changes.write(self.alias, self.key)
 
 
 class TransactionApplier(Applier):
@@ -247,7 +247,7 @@ class TransactionApplier(Applier):
         progress: dict[str, Progress] = {}
         with transaction.atomic(using=self.alias):
             self._keep_tables()
-            positions = checkpoints.lock(self.alias, self.name, ids)
+            positions = checkpoints.lock(self.alias, self.key, ids)
             parked = self.parked(ids, even_parked)
             portion = bearable(works, positions, portion, self.at_once)
             streams = self._next_streams(works, positions, parked, portion)
@@ -266,7 +266,7 @@ class TransactionApplier(Applier):
                     progress[id] = reached(work, version, streams[id], portion)
                 self.in_flight.end()
             moved = {id: one.version for id, one in progress.items() if one.version > positions[id]}
-            checkpoints.save(self.alias, self.name, moved)
+            checkpoints.save(self.alias, self.key, moved)
             let_hooks_fail_alone(self.alias, self.in_flight.around(works[0]))
         return progress
 
@@ -301,31 +301,31 @@ class TransactionApplier(Applier):
         return None
 
     def positions(self, ids: Sequence[str]) -> Mapping[str, int]:
-        return checkpoints.read(self.alias, self.name, ids)
+        return checkpoints.read(self.alias, self.key, ids)
 
     def claims(self, after: str, limit: int) -> Sequence[tuple[str, int]]:
-        return failovers.claims(self.alias, self.name, after, limit)
+        return failovers.claims(self.alias, self.key, after, limit)
 
     def claimed(self, ids: Sequence[str]) -> Mapping[str, int]:
         self._keep_tables()
-        return checkpoints.lock(self.alias, self.name, ids)
+        return checkpoints.lock(self.alias, self.key, ids)
 
     def take_back(self, kept: Mapping[str, int]) -> bool:
         """Rows can be taken back if the projection says whose they are."""
         field = self.subscriber.aggregate_field
         models = [model for model in reversed(self.subscriber.models) if has_field(model, field)]
         if len(models) < len(self.subscriber.models):
-            checkpoints.set_back(self.alias, self.name, kept)
+            checkpoints.set_back(self.alias, self.key, kept)
             return False
         for model in models:
             model._base_manager.using(self.alias).filter(**{f"{field}__in": list(kept)}).delete()
-        checkpoints.forget(self.alias, self.name, list(kept))
+        checkpoints.forget(self.alias, self.key, list(kept))
         return True
 
     def skip_to(self, aggregate_root_id: str, version: int) -> None:
         with transaction.atomic(using=self.alias):
             self._keep_tables()
-            checkpoints.save(self.alias, self.name, {aggregate_root_id: version})
+            checkpoints.save(self.alias, self.key, {aggregate_root_id: version})
 
     def _keep_tables(self) -> None:
         """Before checkpoints are looked at: until the transaction ends no rebuild puts other tables in their place."""

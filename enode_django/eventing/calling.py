@@ -13,7 +13,7 @@ from enode_django.eventing import checkpoints, failovers
 from enode_django.eventing.applying import Applier, reached
 from enode_django.eventing.failing import failure_of
 from enode_django.eventing.process_managers import ProcessManager, with_derived_ids
-from enode_django.eventing.subscribers import Subscriber
+from enode_django.eventing.subscribers import Subscriber, key_of
 from enode_django.eventing.work import Followed, FollowedEvents, Progress, Work, bearable, followed_refusal
 from enode_django.eventstore.base import EventStore, StreamRecord, by_place
 from enode_django.eventstore.positions import BEGINNING
@@ -38,7 +38,7 @@ class CallingApplier(Applier):
     def commands_of(self, record: StreamRecord) -> Sequence[tuple[Command, Metadata]]:
         """Return the commands that follow from a stored stream or refusal, which calls the handlers. Raises what they
         raise."""
-        calls = _Calls(self.subscriber, set(), self._send, alone=False)
+        calls = Calls(self.subscriber, self._send)
         refused = followed_refusal(self.subscriber, record) if record.version is None else None
         self.in_flight.begin(Work(record.aggregate_root_id, record.aggregate_root_type), record.version or 0)
         try:
@@ -68,7 +68,7 @@ class CallingApplier(Applier):
         alone = len(works) == 1 and portion == 1
         portion = bearable(works, positions, portion, self.at_once)
         streams = self._next_streams(works, positions, parked, portion)
-        calls = _Calls(self.subscriber, self._handled_refusals(works), self._send, alone=alone)
+        calls = Calls(self.subscriber, self._send, self._handled_refusals(works), alone=alone)
         progress = {}
         for work in works:
             id = work.aggregate_root_id
@@ -82,15 +82,15 @@ class CallingApplier(Applier):
         calls.send()
         with transaction.atomic(using=self.alias):
             if self.heeded is not None:
-                self.heeded.confirm(self.alias, self.name)
+                self.heeded.confirm(self.alias, self.key)
             moved = {id: one.version for id, one in progress.items() if one.version > positions[id]}
-            checkpoints.save(self.alias, self.name, moved)
-            checkpoints.save_refusals(self.alias, self.name, calls.refusals)
+            checkpoints.save(self.alias, self.key, moved)
+            checkpoints.save_refusals(self.alias, self.key, calls.refusals)
         if calls.interruption is not None:
             raise calls.interruption
         return progress
 
-    def _call(self, work: Work, version: int, streams: Sequence[StreamRecord], portion: int, calls: _Calls) -> Progress:
+    def _call(self, work: Work, version: int, streams: Sequence[StreamRecord], portion: int, calls: Calls) -> Progress:
         self.in_flight.begin(work, version + 1)
         for record in streams:
             self.in_flight.step()
@@ -107,7 +107,7 @@ class CallingApplier(Applier):
                 return calls.failed(version, record, error)
         return reached(work, version, streams, portion)
 
-    def _call_refusal(self, record: StreamRecord, calls: _Calls) -> None:
+    def _call_refusal(self, record: StreamRecord, calls: Calls) -> None:
         key = (record.aggregate_root_id, record.command_id)
         if key in calls.handled:
             return
@@ -123,7 +123,7 @@ class CallingApplier(Applier):
         keys = [(work.aggregate_root_id, command_id) for work in works for command_id in work.refusals]
         if not keys:
             return set()
-        handled = checkpoints.handled_refusals(self.alias, self.name, keys)
+        handled = checkpoints.handled_refusals(self.alias, self.key, keys)
         for place, ids in by_place(self.store, {id for id, _ in keys}).items():
             start, some = self._subscription(place).start_position, set(ids)
             if start > BEGINNING:
@@ -135,7 +135,7 @@ class CallingApplier(Applier):
     def positions(self, ids: Sequence[str]) -> Mapping[str, int]:
         """Return the version of each aggregate's checkpoint. Without a checkpoint, streams that were stored before this
         subscriber began count as handled."""
-        known = checkpoints.read(self.alias, self.name, ids)
+        known = checkpoints.read(self.alias, self.key, ids)
         missing = [id for id in ids if id not in known]
         before = self._heads_at_the_start(missing)
         known.update({id: before.get(id, 0) for id in missing})
@@ -150,23 +150,23 @@ class CallingApplier(Applier):
         return heads
 
     def claims(self, after: str, limit: int) -> Sequence[tuple[str, int]]:
-        return failovers.claims(self.alias, self.name, after, limit)
+        return failovers.claims(self.alias, self.key, after, limit)
 
     def claimed(self, ids: Sequence[str]) -> Mapping[str, int]:
         """Return the versions of checkpoints. What has none is counted from the store as it is now."""
-        return checkpoints.lock_known(self.alias, self.name, ids)
+        return checkpoints.lock_known(self.alias, self.key, ids)
 
     def take_back(self, kept: Mapping[str, int]) -> bool:
         """What was sent or done cannot be undone; what is stored in its place is handled, too."""
-        checkpoints.set_back(self.alias, self.name, kept)
+        checkpoints.set_back(self.alias, self.key, kept)
         return False
 
     def skip_to(self, aggregate_root_id: str, version: int) -> None:
-        checkpoints.save(self.alias, self.name, {aggregate_root_id: version})
+        checkpoints.save(self.alias, self.key, {aggregate_root_id: version})
 
 
-class _Calls:
-    """The calls and commands of the handlers of one batch.
+class Calls:
+    """The calls and commands of the handlers of one batch; the ``handled`` refusals are left out.
 
     A transient error ends the batch (``interruption``), but what was done before it counts: each try would do it again,
     for as long as a database is away. ``alone``: commands are sent at once, so that one that cannot be sent is the
@@ -174,11 +174,16 @@ class _Calls:
     """
 
     def __init__(
-        self, subscriber: Subscriber, handled: set[checkpoints.RefusalKey], send: SendCommands, *, alone: bool
+        self,
+        subscriber: Subscriber,
+        send: SendCommands,
+        handled: Iterable[checkpoints.RefusalKey] = (),
+        *,
+        alone: bool = False,
     ) -> None:
-        self._subscriber = subscriber.name
+        self._subscriber = key_of(subscriber)
         self._yield_commands = isinstance(subscriber, ProcessManager)
-        self.handled = handled
+        self.handled = set(handled)
         self.commands: list[tuple[Command, Metadata]] = []
         self.refusals: list[checkpoints.RefusalKey] = []
         self.interruption: Exception | None = None

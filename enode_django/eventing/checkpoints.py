@@ -63,6 +63,14 @@ _SWEPT = f"""
     WHERE subscriber = %s AND shard = %s AND (swept_generation, swept_position) < (%s, %s)
 """
 
+_SUBSCRIPTIONS = f"""
+    SELECT subscriber, min(started_at), max(kept_since) FROM {SUBSCRIPTION} GROUP BY subscriber ORDER BY subscriber
+"""
+_KEEP = f"""
+    UPDATE {SUBSCRIPTION} SET kept_since = CASE WHEN %s THEN coalesce(kept_since, statement_timestamp()) END
+    WHERE subscriber = %s
+"""
+
 _KEYS = "unnest(%b::text[], %b::text[]) AS key (root, command)"
 _REFUSALS_HANDLED = f"""
     SELECT aggregate_root_id, command_id FROM {_REFUSAL} JOIN {_KEYS}
@@ -166,6 +174,22 @@ def prune_refusals(alias: str, subscriber: str, age: str) -> None:
 def subscribed(alias: str) -> list[str]:
     """The names of all subscribers that ever began in this database."""
     return [name for (name,) in _fetch(alias, f"SELECT DISTINCT subscriber FROM {SUBSCRIPTION}", ())]
+
+
+def has_subscriptions(alias: str) -> bool:
+    """Return True if the database has the table of subscriptions."""
+    return _fetch(alias, f"SELECT to_regclass('{SUBSCRIPTION}') IS NOT NULL", ()) == [(True,)]
+
+
+def subscriptions(alias: str) -> Sequence[tuple[str, datetime, datetime | None]]:
+    """Return the key of each subscriber that ever began in this database, when it began, and since when it is kept
+    (None: it is not) if no code owns it."""
+    return _fetch(alias, _SUBSCRIPTIONS, ())
+
+
+def keep(alias: str, subscriber: str, *, is_kept: bool) -> bool:
+    """Let runprocessors start although no code owns the subscription, or no longer. Return False if there is none."""
+    return execute(alias, _KEEP, (is_kept, subscriber)).rowcount > 0
 
 
 def forget_subscriber(alias: str, subscriber: str) -> int:

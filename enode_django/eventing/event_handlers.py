@@ -8,6 +8,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypedDict, TypeVar, overload
 
 from enode_django.domain.annotations import handled_classes, is_bare
+from enode_django.domain.declarations import check_aliases
 from enode_django.domain.messages import DomainEvent
 from enode_django.domain.refusals import DomainException
 from enode_django.domain.signatures import check_handler
@@ -34,6 +35,7 @@ class EventHandler(NamedTuple):
     replays: bool = False
     time_limit: float | None = None
     retry: Retries | None = None
+    aliases: tuple[str, ...] = ()
 
     def is_again(self, other: EventHandler) -> bool:
         """Return True if ``other`` is this handler, from the same place of a module that was loaded again."""
@@ -87,6 +89,7 @@ class EventHandlerGroup(Subscriber):
         self.start = handler.start
         self.time_limit = self._longest_limit()
         self.retry = next((one.retry for one in self.handlers if one.retry is not None), None)
+        self.aliases = next((one.aliases for one in self.handlers if one.aliases), ())
         self._enode_known_handlers.clear()
         self._enode_known_types.clear()
 
@@ -116,9 +119,11 @@ class EventHandlerGroup(Subscriber):
     @property
     def is_at_one(self) -> bool:
         """Return True if its handlers agree on where they begin, on whether they take part in replays, and, as far as
-        they say so, on when they are tried again."""
+        they say so, on when they are tried again and on the group's aliases."""
         retries = {handler.retry for handler in self.handlers if handler.retry is not None}
-        return len({(handler.start, handler.replays) for handler in self.handlers}) == 1 and len(retries) <= 1
+        aliases = {handler.aliases for handler in self.handlers if handler.aliases}
+        is_same = len({(handler.start, handler.replays) for handler in self.handlers}) == 1
+        return is_same and len(retries) <= 1 and len(aliases) <= 1
 
 
 _groups: dict[str | tuple[str, str, str], EventHandlerGroup] = {}
@@ -143,6 +148,7 @@ class Options(TypedDict, total=False):
     replays: bool
     time_limit: float | None
     retry: Retries | None
+    aliases: Sequence[str]
 
 
 class MarksFunction(Protocol[Event]):
@@ -180,6 +186,7 @@ def event_handler(
     replays: bool = False,
     time_limit: float | None = None,
     retry: Retries | None = None,
+    aliases: Sequence[str] = (),
 ) -> Any:
     """Mark a function ``(event) -> None`` to be called for these classes of events, or domain exceptions, and their
     subclasses; without a class, those that its annotation names.
@@ -191,8 +198,9 @@ def event_handler(
     It is called at least once for each event, in the order of each aggregate's versions. A new group begins at *now*,
     or, with ``start="beginning"``, with all that is stored. In a replay of stored events it is not called unless it
     says ``replays=True``. ``time_limit``: as of a `Subscriber`; of a group the longest counts, for all of its handlers
-    together. ``retry``: as of a `Subscriber`; the handlers of a group that have one must have the same. Raises
-    `DefinitionError`.
+    together. ``retry``: as of a `Subscriber`; the handlers of a group that have one must have the same. ``aliases``:
+    names that the function's group had before, the oldest first; the handlers of a group that have some must have the
+    same. Raises `DefinitionError`.
     """
     given = () if is_bare(followed) else followed
     check_followed("event_handler", given)
@@ -202,6 +210,8 @@ def event_handler(
         raise DefinitionError(f"event_handler() got time_limit={time_limit!r}; give it a number of seconds above 0")
     if retry is not None and not isinstance(retry, Retries):
         raise DefinitionError(f"event_handler() got retry={retry!r}; give it Retries(attempts=…)")
+
+    check_aliases("event_handler()", aliases)
 
     def register(function: Function) -> Function:
         check_handler(function, "event")
@@ -214,7 +224,7 @@ def event_handler(
         key = group or (*place_of(function), name)
         handlers = _groups.setdefault(key, EventHandlerGroup(group or name, alone=not group))
         for cls in marked:
-            handlers.add(EventHandler(cls, name, priority, function, start, replays, time_limit, retry))
+            handlers.add(EventHandler(cls, name, priority, function, start, replays, time_limit, retry, tuple(aliases)))
         return function
 
     return register(followed[0]) if is_bare(followed) else register

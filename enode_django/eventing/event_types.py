@@ -17,7 +17,7 @@ from enode_django.databases import execute
 from enode_django.domain.messages import DomainEvent
 from enode_django.domain.refusals import DomainException
 from enode_django.eventing.checkpoints import SUBSCRIPTION
-from enode_django.eventing.subscribers import Subscriber, can_handle_refusals, handlers_of
+from enode_django.eventing.subscribers import Subscriber, can_handle_refusals, handlers_of, key_of
 from enode_django.exceptions import UnknownMessageType
 from enode_django.serialization.registry import types
 
@@ -44,7 +44,7 @@ def record(alias: str, subscriber: Subscriber) -> None:
     if can_handle_refusals(subscriber):
         known |= {REFUSAL + name: is_handled for name, is_handled in _handled(subscriber, DomainException).items()}
     text = json.dumps(known)
-    execute(alias, _RECORD, (text, subscriber.name, text))
+    execute(alias, _RECORD, (text, key_of(subscriber), text))
 
 
 def _handled(subscriber: Subscriber, kind: type[Kind]) -> dict[str, bool]:
@@ -54,7 +54,7 @@ def _handled(subscriber: Subscriber, kind: type[Kind]) -> dict[str, bool]:
 def recall(alias: str, subscriber: Subscriber) -> bool:
     """Let the subscriber pass over types that it is recorded not to handle, and that this process does not know. Return
     True if there are others than before. Blocks on the database."""
-    names = [name for (name,) in execute(alias, _NOT_HANDLED, (subscriber.name,)).fetchall()]
+    names = [name for (name,) in execute(alias, _NOT_HANDLED, (key_of(subscriber),)).fetchall()]
     events = _unknown(DomainEvent, (name for name in names if not name.startswith(REFUSAL)))
     refusals = _unknown(DomainException, (name.removeprefix(REFUSAL) for name in names if name.startswith(REFUSAL)))
     has_more = bool(events - subscriber._enode_removed_types or refusals - subscriber._enode_removed_refusals)

@@ -28,6 +28,7 @@ from enode_django.eventing.unknown_types import is_passed_over
 from enode_django.eventing.work import Failure, Message, Progress, Work, follows_events, follows_refusal
 from enode_django.eventstore.base import StreamRecord
 from enode_django.exceptions import MalformedMessage, shown
+from enode_django.signals import aggregate_parked
 
 logger = logging.getLogger("enode_django.subscribers")
 
@@ -292,8 +293,8 @@ class Follower:
                 work.next_try = self._clock()
 
     def _let_wait(self, work: Work) -> bool:
-        name, refusals = self.subscriber.name, list(work.refusals.values())
-        return parking.wait_behind(self.runner.alias, name, work.aggregate_root_id, refusals)
+        refusals = list(work.refusals.values())
+        return parking.wait_behind(self.runner.alias, self.runner.key, work.aggregate_root_id, refusals)
 
     def _park(self, work: Work, failure: Failure, pause: float | None) -> bool:
         """Return False if there is nothing to park any more."""
@@ -302,16 +303,18 @@ class Follower:
             return False
         self.parked += 1
         who, where, id = self.subscriber.name, failure.place, work.aggregate_root_id
-        told = "%s parked %s at %s: its later events wait; see manage.py parked%s"
+        told = "%s parked %s at %s: its later events wait; see manage.py enode parked%s"
         why = f" ({failure.text})" if failure.is_of_unknown_type else ""  # no try of it was logged
         logger.error(told, who, id, where, why, extra=_extra(who, id))
+        about = {"subscriber": who, "aggregate_root_id": id, "error": failure.error}
+        aggregate_parked.send_robust(type(self.subscriber), **about)
         return True
 
     def _finish(self, finished: Sequence[tuple[Message, str]]) -> None:
         """Tell who waits, then let the windows move."""
-        name = self.subscriber.name
+        key = self.runner.key
         notices = [
-            (message.reply_to, Notice(message.command_id, message.aggregate_root_id, name, error))
+            (message.reply_to, Notice(message.command_id, message.aggregate_root_id, key, error))
             for message, error in finished
             if message.reply_to
         ]

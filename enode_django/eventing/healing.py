@@ -34,7 +34,7 @@ ERASED = (
 )
 NOTHING_LEFT = (
     "%s has handled %d aggregates of which shard %s of the event store has none: nothing is taken back. Is this the "
-    "database of the events? If all of them are lost for good, forget the subscriber: manage.py forgetsubscriber"
+    "database of the events? If all of them are lost for good, forget the subscriber: manage.py enode forgetsubscriber"
 )
 
 
@@ -47,7 +47,7 @@ def take_up(applier: Applier, news: StoreMovedOn) -> None:
 
 
 def notice(applier: Applier, shard: Shard, generation: int) -> None:
-    if failovers.notice(applier.alias, applier.name, shard.number, generation):
+    if failovers.notice(applier.alias, applier.key, shard.number, generation):
         logger.warning(NOTICED, applier.name, shard.name, generation)
 
 
@@ -56,13 +56,13 @@ def heal(applier: Applier, shard: Shard, ids: Sequence[str]) -> None:
     nobody handles them."""
     with transaction.atomic(using=applier.alias):
         handled = applier.claimed(sorted(ids))
-        known = failovers.known(applier.alias, applier.name)[shard.number]
+        known = failovers.known(applier.alias, applier.key)[shard.number]
         if known.is_healed:
             return
         checks = _checks(applier, shard, known, ids, handled)
         erased = {id: check for id, check in checks.items() if check.is_erased}
         back = bool(erased) and applier.take_back({id: check.stored for id, check in erased.items()})
-        failovers.save_checks(applier.alias, applier.name, shard.number, known.generation, checks, back)
+        failovers.save_checks(applier.alias, applier.key, shard.number, known.generation, checks, back)
     for id, (stored, reached) in erased.items():
         level, text = (logging.WARNING, TAKEN_BACK) if back else (logging.ERROR, ERASED)
         extra = {"subscriber": applier.name, "aggregate_root_id": id}
@@ -74,7 +74,7 @@ def _checks(
 ) -> dict[str, Check]:
     """Return what is to be said of those that were not compared yet. Each is held against what was stored before the
     first generation that began after its last comparison."""
-    compared = failovers.checked(applier.alias, applier.name, ids, known.healed)
+    compared = failovers.checked(applier.alias, applier.key, ids, known.healed)
     since: dict[int, list[str]] = {}
     for id in ids:
         last = compared.get(id, known.healed)

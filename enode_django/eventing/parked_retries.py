@@ -38,7 +38,7 @@ class ParkedRetries:
             return
         runner = self._follower.runner
         fingerprint = code_fingerprint(runner.subscriber)
-        id = parking.claim_due(runner.alias, runner.subscriber.name, fingerprint)
+        id = parking.claim_due(runner.alias, runner.key, fingerprint)
         if id is None:
             self.next_step = began + LOOK_AGAIN
             return

@@ -10,7 +10,7 @@ from enode_django.commanding.bus import CrashHandler
 from enode_django.commanding.derived_ids import derived_id, with_id
 from enode_django.domain.messages import Command
 from enode_django.eventing.marks import Method
-from enode_django.eventing.subscribers import NOW, Subscriber
+from enode_django.eventing.subscribers import NOW, Subscriber, key_of
 from enode_django.exceptions import DefinitionError
 from enode_django.serialization.crashes import CommandCrashed
 from enode_django.serialization.registry import types
@@ -62,7 +62,7 @@ def handles_crash(*commands: type[Command]) -> Callable[[Method], Method]:
 def crash_handler(subscriber: Subscriber) -> CrashHandler:
     """Says of a command that the subscriber sends whether it handles the crash of it."""
     handled = subscriber._enode_crashes if isinstance(subscriber, ProcessManager) else ()
-    return lambda command: subscriber.name if isinstance(command, handled) else ""
+    return lambda command: key_of(subscriber) if isinstance(command, handled) else ""
 
 
 def _crashes_of(cls: type[ProcessManager], method: str) -> tuple[type[Command], ...]:

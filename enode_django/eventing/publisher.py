@@ -13,6 +13,8 @@ from enode_django.commanding.identity import content_of, is_conflict
 from enode_django.commanding.remembered import RememberedAnswers
 from enode_django.commanding.results import CommandResult, encode_result, failure, stored_result
 from enode_django.concurrency.backoff import Persist
+from enode_django.databases import heal_connections
+from enode_django.domain.metadata import EMPTY, Metadata
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.equeue.portions import PORTION_BYTES, portions
 from enode_django.equeue.producer import Producer
@@ -20,9 +22,10 @@ from enode_django.equeue.replying import deliver
 from enode_django.equeue.transports.base import Transport
 from enode_django.eventing.messages import encode_published
 from enode_django.eventstore.base import StreamRecord
-from enode_django.exceptions import EnodeError, QueueFull
-from enode_django.serialization.codec import sent_with
+from enode_django.exceptions import EnodeError, MalformedMessage, QueueFull
+from enode_django.serialization.codec import decode_metadata, sent_with
 from enode_django.serialization.sent_commands import SentCommand, may_have_sent
+from enode_django.signals import command_finished
 
 logger = logging.getLogger("enode_django.publisher")
 
@@ -94,8 +97,9 @@ class EventPublisher:
         self._send_commands([one.record for one in stored if one.record and may_have_sent(one.record.events)])
         unstored = [one for one in finished if one.record is None and one.envelope.reply_to]
         self._remember(unstored)
-        self._waiting.extend(unstored)
+        self._waiting.extend([one for one in finished if one.record is None] if is_announced() else unstored)
         self._move_windows(finished)
+        _announce(stored)
         if self._waiting:
             self.answer_committed()
 
@@ -108,7 +112,12 @@ class EventPublisher:
                 due.append(one)
             elif not _is_lost(one):
                 waiting.append(one)
-        self._answer((one.envelope.reply_to, encode_result(one.result)) for one in due if one.result is not None)
+        self._answer(
+            (one.envelope.reply_to, encode_result(one.result))
+            for one in due
+            if one.result is not None and one.envelope.reply_to
+        )
+        _announce(due)
         self._waiting = waiting  # last: whoever shuts down goes by it
 
     def _remember(self, unstored: Sequence[Finished]) -> None:
@@ -229,6 +238,35 @@ def answer_of(one: Finished) -> CommandResult:
     except EnodeError as error:
         logger.error("what is stored of command %r cannot be read: %s", one.envelope.id, error)
         return failure(one.envelope.id, one.envelope.aggregate_root_id, error)
+
+
+def is_announced() -> bool:
+    """Return True if somebody receives the signal `command_finished`."""
+    return bool(command_finished.receivers)
+
+
+def announce(finished: Sequence[Finished]) -> None:
+    """Send the signal `command_finished` for commands whose outcomes are durable. What is no command, or is unknown
+    here, has none."""
+    for one in finished if is_announced() else ():
+        command = one.envelope.command
+        if command is not None:
+            about = {"command": command, "result": answer_of(one), "metadata": _metadata_of(one)}
+            command_finished.send_robust(type(command), **about)
+
+
+def _announce(finished: Sequence[Finished]) -> None:
+    """Announce from the publisher's thread, whose connections nobody else looks after: receivers may use a database."""
+    if finished and is_announced():
+        heal_connections()
+        announce(finished)
+
+
+def _metadata_of(one: Finished) -> Metadata:
+    try:
+        return decode_metadata(one.envelope.metadata)
+    except MalformedMessage:
+        return EMPTY
 
 
 def _is_past(one: Finished) -> bool:

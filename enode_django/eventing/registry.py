@@ -1,13 +1,13 @@
-"""The subscribers of this process, by name."""
+"""The subscribers of this process, by name and by key."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from operator import attrgetter
 
 from enode_django.eventing.event_handlers import handler_groups
-from enode_django.eventing.subscribers import Subscriber, declared_subscribers, event_handlers_of
+from enode_django.eventing.subscribers import Subscriber, declared_subscribers, event_handlers_of, key_of
 from enode_django.exceptions import TypeNameError, UnknownMessageType, UnknownSubscriber
 
 
@@ -45,17 +45,25 @@ class SubscriberRegistry:
         return subscriber
 
     def get(self, name: str) -> Subscriber:
-        """Raises `UnknownSubscriber`."""
-        for subscriber in [*self.all(), *self._ours]:
-            if subscriber.name == name:
+        """Return the subscriber that has this name, or had it before. Raises `UnknownSubscriber`."""
+        for subscriber in self.known():
+            if name == subscriber.name or name in subscriber.aliases:
                 return subscriber
         names = ", ".join(subscriber.name for subscriber in self.all()) or "none"
         raise UnknownSubscriber(f"no subscriber is named {name!r}; there are {names}")
 
-    def following(self, event_types: Iterable[str]) -> Collection[str]:
-        """The names of the subscribers that have a handler for one of these stored names of events."""
+    def known(self) -> Sequence[Subscriber]:
+        """Return the project's subscribers and this package's own, whether event workers run these or not."""
+        return [*self.all(), *self._ours]
+
+    def name_of(self, key: str) -> str:
+        """Return the name of the subscriber that has this key; the key if no subscriber has it."""
+        return next((one.name for one in self.known() if key_of(one) == key), key)
+
+    def following(self, event_types: Iterable[str]) -> Mapping[str, str]:
+        """Return the names, by key, of the subscribers that have a handler for one of these stored names of events."""
         wanted = list(event_types)
-        return [subscriber.name for subscriber in self.all() if any(_is_followed(subscriber, name) for name in wanted)]
+        return {key_of(one): one.name for one in self.all() if any(_is_followed(one, name) for name in wanted)}
 
     @contextmanager
     def only(self, *chosen: type[Subscriber] | Subscriber) -> Iterator[Sequence[Subscriber]]:

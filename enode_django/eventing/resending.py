@@ -144,7 +144,7 @@ class Resender:
         records = [entry.record for entry in entries]
         positions = self._applier.positions(list({one.aggregate_root_id for one in records}))
         keys = [(one.aggregate_root_id, one.command_id) for one in records]
-        noted = checkpoints.handled_refusals(self._applier.alias, self._applier.name, keys)
+        noted = checkpoints.handled_refusals(self._applier.alias, self._applier.key, keys)
         for record, key in zip(records, keys, strict=True):
             is_reached = record.version is not None and record.version <= positions.get(record.aggregate_root_id, 0)
             if (key in noted) if record.version is None else (is_reached and key not in noted):
@@ -177,7 +177,7 @@ class Resender:
 
     @property
     def _key(self) -> tuple[str, int]:
-        return self._applier.name, self._shard.number
+        return self._applier.key, self._shard.number
 
     def _save(self, position: Position) -> None:
         execute(self._applier.alias, _SAVE, (position.generation, position.transaction_id, *self._key))

@@ -38,7 +38,7 @@ class Runner:
         self.applier = applier
         self.in_flight = applier.in_flight = in_flight or InFlight()
         self.subscriber = applier.subscriber
-        self.alias = applier.alias
+        self.alias, self.key = applier.alias, applier.key
         self._persist = persist
         self._singles_out = singles_out
 
@@ -70,7 +70,7 @@ class Runner:
 
     def _open_refusals(self, work: Work) -> Iterator[StreamRecord]:
         keys = [(work.aggregate_root_id, command_id) for command_id in work.refusals]
-        handled = checkpoints.handled_refusals(self.alias, self.subscriber.name, keys) if keys else ()
+        handled = checkpoints.handled_refusals(self.alias, self.key, keys) if keys else ()
         return (work.refusals[command_id] for id, command_id in keys if (id, command_id) not in handled)
 
     def persisted(self, call: Callable[[], Value]) -> Value:
@@ -174,7 +174,7 @@ class Runner:
         version has been handled meanwhile: by another worker, or in the tables that a rebuild has put in place."""
         first = work.failure or failure
         parked = parking.Parked(
-            self.subscriber.name,
+            self.key,
             work.aggregate_root_type,
             work.aggregate_root_id,
             failure.version,

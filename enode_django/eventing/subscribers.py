@@ -1,7 +1,8 @@
 """Subscribers: what follows the stored events, each by a name, at a pace, and with a memory of its own.
 
-A *subscriber* is a projection, a process manager or a group of event handlers. Its stable name is its consumer group
-and the key of its checkpoints, so renaming one makes it a new one.
+A *subscriber* is a projection, a process manager or a group of event handlers. People see its name. Everything that is
+stored or sent carries its *key*: the oldest of its ``aliases``, or the name if it has none, so that one that is renamed
+with an alias goes on where it stood, while old code runs beside new code.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from django.apps import apps
 from django.db import router
 
 from enode_django.domain.aggregate import AggregateRoot, applied_events
+from enode_django.domain.declarations import aliases_of, check_aliases
 from enode_django.domain.messages import DomainEvent
 from enode_django.domain.names import check_names
 from enode_django.domain.refusals import DomainException
@@ -35,19 +37,21 @@ running_subscriber: ContextVar[str | None] = ContextVar("enode_running_subscribe
 class Subscriber:
     """The base of all kinds. Subclasses with ``abstract = True`` in their own body are never run themselves.
 
-    ``name`` is ``"<app_label>.<ClassName>"`` unless given. ``start``: where a new subscriber begins, ``"beginning"``
+    ``name`` is ``"<app_label>.<ClassName>"`` unless given. ``aliases``: the names that it had before, the oldest first;
+    a subclass does not inherit them. ``start``: where a new subscriber begins, ``"beginning"``
     or ``"now"``. ``replays``: whether it takes part when stored events are replayed. ``time_limit``: seconds that the
     handlers may take for the events of one command (`math.inf`: any time; None: ``TIME_LIMIT`` of ``SUBSCRIBERS``).
     ``retry``: when what has failed is tried again (None: as the settings say).
     """
 
     name: str = ""
+    aliases: Sequence[str] = ()
     start: str = BEGINNING
     replays: bool = True
     time_limit: float | None = None
     retry: Retries | None = None
     _enode_settings: ClassVar[frozenset[str]] = frozenset(
-        {"name", "start", "replays", "time_limit", "retry", "abstract"}
+        {"name", "aliases", "start", "replays", "time_limit", "retry", "abstract"}
     )
     _enode_handles_refusals: ClassVar[bool] = False
     _enode_methods: ClassVar[dict[Followed, str]] = {}
@@ -64,6 +68,7 @@ class Subscriber:
         cls._enode_creators = _collect_creators(cls)
         for name in set(cls._enode_methods.values()):
             check_method(cls, name, *cls._enode_arguments, may_yield=cls._enode_may_yield)
+        check_aliases(cls.__qualname__, cls.__dict__.get("aliases", ()))
         if cls.start not in (NOW, BEGINNING):
             raise DefinitionError(f'{cls.__qualname__} has start = {cls.start!r}; use "now" or "beginning"')
         if cls.retry is not None and not isinstance(cls.retry, Retries):
@@ -80,6 +85,7 @@ class Subscriber:
 
     def __init__(self) -> None:
         self.name = type(self).__dict__.get("name") or self._enode_default_name()
+        self.aliases = aliases_of(type(self))
         self._enode_known_handlers: dict[str, Sequence[Handler]] = {}
         self._enode_known_types: dict[str, bool] = {}
         self._enode_removed_types: frozenset[str] = frozenset()
@@ -130,6 +136,11 @@ class Subscriber:
     def database(self) -> str:
         """The alias of the database that holds its checkpoints and, for a projection, its rows."""
         return checkpoint_database()
+
+
+def key_of(subscriber: Subscriber) -> str:
+    """Return the name that everything stored or sent carries: the oldest alias of the subscriber, or its name."""
+    return next(iter(subscriber.aliases), subscriber.name)
 
 
 def followed_by(subscriber: Subscriber) -> Iterable[Followed]:

@@ -156,7 +156,7 @@ class Sweeper:
         self._arrived, since = unknown_types.arrived(runner.alias, runner.subscriber, number)
         if since is not None:
             logger.info("%s knows %s by now, and compares from there", runner.subscriber.name, self._arrived)
-            unknown_types.set_back(runner.alias, runner.subscriber.name, number, since)
+            unknown_types.set_back(runner.alias, runner.key, number, since)
 
     # -- after a failover -----------------------------------------------------------------------------------------
 
@@ -167,7 +167,7 @@ class Sweeper:
         against the subscriber. Its refusals were handled, and are left alone.
         """
         applier = self._follower.runner.applier
-        known = failovers.known(applier.alias, applier.name).get(self._shard.number)
+        known = failovers.known(applier.alias, applier.key).get(self._shard.number)
         if known is None or known.is_healed:
             return False
         if known.healed_id is not None:
@@ -175,7 +175,7 @@ class Sweeper:
         elif known.compared < swept:
             self._compare_rows(applier, known, swept)
         else:
-            failovers.healed(applier.alias, applier.name, self._shard.number, known.generation)
+            failovers.healed(applier.alias, applier.key, self._shard.number, known.generation)
         return True
 
     def _compare_ids(self, applier: Applier, known: Known, after: str) -> None:
@@ -191,7 +191,7 @@ class Sweeper:
             self.postpone()
             return
         until = claims[-1][0] if len(claims) == ROWS_AT_ONCE else None
-        failovers.ids_compared(applier.alias, applier.name, self._shard.number, known.generation, until)
+        failovers.ids_compared(applier.alias, applier.key, self._shard.number, known.generation, until)
 
     def _compare_rows(self, applier: Applier, known: Known, swept: Position) -> None:
         part = self._shard.settled(known.compared, swept, limit=ROWS_AT_ONCE)
@@ -199,7 +199,7 @@ class Sweeper:
         if works and not self._follower.catch_up(works):
             self.next_step = self._clock() + LOOK_AGAIN
             return
-        failovers.rows_compared(applier.alias, applier.name, self._shard.number, known.generation, part.until)
+        failovers.rows_compared(applier.alias, applier.key, self._shard.number, known.generation, part.until)
 
     def _next_part(self, parts: Iterator[Part]) -> Part | None:
         try:
@@ -211,7 +211,7 @@ class Sweeper:
     def _end(self) -> None:
         if self._arrived:
             runner = self._follower.runner
-            unknown_types.forget(runner.alias, runner.subscriber.name, self._shard.number, self._arrived)
+            unknown_types.forget(runner.alias, runner.key, self._shard.number, self._arrived)
         self._goal = self._parts = None
         self.swept_at = self._began
         self.postpone()
@@ -219,7 +219,7 @@ class Sweeper:
     def _is_worked_off(self, ends: Mapping[int, int]) -> bool:
         """Before that most of what the checkpoints lack is on its way, and would only be handled twice."""
         try:
-            return is_worked_off(self._transport, self._follower.subscriber.name, self._topic, ends)
+            return is_worked_off(self._transport, self._follower.runner.key, self._topic, ends)
         except QueueError as error:
             logger.debug("%s cannot sweep: %s", self._follower.subscriber.name, error)
             return False
@@ -227,14 +227,14 @@ class Sweeper:
     def _catch_up(self, part: Part) -> bool:
         """Catch up with a part. Return True if all of it is handled now."""
         works = behind(self._follower, part.settled)
-        name = self._follower.subscriber.name
         if works:
+            name = self._follower.subscriber.name
             logger.info("%s catches up with %d aggregates from the store", name, len(works))
             if not self._follower.catch_up(works):
                 return False
-        alias, number = self._follower.runner.alias, self._shard.number
-        unknown_types.note(alias, name, number, unknown_types.unknown_types(part.settled))
-        checkpoints.save_swept(alias, name, number, part.until)
+        runner, number = self._follower.runner, self._shard.number
+        unknown_types.note(runner.alias, runner.key, number, unknown_types.unknown_types(part.settled))
+        checkpoints.save_swept(runner.alias, runner.key, number, part.until)
         return True
 
 
@@ -335,7 +335,7 @@ class SweepingFollower(Follower):
         """Unless one shard was not swept for so long: it has refusals that its next sweep comes to again."""
         oldest = min((-inf if one.swept_at is None else one.swept_at) for one in self._sweepers)
         if self._clock() - oldest < FORGET_REFUSALS:
-            checkpoints.prune_refusals(self.runner.alias, self.subscriber.name, f"{FORGET_REFUSALS:.0f} seconds")
+            checkpoints.prune_refusals(self.runner.alias, self.runner.key, f"{FORGET_REFUSALS:.0f} seconds")
 
     @property
     def next_retry(self) -> float | None:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from enode_django.databases import execute
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.eventing.checkpoints import SUBSCRIPTION
-from enode_django.eventing.subscribers import Subscriber, event_handlers_of, follows, refusal_handlers_of
+from enode_django.eventing.subscribers import Subscriber, event_handlers_of, follows, key_of, refusal_handlers_of
 from enode_django.eventstore.base import EventStore, Settled, StreamRecord
 from enode_django.eventstore.positions import Position
 from enode_django.exceptions import MessageError, UnknownMessageType
@@ -121,7 +121,7 @@ class Arrived(NamedTuple):
 
 def arrived(alias: str, subscriber: Subscriber, shard: int) -> Arrived:
     """Return which of the noted types this process knows. Blocks on the database."""
-    row = execute(alias, _NOTED, (subscriber.name, shard)).fetchone()
+    row = execute(alias, _NOTED, (key_of(subscriber), shard)).fetchone()
     noted: Mapping[str, Sequence[int]] = json.loads(row[0]) if row else {}
     known = [name for name in noted if is_known(name)]
     since = min((Position(*noted[name]) for name in known if follows(subscriber, name)), default=None)

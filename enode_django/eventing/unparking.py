@@ -30,23 +30,25 @@ def skip_parked(follower: Follower, aggregate_root_id: str) -> Parked | None:
     runner = follower.runner
     if skipped.version is not None:
         # Noted, too, so that nobody takes its commands for lost ones.
-        checkpoints.save_refusals(runner.alias, runner.subscriber.name, [(aggregate_root_id, skipped.command_id)])
+        checkpoints.save_refusals(runner.alias, runner.key, [(aggregate_root_id, skipped.command_id)])
         runner.applier.skip_to(aggregate_root_id, skipped.version)
     else:
-        checkpoints.save_refusals(runner.alias, runner.subscriber.name, [(aggregate_root_id, skipped.command_id)])
+        checkpoints.save_refusals(runner.alias, runner.key, [(aggregate_root_id, skipped.command_id)])
     return _go_on(follower, aggregate_root_id)
 
 
 def _parked_rows(follower: Follower, aggregate_root_id: str) -> list[Parked]:
     rows = _rows(follower, aggregate_root_id)
     if not rows:
-        raise NotParked(f"{follower.subscriber.name} has not parked {aggregate_root_id!r}; see manage.py parked list")
+        raise NotParked(
+            f"{follower.subscriber.name} has not parked {aggregate_root_id!r}; see manage.py enode parked list"
+        )
     return rows
 
 
 def _rows(follower: Follower, aggregate_root_id: str) -> list[Parked]:
     """Return what is parked of the aggregate, the failed event first."""
-    return parking.list_parked(follower.runner.alias, follower.subscriber.name, aggregate_root_id)
+    return parking.list_parked(follower.runner.alias, follower.runner.key, aggregate_root_id)
 
 
 def retry_for_a_while(follower: Follower, aggregate_root_id: str, is_over: Callable[[], bool]) -> Parked | None:
@@ -77,7 +79,7 @@ def _retry(follower: Follower, rows: Sequence[Parked], is_over: Callable[[], boo
             return True
         if progress.failure is None:
             if is_over():
-                runner.persisted(partial(parking.hurry, runner.alias, runner.subscriber.name, id))
+                runner.persisted(partial(parking.hurry, runner.alias, runner.key, id))
                 return False
             portion = 1 if work.suspect else min(portion * 2, PORTION)
             continue

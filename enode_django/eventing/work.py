@@ -12,10 +12,11 @@ from enode_django.commanding.loading import StoredStamp
 from enode_django.domain.messages import DomainEvent, EventStamp
 from enode_django.domain.refusals import DomainException, stamp_refusal
 from enode_django.equeue.offsets import OffsetWindow
-from enode_django.eventing.subscribers import Handler, Subscriber, event_handlers_of, refusal_handlers_of
+from enode_django.eventing.subscribers import Handler, Subscriber, event_handlers_of, key_of, refusal_handlers_of
 from enode_django.eventstore.base import EventStore, StreamRecord
 from enode_django.eventstore.positions import END, FIRST
 from enode_django.exceptions import EnodeError, MalformedMessage, MessageError, UnknownMessageType, shown
+from enode_django.interception import intercepted
 from enode_django.serialization.codec import (
     Restore,
     StoredRefusal,
@@ -221,7 +222,7 @@ class FollowedEvents:
         return followed
 
     def _look_up(self, name: str, schema_version: int) -> tuple[Restore | None, Sequence[Handler]]:
-        handlers = event_handlers_of(self._subscriber, name)
+        handlers = intercepted(self._subscriber, event_handlers_of(self._subscriber, name))
         found = (restorer_of(name, schema_version) if handlers else None, handlers)
         self._known[name, schema_version] = found
         return found
@@ -259,7 +260,7 @@ def followed_refusal(subscriber: Subscriber, record: StreamRecord) -> Followed |
     if not handlers:
         return None
     refusal = decode_refusal(stored)
-    if isinstance(refusal, CommandCrashed) and refusal.sender != subscriber.name:
+    if isinstance(refusal, CommandCrashed) and refusal.sender != key_of(subscriber):
         return None
     stamp_refusal(refusal, StoredStamp(record))
-    return refusal, handlers
+    return refusal, intercepted(subscriber, handlers)

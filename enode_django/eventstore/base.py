@@ -22,6 +22,21 @@ from typing import Any, NamedTuple, Protocol
 
 from enode_django.eventstore.positions import Position
 
+__all__ = [
+    "Appended",
+    "CommandKey",
+    "Corrected",
+    "Correction",
+    "EventStore",
+    "FeedEntry",
+    "FeedPage",
+    "Outcome",
+    "Part",
+    "Settled",
+    "Shard",
+    "StreamRecord",
+]
+
 
 class StreamRecord(NamedTuple):
     """One row of the store. ``created_at`` is aware, in UTC; ``events`` and ``metadata`` are opaque to a store."""

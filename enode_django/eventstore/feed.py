@@ -21,6 +21,8 @@ from enode_django.eventstore.known_corrections import statement_of
 from enode_django.eventstore.positions import Position, Stretch, stretches
 from enode_django.eventstore.rows import by_index, execute, record_of
 
+__all__ = ["Holder", "holding_back"]
+
 FIRST_STEP = 1_024
 MORE_CANDIDATES = 1_000
 WIDEST_STEP = 2**60

@@ -25,6 +25,8 @@ from enode_django.eventstore.correcting import check_exists, check_newest
 from enode_django.eventstore.limits import unstorable
 from enode_django.eventstore.positions import Position, check_limit
 
+__all__ = ["MemoryEventStore"]
+
 _STORED = Appended(Outcome.STORED)
 _DEPENDENT = Appended(Outcome.DEPENDENT)
 

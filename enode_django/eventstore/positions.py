@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 from enode_django.exceptions import shown
 
+__all__ = ["BEGINNING", "Position"]
+
 _TEXT = re.compile(r"([0-9]{1,19})\.([0-9]{1,19})\.([0-9]{1,19})")
 _HIGHEST = 2**63 - 1
 

@@ -40,6 +40,8 @@ from enode_django.eventstore.shard_map import ShardMap, owning
 from enode_django.eventstore.statements import Reading
 from enode_django.exceptions import ShardMapOutdated
 
+__all__ = ["PostgresEventStore"]
+
 _STORED = Appended(Outcome.STORED)
 _aggregate_root_id = itemgetter(StreamRecord._fields.index("aggregate_root_id"))
 

@@ -3,7 +3,9 @@
 Everything here reads. It asks the event store of the settings, in the calling thread and its connections, and blocks.
 """
 
-from enode_django.history.causation import Causation, causation
+from enode_django.commanding.loading import events_of, replay_records
+from enode_django.commanding.results import stored_result
+from enode_django.history.causation import Causation, Limits, causation
 from enode_django.history.differences import Change, differences
 from enode_django.history.reaching import Reached, reached
 from enode_django.history.states import State, difference, state_at
@@ -13,12 +15,16 @@ __all__ = [
     "Causation",
     "Change",
     "Happened",
+    "Limits",
     "Reached",
     "State",
     "Step",
     "causation",
     "difference",
     "differences",
+    "events_of",
     "reached",
+    "replay_records",
     "state_at",
+    "stored_result",
 ]

@@ -22,7 +22,7 @@ from enode_django.commanding.derived_ids import derived_id
 from enode_django.domain.messages import Command
 from enode_django.eventing.process_managers import ProcessManager
 from enode_django.eventing.registry import subscribers
-from enode_django.eventing.subscribers import event_handlers_of, refusal_handlers_of
+from enode_django.eventing.subscribers import event_handlers_of, key_of, refusal_handlers_of
 from enode_django.eventstore.base import CommandKey, EventStore
 from enode_django.eventstore.limits import holds
 from enode_django.exceptions import AggregateNotFound, MalformedMessage, UnknownMessageType, shown
@@ -224,7 +224,7 @@ def _derived_keys(step: Step, happened: Happened) -> Iterator[CommandKey]:
         for target in targets:
             for name in names:
                 for number in range(1, ALIKE + 1):
-                    yield derived_id(happened.id, manager.name, name, target, number), target
+                    yield derived_id(happened.id, key_of(manager), name, target, number), target
 
 
 def _managers_of(happened: Happened) -> Iterator[ProcessManager]:

@@ -47,7 +47,7 @@ def _reached(subscriber: Subscriber, store: EventStore, id: str, head: int) -> R
             if not _has_begun(applier, id):
                 return Reached(subscriber.name, None, head)
             version = applier.positions([id]).get(id, 0)
-            parked = parking.parked_among(applier.alias, subscriber.name, [id]).get(id, "")
+            parked = parking.parked_among(applier.alias, applier.key, [id]).get(id, "")
     except (DatabaseError, psycopg.Error, EnodeError) as error:  # its table is not migrated yet, say
         return Reached(subscriber.name, None, 0, trouble=shown(error))
     return Reached(subscriber.name, version, max(0, head - version), parked)
@@ -58,4 +58,4 @@ def _has_begun(applier: Applier, id: str) -> bool:
     if not isinstance(applier, CallingApplier):
         return True
     shard = applier.store.shards[applier.store.place_of(id)]
-    return checkpoints.subscription(applier.alias, applier.name, shard.number) is not None
+    return checkpoints.subscription(applier.alias, applier.key, shard.number) is not None

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from enode_django.eventing.parking import Parked, list_parked
 from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.registry import subscribers
-from enode_django.eventing.subscribers import checkpoint_database
+from enode_django.eventing.subscribers import checkpoint_database, key_of
 from enode_django.eventing.unparking import retry_parked
 from enode_django.exceptions import CorrectionRefused, EnodeError, NotParked
 from enode_django.history import reached
@@ -32,7 +32,8 @@ def parked_rows(subscriber: str = "") -> Sequence[Parked]:
     """Return what is parked, also that of subscribers that this code does not have any more. Raises
     `UnknownSubscriber`."""
     if subscriber:
-        aliases = {subscribers.get(subscriber).database}
+        one = subscribers.get(subscriber)
+        aliases, subscriber = {one.database}, key_of(one)
     else:
         aliases = {checkpoint_database(), *(one.database for one in subscribers.all())}
     return [row for alias in sorted(aliases) for row in list_parked(alias, subscriber)]
@@ -46,7 +47,7 @@ def parked_version(rows: Sequence[Parked], aggregate_root_id: str) -> int:
     if len(versions) == 1:
         return versions.pop()
     if versions:
-        places = ", ".join(f"{row.subscriber} at version {row.version}" for row in failed)
+        places = ", ".join(f"{subscribers.name_of(row.subscriber)} at version {row.version}" for row in failed)
         raise CorrectionRefused(f"{aggregate_root_id!r} is parked by {places}; say which version, or which subscriber")
     if failed:
         raise CorrectionRefused(
@@ -58,10 +59,11 @@ def parked_version(rows: Sequence[Parked], aggregate_root_id: str) -> int:
 
 def retry_all(aggregate_root_id: str) -> Iterator[Retried]:
     """Let every subscriber that has parked the aggregate try it again, in this thread. Blocks."""
-    names = dict.fromkeys(row.subscriber for row in parked_rows() if row.aggregate_root_id == aggregate_root_id)
-    for name in names:
+    keys = dict.fromkeys(row.subscriber for row in parked_rows() if row.aggregate_root_id == aggregate_root_id)
+    for key in keys:
+        name = subscribers.name_of(key)
         try:
-            with follower_of(name) as follower:
+            with follower_of(key) as follower:
                 yield Retried(name, retry_parked(follower, aggregate_root_id))
         except NotParked:  # a worker was faster
             yield Retried(name)

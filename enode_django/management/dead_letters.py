@@ -136,5 +136,5 @@ def _check_names(choice: Choice) -> None:
     for name in choice.names:
         if not any(found.exists() for _, found in choice._replace(names=(name,)).letters()):
             raise QueueError(
-                f"no dead letter of a command has the name {name!r}; manage.py equeue dead-letters shows them"
+                f"no dead letter of a command has the name {name!r}; manage.py enode queue dead-letters shows them"
             )

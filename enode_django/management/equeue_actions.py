@@ -1,4 +1,4 @@
-"""The actions of ``manage.py equeue`` by name. Each turns parsed options into rows to show."""
+"""The actions of ``manage.py enode queue`` by name. Each turns parsed options into rows to show."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def topics(transport: Transport, options: Options) -> Iterator[Row]:
 
 
 def create(transport: Transport, options: Options) -> Iterable[Row]:
-    administration.create_topic(transport, options["topic"], options["queues"])
+    queues = options["queues"] or conf().QUEUE.QUEUES_PER_TOPIC
+    administration.create_topic(transport, options["topic"], queues)
     return topics(transport, {"topics": [options["topic"]]})
 
 

@@ -139,6 +139,9 @@ class Subscription(models.Model):
     compared_position = models.BigIntegerField(
         "compared position", db_default=0, help_text="Up to which versions below the swept position are compared now."
     )
+    kept_since = models.DateTimeField(
+        "kept since", null=True, help_text="Since when runprocessors starts although no code owns it."
+    )
 
     class Meta:
         verbose_name = "subscription"

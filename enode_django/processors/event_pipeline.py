@@ -32,7 +32,7 @@ from enode_django.equeue.transports.base import Transport
 from enode_django.eventing.failing import is_transient
 from enode_django.eventing.in_flight import InFlight
 from enode_django.eventing.messages import decode_published
-from enode_django.eventing.subscribers import Subscriber
+from enode_django.eventing.subscribers import Subscriber, key_of
 from enode_django.eventstore.base import EventStore, Shard
 from enode_django.eventstore.sqlstates import DATABASE_ERRORS
 from enode_django.exceptions import (
@@ -114,7 +114,7 @@ class Following:
         self.name = subscriber.name
         self.consumer = QueueConsumer(
             transport,
-            group=subscriber.name,
+            group=key_of(subscriber),
             topic=conf.SUBSCRIBERS.TOPIC,
             owner=owner,
             lease=conf.WORKERS.LEASE,
@@ -284,7 +284,7 @@ def oldest_of(pulled: Sequence[PulledMessages]) -> float | None:
 class EventPipeline:
     """`start`, `drain` and `close` are called by the worker's main thread; the rest runs in threads of its own.
 
-    ``notes`` has one for each subscriber, by name, where it says what it is handling.
+    ``notes`` has one for each subscriber, by key, where it says what it is handling.
     """
 
     def __init__(
@@ -307,8 +307,8 @@ class EventPipeline:
                 store,
                 owner=owner,
                 statistics=statistics,
-                in_flight=InFlight(notes.get(subscriber.name), suspects, max_deaths=conf.WORKERS.MAX_ABNORMAL_ENDS),
-                time_limit=limits[subscriber.name],
+                in_flight=InFlight(notes.get(key_of(subscriber)), suspects, max_deaths=conf.WORKERS.MAX_ABNORMAL_ENDS),
+                time_limit=limits[key_of(subscriber)],
                 make_follower=make_follower,
             )
             for subscriber in running_subscribers()

@@ -11,7 +11,7 @@ from math import inf
 from weakref import WeakKeyDictionary
 
 from enode_django.commanding.entries import Finished
-from enode_django.commanding.results import CommandStatus, Crash
+from enode_django.commanding.results import CommandStatus, Crash, stored_result
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.ids import made_at
 from enode_django.processors.statistics import Outcomes, Statistics
@@ -70,17 +70,22 @@ class BatchMeter:
 
 
 def outcomes_of(finished: Sequence[Finished]) -> Outcomes:
-    failed = unchanged = crashed = 0
-    for _, record, result, _ in finished:
+    refused = failed = unchanged = crashed = 0
+    for one in finished:
+        record, result = one.record, one.result
         if record is not None:
             if record.version is None:
-                failed += 1
+                is_crash = bool(one.envelope.crash_handler) and stored_result(record).status is CommandStatus.FAILED
+                failed += is_crash
+                refused += not is_crash
         elif isinstance(result, Crash):
             crashed += 1
         elif result is not None:
+            refused += result.status is CommandStatus.REFUSED
             failed += result.status is CommandStatus.FAILED
             unchanged += result.status is CommandStatus.NOTHING_CHANGED
-    return Outcomes(len(finished) - failed - unchanged - crashed, unchanged, failed, crashed)
+    succeeded = len(finished) - refused - failed - unchanged - crashed
+    return Outcomes(succeeded, unchanged, refused, failed, crashed)
 
 
 def _age(command_id: str) -> float | None:

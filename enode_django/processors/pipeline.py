@@ -35,7 +35,6 @@ from enode_django.concurrency.room import Room
 from enode_django.concurrency.threads import join_threads
 from enode_django.conf import Conf
 from enode_django.databases import heal_connections
-from enode_django.domain.handlers import command_handlers
 from enode_django.equeue.consumer import QueueConsumer
 from enode_django.equeue.lookups import Lookups
 from enode_django.equeue.offsets import OffsetWindow
@@ -44,6 +43,7 @@ from enode_django.eventing.publisher import EventPublisher
 from enode_django.eventstore.base import EventStore, Shard
 from enode_django.eventstore.dead_letters import DeadLetters
 from enode_django.exceptions import EnodeError, StoreUnavailable, TransportUnavailable
+from enode_django.interception import handlers_in_use
 from enode_django.processors.amounts import FIRST_LOOKUP, HANDLE_BYTES, LOOKUP_BYTES, size_of_entries
 from enode_django.processors.backlogs import ShardBacklogs
 from enode_django.processors.housekeeping import Housekeeper, queue_keepers, store_duties, trimming
@@ -170,7 +170,7 @@ class Pipeline:
         return [
             CommandProcessor(
                 AggregateLoader(self._store, make_snapshots(self._store), self._states),
-                command_handlers,
+                handlers_in_use(),
                 persist=self._persist,
                 max_aggregates=share,
                 max_recent=recent,

@@ -43,7 +43,7 @@ HISTOGRAMS = {
     "store_seconds": ("enode_store_seconds", "What the event store took to store a batch."),
 }
 LATENCIES = {"pulled_to_durable": "pulled", "sent_to_durable": "sent"}
-OUTCOMES = ("succeeded", "unchanged", "failed", "crashed")
+OUTCOMES = ("succeeded", "unchanged", "refused", "failed", "crashed")
 ROLES = {"command": "workers", "event": "event_workers"}
 
 

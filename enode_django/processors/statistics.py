@@ -19,11 +19,12 @@ MOMENTARY = frozenset({"cached_aggregates", "unfinished", "waiting_for_help", LA
 
 
 class Outcomes(NamedTuple):
-    """The outcomes of a batch's commands. ``failed`` were refused, or are their sender's mistake, and ``crashed`` ended
-    by any other exception."""
+    """The outcomes of a batch's commands. A domain exception ended those that were ``refused``; ``failed`` are their
+    sender's mistake, such as asking for what is not there; and any other exception ended those that ``crashed``."""
 
     succeeded: int
     unchanged: int
+    refused: int
     failed: int
     crashed: int = 0
 

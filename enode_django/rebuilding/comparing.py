@@ -248,7 +248,7 @@ def _lags(query: str, target: Target, one: Generation, other: Generation, ids: S
 
 def reached(target: Target, generation: Generation) -> tuple[str, tuple[Any, ...]]:
     """The statement that gives the version of each aggregate, and its parameters."""
-    parameters = (target.name, generation.number)
+    parameters = (target.key, generation.number)
     if not isinstance(target.subscriber, ModelProjection):
         return _REACHED, parameters
     table = generation.place(target.subscriber.model._meta.db_table)

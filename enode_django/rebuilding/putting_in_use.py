@@ -117,6 +117,6 @@ def _swept(target: Target, store: EventStore) -> Positions:
     """Below which everything is in the tables in use, whatever else is."""
     found = {}
     for shard in store.shards:
-        subscription = checkpoints.subscription(target.alias, target.name, shard.number)
+        subscription = checkpoints.subscription(target.alias, target.key, shard.number)
         found[shard.number] = subscription.swept_position if subscription is not None else BEGINNING
     return found

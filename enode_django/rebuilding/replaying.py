@@ -29,7 +29,7 @@ from enode_django.eventing.retries import Retries
 from enode_django.eventing.retrying import RetryPolicy
 from enode_django.eventing.row_changes import changed_row
 from enode_django.eventing.rows import RowTable
-from enode_django.eventing.subscribers import Subscriber, running_subscriber
+from enode_django.eventing.subscribers import Subscriber, key_of, running_subscriber
 from enode_django.eventing.sweeping import behind
 from enode_django.eventing.work import FollowedEvents, Work
 from enode_django.eventstore.base import Settled, StreamRecord
@@ -236,7 +236,7 @@ class _Reducing:
                 with self._replayer.shadow.opened():
                     if rows:
                         self._table.copy(rows)
-                    checkpoints.save(self._alias, self._subscriber.name, rowless)
+                    checkpoints.save(self._alias, key_of(self._subscriber), rowless)
                     self._check_nobody_came_first(rows, rowless)
             except Exception as error:
                 if is_transient(error):
@@ -254,7 +254,7 @@ class _Reducing:
         caught up with meanwhile: a row that was deleted then would be there again, and nobody would delete it.
         """
         made = [row.aggregate_root_id for row in rows]
-        known = checkpoints.read(self._alias, self._subscriber.name, made) if made else {}
+        known = checkpoints.read(self._alias, key_of(self._subscriber), made) if made else {}
         if known or (rowless and self._table.versions(list(rowless))):
             raise _CameLate("another run of the same task has handled these aggregates, and more was handled since")
 

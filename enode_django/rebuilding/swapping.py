@@ -89,7 +89,7 @@ class Swap(NamedTuple):
         self._exchange_parked()
         self.incoming.drop_fittings()
         ProjectionGeneration.objects.using(alias).update_or_create(
-            subscriber=target.name, defaults={"generation": self.incoming.generation}
+            subscriber=target.key, defaults={"generation": self.incoming.generation}
         )
 
     def _exchange_parked(self) -> None:
@@ -102,10 +102,10 @@ class Swap(NamedTuple):
         take = f"INSERT INTO {{}} ({columns}) SELECT {columns} FROM {{}} WHERE subscriber = %s ON CONFLICT DO NOTHING"
         # Tables that wait for an undo may have been made before the columns were.
         execute(alias, f"ALTER TABLE {incoming} {_NEWER_COLUMNS}", None)
-        execute(alias, take.format(outgoing, PARKED), (target.name,))
+        execute(alias, take.format(outgoing, PARKED), (target.key,))
         remove = f"DELETE FROM {PARKED} WHERE subscriber = %s AND aggregate_root_type = ANY(%s)"
-        execute(alias, remove, (target.name, types))
-        execute(alias, take.format(PARKED, incoming), (target.name,))
+        execute(alias, remove, (target.key, types))
+        execute(alias, take.format(PARKED, incoming), (target.key,))
 
 
 def check_alike(target: Target, shadow: Shadow) -> None:

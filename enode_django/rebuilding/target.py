@@ -15,7 +15,7 @@ from enode_django.databases import execute
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.registry import subscribers
-from enode_django.eventing.subscribers import follows
+from enode_django.eventing.subscribers import follows, key_of
 from enode_django.eventstore.positions import Position
 from enode_django.exceptions import RebuildError, RebuildOvertaken
 from enode_django.models import ProjectionGeneration, Rebuild
@@ -45,6 +45,10 @@ class Target(NamedTuple):
     def name(self) -> str:
         return self.subscriber.name
 
+    @property
+    def key(self) -> str:
+        return key_of(self.subscriber)
+
     @classmethod
     def of(cls, name: str) -> Target:
         """Raises `UnknownSubscriber`, and `RebuildError` for what is no projection, or shares a table with another."""
@@ -66,11 +70,11 @@ class Target(NamedTuple):
         return [name for name in types.names_of(AggregateRoot) if follows(self.subscriber, name)]
 
     def shadow(self, generation: int) -> Shadow:
-        return Shadow(self.name, self.alias, generation)
+        return Shadow(self.key, self.alias, generation)
 
     def generation(self) -> int:
         """Return the generation of the tables in use."""
-        known = ProjectionGeneration.objects.using(self.alias).filter(subscriber=self.name)
+        known = ProjectionGeneration.objects.using(self.alias).filter(subscriber=self.key)
         return known.values_list("generation", flat=True).first() or 0
 
     def described(self) -> dict[str, Table]:
@@ -94,7 +98,7 @@ class Target(NamedTuple):
     # -- generations ----------------------------------------------------------------------------------------------
 
     def rebuilds(self) -> models.QuerySet[Rebuild]:
-        return Rebuild.objects.using(self.alias).filter(subscriber=self.name)
+        return Rebuild.objects.using(self.alias).filter(subscriber=self.key)
 
     def begin(self) -> tuple[Rebuild, Shadow]:
         """Tables for the next generation, empty. What earlier rebuilds left behind goes: one that is still under way
@@ -114,7 +118,7 @@ class Target(NamedTuple):
         shadow = self.shadow(max(newest, replaces) + 1)
         tables = self._made(shadow, without_late if self.subscriber.indexes_after_load else unchanged)
         rebuild = self.rebuilds().create(
-            subscriber=self.name,
+            subscriber=self.key,
             generation=shadow.generation,
             replaces=replaces,
             tables={name: table.shape for name, table in tables.items()},
@@ -166,7 +170,7 @@ class Target(NamedTuple):
         )
 
     def _changing(self) -> AbstractContextManager[None]:
-        return changing(self.alias, self.name)
+        return changing(self.alias, self.key)
 
     def make_scratch(self, rebuild: Rebuild) -> Shadow:
         """Tables like those in use, that go with the rebuild at the latest. Raises `RebuildOvertaken`."""

@@ -239,6 +239,17 @@ def decode_refusal(refusal: StoredRefusal) -> DomainException:
         raise MalformedMessage(f"{shown(refusal)} is no stored refusal: {error}") from error
 
 
+def current_fields(refusal: StoredRefusal) -> dict[str, Any]:
+    """Return the plain fields as the class has them now; as they are stored if it is unknown, or cannot have them."""
+    try:
+        cls = types.class_of(DomainException, refusal.type_name)
+        if refusal.schema_version == cls.schema_version:
+            return refusal.fields
+        return upcasters.upcast(cls, refusal.type_name, refusal.schema_version, refusal.fields)
+    except EnodeError:
+        return refusal.fields
+
+
 _EMPTY_BYTES = b""
 
 

@@ -12,6 +12,8 @@ from typing import Protocol
 
 from enode_django.snapshots.store import Snapshot
 
+__all__ = ["MemoryStates", "SharedStates"]
+
 
 class SharedStates(Protocol):
     """A cache of states. A saved state may be gone at any time, and a deleted one may still be there. All methods may

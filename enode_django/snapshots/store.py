@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
+__all__ = ["MemorySnapshotStore", "Snapshot", "SnapshotStore", "SnapshotVersion"]
+
 
 class Snapshot(NamedTuple):
     """One row. ``fingerprint`` says which code made the state; ``payload`` is opaque to a store."""

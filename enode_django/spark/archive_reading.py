@@ -23,6 +23,8 @@ from enode_django.spark.layout import count_ranges
 from enode_django.spark.manifests import BY_BUCKET, EMPTY, Increment, Manifest
 from enode_django.spark.reading import limited
 
+__all__ = ["archived_events"]
+
 TASKS_PER_CORE = 4
 """So that the last one is not waited for long."""
 TASK_BYTES, LEAST_TASK_BYTES = 32 * 1024 * 1024, 256 * 1024
@@ -111,7 +113,7 @@ def _manifest_before(files: ArchiveFiles, horizon: Positions) -> Manifest:
     """The newest one that has nothing beyond the horizon: an export may have gone on since that was taken."""
     newest = files.newest()
     if newest == EMPTY:
-        raise ArchiveError(f"there is no archive in {files.root}; make one with: manage.py exportevents PATH")
+        raise ArchiveError(f"there is no archive in {files.root}; make one with: manage.py enode exportevents PATH")
     for manifest in files.manifests():
         if all(number in horizon and position <= horizon[number] for number, position in manifest.horizon.items()):
             return manifest

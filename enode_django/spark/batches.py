@@ -13,6 +13,8 @@ from enode_django.eventstore.base import StreamRecord, make_record
 from enode_django.eventstore.scanning import RAW_TIMES_BEGIN
 from enode_django.exceptions import ConfigurationError
 
+__all__ = ["records_of"]
+
 _COLUMNS: list[pa.Field[Any]] = [
     pa.field("shard", pa.int32(), nullable=False),
     pa.field("aggregate_root_type", pa.string(), nullable=False),

@@ -10,6 +10,8 @@ from enode_django.eventstore.positions import Position
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.exceptions import ConfigurationError, shown
 
+__all__ = ["horizon_of"]
+
 Positions = Mapping[int, Position]
 """By the number of the shard."""
 

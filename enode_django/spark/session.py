@@ -32,6 +32,8 @@ from enode_django.spark.java import check_java
 from enode_django.spark.progress import LOOK_EVERY, make_active
 from enode_django.spark.sources import register
 
+__all__ = ["spark_session"]
+
 logger = logging.getLogger("enode_django.spark")
 
 LOCAL_TRIES = 4

@@ -36,6 +36,8 @@ from enode_django.spark.horizons import Positions, horizon_of, postgres_shards, 
 from enode_django.spark.options import AGGREGATE, NAME, POSITION, Options, options_of
 from enode_django.spark.reading import limited, read_alias
 
+__all__ = ["events"]
+
 PARTITION_BYTES = 32 * 1024 * 1024
 """The bytes of the table in one partition: about a second's work, so that it costs little to run a task again."""
 IDS_PER_PARTITION = 1_000

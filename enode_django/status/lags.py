@@ -22,14 +22,16 @@ from enode_django.equeue.transports.base import Transport
 from enode_django.eventing import checkpoints
 from enode_django.eventing.messages import decode_published
 from enode_django.eventing.projections import ModelProjection, Projection
-from enode_django.eventing.subscribers import Subscriber
+from enode_django.eventing.subscribers import Subscriber, key_of
+from enode_django.eventing.unowned import unowned_in
 from enode_django.eventstore import rows as store_rows
 from enode_django.eventstore import statements
 from enode_django.eventstore.amounts import Amount, stored_since
 from enode_django.eventstore.positions import Position
 from enode_django.exceptions import MalformedMessage, QueueError, StoreUnavailable
-from enode_django.runtime import make_transport, running_subscribers
-from enode_django.status.parts import Finding, Problem, bad, degraded
+from enode_django.runtime import make_transport_if_any, running_subscribers
+from enode_django.status.databases import subscriber_databases
+from enode_django.status.parts import Finding, Health, Problem, bad, degraded
 
 LATE = 60.0
 VERY_LATE = 600.0
@@ -62,7 +64,7 @@ class _Waiting(NamedTuple):
 def ask_lags() -> Finding:
     """Return the lags as a part of the status."""
     problems: list[Problem] = []
-    with closing(make_transport()) as transport:
+    with closing(make_transport_if_any()) as transport:
         try:
             groups = event_groups(transport)
             waiting = {name: _waiting(transport, group) for name, group in groups.items()}
@@ -72,7 +74,7 @@ def ask_lags() -> Finding:
     shards, away = _shard_numbers()
     problems += (degraded(f"what shard {alias} holds is not known: it is away") for alias in away)
     rows = _lags(waiting, shards)
-    return Finding(rows, [*problems, *_problems(rows, _projections())])
+    return Finding(rows, [*problems, *_problems(rows, _projections()), *_unowned()])
 
 
 def subscriber_lags(transport: Transport) -> list[Lag]:
@@ -110,7 +112,7 @@ def _made_at(body: bytes) -> list[datetime]:
 
 
 class _Facts(NamedTuple):
-    """The facts about all subscribers, by name; ``shards`` are numbers by alias. ``amounts`` are filled as they are
+    """The facts about all subscribers, by key; ``shards`` are numbers by alias. ``amounts`` are filled as they are
     asked for, since most subscribers have come to the same place."""
 
     now: datetime
@@ -131,24 +133,24 @@ def _lags(waiting: Mapping[str, _Waiting], shards: Mapping[str, int]) -> list[La
 
 
 def _lag(subscriber: Subscriber, facts: _Facts) -> Lag:
-    name = subscriber.name
-    swept = _swept(subscriber.database, name, facts.shards)
+    key = key_of(subscriber)
+    swept = _swept(subscriber.database, key, facts.shards)
     behind = [_since(facts.amounts, alias, position) for alias, position in swept.items()]
     overdue = [amount for amount in behind if _is_overdue(amount, facts.now)]
     uncompared = sum(amount.streams for amount in overdue) if overdue else None
-    messages, oldest = facts.waiting.get(name, (None, None))
+    messages, oldest = facts.waiting.get(key, (None, None))
     known = [number for number in (messages, uncompared) if number is not None]
     made = [at for at in (oldest, *(amount.oldest for amount in overdue)) if at is not None]
     seconds = max(0.0, (facts.now - min(made)).total_seconds()) if made else 0.0
     return Lag(
-        subscriber=name,
+        subscriber=subscriber.name,
         versions=max(known, default=None),
         seconds=seconds if known else None,
         waiting=messages,
         uncompared=uncompared,
-        parked=facts.parked.get(name, 0),
-        generation=facts.generations.get(name, 0),
-        has_begun=name in facts.begun,
+        parked=facts.parked.get(key, 0),
+        generation=facts.generations.get(key, 0),
+        has_begun=key in facts.begun,
     )
 
 
@@ -197,6 +199,14 @@ def _by_subscriber(aliases: Collection[str], statement: str) -> Mapping[str, int
 
 def _projections() -> Collection[str]:
     return {one.name for one in running_subscribers() if isinstance(one, ModelProjection | Projection)}
+
+
+def _unowned() -> Iterator[Problem]:
+    for one in unowned_in(subscriber_databases()):
+        if one.kept_since is None:
+            yield degraded(f"no code owns the stored subscription {one.key}:{one.ways_out}")
+        else:
+            yield Problem(Health.OK, f"no code owns the stored subscription {one.key}, which is kept")
 
 
 def _problems(lags: Sequence[Lag], projections: Collection[str]) -> Iterator[Problem]:

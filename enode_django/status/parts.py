@@ -12,7 +12,7 @@ Row = Any
 
 
 class Health(IntEnum):
-    """The worse, the higher: these are the exit statuses of ``manage.py enodestatus``, too."""
+    """The worse, the higher: these are the exit statuses of ``manage.py enode status``, too."""
 
     OK = 0
     DEGRADED = 1

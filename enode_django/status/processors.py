@@ -12,7 +12,7 @@ from django.db.models.functions import Now
 
 from enode_django.conf import conf
 from enode_django.models import ProcessorReport
-from enode_django.runtime import running_subscribers
+from enode_django.runtime import has_queue, running_subscribers
 from enode_django.status.parts import Finding, Problem, bad, degraded
 
 MISSED = 3
@@ -120,6 +120,8 @@ def _offsets(figures: Mapping[str, Any], kind: str) -> dict[str, int]:
 
 
 def _absence(reports: Sequence[Any]) -> Iterator[Problem]:
+    if not has_queue():
+        return  # who sends commands handles them
     if conf().REPORTS.INTERVAL is None:
         yield degraded("whether processors run is not known: ENODE['REPORTS']['INTERVAL'] is None")
     elif reports and all(report.ended for report in reports):

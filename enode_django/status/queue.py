@@ -11,13 +11,13 @@ from urllib.parse import urlsplit
 from enode_django.conf import conf
 from enode_django.equeue.administration import GroupInfo, list_groups
 from enode_django.equeue.transports.broker import BrokerTransport
-from enode_django.runtime import make_transport
+from enode_django.runtime import has_queue, make_transport, make_transport_if_any
 from enode_django.status.parts import Finding, Problem, bad, degraded
 
 
 class QueueServer(NamedTuple):
-    """``kind`` is the driver's name, ``address`` where it is, without user and password. ``milliseconds`` one answer
-    took. ``figures`` are the broker's own."""
+    """``kind`` is the driver's name, or says that there is no queue. ``address`` is where it is, without user and
+    password. ``milliseconds`` one answer took. ``figures`` are the broker's own."""
 
     kind: str
     address: str
@@ -38,6 +38,8 @@ class GroupBacklog(NamedTuple):
 
 
 def ask_queue() -> Finding:
+    if not has_queue():
+        return Finding((QueueServer("Immediate", "", 0, 0.0, {}),))
     with closing(make_transport()) as transport:
         began = time.monotonic()
         topics = transport.topics()
@@ -52,7 +54,7 @@ def ask_queue() -> Finding:
 
 
 def ask_backlog() -> Finding:
-    with closing(make_transport()) as transport:
+    with closing(make_transport_if_any()) as transport:
         infos = list_groups(transport, _ours(transport.topics()))
     rows = [GroupBacklog(one.topic, one.group, one.backlog, len(one.members), one.paused) for one in infos]
     return Finding(sorted(rows, key=lambda row: -row.backlog), list(_left_alone(infos)))
@@ -65,7 +67,9 @@ def _ours(topics: Sequence[str]) -> list[str]:
 def _left_alone(infos: Sequence[GroupInfo]) -> Iterator[Problem]:
     for one in infos:
         if one.paused:
-            yield degraded(f"group {one.group!r} of topic {one.topic!r} is paused; manage.py equeue resume {one.group}")
+            yield degraded(
+                f"group {one.group!r} of topic {one.topic!r} is paused; manage.py enode queue resume {one.group}"
+            )
         if one.backlog and not one.members and one.counts:
             yield bad(
                 f"{one.backlog:,} messages of topic {one.topic!r} wait for group {one.group!r}, which has no members"

@@ -10,6 +10,7 @@ from django.db.models import Count, F, Max, Q
 from django.db.models.functions import Now
 
 from enode_django.conf import POSTGRES, conf
+from enode_django.eventing.registry import subscribers
 from enode_django.job_leases import job_database, with_lease_state
 from enode_django.job_texts import in_words, state_of
 from enode_django.models import DeadLetter, GenerationCheck, Job, JobState, ParkedEvent
@@ -48,7 +49,7 @@ class JobRow(NamedTuple):
 
 
 def ask_letters(alias: str) -> Finding:
-    """Report dead letters of commands. `manage.py equeue dead-letters` shows those of other consumers."""
+    """Report dead letters of commands. `manage.py enode queue dead-letters` shows those of other consumers."""
     if conf().EVENT_STORE.BACKEND != POSTGRES:
         return Finding()
     kinds = DeadLetter.objects.using(alias).values_list("command_type", "error_type")
@@ -56,7 +57,7 @@ def ask_letters(alias: str) -> Finding:
     rows = [LettersRow(alias, *row) for row in counted]
     many = sum(row.letters for row in rows)
     group = conf().COMMANDS.CONSUMER_GROUP
-    tell = f"see manage.py equeue dead-letters {group}, mend what is wrong, and requeue or discard them"
+    tell = f"see manage.py enode queue dead-letters {group}, mend what is wrong, and requeue or discard them"
     problems = [degraded(f"{many:,} dead letters of commands in {alias!r}: {tell}")] if many else []
     return Finding(rows, problems)
 
@@ -73,16 +74,20 @@ def _erased(alias: str) -> list[Problem]:
     counted = known.values_list("subscriber").annotate(Count("aggregate_root_id", distinct=True)).order_by("subscriber")
     tell = "settle what follows from them, and delete them from the erased events in the admin"
     return [
-        degraded(f"{subscriber} has handled events of {many:,} aggregates that are not stored any more: {tell}")
-        for subscriber, many in counted
+        degraded(
+            f"{subscribers.name_of(key)} has handled events of {many:,} aggregates that are not stored any more: {tell}"
+        )
+        for key, many in counted
     ]
 
 
 def _parked(alias: str) -> list[ParkedRow]:
     counted = ParkedEvent.objects.using(alias).values_list("subscriber")
     return [
-        ParkedRow(*row)
-        for row in counted.annotate(Count("aggregate_root_id", distinct=True), Max("last_failed_at")).order_by()
+        ParkedRow(subscribers.name_of(key), *figures)
+        for key, *figures in counted.annotate(
+            Count("aggregate_root_id", distinct=True), Max("last_failed_at")
+        ).order_by()
     ]
 
 
@@ -106,6 +111,6 @@ def _failures(jobs: Sequence[Any]) -> Iterator[Problem]:
     for job in jobs:
         if job.state == JobState.FAILED:
             # Not why: that may quote events, and whoever may see the status need not be allowed to.
-            yield degraded(f"job {job.pk} ({job.kind} of {job.name}) failed; manage.py jobs list says why")
+            yield degraded(f"job {job.pk} ({job.kind} of {job.name}) failed; manage.py enode jobs list says why")
         elif job.is_left:
             yield degraded(f"job {job.pk} ({job.kind} of {job.name}) was left by its process; start it again")

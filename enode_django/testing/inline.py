@@ -4,182 +4,87 @@ from __future__ import annotations
 
 import inspect
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ContextDecorator, ExitStack
-from itertools import repeat
+from functools import partial
 from typing import Any, Self, TypeVar
 
-from enode_django.commanding.bus import CrashHandler, nobody
-from enode_django.commanding.committing import Committer
-from enode_django.commanding.entries import Entry, Envelope, Finished
-from enode_django.commanding.loading import AggregateLoader, events_of
-from enode_django.commanding.processor import CommandProcessor
-from enode_django.commanding.results import CommandResult, decode_result, encode_result, failure, stored_result
-from enode_django.commanding.waiting import Followers
+from enode_django.commanding.entries import Envelope, Finished
+from enode_django.commanding.loading import events_of
+from enode_django.commanding.results import CommandResult
 from enode_django.concurrency.backoff import once
-from enode_django.conf import conf
-from enode_django.domain.handlers import command_handlers
-from enode_django.domain.messages import Command, DomainEvent
-from enode_django.domain.metadata import Metadata, current_metadata
+from enode_django.domain.messages import DomainEvent
 from enode_django.eventing.follower import Follower
 from enode_django.eventing.process_managers import crash_handler
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.retrying import RAISE
 from enode_django.eventing.running import Runner
 from enode_django.eventing.subscribers import Subscriber
-from enode_django.eventstore.base import EventStore
-from enode_django.exceptions import DefinitionError, EnodeError
-from enode_django.runtime import make_applier, make_retries, make_snapshots, make_store, use_bus
-from enode_django.serialization.codec import (
-    decode_command,
-    encode_command,
-    encode_metadata,
-    restore_command,
-    sent_with,
-)
-from enode_django.serialization.sent_commands import SentCommand
+from enode_django.eventstore.base import EventStore, StreamRecord
+from enode_django.exceptions import DefinitionError
+from enode_django.immediate.bus import ImmediateCommandBus, Together, result_of
+from enode_django.runtime import make_applier, make_store, use_bus
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-class InlineCommandBus:
+class InlineCommandBus(ImmediateCommandBus):
     """Executes each command before ``send`` returns. ``results`` and ``events`` keep what happened, in order.
 
     A command sent by a command handler runs after the one being handled. Not for several threads at once: they wait
     for each other. Nothing stays in memory between commands, so whatever a rollback takes away is gone.
     """
 
-    joins_transactions = True
-
     def __init__(self, store: EventStore, followed_by: Sequence[Subscriber] = ()) -> None:
-        self.store = store
-        self._followers = [self._follower(subscriber) for subscriber in followed_by]
+        super().__init__(store, partial(_InlineFollowing, followed_by))
         self._lock = threading.RLock()
-        self._waiting: list[Envelope] = []
-        self._running = False
         self.results: list[CommandResult] = []
         self.events: list[DomainEvent] = []
 
-    def send(self, commands: Sequence[Command], expected_versions: Sequence[int | None] = ()) -> None:
-        metadata = current_metadata()
-        pairs = zip(commands, expected_versions or repeat(None), strict=False)
-        self._take([_envelope(command, metadata, version) for command, version in pairs])
-
-    def forward(self, commands: Sequence[tuple[Command, Metadata]], crash_handler: CrashHandler = nobody) -> None:
-        self._take(
-            [_envelope(command, metadata, crash_handler=crash_handler(command)) for command, metadata in commands]
-        )
-
-    def _take(self, envelopes: Sequence[Envelope]) -> None:
+    def _take(self, envelopes: Sequence[Envelope]) -> list[Finished]:
         with self._lock:
-            self._waiting.extend(envelopes)
-            if not self._running:
-                self._run()
+            return super()._take(envelopes)
 
-    def execute(
-        self,
-        command: Command,
-        timeout: float,
-        followers: Followers | None = None,
-        expected_version: int | None = None,
-    ) -> CommandResult:
-        with self._lock:
-            before = len(self.results)
-            self.send([command], [expected_version])
-            return next(result for result in self.results[before:] if result.command_id == command.id)
+    def _persist(self, call: Callable[[], list[Finished]], /) -> list[Finished]:
+        return call()
 
-    async def aexecute(
-        self,
-        command: Command,
-        timeout: float,
-        followers: Followers | None = None,
-        expected_version: int | None = None,
-    ) -> CommandResult:
-        from asgiref.sync import sync_to_async
-
-        return await sync_to_async(self.execute, thread_sensitive=True)(command, timeout, followers, expected_version)
-
-    def close(self) -> None:
-        """There is nothing to let go of."""
-
-    def _follower(self, subscriber: Subscriber) -> Follower:
-        """Return a follower that raises a handler's error to the test."""
-        handler = crash_handler(subscriber)
-        runner = Runner(make_applier(subscriber, self.store, lambda some: self.forward(some, handler)), once)
-        for shard in self.store.shards:
-            runner.applier.subscribe(shard)
-        return Follower(runner, policy=RAISE, notify=lambda notices: None)
-
-    def _run(self) -> None:
-        self._running = True
-        try:
-            while self._waiting:
-                self._handle(self._waiting.pop(0))
-        finally:
-            self._running = False
-            self._waiting.clear()
-
-    def _handle(self, envelope: Envelope) -> None:
-        current = conf()
-        processor = CommandProcessor(
-            AggregateLoader(self.store, make_snapshots(self.store)),
-            command_handlers,
-            persist=once,
-            max_aggregates=1,
-            max_recent=2,
-            max_bytes=current.COMMANDS.EVENTS_MAX_BYTES,
-            retries=make_retries(current, waits=False),
-        )
-        committer = Committer(self.store, persist=once, clock=time.monotonic)
-        self._settle(processor, committer, processor.handle([envelope]))
-        while due := processor.take_due():  # another attempt, at once
-            self._settle(processor, committer, processor.handle(due))
-
-    def _settle(self, processor: CommandProcessor, committer: Committer, entries: Sequence[Entry]) -> None:
-        while entries:
-            committed = committer.commit(entries)
-            for one in committed.finished:
-                self._finish(one)
-            processor.finish(committed.released)
-            entries = processor.recover(*committed.recoveries)
-
-    def _finish(self, one: Finished) -> None:
-        if one.record is not None:
-            result = stored_result(one.record)
-            self.events.extend(events_of(one.record))
-            self._forward_sent(sent_with(one.record.events))
-            for follower in self._followers:
-                follower.follow([one.record])
-        else:
-            result = one.result or failure(one.envelope.id, one.envelope.aggregate_root_id, EnodeError("no outcome"))
-        # Through the wire's form, so that a test sees what a caller would see.
-        self.results.append(decode_result(encode_result(result)))
-
-    def _forward_sent(self, sent: Sequence[SentCommand]) -> None:
-        """Let the commands run that a handler has sent by its context, before those that follow from its events."""
-        self._waiting.extend(_delivered(body) for _, body in sent)
+    def _handle(self, envelope: Envelope, together: Together) -> Finished:
+        finished = super()._handle(envelope, together)
+        self.results.append(result_of(finished))
+        if finished.record is not None:
+            self.events.extend(events_of(finished.record))
+        return finished
 
 
-def _envelope(
-    command: Command, metadata: Metadata, expected_version: int | None = None, crash_handler: str = ""
-) -> Envelope:
-    """Return the command as the queue would deliver it: encoded and decoded."""
-    return _delivered(encode_command(command, encode_metadata(metadata), "", expected_version), crash_handler)
+class _InlineFollowing:
+    """Raises a handler's error to the test."""
+
+    def __init__(self, followed_by: Sequence[Subscriber], bus: ImmediateCommandBus) -> None:
+        self._followers = [_follower(subscriber, bus) for subscriber in followed_by]
+
+    def begin(self) -> None:
+        """They begin with the bus."""
+
+    def follow(self, record: StreamRecord) -> None:
+        for follower in self._followers:
+            follower.follow([record])
+
+    def keep_up(self) -> None:
+        """Nothing is left behind: what fails is raised."""
+
+    def catch_up(self) -> None:
+        """As `keep_up`."""
+
+    def progress(self, record: StreamRecord, names: Sequence[str]) -> tuple[list[str], list[str]]:
+        return [], []
 
 
-def _delivered(body: bytes, crash_handler: str = "") -> Envelope:
-    wire = decode_command(body)
-    return Envelope(
-        wire.id,
-        wire.aggregate_root_id,
-        wire.type_name,
-        restore_command(wire),
-        metadata=wire.metadata,
-        body=body,
-        crash_handler=crash_handler,
-        expected_version=wire.expected_version,
-    )
+def _follower(subscriber: Subscriber, bus: ImmediateCommandBus) -> Follower:
+    handler = crash_handler(subscriber)
+    runner = Runner(make_applier(subscriber, bus.store, lambda some: bus.forward(some, handler)), once)
+    for shard in bus.store.shards:
+        runner.applier.subscribe(shard)
+    return Follower(runner, policy=RAISE, notify=lambda notices: None)
 
 
 Chosen = Iterable[type[Subscriber] | Subscriber]

@@ -10,6 +10,7 @@ from enode_django.domain.messages import Command, DomainEvent
 from enode_django.domain.refusals import DomainException
 from enode_django.eventing.process_managers import ProcessManager, with_derived_ids
 from enode_django.eventing.registry import subscribers
+from enode_django.eventing.subscribers import key_of
 from enode_django.eventing.work import FollowedEvents, followed_refusal
 from enode_django.eventstore.base import StreamRecord
 from enode_django.exceptions import DefinitionError
@@ -80,7 +81,7 @@ class ProcessScenario:
         ]
 
     def _derived(self, yielded: Any, cause: str) -> Iterator[Command]:
-        return with_derived_ids(() if yielded is None else yielded, cause=cause, subscriber=self._process.name)
+        return with_derived_ids(() if yielded is None else yielded, cause=cause, subscriber=key_of(self._process))
 
 
 def _delivered(command: Command) -> Command:

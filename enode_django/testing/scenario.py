@@ -10,19 +10,13 @@ from enode_django.commanding.results import CommandResult, CommandStatus
 from enode_django.domain.aggregate import AggregateRoot, accept_events
 from enode_django.domain.declarations import plain_of
 from enode_django.domain.messages import Command, DomainEvent, message_of
-from enode_django.domain.refusals import DomainException, restored_refusal
+from enode_django.domain.refusals import DomainException
 from enode_django.eventing.process_managers import ProcessManager
 from enode_django.eventing.projections import ModelProjection
 from enode_django.eventstore.base import EventStore, StreamRecord
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import DefinitionError
-from enode_django.serialization.codec import (
-    StoredRefusal,
-    decode_command,
-    decode_refusal,
-    read_stored,
-    restore_command,
-)
+from enode_django.serialization.codec import decode_command, restore_command
 from enode_django.serialization.registry import types
 from enode_django.serialization.sent_commands import SentCommand
 from enode_django.testing.histories import streams
@@ -59,8 +53,9 @@ class _KeepsSent(InlineCommandBus):
         super().__init__(store)
         self.sent: list[Command] = []
 
-    def _forward_sent(self, sent: Sequence[SentCommand]) -> None:
-        self.sent += [restore_command(decode_command(body)) for _, body in sent]
+    def _sent_with(self, record: StreamRecord) -> Sequence[SentCommand]:
+        self.sent += [restore_command(decode_command(body)) for _, body in super()._sent_with(record)]
+        return ()
 
 
 class Scenario:
@@ -117,9 +112,9 @@ class Scenario:
         """The command was refused by this class of domain exception, with these field values."""
         outcome = self._outcome()
         expected = types.name_of(refusal)
-        if outcome.status is not CommandStatus.FAILED or outcome.error_type != expected:
+        if outcome.status is not CommandStatus.REFUSED or outcome.error_type != expected:
             raise AssertionError(f"expected a refusal by {expected}, got {outcome.status.value} {_reason(outcome)}")
-        raised = self._refusal(refusal, outcome)
+        raised = outcome.error
         for name, value in fields.items():
             if getattr(raised, name) != value:
                 raise AssertionError(f"expected {expected}.{name} to be {value!r}, got {getattr(raised, name)!r}")
@@ -137,14 +132,6 @@ class Scenario:
         if self.result is None:
             raise AssertionError("nothing has happened yet; call when() first")
         return self.result
-
-    def _refusal(self, cls: type[DomainException], outcome: CommandResult) -> DomainException:
-        stored = self._store.find([(outcome.command_id, outcome.aggregate_root_id)])
-        for record in stored.values():
-            refusal = read_stored(record.events)
-            if isinstance(refusal, StoredRefusal):
-                return decode_refusal(refusal)
-        return restored_refusal(cls, outcome.error_message, outcome.error_fields)
 
 
 def _reason(outcome: CommandResult) -> str:

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 from django.contrib import admin
 
+from enode_django.admin import ReadModelAdmin
 from sample_project.bank.models import AccountSummary, LedgerEntry
-from sample_project.read_only import ReadOnlyAdmin
 
 
 @admin.register(AccountSummary)
-class AccountSummaryAdmin(ReadOnlyAdmin):
+class AccountSummaryAdmin(ReadModelAdmin):
     list_display = ("aggregate_root_id", "owner", "balance", "available", "opened_at", "closed")
     list_filter = ("closed",)
     search_fields = ("aggregate_root_id__exact", "owner__startswith")
@@ -15,7 +15,8 @@ class AccountSummaryAdmin(ReadOnlyAdmin):
 
 
 @admin.register(LedgerEntry)
-class LedgerEntryAdmin(ReadOnlyAdmin):
+class LedgerEntryAdmin(ReadModelAdmin):
+    aggregate_field = "account"
     list_display = ("account", "version", "kind", "amount", "balance", "transfer", "booked_at")
     list_filter = ("kind",)
     search_fields = ("account__exact", "transfer__exact")

@@ -23,9 +23,15 @@ from rest_framework.serializers import ModelSerializer
 from rest_framework.viewsets import ReadOnlyModelViewSet
 
 from enode_django import WaitFor
-from enode_django.api.parsing import StrictJsonParser
-from enode_django.api.received import command_id_of, receive
-from enode_django.serializers import CommandResultSerializer, CommandSerializer, etag_of, expected_version_of
+from enode_django.serializers import (
+    CommandResultSerializer,
+    CommandSerializer,
+    StrictJsonParser,
+    command_id_of,
+    etag_of,
+    expected_version_of,
+    receive,
+)
 from sample_project.bank.domain import CloseAccount, Deposit, OpenAccount, Withdraw
 from sample_project.bank.models import AccountSummary
 from sample_project.bank.projections import AccountSummaries

@@ -19,7 +19,7 @@ from sample_project.bank.models import AccountSummary, LedgerEntry
 class AccountSummaries(ModelProjection[AccountSummary]):
     model = AccountSummary
 
-    @handles(AccountOpened)
+    @handles(AccountOpened, creates=True)
     def opened(self, row: AccountSummary, event: AccountOpened) -> None:
         row.owner, row.opened_at = event.owner, event.timestamp
 

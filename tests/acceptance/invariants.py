@@ -82,7 +82,7 @@ def _answer(answer: CommandResult, row: StreamRecord | None) -> Iterator[str]:
     elif answer.status is CommandStatus.NOTHING_CHANGED:
         if row is not None:
             yield f"{said}, but stored is {row}"
-    elif "." in answer.error_type:  # the stable name of a domain exception
+    elif answer.status is CommandStatus.REFUSED:
         refusal = read_stored(row.events) if row is not None else None
         if not isinstance(refusal, StoredRefusal) or refusal.type_name != answer.error_type:
             yield f"{said}, but stored is {row}"

@@ -84,7 +84,7 @@ def test_while_one_works_another_ends_and_a_worker_may_be_killed_or_quit(stack: 
     assert stack.jobs()[0] == ("failed", "its lease ran out")
 
     (job,) = stack.query("SELECT id FROM enode_django_job WHERE state = 'running'")
-    stack.python("manage.py", "jobs", "cancel", str(job[0]))
+    stack.python("manage.py", "enode", "jobs", "cancel", str(job[0]))
     wait_until(lambda: stack.states() == ["failed", "cancelled"], "the job is cancelled")
     wait_until(lambda: third.state == "REVOKED", "the task knows, too")
     assert left.is_running

@@ -47,11 +47,11 @@ def balance_in_worker(stack: Stack, account: str) -> Decimal:
 
 def correct_deposit(stack: Stack, account: str, amount: str) -> str:
     """Correct the event that the account is parked at, as an operator does; return what the command says."""
-    shown = json.loads(stack.python("manage.py", "parked", "show", account))
+    shown = json.loads(stack.python("manage.py", "enode", "parked", "show", account))
     (event,) = shown["events"]
     event["fields"].update(amount=amount, balance=amount)
     why = ("--why", "typed sixteen noughts too many")
-    return stack.python("manage.py", "parked", "edit", account, "--file", "-", *why, given=json.dumps(shown))
+    return stack.python("manage.py", "enode", "parked", "edit", account, "--file", "-", *why, given=json.dumps(shown))
 
 
 def test_running_workers_go_on_with_the_corrected_event(stack: Stack, following: Sequence[str]) -> None:

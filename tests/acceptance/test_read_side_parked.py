@@ -78,7 +78,7 @@ def test_what_fails_is_parked_until_it_is_retried_and_all_else_goes_on(stack: St
     assert len(list_parked(stack)) == len(parked) + 1, "its refusal waits behind what failed"
 
     (stack.directory / "failing").unlink()
-    assert "8 go on, 0 parked" in stack.python("manage.py", "parked", "retry", "--all", apps=HINDERED)
+    assert "8 go on, 0 parked" in stack.python("manage.py", "enode", "parked", "retry", "--all", apps=HINDERED)
     stack.wait_followed()
     assert list_parked(stack) == []
     figures = stack.check_read_side()

@@ -68,8 +68,8 @@ def check(stack: Stack) -> None:
     rows = stack.query("SELECT aggregate_root_id, version, watt_hours, changes FROM meters_reading")
     assert {row[0]: row[1:] for row in rows} == {id: (len(all), sum(all), len(all)) for id, all in found.items()}
     wait_until(lambda: stack.is_through(SNAPSHOTS), "snapshots are made of all events")
-    stack.python("manage.py", "buildsnapshots")
-    printed = stack.python("manage.py", "buildsnapshots", "--verify", "1000000")
+    stack.python("manage.py", "enode", "buildsnapshots")
+    printed = stack.python("manage.py", "enode", "buildsnapshots", "--verify", "1000000")
     assert "0 differ, 0 were made by other code" in printed
     types = {name for (name,) in stack.query("SELECT aggregate_root_type FROM enode_django_snapshot")}
     assert types == {"meters.PowerMeter"}

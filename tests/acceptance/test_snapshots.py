@@ -56,7 +56,7 @@ def snapshot_versions(stack: Stack) -> dict[str, int]:
 
 def verified(stack: Stack, **settings: str) -> int:
     """How many snapshots were held against their events; fails the test if one is not as replayed."""
-    printed = _VERIFIED.search(stack.python("manage.py", "buildsnapshots", "--verify", "1000000", **settings))
+    printed = _VERIFIED.search(stack.python("manage.py", "enode", "buildsnapshots", "--verify", "1000000", **settings))
     assert printed is not None
     same, differ, foreign = map(int, printed.groups())
     assert (differ, foreign) == (0, 0)
@@ -129,7 +129,7 @@ def test_workers_may_be_killed_while_snapshots_are_made(snapshotting: Stack, see
             kill(processors, victims(), random_)
     snapshotting.wait_followed()
     wait_until(lambda: snapshotting.is_through(SNAPSHOTS), "snapshots are made of all events")
-    snapshotting.python("manage.py", "buildsnapshots")
+    snapshotting.python("manage.py", "enode", "buildsnapshots")
     assert verified(snapshotting) >= 1
     assert "is discarded" not in processors.log
     snapshotting.check()

@@ -138,9 +138,9 @@ def test_undoing_a_rebuild_puts_the_tables_of_that_projection_back(work: list[di
 @pytest.mark.parametrize(
     ("kind", "command"),
     [
-        ("snapshots", "manage.py buildsnapshots --type bank.BankAccount"),
+        ("snapshots", "manage.py enode buildsnapshots --type bank.BankAccount"),
         ("rebuild", "manage.py rebuildprojection bank.Ledger --accept-differences"),
-        ("export", escape(f"manage.py exportevents '/archive of {SCRIPT}' --json --compact")),
+        ("export", escape(f"manage.py enode exportevents '/archive of {SCRIPT}' --json --compact")),
     ],
 )
 @pytest.mark.parametrize("confirmed", [{}, {CONFIRMED: "yes"}])
@@ -161,7 +161,7 @@ def test_a_broker_of_celery_that_cannot_be_reached_is_said() -> None:
     finally:
         app.set_current()
     assert "Celery&#x27;s broker took no task" in response.content.decode()
-    assert "manage.py buildsnapshots" in response.content.decode()
+    assert "manage.py enode buildsnapshots" in response.content.decode()
 
 
 @pytest.mark.django_db

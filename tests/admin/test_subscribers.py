@@ -68,7 +68,9 @@ def test_lag_generation_and_what_is_parked_are_shown(queue: MemoryTransport) -> 
     page = response.content.decode()
     assert '<a href="/admin/enode_django/parkedevent/?subscriber=bank.Ledger"' in page
     assert "0.41" in page
-    assert "&lt;b&gt;gone&lt;/b&gt;. Forget them" in page
+    assert "Owned by no code" in page
+    assert "&lt;b&gt;gone&lt;/b&gt;" in page
+    assert "not kept: runprocessors does not start" in page
     assert "<b>gone" not in page
 
 

@@ -14,10 +14,11 @@ from django.test import Client, override_settings
 from django.urls import resolve
 from rest_framework.throttling import ScopedRateThrottle, UserRateThrottle
 
-from enode_django import Metadata, try_command
+from enode_django import Metadata, execute_command
 from enode_django.api.base import ApiView, Throttle, throttles
 from enode_django.api.commands import CommandsView
-from enode_django.api.outcomes import failure_of
+from enode_django.api.outcomes import problem_of
+from enode_django.exceptions import CommandFailed
 from enode_django.failures import BROKEN, status_of, text_of
 from enode_django.ids import id_of_key
 from enode_django.models import EventStream
@@ -125,12 +126,12 @@ def test_a_crash_that_a_process_manager_handles_tells_nobody_else_what_it_was(bu
     crashing = commands.Break(aggregate_root_id="a", id="k", how="worse")
     bus.forward([(crashing, Metadata())], lambda command: "api.process")
     assert EventStream.objects.filter(command_id="k", version=None).exists()
-    result = try_command(crashing)
-    told = failure_of(result)
-    assert told is not None
+    with pytest.raises(CommandFailed) as caught:
+        execute_command(crashing)
+    told = problem_of(caught.value)
     assert told.body["type"] == "urn:problem-type:enode:failed"
-    assert status_of(result) == told.status_code == BROKEN
-    assert "swordfish" not in f"{told.body} {text_of(result)}"
+    assert status_of(caught.value) == told.status_code == BROKEN
+    assert "swordfish" not in f"{told.body} {text_of(caught.value)}"
 
 
 def test_an_aggregate_is_not_made_twice(sender: Caller, bus: InlineCommandBus) -> None:

@@ -10,7 +10,7 @@ import pytest
 from django.utils import timezone
 
 from enode_django import execute_command
-from enode_django.api.outcomes import failure_of
+from enode_django.api.outcomes import problem_of
 from enode_django.commanding.burying import crashed_among, letters_of
 from enode_django.commanding.derived_ids import derived_id
 from enode_django.commanding.identity import conflict_with_content, conflict_with_row, content_of
@@ -142,11 +142,11 @@ def test_its_letter_is_sent_again_with_an_id_of_its_own() -> None:
 
 def test_http_says_that_the_request_is_at_fault(setting: Setting) -> None:
     setting.execute(setting.first, PAIRS["stored"][0])
-    refused = setting.execute(setting.first, PAIRS["stored"][1])
-    told = failure_of(refused)
-    assert told is not None
+    error = setting.execute(setting.first, PAIRS["stored"][1]).error
+    assert error is not None
+    told = problem_of(error)
     assert (told.status_code, told.body["type"]) == (422, f"urn:problem-type:enode:{REUSED}")
-    assert status_of(refused) == CONFLICT
+    assert status_of(error) == CONFLICT
 
 
 def derived(command: type[Command], **fields: Any) -> tuple[Command, bytes]:

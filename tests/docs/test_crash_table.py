@@ -83,7 +83,7 @@ COMMANDS: dict[str, Command] = {
 }
 FIRST = {
     "stream": (CommandStatus.SUCCESS, 2),
-    "refusal": (CommandStatus.FAILED, None),
+    "refusal": (CommandStatus.REFUSED, None),
     "verdict": (CommandStatus.NOTHING_CHANGED, 1),
 }
 

@@ -1,4 +1,4 @@
-"""What the page on changing events shows of ``eventschemas --check`` is what it prints, about the page's classes."""
+"""What the page on changing events shows of ``enode eventschemas --check`` is what it prints, of the page's classes."""
 
 from __future__ import annotations
 

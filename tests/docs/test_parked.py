@@ -1,4 +1,4 @@
-"""What the page on poison events shows of ``manage.py parked`` is what it prints."""
+"""What the page on poison events shows of ``manage.py enode parked`` is what it prints."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def run(block: Block, capsys: pytest.CaptureFixture[str]) -> int:
     """Compare what is printed with the block; returns the exit status."""
     (command,) = commands(block)
     words = shlex.split(command.line)
-    assert words[:3] == ["python", "manage.py", "parked"]
+    assert words[:4] == ["python", "manage.py", "enode", "parked"]
     status = 0
     try:
         call_command(*words[2:])

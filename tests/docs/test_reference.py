@@ -20,6 +20,7 @@ from enode_django.conf import GROUPS, MOVED, Conf, keys_of
 from enode_django.equeue.transports.broker import BrokerTransport
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from enode_django.eventing.subscribers import Subscriber
+from enode_django.management.commands.enode import SUBCOMMANDS, load
 from tests.docs.pages import DOCS, code_of, rows_by_code, tables_of
 
 REFERENCE = DOCS / "reference"
@@ -92,14 +93,15 @@ def options_of(parser: ArgumentParser) -> set[str]:
     [
         "runprocessors",
         "runbroker",
-        "enodestatus",
+        "enode status",
         "enodedev",
-        "parked",
-        "buildsnapshots",
-        "forgetsubscriber",
-        "eventschemas",
-        "jobs",
-        "equeue",
+        "enode parked",
+        "enode buildsnapshots",
+        "enode forgetsubscriber",
+        "enode keepsubscriber",
+        "enode eventschemas",
+        "enode jobs",
+        "enode queue",
         "startaggregate",
         "bankdemo",
     ],
@@ -107,7 +109,9 @@ def options_of(parser: ArgumentParser) -> set[str]:
 def test_every_option_of_a_command_is_documented_in_its_section(command: str) -> None:
     sections = (REFERENCE / "commands.md").read_text(encoding="utf-8").split("\n## ")
     (section,) = (section for section in sections if section.startswith(f"{command}\n"))
-    parser = load_command_class(get_commands()[command], command).create_parser("manage.py", command)
+    name = command.split()[-1]
+    loaded = load(name) if name in SUBCOMMANDS else load_command_class(get_commands()[name], name)
+    parser = loaded.create_parser("manage.py", command)
     documented = re.findall(r"^\| `(--[\w-]+)` \|", section, re.MULTILINE)
     assert sorted(documented) == sorted(options_of(parser) - options_of(BaseCommand().create_parser("", "")))
 

@@ -234,11 +234,11 @@ def test_a_backup_lies_nowhere_but_among_the_backups(transport: BrokerTransport,
 def test_the_command_asks_the_broker_of_the_settings(own_broker: RunningBroker) -> None:
     out = StringIO()
     with override_settings(ENODE={"QUEUE": {"LOCATION": own_broker.location}}):
-        call_command("equeue", "backup", "monday", "--json", stdout=out)
+        call_command("enode", "queue", "backup", "monday", "--json", stdout=out)
         made = json.loads(out.getvalue())
         assert Path(made["path"]) == own_broker.directory / "backups" / "monday"
         with pytest.raises(CommandError, match="already; choose another name"):
-            call_command("equeue", "backup", "monday")
+            call_command("enode", "queue", "backup", "monday")
 
 
 def test_without_a_broker_there_is_nothing_to_back_up(memory: MemoryTransport) -> None:

@@ -1,4 +1,4 @@
-"""``manage.py equeue check``: a broker's directory is read while no broker works there."""
+"""``manage.py enode queue check``: a broker's directory is read while no broker works there."""
 
 from __future__ import annotations
 
@@ -127,11 +127,11 @@ def test_a_directory_in_use_is_left_alone_and_what_is_none_is_refused(broker: Ru
 
 def test_the_command_shows_what_it_found_and_fails_for_damage(directory: Path) -> None:
     out = StringIO()
-    call_command("equeue", "check", str(directory), stdout=out)
+    call_command("enode", "queue", "check", str(directory), stdout=out)
     assert "12 batches with 12 messages" in out.getvalue()
     flip(chunks(directory)[0], 1_000)
     out = StringIO()
     with pytest.raises(CommandError, match="is damaged"):
-        call_command("equeue", "check", str(directory), "--json", stdout=out)
+        call_command("enode", "queue", "check", str(directory), "--json", stdout=out)
     rows = [json.loads(line) for line in out.getvalue().splitlines()]
     assert [row["kind"] for row in rows] == ["damage", "read"]

@@ -1,4 +1,4 @@
-"""``manage.py equeue``."""
+"""``manage.py enode queue``."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def queue(memory: MemoryTransport) -> Iterator[MemoryTransport]:
 
 def equeue(*arguments: str) -> str:
     out = StringIO()
-    call_command("equeue", *arguments, stdout=out)
+    call_command("enode", "queue", *arguments, stdout=out)
     return out.getvalue()
 
 
@@ -70,7 +70,7 @@ def test_topics_are_created_and_shown(queue: MemoryTransport) -> None:
         equeue("create", "orders", "--queues", "5")
     with pytest.raises(CommandError, match="cannot name a topic"):
         equeue("create", "or ders")
-    with pytest.raises(CommandError, match=r"create it: .* manage\.py equeue create"):
+    with pytest.raises(CommandError, match=r"create it: .* manage\.py enode queue create"):
         equeue("topics", "others")
 
 
@@ -226,7 +226,7 @@ class UntilCtrlC(StringIO):
 def test_tail_shows_messages_until_ctrl_c(queue: MemoryTransport, options: list[str], shown: list[str]) -> None:
     queue.send("orders", {0: texts("a", "b")})
     out = UntilCtrlC()
-    call_command("equeue", "tail", "orders", "--from-first", *options, stdout=out)
+    call_command("enode", "queue", "tail", "orders", "--from-first", *options, stdout=out)
     assert out.getvalue().splitlines() == shown
 
 
@@ -299,9 +299,9 @@ def test_who_reads_no_further_ends_it_without_a_complaint(tmp_path: Path) -> Non
         transport.create_topic("orders", 2_000)  # more lines than a pipe holds
         transport.close()
         environment = {**os.environ, "QUEUE_URL": broker.location}
-        shown = warm.run(["manage.py", "equeue", "broker", "--json"], cwd=ROOT, env=environment).stdout
+        shown = warm.run(["manage.py", "enode", "queue", "broker", "--json"], cwd=ROOT, env=environment).stdout
         assert json.loads(shown.splitlines()[0]) == {"figure": "run", "value": 1}
-        command = [sys.executable, "manage.py", "equeue", "topics"]
+        command = [sys.executable, "manage.py", "enode", "queue", "topics"]
         with subprocess.Popen(
             command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         ) as reading:

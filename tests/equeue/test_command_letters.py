@@ -1,4 +1,4 @@
-"""``manage.py equeue`` and the dead letters of commands, which lie in the event store's database."""
+"""``manage.py enode queue`` and the dead letters of commands, which lie in the event store's database."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def letters() -> None:
 
 def equeue(*arguments: str) -> str:
     out = StringIO()
-    call_command("equeue", *arguments, stdout=out)
+    call_command("enode", "queue", *arguments, stdout=out)
     return out.getvalue()
 
 
@@ -131,7 +131,7 @@ def test_status_tells_of_letters_by_kind(queue: MemoryTransport, letters: None) 
     ]
     (problem,) = finding.problems
     assert "5 dead letters of commands" in problem.reason
-    assert "manage.py equeue dead-letters processors" in problem.reason
+    assert "manage.py enode queue dead-letters processors" in problem.reason
     Row.objects.all().delete()
     assert ask_letters("default").problems == []
 

@@ -41,7 +41,7 @@ def test_they_are_named_and_deleted(
 ) -> None:
     intrude(id)
     if id != "2-1":  # above the end, but below the next message
-        with pytest.raises(ForeignEntries, match=rf"{prefix}:\{{topic:0\}}:log .* manage.py equeue mend topic"):
+        with pytest.raises(ForeignEntries, match=rf"{prefix}:\{{topic:0\}}:log .* manage.py enode queue mend topic"):
             transport.send("topic", {0: [b"3"]})
         assert transport.end_offsets("topic") == {0: 2, 1: 1}
     assert administration.mend(transport) == {"topic": {0: 1, 1: 0}}
@@ -85,7 +85,7 @@ def test_one_that_somebody_has_deleted_by_hand_is_still_named_and_mended(
     transport: RedisStreamsTransport, intrude: Callable[[str], bytes], client: redis.Redis, prefix: str
 ) -> None:
     client.xdel(Keys(prefix).log("topic", 0), intrude("*"))
-    with pytest.raises(ForeignEntries, match=r"manage\.py equeue mend topic"):
+    with pytest.raises(ForeignEntries, match=r"manage\.py enode queue mend topic"):
         transport.send("topic", {0: [b"3"]})
     assert administration.mend(transport) == {"topic": {0: 0, 1: 0}}
     assert transport.send("topic", {0: [b"3"]}) == {0: 2}

@@ -216,13 +216,13 @@ def test_who_has_handled_the_original_is_named(harness: Harness, parked: Sequenc
     drop_schemas()
 
 
-# -- manage.py parked
+# -- manage.py enode parked
 
 
 def run(*arguments: str) -> tuple[int, str]:
     out, status = io.StringIO(), 0
     try:
-        call_command("parked", *arguments, stdout=out, no_color=True)
+        call_command("enode", "parked", *arguments, stdout=out, no_color=True)
     except SystemExit as end:
         status = int(str(end.code))
     return status, out.getvalue()
@@ -270,7 +270,7 @@ def test_the_command_takes_a_correction_back(harness: Harness, parked: Sequence[
         ("", "this is no JSON"),
         ('{"a": 1, "a": 2}', "the key 'a' is there twice"),
         ('{"a": NaN}', "NaN is no JSON number"),
-        ("[]", "give the JSON that manage.py parked show prints"),
+        ("[]", "give the JSON that manage.py enode parked show prints"),
         ('{"aggregate_root_id": "d", "version": 1, "correction": 0, "events": []}', "version 1 of 'd'"),
         ('{"aggregate_root_id": "c", "version": 1, "correction": "x", "events": []}', "must be a number"),
     ],

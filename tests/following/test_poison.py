@@ -13,6 +13,7 @@ from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventing.unparking import retry_parked, skip_parked
 from enode_django.exceptions import EnodeError, NotParked
+from enode_django.signals import aggregate_parked
 from tests.following.domain import Added, Behaviour, CounterRows, Entries, Kindness, Opened, TooMuch, handler_group
 from tests.following.harness import Harness
 
@@ -68,6 +69,24 @@ def test_after_so_many_attempts_the_aggregate_is_parked_and_says_why(
     assert not harness.window.unfinished
     # Who waits for any of its versions is told at once.
     assert [(notice.error, address) for address, notice in harness.notices] == [("RuntimeError", "in1")] * 3
+
+
+def test_receivers_are_told_of_a_parked_aggregate_and_may_fail(harness: Harness, behaviour: Behaviour) -> None:
+    told: list[tuple[str, str, str]] = []
+
+    def note(sender: type, subscriber: str, aggregate_root_id: str, error: Exception, **_: object) -> None:
+        told.append((subscriber, aggregate_root_id, str(error)))
+        raise RuntimeError("the receiver is broken")
+
+    behaviour.failing["c"] = 1_000
+    subscriber = subscribers.instance(Entries)
+    aggregate_parked.connect(note, sender=Entries)
+    try:
+        fail_until_parked(harness, subscriber)
+    finally:
+        aggregate_parked.disconnect(note, sender=Entries)
+    assert told == [("following.entries", "c", "told to fail at c/1/0")]
+    assert len(harness.parked(subscriber.name)) == 1
 
 
 def test_what_was_handled_before_the_poison_stays_handled(harness: Harness, behaviour: Behaviour) -> None:

@@ -1,4 +1,4 @@
-"""``manage.py parked`` and the admin's page of what is parked."""
+"""``manage.py enode parked`` and the admin's page of what is parked."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def parked(harness: Harness, behaviour: Behaviour) -> Harness:
 
 def run(*arguments: str) -> str:
     out = io.StringIO()
-    call_command("parked", *arguments, stdout=out)
+    call_command("enode", "parked", *arguments, stdout=out)
     return out.getvalue()
 
 
@@ -90,10 +90,12 @@ def test_skip_for_all_subscribers_reaches_everyone_who_has_parked_the_aggregates
     behaviour.failing.clear()
     out = io.StringIO()
     with pytest.raises(SystemExit):
-        call_command("parked", "skip", "--all-subscribers", "d", "c", stdout=out, no_color=True)
+        call_command("enode", "parked", "skip", "--all-subscribers", "d", "c", stdout=out, no_color=True)
     assert f"{NAME}: c goes on" in out.getvalue()
     assert f"{kindness}: c goes on" in out.getvalue()
-    assert "following.removed: d stays parked: the code has no such subscriber; manage.py forgets" in out.getvalue()
+    assert (
+        "following.removed: d stays parked: the code has no such subscriber; manage.py enode forgets" in out.getvalue()
+    )
     assert out.getvalue().endswith("2 go on, 1 parked\n")
     assert parked.entries("c") == [(2, 2)]
 
@@ -173,7 +175,7 @@ def test_a_removed_subscriber_is_forgotten_with_its_group(parked: Harness, redis
     transport.create_topic(topic, 1)
     transport.acquire(name, topic, 0, "somebody", 60.0)
     out = io.StringIO()
-    call_command("forgetsubscriber", name, stdout=out)
+    call_command("enode", "forgetsubscriber", name, stdout=out)
     assert "forgot following.removed: 5 rows, and its consumer group" in out.getvalue()
     assert not Checkpoint.objects.filter(subscriber=name).exists()
     assert parked.parked(name) == []
@@ -186,5 +188,5 @@ def test_a_removed_subscriber_is_forgotten_with_its_group(parked: Harness, redis
 
 def test_a_subscriber_that_is_still_declared_is_not_forgotten(parked: Harness) -> None:
     with pytest.raises(CommandError, match="is still declared"):
-        call_command("forgetsubscriber", NAME)
+        call_command("enode", "forgetsubscriber", NAME)
     assert len(parked.parked(NAME)) == 2

@@ -36,11 +36,11 @@ from enode_django.exceptions import (
 )
 from enode_django.history import state_at
 from enode_django.runtime import make_snapshots, make_store
-from enode_django.serialization.codec import STREAM
+from enode_django.serialization.codec import STREAM, encode_stream
 from enode_django.serialization.plain import pack
 from enode_django.snapshots.state import snapshot_of
 from enode_django.testing import inline
-from sample_project.bank.domain import BankAccount, Deposit, MoneyTransfer, OpenAccount
+from sample_project.bank.domain import BankAccount, Deposit, Deposited, MoneyTransfer, OpenAccount
 
 DAY = timedelta(days=1)
 NOTHING = STREAM + pack(([], None))
@@ -212,6 +212,16 @@ def test_a_history_is_read_as_it_is_asked_for() -> None:
         events = Counter.history("c")
         assert [next(events).version for _ in range(3)] == [1, 2, 3]
         assert store.streams == 3
+
+
+def test_a_corrected_event_is_read_as_it_was_corrected(account: str) -> None:
+    store = make_store()
+    (stored,) = store.load_ranges({account: (1, 2)})[account]
+    corrected = Deposited(amount=Decimal(1), balance=Decimal(100))
+    store.correct(account, 2, encode_stream([corrected]), by="clerk", reason="a wrong balance", last=0)
+    assert list(BankAccount.history(account))[1] == corrected
+    assert BankAccount.load(account, version=2).balance == 100
+    assert stored.events != encode_stream([corrected])
 
 
 def test_asynchronous_code_reads_the_same(in_memory: MemoryEventStore) -> None:

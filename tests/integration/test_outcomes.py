@@ -107,7 +107,7 @@ def test_a_command_takes_effect_on_the_version_its_sender_saw(running: Processor
     late, change = Count(aggregate_root_id=note), ChangeTitle(aggregate_root_id=note, title="two")
     refused = try_command(late, timeout=240, expected_version=2)
     done = try_command(change, timeout=240, expected_version=1)
-    assert (refused.status, refused.error_type) == (CommandStatus.FAILED, "enode.VersionMismatch")
+    assert (refused.status, refused.error_type) == (CommandStatus.REFUSED, "enode.VersionMismatch")
     assert refused.error_fields == {"expected_version": 2, "version": 1}
     assert (done.status, done.version) == (CommandStatus.SUCCESS, 2)
     if restart:

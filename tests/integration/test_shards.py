@@ -11,6 +11,7 @@ import pytest
 from django.db import connections, transaction
 from pytest_django import DjangoDbBlocker
 
+from enode_django import execute_command, result_of
 from enode_django.eventstore import statements
 from enode_django.eventstore.base import Outcome
 from enode_django.eventstore.buckets import bucket_of
@@ -21,8 +22,10 @@ from enode_django.exceptions import ShardMapOutdated, ShardMismatch, StoreUnavai
 from enode_django.runtime import make_snapshots, make_store
 from enode_django.snapshots.sharding import ShardedSnapshotStore
 from enode_django.store_checks import check_shards, check_store
+from enode_django.testing import inline
 from enode_django.testing.event_store_contract import EventStoreAppendContract
 from enode_django.testing.event_store_read_contract import STORED, history, outcomes, stream
+from sample_project.bank.domain import BankAccount, OpenAccount
 from tests.integration.sharded import ALIASES, empty, id_in, opened, shard_databases, sharded_settings, sharded_store
 from tests.integration.store_sessions import Call, wait_until
 
@@ -75,6 +78,16 @@ def test_each_aggregate_lies_in_the_shard_of_its_bucket(store: ShardedEventStore
     assert store.load_many([FIRST, SECOND]) == {FIRST: records[:2], SECOND: records[2:]}
     assert [shard.heads([FIRST, SECOND]) for shard in store.shards] == [{FIRST: 2}, {SECOND: 3}]
     assert [shard.number for shard in store.shards] == [0, 1]
+
+
+def test_an_aggregate_and_a_result_are_read_back_from_the_shard_that_has_them() -> None:
+    with inline(followed_by=[]):
+        opened = [execute_command(OpenAccount(aggregate_root_id=id, owner=id)) for id in (FIRST, SECOND)]
+    for id, result in zip((FIRST, SECOND), opened, strict=True):
+        assert BankAccount.load(id).owner == id
+        assert [event.version for event in BankAccount.history(id)] == [1]
+        assert result_of(result.command_id, id) == result
+    assert result_of(opened[0].command_id, SECOND) is None
 
 
 def test_outcomes_of_several_shards_come_in_the_order_of_the_records(store: ShardedEventStore) -> None:

@@ -1,4 +1,4 @@
-"""Jobs as people see them: in the admin, and by ``manage.py jobs``."""
+"""Jobs as people see them: in the admin, and by ``manage.py enode jobs``."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_cancelling_needs_the_permission_to_change_jobs(client: Client, running:
 
 def jobs(*arguments: str) -> list[str]:
     out = io.StringIO()
-    call_command("jobs", *arguments, stdout=out, no_color=True)
+    call_command("enode", "jobs", *arguments, stdout=out, no_color=True)
     return out.getvalue().splitlines()
 
 
@@ -120,7 +120,7 @@ def test_the_command_lists_the_newest_first(running: Job, left: Job, failed: Job
 
 def test_the_command_cancels(running: Job, failed: Job) -> None:
     assert jobs("cancel", str(running.pk)) == [
-        f"job {running.pk} is to stop; manage.py jobs list shows when it has",
+        f"job {running.pk} is to stop; manage.py enode jobs list shows when it has",
     ]
     assert "running (is to stop)" in jobs("list", "--running")[1]
     with pytest.raises(CommandError, match=f"no job {failed.pk} runs"):

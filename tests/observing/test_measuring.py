@@ -3,11 +3,13 @@ from __future__ import annotations
 import doctest
 import time
 from datetime import UTC, datetime
+from decimal import Decimal
 
 import pytest
 
 from enode_django import ids
 from enode_django.commanding.entries import Envelope, Finished
+from enode_django.commanding.outcomes import refusal_of
 from enode_django.commanding.results import CommandResult, CommandStatus, crash
 from enode_django.equeue import histograms
 from enode_django.equeue.histograms import INFINITE, SECONDS, Histogram
@@ -17,6 +19,8 @@ from enode_django.ids import new_id
 from enode_django.processors import statistics
 from enode_django.processors.measuring import BatchMeter, PullTimes, outcomes_of
 from enode_django.processors.statistics import Outcomes, Statistics, add_reports, without_momentary
+from enode_django.serialization.crashes import CommandCrashed
+from sample_project.bank.domain import AccountIsClosed, Deposit
 
 NOW = datetime.now(UTC)
 
@@ -56,6 +60,7 @@ def test_outcomes_are_counted_as_their_senders_see_them() -> None:
         finished(version=None),
         finished(status=CommandStatus.NOTHING_CHANGED),
         finished(status=CommandStatus.FAILED),
+        finished(status=CommandStatus.REFUSED),
         finished(version=2),
         Finished(
             Envelope("crashed", "x", "bank.Deposit", None),
@@ -63,7 +68,18 @@ def test_outcomes_are_counted_as_their_senders_see_them() -> None:
             crash("crashed", "x", KeyError("k"), with_traceback=False, is_told=False),
         ),
     ]
-    assert outcomes_of(batch) == Outcomes(succeeded=2, unchanged=1, failed=2, crashed=1)
+    assert outcomes_of(batch) == Outcomes(succeeded=2, unchanged=1, refused=2, failed=1, crashed=1)
+
+
+def test_a_crash_that_is_stored_for_its_process_manager_counts_as_failed() -> None:
+    command = Deposit(aggregate_root_id="x", amount=Decimal(1))
+    envelope = Envelope("c", "x", "bank.Deposit", command, crash_handler="bank.transfers")
+    stored = [
+        refusal_of(envelope, None, refusal, 10_000)
+        for refusal in (CommandCrashed.of(command, KeyError("k"), sender="bank.transfers"), AccountIsClosed("closed"))
+    ]
+    finished = [Finished(envelope, record, None) for record in stored]
+    assert outcomes_of(finished) == Outcomes(succeeded=0, unchanged=0, refused=1, failed=1)
 
 
 def test_a_command_was_pulled_when_the_pull_that_brought_it_returned() -> None:

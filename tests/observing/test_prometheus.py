@@ -26,7 +26,7 @@ def figures() -> dict[str, Any]:
     statistics.gauges["cached_aggregates"] = lambda: 3
     statistics.gauges["unfinished"] = lambda: 4
     statistics.gauges["waiting_for_help"] = lambda: 1
-    statistics.count_batch(7, 1, Outcomes(3, 2, 1, 1))
+    statistics.count_batch(7, 1, Outcomes(3, 2, 2, 1, 1))
     statistics.count_published(6)
     statistics.measure(store_seconds=0.004, pulled_to_durable=0.02, sent_to_durable=700.0)
     statistics.set_followed('bank."Ledger"\\\n', 5, 1, 90.0)
@@ -74,6 +74,7 @@ def test_figures_become_metrics(figures: dict[str, Any]) -> None:
         ("enode_commands_finished_total",): 7,
         ("enode_commands_total", "succeeded"): 3,
         ("enode_commands_total", "unchanged"): 2,
+        ("enode_commands_total", "refused"): 2,
         ("enode_commands_total", "failed"): 1,
         ("enode_commands_total", "crashed"): 1,
         ("enode_commands_published_total",): 6,

@@ -36,7 +36,7 @@ def add(id: str) -> Add:
 
 
 def assert_refused(answer: CommandResult, expected: int, version: int) -> None:
-    assert (answer.status, answer.error_type) == (CommandStatus.FAILED, "enode.VersionMismatch")
+    assert (answer.status, answer.error_type) == (CommandStatus.REFUSED, "enode.VersionMismatch")
     assert answer.error_fields == {"expected_version": expected, "version": version}
     assert answer.error_message == (
         f"'x' has the version {version}, not {expected}; look at it as it is now, and send another command"
@@ -156,5 +156,5 @@ def test_the_expected_version_goes_with_the_message_from_worker_to_worker() -> N
     second = WholeWorker(transport, store, "second").take("first")
     assert second.work() == 0  # all were found in the store
     answers = [decode_result(body) for body in inbox.receive(0)]
-    assert [answer.status for answer in answers] == [CommandStatus.SUCCESS, CommandStatus.FAILED]
+    assert [answer.status for answer in answers] == [CommandStatus.SUCCESS, CommandStatus.REFUSED]
     assert_refused(answers[1], 1, 2)

@@ -52,7 +52,7 @@ def test_what_was_answered_is_not_handled_again_after_outcomes_came_in_another_o
     worker.run(Add(aggregate_root_id="x", id="last"))
     assert [entry.envelope.id for entry in worker.handled[handled:] if entry.envelope] == ["last", "last"]
     assert [one.envelope.id for one in worker.finished[finished:]] == ["last"]
-    assert worker.answers["answered"].status is CommandStatus.FAILED
+    assert worker.answers["answered"].status is CommandStatus.REFUSED
     assert "answered" not in commands_stored(store, "x")
     assert_answers_are_final(store, worker.answers)
 

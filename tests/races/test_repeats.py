@@ -211,7 +211,7 @@ def test_refusal_and_success_of_one_command_exclude_each_other(store: MemoryEven
     worker.handle()  # decided on what this worker knows: the total is 0, so it succeeds
     (refused,) = other.run(command)  # the other one knows better, and is first
     worker.settle()
-    assert refused.status is CommandStatus.FAILED
+    assert refused.status is CommandStatus.REFUSED
     assert worker.answers["c"] == refused
     assert "c" not in commands_stored(store, "x")
 
@@ -240,7 +240,7 @@ def test_a_copy_before_the_first_is_answered_gets_its_answer_whatever_comes_betw
     worker.send(SetTotal(aggregate_root_id="x", total=-10), refused)
     worker.settle()
     answers = [answer_of(one) for one in worker.finished if one.envelope.aggregate_root_id == "x"]
-    assert [answer.status for answer in answers if answer.command_id == "c"] == [CommandStatus.FAILED] * 2
+    assert [answer.status for answer in answers if answer.command_id == "c"] == [CommandStatus.REFUSED] * 2
     assert "c" not in commands_stored(store, "x")
 
 
@@ -254,4 +254,4 @@ def test_a_recovery_forgets_only_its_own_aggregates_commands(store: MemoryEventS
     worker.send(SetTotal(aggregate_root_id="x", total=-10), refused)
     worker.settle()
     answers = [answer_of(one) for one in worker.finished if one.envelope.aggregate_root_id == "x"]
-    assert [answer.status for answer in answers if answer.command_id == "c"] == [CommandStatus.FAILED] * 2
+    assert [answer.status for answer in answers if answer.command_id == "c"] == [CommandStatus.REFUSED] * 2

@@ -28,7 +28,7 @@ def worker(store: MemoryEventStore) -> Worker:
     [
         (SetTotal(aggregate_root_id="x", id="c", total=0), CommandStatus.SUCCESS),
         (FailUnless(aggregate_root_id="x", id="c", total=9), CommandStatus.SUCCESS),
-        (AddSoftly(aggregate_root_id="x", id="c", limit=0), CommandStatus.FAILED),
+        (AddSoftly(aggregate_root_id="x", id="c", limit=0), CommandStatus.REFUSED),
         (Create(aggregate_root_id="new", id="c"), CommandStatus.SUCCESS),
         (Add(aggregate_root_id="new", id="c"), CommandStatus.FAILED),
     ],
@@ -78,7 +78,7 @@ def test_verdict_on_a_stream_that_is_refused_is_decided_again(
     worker.settle()
     assert worker.answers["one"].value == 0
     assert worker.status(nothing) is CommandStatus.SUCCESS  # to 1
-    assert worker.status(refused) is CommandStatus.FAILED
+    assert worker.status(refused) is CommandStatus.REFUSED
     assert worker.answers["refused"].error_fields == {"total": 1}
     assert "the total is 1" in worker.answers["failed"].error_message
     assert_history_is_whole(store, "x")
@@ -147,7 +147,7 @@ def test_refusals_between_own_streams_of_one_batch_are_not_stale(store: MemoryEv
     worker.settle()
     assert [worker.status(command) for command in commands] == [
         CommandStatus.SUCCESS,
-        CommandStatus.FAILED,
+        CommandStatus.REFUSED,
         CommandStatus.SUCCESS,
     ]
     assert worker.committer.conflicts == 0

@@ -29,7 +29,7 @@ def test_a_forgotten_projection_leaves_no_schema_behind(postings: Harness, redis
     with closing(make_transport()) as transport:
         transport.create_topic(conf().SUBSCRIBERS.TOPIC, 1)
     with subscribers.only(Balances):
-        call_command("forgetsubscriber", Postings.name, verbosity=0)
+        call_command("enode", "forgetsubscriber", Postings.name, verbosity=0)
     assert schemas() == [Target.of(Balances.name).shadow(0).schema]
     for model in (Checkpoint, ProjectionGeneration, Rebuild):
         assert not model._base_manager.filter(subscriber=Postings.name).exists()

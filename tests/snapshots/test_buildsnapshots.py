@@ -1,4 +1,4 @@
-"""``manage.py buildsnapshots``."""
+"""``manage.py enode buildsnapshots``."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run(*arguments: str) -> tuple[int, list[str], str]:
     """The exit status, the lines that were written, and the errors."""
     out, err = io.StringIO(), io.StringIO()
     try:
-        call_command("buildsnapshots", *arguments, stdout=out, stderr=err, no_color=True)
+        call_command("enode", "buildsnapshots", *arguments, stdout=out, stderr=err, no_color=True)
     except SystemExit as exit:
         return int(str(exit.code)), out.getvalue().splitlines(), err.getvalue()
     return 0, out.getvalue().splitlines(), err.getvalue()

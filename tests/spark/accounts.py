@@ -33,6 +33,11 @@ def account(id: str, versions: Iterable[int], *, every: timedelta = timedelta(mi
     ]
 
 
+def unopened(id: str) -> StreamRecord:
+    """Return a first stream that makes no summary."""
+    return account(id, [2])[0]._replace(version=1)
+
+
 def _event(version: int) -> AccountOpened | Deposited:
     return AccountOpened(owner="Ada") if version == 1 else Deposited(amount=Decimal(1), balance=Decimal(version - 1))
 

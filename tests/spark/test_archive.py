@@ -97,7 +97,7 @@ def test_everything_is_in_it_once_with_what_it_says(
     figures = export(spark, tmp_path)
     assert (figures["rows"], figures["refusals"]) == (4, 0)
     out = io.StringIO()
-    call_command("exportevents", str(tmp_path), stdout=out)
+    call_command("enode", "exportevents", str(tmp_path), stdout=out)
     assert out.getvalue().splitlines()[-1] == "0 event streams and 0 refusals added to history-0001"
     assert len(list((tmp_path / "history-0001").glob("increment=*"))) == 2
 
@@ -420,7 +420,7 @@ def test_json_is_stored_from_the_run_on_that_asks_for_it(
     assert json.loads(texts["a", None])["refusal"]["type"] == "bank.InsufficientFunds"
 
     out = io.StringIO()
-    call_command("exportevents", str(tmp_path), "--compact", stdout=out)
+    call_command("enode", "exportevents", str(tmp_path), "--compact", stdout=out)
     assert out.getvalue().splitlines()[-1] == "3 increments were merged into one; there are 1"
     rows = {(row["aggregate_root_id"], row["version"]): row for row in archived_rows(tmp_path)}
     assert rows["a", 1]["decoded"] is not None

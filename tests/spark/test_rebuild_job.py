@@ -30,7 +30,7 @@ from enode_django.spark.rebuild_job import SparkEngine
 from sample_project.bank.domain import Deposited
 from sample_project.bank.models import AccountSummary, LedgerEntry
 from tests.rebuilding.conftest import drop_schemas
-from tests.spark.accounts import account
+from tests.spark.accounts import account, unopened
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -64,9 +64,9 @@ def test_from_an_archive_and_what_came_since_come_the_rows_that_come_from_the_st
     store.append([one for id in ACCOUNTS for one in account(id, range(1, 21))])
     export_events(spark, str(tmp_path), silent)
     store.append([one for id in ACCOUNTS[::3] for one in account(id, range(21, 26))])
-    store.append(account("new", range(1, 4)))
+    store.append([*account("new", range(1, 4)), unopened("unopened")])
     replay(name)
-    streams = 20 * len(ACCOUNTS) + 5 * len(ACCOUNTS[::3]) + 3
+    streams = 20 * len(ACCOUNTS) + 5 * len(ACCOUNTS[::3]) + 3 + 1
 
     rebuilt = rebuild(name, SparkEngine(lambda: spark), silent)
     assert (rebuilt.replayed.streams, rebuilt.comparison.rows, rebuilt.is_swapped) == (streams, 0, True)
@@ -79,9 +79,10 @@ def test_from_an_archive_and_what_came_since_come_the_rows_that_come_from_the_st
     out = io.StringIO()
     call_command("rebuildprojection", name, archive=str(tmp_path), accept_differences=True, stdout=out)
     said = out.getvalue().splitlines()[-1]
-    assert said.startswith(f"{name}: {streams} streams of {len(ACCOUNTS) + 1} aggregates in ")
-    assert said.endswith(f" {changed} rows differ among {len(ACCOUNTS) + 1} aggregates; swapped")
+    assert said.startswith(f"{name}: {streams} streams of {len(ACCOUNTS) + 2} aggregates in ")
+    assert said.endswith(f" {changed} rows differ among {len(ACCOUNTS) + 2} aggregates; swapped")
     assert rows(name) == from_store
+    assert not AccountSummary.objects.filter(pk="unopened").exists()
     assert not ParkedEvent.objects.exists()
 
 

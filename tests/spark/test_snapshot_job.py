@@ -53,7 +53,7 @@ def bytes_of(value: object) -> object:
 def made_in_one_thread() -> Rows:
     Snapshot.objects.all().delete()
     with pytest.raises(SystemExit):
-        call_command("buildsnapshots", verbosity=0)
+        call_command("enode", "buildsnapshots", verbosity=0)
     found = rows()
     Snapshot.objects.all().delete()
     return found
@@ -86,7 +86,7 @@ def test_it_makes_what_buildsnapshots_makes(spark: SparkSession, store: Postgres
 
     out, err = io.StringIO(), io.StringIO()
     with pytest.raises(SystemExit):
-        call_command("buildsnapshots", "--spark", "--type", ACCOUNT, stdout=out, stderr=err, no_color=True)
+        call_command("enode", "buildsnapshots", "--spark", "--type", ACCOUNT, stdout=out, stderr=err, no_color=True)
     assert out.getvalue().splitlines()[-1] == "0 snapshots made, 1 aggregates failed", "nothing is due any more"
     assert err.getvalue() == f"{ACCOUNT} 'bad': {reason}\n"
 
@@ -116,7 +116,7 @@ def test_switched_off_it_says_so(spark: SparkSession) -> None:
 )
 def test_options_that_do_not_go_together_are_refused(arguments: list[str], said: str) -> None:
     with pytest.raises(CommandError, match=said):
-        call_command("buildsnapshots", *arguments)
+        call_command("enode", "buildsnapshots", *arguments)
 
 
 def test_a_report_that_raises_ends_the_job_and_leaves_nothing(
@@ -151,7 +151,7 @@ def test_a_job_that_waits_to_publish_is_cancelled_and_the_session_is_left_alone(
 
 def test_without_an_archive_the_command_says_so(spark: SparkSession, store: PostgresEventStore, tmp_path: Path) -> None:
     with pytest.raises(CommandError, match="there is no archive in"):
-        call_command("buildsnapshots", "--spark", "--archive", str(tmp_path))
+        call_command("enode", "buildsnapshots", "--spark", "--archive", str(tmp_path))
 
 
 def test_a_job_that_fails_says_why_and_leaves_nothing(spark: SparkSession, store: PostgresEventStore) -> None:
@@ -160,7 +160,7 @@ def test_a_job_that_fails_says_why_and_leaves_nothing(spark: SparkSession, store
         cursor.execute("ALTER TABLE enode_django_snapshot ADD CONSTRAINT tests_refuse CHECK (version < 50)")
     try:
         with pytest.raises(CommandError, match="tests_refuse"):
-            call_command("buildsnapshots", "--spark", stdout=io.StringIO())
+            call_command("enode", "buildsnapshots", "--spark", stdout=io.StringIO())
     finally:
         with connection.cursor() as cursor:
             cursor.execute("ALTER TABLE enode_django_snapshot DROP CONSTRAINT tests_refuse")

@@ -24,6 +24,7 @@ def figures(commands: int, *, seconds: float = 0.004, batch: int = 10, **others:
     return {
         "finished": commands,
         "succeeded": commands,
+        "refused": 0,
         "failed": 0,
         "batches": batches,
         "conflicts": 0,

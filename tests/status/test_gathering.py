@@ -292,7 +292,7 @@ def test_jobs_that_failed_are_told_until_the_same_has_succeeded(add_job: Callabl
     add_job(JobState.FAILED, name="other", finished_at=Now() - timedelta(days=3))
     finding = ask_jobs()
     assert [row.id for row in finding.rows] == [failed.pk]
-    assert "failed; manage.py jobs list says why" in reasons(finding)[0]
+    assert "failed; manage.py enode jobs list says why" in reasons(finding)[0]
     add_job(JobState.SUCCEEDED)
     assert ask_jobs() == Finding([], [])
 

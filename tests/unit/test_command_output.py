@@ -12,9 +12,13 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.core.management.color import color_style
 
-from enode_django.management import commands
+from enode_django.management import commands, subcommands
+from enode_django.management.commands.enode import SUBCOMMANDS
+from enode_django.management.commands.enode import Command as Enode
 from enode_django.management.commands.enodedev import Command as EnodeDev
 from enode_django.management.output import PrintableCommand, printable_json
+from tests import warm
+from tests.meta.tree import ROOT
 
 HOSTILE = "a\x1b[2J\x1b]0;owned\x07\r\x9b8m\u202eb\ud800"
 ESCAPED = "a\\x1b[2J\\x1b]0;owned\\x07\\r\\x9b8m\\u202eb\\ud800"
@@ -61,7 +65,39 @@ def test_json_is_the_same_value_and_printable() -> None:
 
 
 def test_every_command_prints_so() -> None:
-    """But the one whose parts print their own logs."""
-    names = [each.name for each in iter_modules(commands.__path__)]
-    classes = {import_module(f"{commands.__name__}.{name}").Command for name in names}
-    assert {each for each in classes if not issubclass(each, PrintableCommand)} == {EnodeDev}
+    """But the one whose parts print their own logs, and the one that only leads to others."""
+    modules = [each.name for at in (commands, subcommands) for each in iter_modules(at.__path__, f"{at.__name__}.")]
+    classes = {import_module(module).Command for module in modules}
+    assert {each for each in classes if not issubclass(each, PrintableCommand)} == {Enode, EnodeDev}
+
+
+def test_every_sub_command_is_listed_with_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert sorted(SUBCOMMANDS) == sorted(each.name for each in iter_modules(subcommands.__path__))
+    Enode().run_from_argv(["manage.py", "enode"])
+    shown = capsys.readouterr().out.splitlines()
+    lines = [line.split(maxsplit=1) for line in shown if line.startswith("    ") and line[4] != " "]
+    assert lines == [[name, does] for name, does in SUBCOMMANDS.items()]
+
+
+def test_a_sub_command_imports_no_other_one() -> None:
+    code = """if True:
+        import sys
+        from django.core.management import execute_from_command_line
+        try:
+            execute_from_command_line(["manage.py", "enode", "jobs", "list", "--limit", "x"])
+        except SystemExit as end:
+            assert end.code == 2
+        package = "enode_django.management.subcommands."
+        print(sorted(name.removeprefix(package) for name in sys.modules if name.startswith(package)))
+    """
+    done = warm.run(["-c", code], cwd=ROOT)
+    assert done.stdout == "['jobs']\n"
+    assert "usage: manage.py enode jobs list" in done.stderr
+
+
+def test_a_sub_command_is_called_with_its_options() -> None:
+    out = io.StringIO()
+    call_command("enode", "eventschemas", check=str(ROOT / "event_schemas.json"), stdout=out)
+    assert "are as event_schemas.json has them" in out.getvalue()
+    with pytest.raises(TypeError, match="Unknown option"):
+        call_command("enode", "jobs", "list", colour="red")

@@ -1,4 +1,4 @@
-"""``manage.py eventschemas`` on the sample's apps: a change of the code is a difference to an edited file."""
+"""``manage.py enode eventschemas`` on the sample's apps: a change of the code is a difference to an edited file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Edit = Callable[[dict[str, Any]], object]
 
 def run(*arguments: str) -> str:
     out = io.StringIO()
-    call_command("eventschemas", *arguments, stdout=out)
+    call_command("enode", "eventschemas", *arguments, stdout=out)
     return out.getvalue()
 
 

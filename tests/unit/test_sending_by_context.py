@@ -8,8 +8,10 @@ from enode_django import (
     AggregateRoot,
     Command,
     CommandContext,
+    CommandResult,
     DomainEvent,
     DomainException,
+    Metadata,
     applies,
     command_handler,
     execute_command,
@@ -19,6 +21,7 @@ from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import DefinitionError, InvalidField
 from enode_django.history.steps import Step
 from enode_django.serialization.json_text import contents
+from enode_django.signals import command_finished
 from enode_django.testing import given, inline
 
 
@@ -119,3 +122,18 @@ def test_what_was_sent_is_read_from_the_row() -> None:
     assert found["sent"] == [
         {"type": "unit.Take", "id": id, "aggregate_root_id": "b", "fields": {"pieces": 1}} for id in ids
     ]
+
+
+def test_inline_tells_receivers_of_every_finished_command() -> None:
+    told: list[tuple[type, str]] = []
+
+    def note(sender: type, result: CommandResult, metadata: Metadata, **_: object) -> None:
+        told.append((sender, f"{result.status.value} by {metadata.user_id}"))
+
+    command_finished.connect(note)
+    try:
+        with inline(MemoryEventStore()), metadata(user_id="7"):
+            execute_command(Ship(aggregate_root_id="a", to="b"))
+    finally:
+        command_finished.disconnect(note)
+    assert told == [(Ship, "success by 7"), (Take, "success by 7"), (Take, "success by 7")]

@@ -14,12 +14,12 @@ from django.test import TestCase, override_settings
 
 from enode_django import (
     Command,
-    aexecute_command,
     asend_command,
-    execute_command,
+    atry_command,
     send_command,
     send_command_on_commit,
     send_commands,
+    try_command,
 )
 from enode_django.commanding.bus import QueueCommandBus
 from enode_django.equeue.producer import Producer
@@ -37,8 +37,8 @@ WAYS: dict[str, Callable[[Command], object]] = {
     "send_command": send_command,
     "send_commands": lambda command: send_commands([command]),
     "asend_command": lambda command: asyncio.run(asend_command(command)),
-    "execute_command": execute_command,
-    "aexecute_command": lambda command: asyncio.run(aexecute_command(command)),
+    "try_command": try_command,
+    "atry_command": lambda command: asyncio.run(atry_command(command)),
 }
 
 

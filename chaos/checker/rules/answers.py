@@ -31,18 +31,21 @@ def _success(answer: Answer, rows: list[StoredRow]) -> Iterator[str]:
 
 
 def failed_not_stored(facts: Facts) -> Iterator[str]:
-    """What was answered FAILED or NOTHING_CHANGED is not stored; a domain exception is stored as a refusal."""
+    """What was answered FAILED or NOTHING_CHANGED is not stored; what was answered REFUSED is stored as a refusal."""
     for answer in facts.answers:
         rows = facts.rows_by_key.get(answer.key, ())
-        if answer.status == "FAILED":
-            yield from _failed(answer, [*rows])
+        if answer.status == "REFUSED":
+            yield from _refused(answer, [*rows])
         elif answer.status != "SUCCESS" and rows:
-            yield f"{_said(answer)}, and is stored as version {rows[0].version}"
+            yield f"{_said(answer)}, and is stored as {_place(rows[0])}"
 
 
-def _failed(answer: Answer, rows: list[StoredRow]) -> Iterator[str]:
-    is_domain_exception = "." in answer.error_type  # others are told by the name of their class alone
-    if is_domain_exception and not rows:
+def _place(row: StoredRow) -> str:
+    return "a refusal" if row.version is None else f"version {row.version}"
+
+
+def _refused(answer: Answer, rows: list[StoredRow]) -> Iterator[str]:
+    if not rows:
         yield f"{_said(answer)}, and the refusal is not stored"
     for row in rows:
         contents = row.contents

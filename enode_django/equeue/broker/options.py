@@ -17,6 +17,8 @@ from enode_django.equeue.broker.ring import RING_BATCHES, RING_BYTES
 from enode_django.equeue.broker.space import default_reserve
 from enode_django.exceptions import ConfigurationError
 
+__all__ = ["BrokerOptions", "Tls"]
+
 DEFAULT_PORT = 7625
 EVERY_WRITE = "every_write"
 INTERVAL = "interval"

@@ -28,6 +28,8 @@ from enode_django.equeue.broker.state import BrokerState
 from enode_django.equeue.broker.store import MessageStore
 from enode_django.exceptions import ConfigurationError, QueueFull
 
+__all__ = ["run"]
+
 logger = logging.getLogger(__name__)
 
 LONGEST_STOP = 10.0

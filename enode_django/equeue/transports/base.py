@@ -27,6 +27,19 @@ from enode_django.equeue.messages import (
 )
 from enode_django.exceptions import QueueError, StaleRoute
 
+__all__ = [
+    "DeletesQueues",
+    "DeletesTopics",
+    "HasReserve",
+    "Inbox",
+    "Mends",
+    "PausesGroups",
+    "RetainsByTopic",
+    "TellsTimelines",
+    "Transport",
+    "WakesPulls",
+]
+
 LONG_POLL = 15.0
 """Seconds that a pull waits unless it is told otherwise, as EQueue has it."""
 KNOWN_SENDS = 100

@@ -43,6 +43,8 @@ from enode_django.equeue.transports.broker_rests import Rests
 from enode_django.equeue.transports.options import check_kind, check_seconds
 from enode_django.exceptions import BadRequest, MalformedRecords, TransportUnavailable
 
+__all__ = ["BrokerTransport"]
+
 logger = logging.getLogger("enode_django.equeue")
 
 Made = TypeVar("Made", bound=NamedTuple)

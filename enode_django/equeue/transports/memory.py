@@ -33,6 +33,8 @@ from enode_django.equeue.messages import (
 from enode_django.equeue.topic_records import Bounds
 from enode_django.equeue.transports.base import KNOWN_SENDS, LONG_POLL, check_limit, check_route, check_size
 
+__all__ = ["MemoryTransport"]
+
 
 @dataclass(slots=True)
 class _Queue:

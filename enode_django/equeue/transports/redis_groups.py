@@ -96,7 +96,9 @@ class RedisGroups:
         self._topics.read(topic)
         keys = (self._keys.topic(topic), self._keys.groups(topic))
         if not self._connection.run(ScriptCall(PAUSE, keys, (group, "1" if paused else "0")), confirmed=True):
-            raise QueueError(f"topic {topic!r} has no group {group!r}; manage.py equeue groups shows those that it has")
+            raise QueueError(
+                f"topic {topic!r} has no group {group!r}; manage.py enode queue groups shows those that it has"
+            )
 
     def paused(self, topic: str) -> list[str]:
         self._topics.read(topic)
@@ -123,7 +125,7 @@ class RedisGroups:
         answer = self._connection.run(ScriptCall(MEMBERS, keys, (action, group, member, milliseconds(session))))
         if answer is None:
             self._topics.read(topic)
-            raise UnknownTopic(f"topic {topic!r} does not exist; create it: create_topic, manage.py equeue create")
+            raise UnknownTopic(f"topic {topic!r} does not exist; create it: create_topic, manage.py enode queue create")
         now, count, hidden, division, members = answer
         sessions = {name.decode(): until / 1000 for name, until in zip(members[::2], members[1::2], strict=True)}
         generation, shares = msgpack.unpackb(division) if division else (0, {})

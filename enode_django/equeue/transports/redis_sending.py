@@ -88,7 +88,7 @@ def foreign_entries(keys: Keys, topic: str, queues: Sequence[int]) -> ForeignEnt
     logs = ", ".join(keys.log(topic, queue) for queue in queues)
     return ForeignEntries(
         f"the streams {logs} of topic {topic!r} hold entries of somebody else (by XADD); stop whoever writes them, "
-        f"then delete them with manage.py equeue mend {topic}"
+        f"then delete them with manage.py enode queue mend {topic}"
     )
 
 

@@ -63,6 +63,8 @@ from enode_django.equeue.transports.redis_sending import RedisSender
 from enode_django.equeue.transports.redis_trimming import RedisTrimmer
 from enode_django.exceptions import EnodeError
 
+__all__ = ["RedisStreamsTransport"]
+
 
 class RedisStreamsTransport:
     """Implements `Transport` on Redis.

@@ -263,4 +263,4 @@ class RedisTopics:
 
 
 def _unknown(topic: str) -> UnknownTopic:
-    return UnknownTopic(f"topic {topic!r} does not exist; create it: create_topic, manage.py equeue create")
+    return UnknownTopic(f"topic {topic!r} does not exist; create it: create_topic, manage.py enode queue create")

@@ -41,8 +41,8 @@ class Command(BaseCommand):
     def handle(self, *, addrport: str | None, processes: int, verbosity: int, **options: Any) -> None:
         end_soon()
         current = conf()
-        self._check_migrations()
         transport = self._make_transport()
+        self._check_migrations()
         needs_broker = self._needs_broker(current, transport)
         common = [f"--{name}={options[name]}" for name in ("settings", "pythonpath") if options.get(name)]
         head, quieter = head_of_command_line(), f"--verbosity={max(0, verbosity - 1)}"

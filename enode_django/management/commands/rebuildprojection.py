@@ -85,8 +85,8 @@ class Command(PrintableCommand):
         undo: bool,
         **options: Any,
     ) -> None:
-        plan(name)  # before anything is started for it
-        with running_job("rebuild", name) as job, engine_for(master, engine, archive) as chosen:
+        key = plan(name).key  # before anything is started for it
+        with running_job("rebuild", key) as job, engine_for(master, engine, archive) as chosen:
             report = Lines(self.stdout, job.report)
             if undo:
                 rebuilt = _undo(name, chosen, report)
@@ -120,7 +120,7 @@ class Command(PrintableCommand):
         for line in figures["examples"]:
             self.stdout.write(f"  {line}")
         for id in figures["parked"]:
-            self.stderr.write(f"parked: {id}; see manage.py parked")
+            self.stderr.write(f"parked: {id}; see manage.py enode parked")
         uncompared = f", {figures['uncompared']} were not compared" if figures["uncompared"] else ""
         self.stdout.write(
             f"{name}: {figures['streams']} streams of {figures['aggregates']} aggregates in {figures['seconds']} s, "

@@ -9,7 +9,7 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from enode_django.broker_settings import broker_options
-from enode_django.conf import conf
+from enode_django.conf import IMMEDIATE, conf
 from enode_django.equeue.broker.options import EVERY_WRITE, INTERVAL
 from enode_django.equeue.broker.server import run
 from enode_django.exceptions import ConfigurationError, QueueError
@@ -45,6 +45,8 @@ class Command(PrintableCommand):
         **options: Any,
     ) -> None:
         log_to_console(verbosity)
+        if conf().QUEUE.BACKEND == IMMEDIATE:
+            raise CommandError("ENODE['QUEUE'] says that there is no queue: nobody would use this broker")
         try:
             broker = broker_options(conf(), listen=listen, directory=directory, flush=flush, accept_loss=accept_loss)
             places = {name: listening(options, name) for name in ("health", "metrics")}

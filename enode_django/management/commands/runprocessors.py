@@ -29,6 +29,7 @@ from enode_django.exceptions import (
 )
 from enode_django.management.observing import add_port, listening, observed_processors
 from enode_django.management.output import PrintableCommand
+from enode_django.management.owners import check_owners
 from enode_django.models import Checkpoint, EventCorrection, EventStream, Shard
 from enode_django.processors.broker import BrokerProcess
 from enode_django.processors.children import Children
@@ -83,6 +84,8 @@ class Command(PrintableCommand):
 
     def handle(self, *, reload: bool, with_broker: bool, verbosity: int, **options: Any) -> None:
         log_to_console(verbosity)
+        if with_broker:
+            self._make_transport().close()  # before there is a broker for nobody
         # Of the two processes of the reloader the outer one has the broker: it lives as long as the command.
         hosts = with_broker and not (reload and is_inner())
         children = make_children(conf())
@@ -233,6 +236,7 @@ class Command(PrintableCommand):
             if any(plan.role is Role.EVENT for plan in plans):
                 for subscriber in running_subscribers():
                     self._check_table(f"database of {subscriber.name}", subscriber.database, Checkpoint._meta.db_table)
+                check_owners()
             for alias, shares in connections_by_database(current, plans, running_subscribers()).items():
                 self._say_shares(alias, shares)
         finally:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from enode_django.conf import conf
 from enode_django.equeue.transports.base import Transport
-from enode_django.eventing.registry import subscribers
+from enode_django.runtime import subscribers
 
 Place = tuple[str, str]
 """A consumer group and its topic."""

@@ -8,10 +8,9 @@ from decimal import Decimal
 from itertools import groupby
 
 from enode_django import CommandResult
-from enode_django.commanding.loading import events_of, replay_records
-from enode_django.commanding.results import stored_result
 from enode_django.eventstore.base import StreamRecord
 from enode_django.exceptions import EnodeError
+from enode_django.history import events_of, replay_records, stored_result
 from sample_project.bank.demo.workload import Workload, signed_amount
 from sample_project.bank.domain import (
     BankAccount,

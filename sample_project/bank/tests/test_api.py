@@ -14,8 +14,7 @@ from enode_django import send_commands
 from enode_django.exceptions import TransportUnavailable
 from enode_django.ids import new_id
 from enode_django.runtime import use_bus
-from enode_django.testing import inline
-from enode_django.testing.inline import InlineCommandBus
+from enode_django.testing import InlineCommandBus, inline
 from sample_project.bank.domain import Deposit, OpenAccount
 from sample_project.bank.tellers import tellers
 

@@ -13,6 +13,7 @@ from enode_django import (
     aexecute_command,
     aresult_of,
     asend_command,
+    current_metadata,
     execute_command,
     metadata,
     result_of,
@@ -83,6 +84,7 @@ class TheCounter(SimpleTestCase):
 
     def test_an_event_says_who_wanted_it(self) -> None:
         with inline(MemoryEventStore()) as bus, metadata(user_id="17", request="r1"):
+            assert current_metadata() == Metadata(user_id="17", request="r1")
             send_command(OpenAccount(aggregate_root_id="a", owner="Ada", id="c1"))
         (event,) = bus.events
         assert event.metadata == Metadata(user_id="17", request="r1", causation_id="c1", correlation_id="c1")

@@ -26,8 +26,8 @@ from django.db.models import QuerySet
 from django.test import TestCase
 
 from enode_django import Command, CommandResult, execute_command, send_commands
-from enode_django.commanding.loading import events_of
 from enode_django.eventstore.base import StreamRecord
+from enode_django.history import events_of
 from enode_django.models import EventStream
 from enode_django.testing import inline
 from sample_project.bank.demo.figures import COMPLETED_AT_VERSION, count_transfers, measure, percentile

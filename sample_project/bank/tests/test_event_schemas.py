@@ -15,7 +15,7 @@ class TheSchemas(SimpleTestCase):
     """In a process of its own, as in CI: what tests declare is no part of it."""
 
     def check(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return warm.run(["manage.py", "eventschemas", "--check", *arguments], cwd=settings.BASE_DIR)
+        return warm.run(["manage.py", "enode", "eventschemas", "--check", *arguments], cwd=settings.BASE_DIR)
 
     def test_events_and_refusals_are_as_the_committed_file_has_them(self) -> None:
         done = self.check()

@@ -13,8 +13,7 @@ from enode_django import execute_command, send_commands
 from enode_django.exceptions import CommandTimeout, TransportUnavailable
 from enode_django.models import EventStream
 from enode_django.runtime import use_bus
-from enode_django.testing import inline
-from enode_django.testing.inline import InlineCommandBus
+from enode_django.testing import InlineCommandBus, inline
 from sample_project.bank.domain import CloseAccount, Deposit, OpenAccount, Withdraw
 from sample_project.bank.models import AccountSummary
 from sample_project.bank.tellers import tellers

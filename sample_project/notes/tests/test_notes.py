@@ -4,8 +4,7 @@ from django.contrib.auth.models import User
 from django.test import SimpleTestCase, TestCase
 
 from enode_django import execute_command
-from enode_django.serialization.codec import StoredEvent, restore_event
-from enode_django.testing import given, inline
+from enode_django.testing import StoredEvent, given, inline, restore_event
 from sample_project.notes import models
 from sample_project.notes.domain import (
     ChangeTitle,

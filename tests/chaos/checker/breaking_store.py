@@ -72,7 +72,7 @@ def nothing_changed_by_what_is_stored() -> Facts:
 def refusal_that_is_not_stored() -> Facts:
     facts = small_world().facts()
     place = place_of(facts.answers, lambda answer: answer.error_type == "AggregateNotFound")
-    return with_answer(facts, place, error_type="bank.InsufficientFunds")
+    return with_answer(facts, place, status="REFUSED", error_type="bank.InsufficientFunds")
 
 
 def refusal_of_another_kind() -> Facts:

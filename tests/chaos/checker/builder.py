@@ -101,7 +101,7 @@ class World:
             return Answer(command_id, id, "FAILED", error_type=str(error), error_message="no")
         except Refused as refused:
             self._refuse(name, id, command_id, refused)
-            return Answer(command_id, id, "FAILED", error_type=str(refused), error_message="no")
+            return Answer(command_id, id, "REFUSED", error_type=str(refused), error_message="no")
         if not events:
             return Answer(command_id, id, "NOTHING_CHANGED", self.versions[id])
         version = self._store(name, id, command_id, events, result)

@@ -212,7 +212,8 @@ def test_other_failures_have_a_status_too(error_type: str, status: int) -> None:
         error_type=error_type,
         error_message="secret",
     )
-    error = error_of(failed)
+    assert failed.error is not None
+    error = error_of(failed.error)
     assert error.status_code == status
     assert "secret" not in str(error.detail)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -19,9 +19,9 @@ SOON = 60.0
 BOTH = ("bank.Ledger", "bank.Summaries")
 
 
-def both(event_types: Sequence[str]) -> Collection[str]:
+def both(event_types: Sequence[str]) -> Mapping[str, str]:
     """Two subscribers that follow what is added."""
-    return BOTH if "races.Added" in event_types else ()
+    return {name: name for name in BOTH} if "races.Added" in event_types else {}
 
 
 class Asked(NamedTuple):

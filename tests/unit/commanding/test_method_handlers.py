@@ -26,7 +26,7 @@ from enode_django.checks import check_definitions
 from enode_django.domain.handlers import command_handlers
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import DefinitionError, DuplicateHandler
-from enode_django.testing import inline
+from enode_django.testing import given, inline
 
 pytestmark = pytest.mark.usefixtures("undeclared")
 
@@ -250,6 +250,13 @@ def test_aggregates_of_two_classes_have_the_handlers_of_their_base() -> None:
     assert command_handlers.find(Rename) is command_handlers.find(Restore) or Base.load("o").owner == "Old"
 
 
+def test_a_scenario_calls_methods() -> None:
+    given(Account, "a", Opened(owner="Ada")).when(Withdraw("a", amount=Decimal(30))).then(
+        Withdrawn(balance=Decimal(70))
+    )
+    given(Account, "a").when(Open("a", owner="Ada")).then(Opened(owner="Ada"))
+
+
 def test_retry_on_holds_for_methods(cleared: None) -> None:
     attempts: list[str] = []
 
@@ -462,6 +469,32 @@ def test_methods_of_two_classes_for_one_command_are_duplicates(cleared: None) ->
 
     with pytest.raises(DuplicateHandler, match=r"Late1\.handle, .*Late2\.handle; keep one"):
         command_handlers.find(Late)
+
+
+def test_whatever_can_be_called_handles_commands(cleared: None) -> None:
+    def late(prefix: str, command: Late) -> str:
+        return f"{prefix} {command.aggregate_root_id}"
+
+    class Handler:
+        def __call__(self, command: Later, context: CommandContext) -> str:
+            return f"object {context.aggregate_root_id}"
+
+        def handle(self, command: Unknown) -> None: ...
+
+    command_handler(Late)(functools.partial(late, "part"))
+    command_handler(Handler())
+    assert [done(Late("a")).value, done(Later("a")).value] == ["part a", "object a"]
+
+    class Lating(AggregateRoot):
+        type_name = "methods.Lating"
+
+        @command_handler
+        def late(self, command: Late) -> None: ...
+
+    command_handler(Handler().handle)
+    for command, names in ((Late, r"partial.*Lating\.late"), (Unknown, r"unknown, .*Handler\.handle")):
+        with pytest.raises(DuplicateHandler, match=names):
+            command_handlers.find(command)
 
 
 def test_a_function_creates_by_the_context(cleared: None) -> None:

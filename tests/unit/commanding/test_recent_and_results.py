@@ -7,18 +7,10 @@ import pytest
 
 from enode_django.commanding.entries import position_of, queue_and_offset
 from enode_django.commanding.recent import RecentCommands
-from enode_django.commanding.results import (
-    CommandResult,
-    CommandStatus,
-    decode_result,
-    encode_result,
-    failure,
-    stored_result,
-)
+from enode_django.commanding.results import decode_result, encode_result, failure, stored_result
 from enode_django.commanding.routing import MailboxRouter
 from enode_django.equeue.producer import select_by_hash
 from enode_django.eventstore.base import StreamRecord
-from enode_django.exceptions import CommandFailed
 from enode_django.serialization.codec import encode_stream
 from tests.races.counting import Added, Created
 
@@ -41,16 +33,6 @@ def test_recent_command_is_known_for_its_aggregate_only_until_it_is_forgotten() 
     assert recent.find("c", "y") is None
     recent.forget("c", "x")
     assert recent.find("c", "x") is None
-
-
-def test_failed_result_raises_with_type_and_fields() -> None:
-    result = CommandResult(
-        status=CommandStatus.FAILED, command_id="c", aggregate_root_id="a", error_type="bank.TooLow",
-        error_message="the balance is too low", error_fields={"missing": 5},
-    )  # fmt: skip
-    with pytest.raises(CommandFailed, match=r"bank\.TooLow: the balance is too low") as caught:
-        result.raise_for_status()
-    assert (caught.value.error_type, caught.value.error_fields) == ("bank.TooLow", {"missing": 5})
 
 
 @pytest.mark.parametrize(("queue", "offset"), [(0, 0), (3, 41), (2**15 - 1, 2**48 - 1)])

@@ -81,7 +81,7 @@ def test_a_failure_says_the_same_when_it_is_remembered_however_long_its_text_is(
     [
         nothing_changed(value="v" * 100_000),
         CommandResult(
-            status=CommandStatus.FAILED,
+            status=CommandStatus.REFUSED,
             command_id="c",
             aggregate_root_id="x",
             error_type="bank.NotNow",

@@ -151,7 +151,7 @@ def test_so_it_does_for_an_aggregate_that_is_new(stage: Stage, script: Script) -
 def test_a_swallowed_refusal_of_an_applier_is_the_refusal_of_the_command(stage: Stage) -> None:
     stage.play(create)
     (result,) = stage.play(swallow(Refusing))
-    assert (result.status, result.error_type) == (CommandStatus.FAILED, "swallowed.No")
+    assert (result.status, result.error_type) == (CommandStatus.REFUSED, "swallowed.No")
     assert stage.worker.processor._cache.slots["x"].version == 1
 
 
@@ -162,7 +162,7 @@ def test_a_refusal_that_a_handler_makes_of_it_is_the_outcome(stage: Stage) -> No
 
     stage.play(create)
     (result,) = stage.play(refuse)
-    assert (result.status, result.error_type) == (CommandStatus.FAILED, "swallowed.No")
+    assert (result.status, result.error_type) == (CommandStatus.REFUSED, "swallowed.No")
     assert stage.play(open_again)[0].version == 2
 
 

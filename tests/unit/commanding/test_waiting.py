@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from itertools import permutations
 from typing import Any
@@ -90,8 +90,8 @@ def test_what_left_no_events_is_answered_at_once(desk: Desk, status: CommandStat
 
 
 def test_events_that_nobody_follows_are_answered_at_once(desk: Desk) -> None:
-    def nobody(event_types: Sequence[str]) -> Collection[str]:
-        return ()
+    def nobody(event_types: Sequence[str]) -> Mapping[str, str]:
+        return {}
 
     asked = desk._callers.submit(desk.bus.execute, Add(aggregate_root_id="x"), SOON, nobody)
     desk.answer(desk.received())
@@ -99,7 +99,7 @@ def test_events_that_nobody_follows_are_answered_at_once(desk: Desk) -> None:
 
 
 def test_error_in_finding_the_followers_reaches_the_sender(desk: Desk) -> None:
-    def broken(event_types: Sequence[str]) -> Collection[str]:
+    def broken(event_types: Sequence[str]) -> Mapping[str, str]:
         raise LookupError(f"who follows {event_types[0]}?")
 
     asked = desk._callers.submit(desk.bus.execute, Add(aggregate_root_id="x"), SOON, broken)
@@ -135,6 +135,16 @@ def waited(*steps: str | Notice) -> Wait:
         else:
             wait.take_notice(step if isinstance(step, Notice) else Notice("c", "x", step))
     return wait
+
+
+def test_who_waits_is_told_names_although_notices_carry_keys() -> None:
+    renamed = {"bank.OldLedger": "bank.Ledger", "bank.Summaries": "bank.Summaries"}
+    wait = Wait(lambda event_types: renamed)
+    wait.take_answer(ANSWER)
+    wait.take_notice(Notice("c", "x", "bank.OldLedger", "ValueError"))
+    assert wait.progress()[1] == ("bank.Summaries",)
+    wait.take_notice(Notice("c", "x", "bank.Summaries"))
+    assert wait.future.result(0).parked == ("bank.Ledger",)
 
 
 def give_up(wait: Wait) -> CommandResult:

@@ -195,7 +195,7 @@ def test_business_words_go_all_the_way_from_the_command_to_the_store_and_back(us
     store = MemoryEventStore()
     with inline(store) as bus:
         results = [try_command(used.Do(aggregate_root_id=id, **used.commands)) for _ in range(4)]
-    assert [result.status for result in results] == [CommandStatus.SUCCESS] * 3 + [CommandStatus.FAILED]
+    assert [result.status for result in results] == [CommandStatus.SUCCESS] * 3 + [CommandStatus.REFUSED]
     assert dict(results[3].error_fields) == used.refusals
     assert [event.id for event in bus.events] == [f"{id}/{number // 2 + 1}/{number % 2}" for number in range(6)]
     for event in bus.events:

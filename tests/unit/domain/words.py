@@ -20,7 +20,7 @@ _BUSINESS = """
     notify number open order origin origins owner paid parent park part password pause pay payload period phase
     pick place plain plan position post postings price priority process product profile publish quantity queue
     rate read rebuild receipt record refund refusal_handlers reject release remove renew replay replays_left
-    report reserve reserved reserved_for reset resend restorer result resume return_ review role room route row
+    report reserve reserved reserved_for reset resend restorer resume return_ review role room route row
     rows rule run sale save schedule schema seal sealed send sender sequence set settings settle shard ship
     shipment source stamp stamped start_date state status step stock stop store stored stream subject submit
     subscriber suspend tags take taken target terms text ticket time to_plain to_store token topic total track
@@ -33,7 +33,7 @@ _OURS = """
     id version aggregate_root_id timestamp command_id metadata message durable exposed retriable needs_help type_name
     aliases schema_version uncommitted_events snapshot restore snapshot_every start replays time_limit retry
     abstract resends model models volatile indexes_after_load defers_inserts aggregate_field with_traceback
-    add_note load aload history ahistory
+    add_note load aload history ahistory result
 """
 _PRIVATE = """
     _reserved _envelope _schema _appliers _initial _initial_state _id _version _uncommitted _new_stamp

@@ -1,4 +1,4 @@
-"""``manage.py buildsnapshots``."""
+"""``manage.py enode buildsnapshots``."""
 
 from __future__ import annotations
 

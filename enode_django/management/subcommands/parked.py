@@ -1,4 +1,4 @@
-"""``manage.py parked``."""
+"""``manage.py enode parked``."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError
 
 from enode_django.eventing.parking import Parked
+from enode_django.eventing.registry import subscribers
 from enode_django.eventing.unparking import retry_parked, skip_parked
 from enode_django.eventstore.base import Correction
 from enode_django.exceptions import EnodeError, NotParked, UnknownSubscriber
@@ -70,12 +71,13 @@ class Command(PrintableCommand):
             elif aggregates or options.get("all"):
                 self._settle(rows, action, aggregates)
             else:
-                raise CommandError("name the aggregates to retry, or say --all; manage.py parked list shows them")
+                raise CommandError("name the aggregates to retry, or say --all; manage.py enode parked list shows them")
 
     def _list(self, rows: Sequence[Parked], as_json: bool) -> None:
         if as_json:
             for row in rows:
-                self.stdout.write(json.dumps(row._asdict(), default=str))
+                named = row._replace(subscriber=subscribers.name_of(row.subscriber))
+                self.stdout.write(json.dumps(named._asdict(), default=str))
             return
         write_table(self.stdout, [dict(zip(HEADINGS, _shown(row), strict=True)) for row in rows])
         self.stdout.write(f"{len(rows)} parked")
@@ -83,24 +85,27 @@ class Command(PrintableCommand):
     def _settle(self, rows: Sequence[Parked], action: str, aggregates: Sequence[str]) -> None:
         missing = sorted(set(aggregates) - {row.aggregate_root_id for row in rows})
         if missing:
-            raise CommandError(f"not parked: {', '.join(map(printable, missing))}; manage.py parked list shows what is")
+            raise CommandError(
+                f"not parked: {', '.join(map(printable, missing))}; manage.py enode parked list shows what is"
+            )
         keys = list(dict.fromkeys((row.subscriber, row.aggregate_root_id) for row in rows))
-        still = sum(not self._settle_one(name, id, action) for name, id in keys)
+        still = sum(not self._settle_one(key, id, action) for key, id in keys)
         self.stdout.write(f"{len(keys) - still} go on, {still} parked")
         if still:
             raise SystemExit(1)
 
-    def _settle_one(self, name: str, aggregate_root_id: str, action: str) -> bool:
+    def _settle_one(self, key: str, aggregate_root_id: str, action: str) -> bool:
         """Return True if the aggregate goes on."""
+        name = subscribers.name_of(key)
         settle = retry_parked if action == "retry" else skip_parked
         why = ""
         try:
-            with follower_of(name) as follower:
+            with follower_of(key) as follower:
                 parked = settle(follower, aggregate_root_id)
             if parked is not None:
                 why = f"is parked at {_place(parked)}: {parked.error_type}"
         except UnknownSubscriber:  # the others go on all the same
-            why = f"stays parked: the code has no such subscriber; manage.py forgetsubscriber {name} forgets it"
+            why = f"stays parked: the code has no such subscriber; manage.py enode forgetsubscriber {name} forgets it"
         except NotParked:  # a worker was faster
             pass
         if why:
@@ -151,7 +156,7 @@ def _read(path: str, id: str, version: int) -> tuple[int, Any]:
     except OSError as error:
         raise CommandError(f"{path} cannot be read: {error}") from error
     if type(given) is not dict or given.keys() != {"aggregate_root_id", "version", "correction", "events"}:
-        raise CommandError("give the JSON that manage.py parked show prints, with other fields of the events")
+        raise CommandError("give the JSON that manage.py enode parked show prints, with other fields of the events")
     if (given["aggregate_root_id"], given["version"]) != (id, version):
         raise CommandError(
             f"the JSON is that of version {given['version']!r} of {given['aggregate_root_id']!r}; "
@@ -189,7 +194,8 @@ def _shown(row: Parked) -> tuple[str, ...]:
     failed = row.last_failed_at.isoformat(" ", "seconds")
     due = row.next_try_at.isoformat(" ", "seconds") if row.next_try_at else ""
     last_line = row.error.strip().splitlines()[-1] if row.error.strip() else row.error_type
-    return (row.subscriber, row.aggregate_root_id, _place(row), str(row.attempts), failed, due, last_line[:100])
+    who = subscribers.name_of(row.subscriber)
+    return (who, row.aggregate_root_id, _place(row), str(row.attempts), failed, due, last_line[:100])
 
 
 def _place(row: Parked) -> str:

@@ -1,4 +1,4 @@
-"""``manage.py enodestatus``."""
+"""``manage.py enode status``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``manage.py eventschemas``."""
+"""``manage.py enode eventschemas``."""
 
 from __future__ import annotations
 
@@ -101,7 +101,9 @@ def _read(path: Path, *, may_be_missing: bool) -> Schemas:
     except FileNotFoundError as error:
         if may_be_missing:
             return {kind: {} for kind in KINDS}
-        raise CommandError(f"there is no {path}; make it with manage.py eventschemas --write, and commit it") from error
+        raise CommandError(
+            f"there is no {path}; make it with manage.py enode eventschemas --write, and commit it"
+        ) from error
     except OSError as error:
         raise CommandError(f"{path} cannot be read: {error}") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -127,7 +129,7 @@ def _refuse(problems: Sequence[Problem], path: Path) -> None:
     lines = [f"{problem.name} {problem.text}" for problem in problems]
     if any(problem.is_news for problem in problems):
         lines.append(
-            f"What is not recorded: run manage.py eventschemas --write, and commit {path.name} with the change."
+            f"What is not recorded: run manage.py enode eventschemas --write, and commit {path.name} with the change."
         )
     if not all(problem.is_news for problem in problems):
         lines.append(f"What was never deployed may be taken out of {path.name} by hand.")

@@ -1,4 +1,4 @@
-"""``manage.py forgetsubscriber``."""
+"""``manage.py enode forgetsubscriber``."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from django.db import DatabaseError, connections
 from enode_django.conf import conf
 from enode_django.eventing.checkpoints import forget_subscriber, subscribed
 from enode_django.eventing.registry import subscribers
-from enode_django.eventing.subscribers import checkpoint_database
+from enode_django.eventing.subscribers import checkpoint_database, key_of
 from enode_django.exceptions import EnodeError
 from enode_django.management.output import PrintableCommand
 from enode_django.rebuilding.target import forget_rebuilds
-from enode_django.runtime import make_transport, running_subscribers
+from enode_django.runtime import make_transport_if_any, running_subscribers
 
 
 class Command(PrintableCommand):
@@ -27,7 +27,7 @@ class Command(PrintableCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("name", help="the stable name of the subscriber")
+        parser.add_argument("name", help="the name that the subscriber is stored under")
         parser.add_argument(
             "--database",
             choices=tuple(connections),
@@ -35,12 +35,13 @@ class Command(PrintableCommand):
         )
 
     def handle(self, *, name: str, database: str | None, **options: Any) -> None:
-        declared = {subscriber.name for subscriber in (*subscribers.all(), *running_subscribers())}
+        declared = {key_of(one): one.name for one in (*subscribers.all(), *running_subscribers())}
         if name in declared:
-            raise CommandError(f"{name} is still declared: it would begin anew; remove it from the code first")
+            now = "" if declared[name] == name else f" as {declared[name]}"
+            raise CommandError(f"{name} is still declared{now}: it would begin anew; remove it from the code first")
         alias = database or checkpoint_database()
         try:
-            with closing(make_transport()) as transport:
+            with closing(make_transport_if_any()) as transport:
                 transport.retire_group(name, conf().SUBSCRIBERS.TOPIC)
             known = subscribed(alias)
             forget_rebuilds(alias, name)
@@ -48,7 +49,7 @@ class Command(PrintableCommand):
         except (EnodeError, DatabaseError, psycopg.Error) as error:
             raise CommandError(f"{error}; was manage.py migrate run?") from error
         if not deleted and name not in known:
-            others = ", ".join(sorted(set(known) - declared)) or "none"
+            others = ", ".join(sorted(set(known) - declared.keys())) or "none"
             raise CommandError(
                 f"the database {alias!r} remembers nothing of a subscriber {name!r}; of those it remembers these are "
                 f"not declared any more: {others}"

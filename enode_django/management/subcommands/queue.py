@@ -1,4 +1,4 @@
-"""``manage.py equeue``."""
+"""``manage.py enode queue``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError
 from django.utils import timezone
 
-from enode_django.conf import conf
 from enode_django.equeue.dead_letters import REQUEUE_GROUP
 from enode_django.equeue.messages import Start
 from enode_django.equeue.transports.base import LONGEST_AGE
@@ -71,7 +70,9 @@ class Command(PrintableCommand):
         if action in ("requeue", "discard"):
             some = bool(options["offsets"] or options["type"] or options["error"])
             if some == options["all"]:
-                raise CommandError("name offsets or letters, as manage.py equeue dead-letters shows them, or say --all")
+                raise CommandError(
+                    "name offsets or letters, as manage.py enode queue dead-letters shows them, or say --all"
+                )
         if action in ASKS and not options["yes"]:
             self._ask(action, options)
         if action == CHECK:
@@ -137,7 +138,7 @@ def _add_topic_actions(actions: Any) -> None:
     mending.add_argument("topics", nargs="*", metavar="topic")
     creating = actions.add_parser("create", help="create a topic")
     creating.add_argument("topic")
-    creating.add_argument("--queues", type=_above_0, default=conf().QUEUE.QUEUES_PER_TOPIC, help="how many")
+    creating.add_argument("--queues", type=_above_0, help="how many (as the settings say)")
     retaining = actions.add_parser("retention", help="show or set how long a topic keeps what is consumed")
     retaining.add_argument("topic")
     retaining.add_argument("seconds", nargs="?", type=_age, help="or 'default': as long as the queue keeps all others")

@@ -1,4 +1,4 @@
-"""``manage.py enodestatus``: for people, and for probes."""
+"""``manage.py enode status``: for people, and for probes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PATIENTLY = ("--timeout", "60")
 def run(*arguments: str) -> tuple[int, str]:
     out = StringIO()
     try:
-        call_command("enodestatus", *PATIENTLY, *arguments, stdout=out, no_color=True)
+        call_command("enode", "status", *PATIENTLY, *arguments, stdout=out, no_color=True)
     except SystemExit as end:
         return int(end.code or 0), out.getvalue()
     return 0, out.getvalue()

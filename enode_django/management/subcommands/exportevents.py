@@ -1,4 +1,4 @@
-"""``manage.py exportevents``."""
+"""``manage.py enode exportevents``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``manage.py jobs``."""
+"""``manage.py enode jobs``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Command(PrintableCommand):
                 self._list(options["limit"], options["running"])
             else:
                 request_cancel(options["id"])
-                self.stdout.write(f"job {options['id']} is to stop; manage.py jobs list shows when it has")
+                self.stdout.write(f"job {options['id']} is to stop; manage.py enode jobs list shows when it has")
         except EnodeError as error:
             raise CommandError(str(error)) from error
         except DatabaseError as error:

@@ -1,0 +1,69 @@
+"""Admin pages for read models: only events change them, so they are looked at."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin
+from django.contrib.admin.utils import unquote
+from django.db.models import Model
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.utils.html import format_html
+
+from enode_django.admin.showing import ReadOnly
+from enode_django.admin.streams import VIEW
+from enode_django.models import EventStream
+
+if TYPE_CHECKING:
+    ReadModelBase = admin.ModelAdmin[Model]
+else:  # generic for the type checker only
+    ReadModelBase = admin.ModelAdmin
+
+
+class ReadModelAdmin(ReadOnly, ReadModelBase):
+    """Lists, searches and shows the rows of a projection; nobody adds, changes or deletes them, superusers neither.
+
+    By default the list shows all fields, and a search finds the id of an aggregate. Who may view event streams gets a
+    link from each row to its aggregate's page, which has the events. ``aggregate_field`` is the attribute of a row that
+    holds the aggregate's id.
+    """
+
+    aggregate_field = "aggregate_root_id"
+    show_full_result_count = False
+    lookup_allowed = admin.ModelAdmin.lookup_allowed
+
+    def get_list_display(self, request: HttpRequest) -> list[Any]:
+        declared = super().get_list_display(request)
+        chosen = self._field_names() if declared == ("__str__",) else declared
+        return [*chosen, *self._links(request)]
+
+    def get_search_fields(self, request: HttpRequest) -> list[str]:
+        return [*super().get_search_fields(request)] or [f"{self.aggregate_field}__exact"]
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> list[Any]:
+        return [*(self.fields or self._field_names()), *self._links(request)]
+
+    @admin.display(description="history")
+    def aggregate_link(self, row: Any) -> str:
+        return format_html('<a href="{}">events</a>', self._address_of(row))
+
+    def history_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """The history of a row is that of its aggregate."""
+        row = self.get_object(request, unquote(object_id)) if self._links(request) else None
+        if row is None or not self.has_view_permission(request, row):
+            return super().history_view(request, object_id, extra_context)
+        return HttpResponseRedirect(self._address_of(row))
+
+    def _field_names(self) -> list[str]:
+        return [field.name for field in self.opts.concrete_fields]
+
+    def _links(self, request: HttpRequest) -> tuple[str, ...]:
+        may_follow = self.admin_site.is_registered(EventStream) and request.user.has_perm(VIEW)
+        return ("aggregate_link",) if may_follow else ()
+
+    def _address_of(self, row: Any) -> str:
+        from enode_django.admin.links import aggregate_url  # no check of the settings needs it
+
+        return aggregate_url(str(getattr(row, self.aggregate_field)), self.admin_site.name)

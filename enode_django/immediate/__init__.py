@@ -1,0 +1,53 @@
+"""Immediate mode: commands are handled, and their events followed, in the caller's process. There is no queue.
+
+It uses what workers use: the same mailbox code, event store, subscribers and checkpoints. So a project can change
+between it and a queue by its settings alone. See ``docs/howto/without-a-queue.md``.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from enode_django.commanding.bus import CommandBus
+
+__all__ = ["Immediate", "catch_up"]
+
+logger = logging.getLogger("enode_django.immediate")
+
+IN_MEMORY = (
+    "no database is configured: aggregates and events are kept in the memory of this process, and are gone when it "
+    'ends; to store them, name a PostgreSQL database in DATABASES, add "enode_django" to INSTALLED_APPS, and run '
+    "manage.py migrate"
+)
+
+
+def catch_up() -> None:
+    """Let subscribers handle what ended processes have left behind, and try again what is parked and due: what the next
+    command would do, but all of it. Blocks until it is done. In other modes it does nothing."""
+    from enode_django.immediate.bus import ImmediateCommandBus
+    from enode_django.runtime import current_bus
+
+    bus = current_bus()
+    if isinstance(bus, ImmediateCommandBus):
+        bus.catch_up()
+
+
+class Immediate:
+    """A ``BACKEND`` of ``ENODE["QUEUE"]``, in the place of a transport. It takes no ``LOCATION`` and no ``OPTIONS``."""
+
+    @staticmethod
+    def make_bus() -> CommandBus:
+        """Return the bus of a process. It stores in the event store of the settings; in memory if no database is
+        configured, which it says in the log."""
+        from enode_django.conf import keeps_in_memory
+        from enode_django.immediate.bus import ImmediateCommandBus
+        from enode_django.immediate.following import DatabaseFollowing
+        from enode_django.immediate.memory import MemoryFollowing
+        from enode_django.runtime import make_store
+
+        if keeps_in_memory():
+            logger.warning(IN_MEMORY)
+            return ImmediateCommandBus(make_store(), MemoryFollowing)
+        return ImmediateCommandBus(make_store(), DatabaseFollowing)

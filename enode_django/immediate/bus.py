@@ -1,0 +1,291 @@
+"""The bus that handles each command in the thread that sends it, and lets subscribers follow before it returns."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from itertools import repeat
+from typing import Protocol
+
+from asgiref.sync import sync_to_async
+from django.db import transaction
+
+from enode_django.commanding.bus import CrashHandler, nobody
+from enode_django.commanding.committing import Committer
+from enode_django.commanding.entries import Entry, Envelope, Finished
+from enode_django.commanding.loading import AggregateLoader
+from enode_django.commanding.processor import CommandProcessor
+from enode_django.commanding.results import CommandResult, decode_result, encode_result, failure, stored_result
+from enode_django.commanding.waiting import Followers
+from enode_django.concurrency.backoff import once
+from enode_django.conf import conf
+from enode_django.domain.messages import Command
+from enode_django.domain.metadata import Metadata, current_metadata
+from enode_django.eventing.publisher import announce
+from enode_django.eventstore.base import EventStore, StreamRecord
+from enode_django.exceptions import CommandTimeout, EnodeError
+from enode_django.immediate.patience import aliases_of, patience
+from enode_django.interception import handlers_in_use
+from enode_django.runtime import make_retries, make_snapshots
+from enode_django.serialization.codec import (
+    decode_command,
+    encode_command,
+    encode_metadata,
+    restore_command,
+    sent_with,
+)
+from enode_django.serialization.sent_commands import SentCommand, may_have_sent
+
+
+class Following(Protocol):
+    """The subscribers' part of a bus. All methods are called by the thread that sends, and block."""
+
+    def begin(self) -> None:
+        """Called before a command is handled: a subscriber that is new, and starts at *now*, starts before its
+        events."""
+
+    def follow(self, record: StreamRecord) -> None:
+        """Let every subscriber handle a stream or refusal that was just stored."""
+
+    def keep_up(self) -> None:
+        """Called after a command and all that followed from it: do what is due on a timer, for a moment."""
+
+    def catch_up(self) -> None:
+        """Do all that is due."""
+
+    def progress(self, record: StreamRecord, names: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Return those of the named subscribers that have parked the aggregate, and those that have not come to the
+        stream."""
+
+
+class _Turn(threading.local):
+    """The position of the calling thread: whether it is inside a command handler, or inside a subscriber; the commands
+    that are to be handled next; and what is to be followed."""
+
+    def __init__(self) -> None:
+        self.is_handling = False
+        self.is_following = False
+        self.commands: deque[Envelope] = deque()
+        self.following: deque[Callable[[], None]] = deque()
+
+
+class ImmediateCommandBus:
+    """Handles each command in the calling thread, and in the caller's transaction if there is one. Safe for threads:
+    they meet in the store, which refuses what was decided on an old state, as among processes.
+
+    A command that is sent by a command handler is handled after the one at hand. One that is sent by a subscriber is
+    handled at once, so that it is durable before the subscriber's checkpoint moves; its events are followed when the
+    subscriber is done. No aggregate stays in memory between commands, so whatever a rollback takes away is gone.
+    """
+
+    joins_transactions = True
+
+    def __init__(self, store: EventStore, make_following: Callable[[ImmediateCommandBus], Following]) -> None:
+        self.store = store
+        self._turn = _Turn()
+        self._following = make_following(self)
+
+    def send(self, commands: Sequence[Command], expected_versions: Sequence[int | None] = ()) -> None:
+        metadata = current_metadata()
+        pairs = zip(commands, expected_versions or repeat(None), strict=False)
+        self._take([_envelope(command, metadata, version) for command, version in pairs])
+
+    def forward(self, commands: Sequence[tuple[Command, Metadata]], crash_handler: CrashHandler = nobody) -> None:
+        self._take(
+            [_envelope(command, metadata, crash_handler=crash_handler(command)) for command, metadata in commands]
+        )
+
+    def execute(
+        self,
+        command: Command,
+        timeout: float,
+        followers: Followers | None = None,
+        expected_version: int | None = None,
+    ) -> CommandResult:
+        """Nothing ends a handler after ``timeout`` seconds. Raises `CommandTimeout` if one of the ``followers`` could
+        not be run, as when its database is away."""
+        first, *_ = self._take([_envelope(command, current_metadata(), expected_version)])
+        result = result_of(first)
+        names = sorted(followers(result.event_types)) if followers is not None and result.event_types else ()
+        if not names or first.record is None:
+            return result
+        parked, missing = self._following.progress(first.record, names)
+        if missing:
+            raise _not_handled(command, result, missing)
+        return dataclasses.replace(result, parked=tuple(parked)) if parked else result
+
+    async def aexecute(
+        self,
+        command: Command,
+        timeout: float,
+        followers: Followers | None = None,
+        expected_version: int | None = None,
+    ) -> CommandResult:
+        """Execute in the thread of Django's synchronous code, whose connections a request closes."""
+        return await sync_to_async(self.execute, thread_sensitive=True)(command, timeout, followers, expected_version)
+
+    def catch_up(self) -> None:
+        """Let subscribers handle what was left behind."""
+        self._following.begin()
+        self.run_following(self._following.catch_up)
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
+
+    def run_following(self, call: Callable[[], None]) -> None:
+        """Call what follows events, now, or when the subscriber is done that this thread is inside of."""
+        turn = self._turn
+        turn.following.append(call)
+        if turn.is_following:
+            return
+        turn.is_following = True
+        try:
+            while turn.following:
+                turn.following.popleft()()
+        finally:
+            turn.is_following = False
+            turn.following.clear()
+
+    def _take(self, envelopes: Sequence[Envelope]) -> list[Finished]:
+        """Handle commands in order, each with all that follows from it, and then those that their handlers sent. Return
+        the outcomes; none inside a handler, after which the commands are handled."""
+        turn = self._turn
+        if turn.is_handling:
+            turn.commands.extend(envelopes)
+            return []
+        outer, turn.commands = turn.commands, deque(envelopes)
+        finished: list[Finished] = []
+        try:
+            while turn.commands:
+                self._following.begin()
+                decided = self._decide(turn, turn.commands.popleft())
+                finished += decided
+                announce(decided)
+                self.run_following(partial(self._follow, decided))
+        finally:
+            turn.commands = outer
+        if not turn.is_following:
+            self._following.keep_up()
+        return finished
+
+    def _follow(self, decided: Sequence[Finished]) -> None:
+        for one in decided:
+            if one.record is not None:
+                self._following.follow(one.record)
+
+    def _decide(self, turn: _Turn, envelope: Envelope) -> list[Finished]:
+        """Return the outcome of a command, and of those that were sent by the contexts of handlers: all are durable, or
+        as durable as the transaction that they are part of. Raises `StoreUnavailable`, and then none is."""
+        known = len(turn.commands)
+        try:
+            return self._persist(partial(self._handle_with_sent, turn, envelope))
+        except BaseException:
+            while len(turn.commands) > known:
+                turn.commands.pop()
+            raise
+
+    def _persist(self, call: Callable[[], list[Finished]], /) -> list[Finished]:
+        return patience(self.store)(call)
+
+    def _handle_with_sent(self, turn: _Turn, envelope: Envelope) -> list[Finished]:
+        decided: list[Finished] = []
+        sent = deque([envelope])
+        with Together(self.store) as together:
+            while sent:
+                turn.is_handling = True
+                try:
+                    one = self._handle(sent.popleft(), together)
+                finally:
+                    turn.is_handling = False
+                decided.append(one)
+                if one.record is not None:
+                    sent.extend(_delivered(body) for _, body in self._sent_with(one.record))
+        return decided
+
+    def _sent_with(self, record: StreamRecord) -> Sequence[SentCommand]:
+        """Return the commands that were sent by the context of a handler, to be handled with its own."""
+        return sent_with(record.events)
+
+    def _handle(self, envelope: Envelope, together: Together) -> Finished:
+        current = conf()
+        processor = CommandProcessor(
+            AggregateLoader(self.store, make_snapshots(self.store)),
+            handlers_in_use(),
+            persist=once,
+            max_aggregates=1,
+            max_recent=2,
+            max_bytes=current.COMMANDS.EVENTS_MAX_BYTES,
+            retries=make_retries(current, waits=False),
+        )
+        committer = Committer(self.store, persist=once, clock=time.monotonic)
+        finished: list[Finished] = []
+        due: Sequence[Envelope] = [envelope]
+        while due:
+            entries: Sequence[Entry] = processor.handle(due)
+            while entries:
+                if any(entry.record is not None and may_have_sent(entry.record.events) for entry in entries):
+                    together.begin()
+                committed = committer.commit(entries)
+                finished.extend(committed.finished)
+                processor.finish(committed.released)
+                entries = processor.recover(*committed.recoveries)
+            due = processor.take_due()  # another attempt, at once
+        return finished[0]
+
+
+class Together(ExitStack):
+    """A transaction for a command and those that its handler sends by its context: they are stored together."""
+
+    def __init__(self, store: EventStore) -> None:
+        super().__init__()
+        self._aliases = aliases_of(store)
+
+    def begin(self) -> None:
+        """Safe to call twice."""
+        aliases, self._aliases = self._aliases, ()
+        for alias in aliases:
+            self.enter_context(transaction.atomic(using=alias))
+
+
+def result_of(one: Finished) -> CommandResult:
+    """Return the outcome as a worker would answer it: through the wire's form."""
+    result = stored_result(one.record) if one.record is not None else one.result
+    if result is None:
+        result = failure(one.envelope.id, one.envelope.aggregate_root_id, EnodeError("no outcome"))
+    return decode_result(encode_result(result))
+
+
+def _envelope(
+    command: Command, metadata: Metadata, expected_version: int | None = None, crash_handler: str = ""
+) -> Envelope:
+    """Return the command as the queue would deliver it: encoded and decoded."""
+    return _delivered(encode_command(command, encode_metadata(metadata), "", expected_version), crash_handler)
+
+
+def _delivered(body: bytes, crash_handler: str = "") -> Envelope:
+    wire = decode_command(body)
+    return Envelope(
+        wire.id,
+        wire.aggregate_root_id,
+        wire.type_name,
+        restore_command(wire),
+        metadata=wire.metadata,
+        body=body,
+        crash_handler=crash_handler,
+        expected_version=wire.expected_version,
+    )
+
+
+def _not_handled(command: Command, executed: CommandResult, missing: Sequence[str]) -> CommandTimeout:
+    return CommandTimeout(
+        f"{type(command).__qualname__} {command.id!r} was executed as version {executed.version} of "
+        f"{executed.aggregate_root_id!r}, but not handled by {', '.join(missing)}, which cannot be run now (the log "
+        "says why); it will be, after a later command",
+        executed=executed,
+        missing=tuple(missing),
+    )

@@ -1,0 +1,231 @@
+"""Subscribers that follow events in the thread which has stored them, with the checkpoints that event workers use.
+
+What a subscriber has not come to is made good by the aggregate's next event, or by a comparison with the store: with
+the first command of each process, and from then on with a command whenever ``SWEEP_INTERVAL`` is over.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from math import inf
+from typing import TYPE_CHECKING, TypeVar
+
+from django.db import connections, transaction
+
+from enode_django.conf import conf
+from enode_django.databases import beside, execute
+from enode_django.equeue.transports.memory import MemoryTransport
+from enode_django.eventing import parking
+from enode_django.eventing.applying import Applier
+from enode_django.eventing.calling import CallingApplier
+from enode_django.eventing.event_handlers import EventHandlerGroup
+from enode_django.eventing.in_flight import FIRST_QUEUE
+from enode_django.eventing.process_managers import crash_handler
+from enode_django.eventing.projections import ModelProjection, Projection
+from enode_django.eventing.registry import subscribers
+from enode_django.eventing.running import Runner
+from enode_django.eventing.snapshotting import snapshot_subscriber
+from enode_django.eventing.subscribers import Subscriber
+from enode_django.eventing.sweeping import SweepingFollower
+from enode_django.eventing.work import Progress, Work, follows_events, follows_refusal
+from enode_django.eventstore.base import StreamRecord
+from enode_django.immediate.patience import aliases_of, patience
+from enode_django.runtime import make_applier, make_policy, make_snapshots
+
+if TYPE_CHECKING:
+    from enode_django.immediate.bus import ImmediateCommandBus
+
+logger = logging.getLogger("enode_django.subscribers")
+
+KEEPING_UP = 1.0
+"""Seconds that a caller spends at most, about, on what other callers have left behind."""
+
+Value = TypeVar("Value")
+
+_ALL = frozenset({FIRST_QUEUE})
+_LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
+
+
+class DatabaseFollowing:
+    """A handler's error goes to the log, never to the caller. The aggregate is parked at once, since nothing waits in
+    memory here, and is tried again when it is due, after a later command."""
+
+    def __init__(self, bus: ImmediateCommandBus) -> None:
+        self._bus = bus
+        self._store = bus.store
+        self._nothing = MemoryTransport()
+        self._nothing.create_topic(conf().SUBSCRIBERS.TOPIC, 1)
+        self._mine = _Mine()
+        self._begun: set[Subscriber] = set()
+        self._due = 0.0
+        self._keeping_up = threading.Lock()
+
+    def begin(self) -> None:
+        for subscriber in self._subscribers():
+            if subscriber not in self._begun and self._run(subscriber, self._new_follower(subscriber).begin):
+                _after_commit(partial(self._begun.add, subscriber), subscriber.database)
+
+    def follow(self, record: StreamRecord) -> None:
+        alias = self._open_transaction(record)
+        for subscriber in self._subscribers():
+            if not _concerns(subscriber, record):
+                continue
+            call = partial(self._follow, subscriber, record)
+            if alias is None or _rolls_back(subscriber):
+                call()
+            else:
+                _after_commit(partial(self._bus.run_following, call), alias)
+
+    def keep_up(self) -> None:
+        if time.monotonic() < self._due:
+            return
+        for alias in aliases_of(self._store):
+            if connections[alias].in_atomic_block:
+                _after_commit(self.keep_up, alias)
+                return
+        if self._keeping_up.acquire(blocking=False):  # else another thread is at it
+            try:
+                self._bus.run_following(partial(self._tick, KEEPING_UP))
+            finally:
+                self._keeping_up.release()
+
+    def catch_up(self) -> None:
+        self._tick(inf)
+
+    def progress(self, record: StreamRecord, names: Sequence[str]) -> tuple[list[str], list[str]]:
+        parked, missing = [], []
+        is_open = self._open_transaction(record) is not None
+        for subscriber in self._subscribers():
+            if subscriber.name in names and not (is_open and not _rolls_back(subscriber)):
+                id, runner = record.aggregate_root_id, self._follower(subscriber).runner
+                if parking.parked_among(runner.alias, subscriber.name, [id]):
+                    parked.append(subscriber.name)
+                elif runner.applier.positions([id]).get(id, 0) < (record.version or 0):
+                    missing.append(subscriber.name)
+        return parked, missing
+
+    # -- the subscribers ------------------------------------------------------------------------------------------
+
+    def _subscribers(self) -> Sequence[Subscriber]:
+        """Return those that event workers would run now: in a session more may be declared between two commands."""
+        ours = [] if make_snapshots(self._store) is None else [snapshot_subscriber]
+        return subscribers.running(*ours)
+
+    def _follower(self, subscriber: Subscriber) -> SweepingFollower:
+        """Return the follower of the calling thread."""
+        follower = self._mine.followers.get(subscriber)
+        if follower is None:
+            follower = self._mine.followers[subscriber] = self._new_follower(subscriber)
+        return follower
+
+    def _new_follower(self, subscriber: Subscriber) -> SweepingFollower:
+        current = conf()
+        return SweepingFollower(
+            Runner(self._new_applier(subscriber), self._persist, singles_out=True),
+            policy=make_policy(subscriber, current)._replace(parks_at_once=True),
+            notify=lambda notices: None,
+            transport=self._nothing,
+            topic=current.SUBSCRIBERS.TOPIC,
+            interval=current.SUBSCRIBERS.SWEEP_INTERVAL,
+        )
+
+    def _new_applier(self, subscriber: Subscriber) -> Applier:
+        handler = crash_handler(subscriber)
+        if isinstance(subscriber, EventHandlerGroup):
+            return ExclusiveApplier(subscriber, self._store, lambda some: self._bus.forward(some, handler))
+        return make_applier(subscriber, self._store, lambda some: self._bus.forward(some, handler))
+
+    # -- the work -------------------------------------------------------------------------------------------------
+
+    def _follow(self, subscriber: Subscriber, record: StreamRecord) -> None:
+        self._run(subscriber, partial(self._follower(subscriber).follow, [record]))
+
+    @staticmethod
+    def _run(subscriber: Subscriber, call: Callable[[], None]) -> bool:
+        """Return False, with the error in the log, if the call fails."""
+        try:
+            call()
+        except Exception as error:  # the command is stored, and the caller is told so, whatever this is
+            name, told = subscriber.name, "%s cannot go on: %s; it is tried again after a later command"
+            logger.warning(told, name, error, exc_info=error, extra={"subscriber": name})
+            return False
+        return True
+
+    def _persist(self, call: Callable[[], Value], /) -> Value:
+        return patience(self._store)(call)
+
+    def _tick(self, seconds: float) -> None:
+        """Do what is due, for about so long; the rest is due at once."""
+        began = time.monotonic()
+        for subscriber in self._subscribers():
+            follower = self._follower(subscriber)
+            self._run(subscriber, partial(_tick, follower, began + seconds))
+        is_over = time.monotonic() > began + seconds
+        self._due = began if is_over else began + conf().SUBSCRIBERS.SWEEP_INTERVAL
+
+    # -- the databases --------------------------------------------------------------------------------------------
+
+    def _open_transaction(self, record: StreamRecord) -> str | None:
+        """Return the alias of the database whose open transaction holds the record; None if it is durable."""
+        alias = getattr(self._store.shards[self._store.place_of(record.aggregate_root_id)], "alias", None)
+        return alias if alias is not None and connections[alias].in_atomic_block else None
+
+
+class ExclusiveApplier(CallingApplier):
+    """Calls event handlers. While it is at an aggregate, other threads and processes wait that come to the same one, so
+    that each event is handled once as long as nobody dies: there is no queue that only one of them owns."""
+
+    def apply(self, works: Sequence[Work], portion: int, *, even_parked: bool = False) -> dict[str, Progress]:
+        with _alone(self.alias, sorted(f"{self.name} {work.aggregate_root_id}" for work in works)):
+            return super().apply(works, portion, even_parked=even_parked)
+
+
+@contextmanager
+def _alone(alias: str, names: Sequence[str]) -> Iterator[None]:
+    """Hold locks with these names, in a transaction of a connection of its own: handlers are in none."""
+    with beside(alias) as other, transaction.atomic(using=other):
+        for name in names:
+            execute(other, _LOCK, (name,))
+        yield
+
+
+class _Mine(threading.local):
+    """Followers belong to one thread each."""
+
+    def __init__(self) -> None:
+        self.followers: dict[Subscriber, SweepingFollower] = {}
+
+
+def _rolls_back(subscriber: Subscriber) -> bool:
+    """Return True if what the subscriber does are rows, which a rollback undoes; the others wait for the commit."""
+    return isinstance(subscriber, ModelProjection | Projection)
+
+
+def _concerns(subscriber: Subscriber, record: StreamRecord) -> bool:
+    """Return True if the subscriber is to be run for the record. Event handlers are not for what they do not handle: it
+    would take a lock."""
+    if not isinstance(subscriber, EventHandlerGroup):
+        return True
+    return follows_events(subscriber, record) or follows_refusal(subscriber, record)
+
+
+def _after_commit(call: Callable[[], None], alias: str) -> None:
+    """Call now if no transaction is open in the database; else when it has committed."""
+    if connections[alias].in_atomic_block:
+        transaction.on_commit(call, using=alias)
+    else:
+        call()
+
+
+def _tick(follower: SweepingFollower, until: float) -> None:
+    """Compare the store with the checkpoints, and try again what is parked and due, as far as the time allows."""
+    while True:
+        follower.tick(_ALL)
+        due, now = follower.next_retry, time.monotonic()
+        if due is None or due > now or now > until:
+            return

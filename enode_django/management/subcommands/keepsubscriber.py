@@ -1,0 +1,50 @@
+"""``manage.py enode keepsubscriber``."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import psycopg
+from django.core.management.base import CommandError, CommandParser
+from django.db import DatabaseError, connections
+
+from enode_django.eventing import checkpoints
+from enode_django.eventing.registry import subscribers
+from enode_django.eventing.subscribers import checkpoint_database, key_of
+from enode_django.exceptions import UnknownSubscriber
+from enode_django.management.output import PrintableCommand
+
+
+class Command(PrintableCommand):
+    help = (
+        "Keeps the stored subscription of a subscriber that the code does not have, or will not have: runprocessors "
+        "starts all the same. The events topic keeps the messages that the subscriber has not handled."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("name", help="the name of the subscriber")
+        parser.add_argument(
+            "--database",
+            choices=tuple(connections),
+            help="where its checkpoints are; by default where its code or the project's routers say",
+        )
+        parser.add_argument("--no-longer", action="store_true", help="take that back")
+
+    def handle(self, *, name: str, database: str | None, no_longer: bool, **options: Any) -> None:
+        key, alias = name, database or checkpoint_database()
+        with suppress(UnknownSubscriber):  # the code has it now, and may not have it soon
+            subscriber = subscribers.get(name)
+            key, alias = key_of(subscriber), database or subscriber.database
+        try:
+            is_there = checkpoints.keep(alias, key, is_kept=not no_longer)
+            known = [] if is_there else checkpoints.subscribed(alias)
+        except (DatabaseError, psycopg.Error) as error:
+            raise CommandError(f"{error}; was manage.py migrate run?") from error
+        if not is_there:
+            others = ", ".join(sorted(known)) or "none"
+            raise CommandError(
+                f"the database {alias!r} has no subscription of {name!r}; it has those of {others}; --database names "
+                "another"
+            )
+        self.stdout.write(f"{name} is {'no longer kept' if no_longer else 'kept'}")

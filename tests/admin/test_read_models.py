@@ -1,0 +1,106 @@
+"""`ReadModelAdmin`: rows of projections, to be looked at."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+from django.contrib.admin import AdminSite, site
+from django.contrib.admin.utils import quote
+from django.contrib.auth.models import Permission, User
+from django.test import Client, RequestFactory
+
+from enode_django import execute_command
+from enode_django.admin import ReadModelAdmin
+from enode_django.admin.links import aggregate_url
+from enode_django.testing import inline
+from sample_project.bank.domain import Deposit, OpenAccount
+from sample_project.bank.models import AccountSummary, LedgerEntry
+from tests.admin.people import HOSTILE
+
+LIST = "/admin/bank/accountsummary/"
+ID = "a/b<1>"
+
+
+@pytest.fixture(autouse=True)
+def accounts(db: None) -> None:
+    with inline():
+        execute_command(OpenAccount(aggregate_root_id=ID, owner=HOSTILE))
+        execute_command(Deposit(aggregate_root_id=ID, amount=Decimal("2.50")))
+        execute_command(OpenAccount(aggregate_root_id="b", owner="Bob"))
+
+
+def logged_in(client: Client, *codenames: str) -> Client:
+    user = User.objects.create_user("clerk", is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(codename__in=codenames))
+    client.force_login(user)
+    return client
+
+
+@pytest.fixture
+def clerk(client: Client) -> Client:
+    """May see read models, and nothing of event streams."""
+    return logged_in(client, "view_accountsummary", "view_ledgerentry")
+
+
+@pytest.fixture
+def auditor(client: Client) -> Client:
+    return logged_in(client, "view_accountsummary", "view_ledgerentry", "view_eventstream")
+
+
+@pytest.fixture
+def plain() -> AdminSite:
+    """Another site than Django's own, without our pages."""
+    return AdminSite("plain")
+
+
+def test_each_row_leads_to_the_events_of_its_aggregate(auditor: Client) -> None:
+    for address in (LIST, "/admin/bank/ledgerentry/"):
+        text = auditor.get(address).content.decode()
+        assert f'<a href="{aggregate_url(ID)}">events</a>' in text
+        assert HOSTILE not in text
+    assert auditor.get(aggregate_url(ID)).status_code == 200
+
+
+def test_the_page_of_a_row_shows_its_fields_and_leads_to_the_events(auditor: Client) -> None:
+    row = LedgerEntry.objects.get()
+    page = auditor.get(f"/admin/bank/ledgerentry/{row.pk}/change/").content.decode()
+    assert aggregate_url(ID) in page
+    answer = auditor.get(f"/admin/bank/ledgerentry/{row.pk}/history/")
+    assert (answer.status_code, answer["Location"]) == (302, aggregate_url(ID))
+    page = auditor.get(f"{LIST}{quote(ID)}/change/").content.decode()
+    assert "Version" in page, "a field that no form has"
+
+
+def test_who_may_not_view_event_streams_gets_no_link(clerk: Client) -> None:
+    row = LedgerEntry.objects.get()
+    pages = (LIST, "/admin/bank/ledgerentry/", f"/admin/bank/ledgerentry/{row.pk}/change/")
+    for address in pages:
+        answer = clerk.get(address)
+        assert answer.status_code == 200
+        assert "eventstream" not in answer.content.decode()
+    assert clerk.get(f"/admin/bank/ledgerentry/{row.pk}/history/").status_code == 200
+
+
+def test_nobody_changes_a_read_model(admin_client: Client) -> None:
+    assert admin_client.get(f"{LIST}add/").status_code == 403
+    assert admin_client.get(f"{LIST}b/delete/").status_code == 403
+    assert admin_client.post(f"{LIST}b/change/", {"owner": "Mallory"}).status_code == 403
+    assert AccountSummary.objects.get(pk="b").owner == "Bob"
+
+
+def test_an_aggregate_is_found_by_its_id(auditor: Client) -> None:
+    found = auditor.get("/admin/bank/ledgerentry/", {"q": ID}).context["cl"].result_list
+    assert [entry.account for entry in found] == [ID]
+    assert auditor.get(LIST, {"closed__exact": "0"}).status_code == 200
+
+
+def test_without_declarations_all_fields_are_listed_and_the_id_is_searched(
+    rf: RequestFactory, plain: AdminSite, admin_user: User
+) -> None:
+    request = rf.get("/")
+    request.user = admin_user
+    names = ["aggregate_root_id", "version", "owner", "balance", "available", "opened_at", "closed"]
+    assert ReadModelAdmin(AccountSummary, site).get_list_display(request) == [*names, "aggregate_link"]
+    assert ReadModelAdmin(AccountSummary, site).get_search_fields(request) == ["aggregate_root_id__exact"]
+    assert ReadModelAdmin(AccountSummary, plain).get_list_display(request) == names, "the site has no event streams"

@@ -1,0 +1,146 @@
+"""A script with neither settings nor a database, run as somebody's first steps are."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from enode_django.immediate import IN_MEMORY
+from tests.meta.tree import ROOT
+
+SCRIPT = """
+from decimal import Decimal
+
+from enode_django import *
+
+class OpenAccount(Command): owner: str
+class Withdraw(Command): amount: Decimal
+class Greet(Command): pass
+class AccountOpened(DomainEvent): owner: str
+class Withdrawn(DomainEvent): balance: Decimal
+class Greeted(DomainEvent): pass
+class InsufficientFunds(DomainException): balance: Decimal
+
+class Account(AggregateRoot):
+    balance: Decimal = Decimal(100)
+
+    @applies(AccountOpened, Greeted)
+    def _ignore(self, event): ...
+
+    @applies(Withdrawn)
+    def _withdrawn(self, event): self.balance = event.balance
+
+@command_handler(OpenAccount)
+def open_account(command, context):
+    account = Account(command.aggregate_root_id)
+    account.apply(AccountOpened(owner=command.owner))
+    context.add(account)
+
+@command_handler(Withdraw)
+def withdraw(command, context):
+    account = context.get(Account)
+    if command.amount > account.balance:
+        raise InsufficientFunds("the balance is too low", balance=account.balance)
+    account.apply(Withdrawn(balance=account.balance - command.amount))
+    context.set_result(account.balance)
+
+@command_handler(Greet)
+def greet(command, context):
+    context.get(Account).apply(Greeted())
+
+class Manners(ProcessManager):
+    @handles(AccountOpened)
+    def opened(self, event):
+        yield Greet(aggregate_root_id=event.aggregate_root_id)
+
+owners = {}
+
+@event_handler(AccountOpened, name="owners")
+def opened(event): owners[event.aggregate_root_id] = event.owner
+
+away = True
+
+@event_handler(Withdrawn, InsufficientFunds, name="mail")
+def mail(message):
+    if away:
+        raise ConnectionError("the mail server is away")
+    print("mail:", type(message).__name__)
+
+execute_command(OpenAccount(aggregate_root_id="ada", owner="Ada"))
+print(owners)
+result = execute_command(Withdraw(aggregate_root_id="ada", amount=Decimal(30)), wait_for=WaitFor.HANDLED)
+print(result.version, result.value, len(result.parked))
+away = False
+print(execute_command(Withdraw(aggregate_root_id="ada", amount=Decimal(5)), wait_for=WaitFor.HANDLED).parked)
+send_command(Withdraw(aggregate_root_id="ada", amount=Decimal(500)))
+print(Account.load("ada").balance)
+"""
+
+SCREEN = """
+from decimal import Decimal
+from enode_django import AggregateRoot, Command, DomainEvent, DomainException, applies, command_handler, execute_command
+
+class OpenAccount(Command): owner: str
+class Withdraw(Command): amount: Decimal
+class AccountOpened(DomainEvent): owner: str
+class Withdrawn(DomainEvent): balance: Decimal
+class InsufficientFunds(DomainException): balance: Decimal
+
+class Account(AggregateRoot):
+    owner: str = ""
+    balance: Decimal = Decimal(100)
+
+    @command_handler(creates=True)
+    def open(self, command: OpenAccount) -> None:
+        self.apply(AccountOpened(owner=command.owner))
+
+    @command_handler
+    def withdraw(self, command: Withdraw) -> Decimal:
+        if command.amount > self.balance:
+            raise InsufficientFunds("the balance is too low", balance=self.balance)
+        self.apply(Withdrawn(balance=self.balance - command.amount))
+        return self.balance
+
+    @applies
+    def _opened(self, event: AccountOpened) -> None:
+        self.owner = event.owner
+
+    @applies
+    def _withdrawn(self, event: Withdrawn) -> None:
+        self.balance = event.balance
+
+execute_command(OpenAccount("ada", owner="Ada"))
+assert execute_command(Withdraw("ada", amount=Decimal(30))).value == 70
+"""
+
+
+def run(directory: Path, script: str) -> subprocess.CompletedProcess[str]:
+    file = directory / "bank.py"
+    file.write_text(script)
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("DJANGO", "DATABASE"))}
+    environment["PYTHONPATH"] = str(ROOT)
+    command = [sys.executable, file.name]
+    return subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def test_all_of_it_runs_in_memory_and_that_is_said_once(tmp_path: Path) -> None:
+    done = run(tmp_path, SCRIPT)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "{'ada': 'Ada'}",
+        "3 70 1",
+        "mail: Withdrawn",
+        "mail: Withdrawn",
+        "()",
+        "mail: InsufficientFunds",
+        "65",
+    ]
+    assert done.stderr.count(IN_MEMORY) == 1
+    assert "ConnectionError: the mail server is away" in done.stderr
+
+
+def test_the_first_screen_runs_as_it_stands(tmp_path: Path) -> None:
+    done = run(tmp_path, SCREEN)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", f"{IN_MEMORY}\n")
