@@ -166,10 +166,16 @@ class CommandContext:
         """Called for each error of an applier; the first one counts."""
         self._error = self._error or error
 
+    def note_failure(self, error: BaseException) -> None:
+        """Called for the error of a handler that may be swallowed by what is around it: half of what a handler does is
+        not stored."""
+        if self._changed or self.sent:
+            self.note_error(error)
+
     def changed_aggregate(self) -> AggregateRoot | None:
         """The command's aggregate if it has uncommitted events.
 
-        Raises the first error of an applier, which the handler has swallowed: replaying the event would raise it again.
+        Raises the first error that was noted and swallowed: replaying the event of an applier would raise it again.
         Raises `ForeignAggregateChanged` or `AggregateNotAdded` if another aggregate has events, and `DefinitionError`
         if commands are to be sent with events that there are not.
         """
@@ -181,7 +187,7 @@ class CommandContext:
                 raise self._lost(aggregate)
         if self._changed:
             return own
-        if self._sent is not None:
+        if self.sent:
             raise DefinitionError(
                 f"the handler of {type(self.command).__qualname__} sends commands with context.send() but applies no "
                 "event that they could be stored with; apply one, or send them with send_command()"
