@@ -14,7 +14,7 @@ from enode_django.commanding.bus import acurrent_metadata
 from enode_django.commanding.results import CommandResult, WaitFor, stored_result
 from enode_django.commanding.waiting import Followers
 from enode_django.conf import conf
-from enode_django.domain.messages import Command
+from enode_django.domain.messages import Command, ResultT
 from enode_django.domain.metadata import ambient_metadata
 from enode_django.domain.origin import handled_command
 from enode_django.eventing.registry import subscribers
@@ -61,12 +61,12 @@ async def asend_command(command: Command, *, expected_version: int | None = None
 
 
 def execute_command(
-    command: Command,
+    command: Command[ResultT],
     *,
     wait_for: WaitFor = WaitFor.EXECUTED,
     timeout: float | None = None,
     expected_version: int | None = None,
-) -> CommandResult:
+) -> CommandResult[ResultT]:
     """Send a command and block until its outcome is durable, and handled as ``wait_for`` says. ``expected_version`` is
     that of `send_command`.
 
@@ -81,47 +81,49 @@ def execute_command(
 
 
 async def aexecute_command(
-    command: Command,
+    command: Command[ResultT],
     *,
     wait_for: WaitFor = WaitFor.EXECUTED,
     timeout: float | None = None,
     expected_version: int | None = None,
-) -> CommandResult:
+) -> CommandResult[ResultT]:
     """Execute a command as `execute_command` does, without a thread for the wait."""
     return (await _aexecute(command, wait_for, timeout, expected_version)).raise_for_status()
 
 
 def try_command(
-    command: Command,
+    command: Command[ResultT],
     *,
     wait_for: WaitFor = WaitFor.EXECUTED,
     timeout: float | None = None,
     expected_version: int | None = None,
-) -> CommandResult:
+) -> CommandResult[ResultT]:
     """Execute a command as `execute_command` does, but return the result also of one that was refused or failed."""
     return _execute(command, wait_for, timeout, expected_version)
 
 
 async def atry_command(
-    command: Command,
+    command: Command[ResultT],
     *,
     wait_for: WaitFor = WaitFor.EXECUTED,
     timeout: float | None = None,
     expected_version: int | None = None,
-) -> CommandResult:
+) -> CommandResult[ResultT]:
     """Execute a command as `try_command` does, without a thread for the wait."""
     return await _aexecute(command, wait_for, timeout, expected_version)
 
 
-def _execute(command: Command, wait_for: WaitFor, timeout: float | None, expected_version: int | None) -> CommandResult:
+def _execute(
+    command: Command[ResultT], wait_for: WaitFor, timeout: float | None, expected_version: int | None
+) -> CommandResult[ResultT]:
     seconds = _timeout(timeout)
     _check_surroundings(command, wait_for)
     return current_bus().execute(command, seconds, _followers(wait_for), check_version(expected_version))
 
 
 async def _aexecute(
-    command: Command, wait_for: WaitFor, timeout: float | None, expected_version: int | None
-) -> CommandResult:
+    command: Command[ResultT], wait_for: WaitFor, timeout: float | None, expected_version: int | None
+) -> CommandResult[ResultT]:
     seconds = _timeout(timeout)
     _check_surroundings(command, wait_for)
     return await current_bus().aexecute(command, seconds, _followers(wait_for), check_version(expected_version))

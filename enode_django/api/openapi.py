@@ -171,6 +171,7 @@ class Stream(serializers.Serializer[Any]):
     created_at = serializers.DateTimeField()
     events = serializers.ListField(child=serializers.DictField(), required=False)
     result = serializers.JSONField(required=False)
+    sent = serializers.ListField(child=serializers.DictField(), required=False)
     refusal = serializers.DictField(required=False)
     metadata = serializers.DictField(required=False)
     unreadable = serializers.CharField(required=False)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import traceback
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Self
 
+from enode_django.domain.messages import ResultT
 from enode_django.domain.refusals import DomainException, UnknownRefusal, refusal_with_result, restored_refusal
 from enode_django.eventstore.base import StreamRecord
 from enode_django.exceptions import LONGEST_ERROR_TEXT, CommandFailed, MalformedMessage, error_text
@@ -63,8 +64,11 @@ WaitFor.EXECUTED = WaitFor()
 WaitFor.HANDLED = WaitFor(True)
 
 
+_NO_VALUE: Any = None
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class CommandResult:
+class CommandResult(Generic[ResultT]):
     """``value`` is what the handler set; ``version`` the aggregate's after the command (None where it has none);
     ``event_types`` are the stored names of its events, each once.
 
@@ -79,7 +83,7 @@ class CommandResult:
     command_id: str
     aggregate_root_id: str
     version: int | None = None
-    value: Any = None
+    value: ResultT = _NO_VALUE
     error_type: str = ""
     error_message: str = ""
     error_fields: dict[str, Any] = dataclasses.field(default_factory=dict)

@@ -7,8 +7,9 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 
-from django.db import models
+from django.db import OperationalError, connection, models
 
 from enode_django import (
     AggregateRoot,
@@ -84,6 +85,7 @@ def _jar(context: CommandContext) -> Jar:
 
 @command_handler(Fill)
 def fill(command: Fill, context: CommandContext) -> None:
+    behaviour.lose_session(command.aggregate_root_id)
     jar = _jar(context)
     if jar.total + command.amount > LIMIT:
         raise Full(f"{jar.id} is full")
@@ -120,6 +122,14 @@ class Behaviour:
     entered: threading.Event = dataclasses.field(default_factory=threading.Event)
     may_go_on: threading.Event | None = None
     """The event handler waits for it."""
+    cut: tuple[str, int] = ("", 0)
+    """The jar whose next handlers lose the session with the database, and how many of them."""
+
+    def lose_session(self, id: str) -> None:
+        if id == self.cut[0] and self.cut[1]:
+            self.cut = (id, self.cut[1] - 1)
+            with suppress(OperationalError), connection.cursor() as cursor:
+                cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
 
     def meet(self, name: str, id: str) -> None:
         if (name, id) == self.killing:

@@ -27,7 +27,7 @@ from enode_django.commanding.entries import Envelope
 from enode_django.eventing import checkpoints, parking
 from enode_django.eventing.registry import subscribers
 from enode_django.eventstore.base import StreamRecord
-from enode_django.exceptions import CommandTimeout
+from enode_django.exceptions import CommandTimeout, StoreUnavailable
 from enode_django.models import EventStream
 from enode_django.serialization.codec import decode_metadata
 from tests.acceptance.waiting import wait_until
@@ -119,6 +119,20 @@ def test_what_a_handler_sends_by_its_context_is_stored_with_its_events_or_not_at
     new_process(JarRows)
     send_command(Pour(aggregate_root_id="a", into="b", fails=True))
     assert totals() == {}
+
+
+@pytest.mark.parametrize("times", [1, 10_000])
+def test_what_is_sent_by_a_context_is_stored_in_one_transaction(
+    new_process: NewProcess, behaviour: Behaviour, times: int
+) -> None:
+    new_process()
+    behaviour.cut = ("b", times)
+    if times > 1:
+        with pytest.raises(StoreUnavailable):
+            send_command(Pour(aggregate_root_id="a", into="b"))
+    else:
+        send_command(Pour(aggregate_root_id="a", into="b"))
+    assert (versions("a"), versions("b")) == (([], []) if times > 1 else ([1], [1]))
 
 
 def test_a_process_managers_command_is_handled_and_its_own_events_come_after(
