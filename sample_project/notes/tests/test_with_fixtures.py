@@ -28,7 +28,7 @@ Execute = Callable[[Command], CommandResult]
 
 def test_a_title_is_changed(scenario: Callable[..., Any]) -> None:
     note = scenario(Note, "n", NoteCreated(title="Milk"))
-    note.when(ChangeTitle(aggregate_root_id="n", title="Bread")).then(TitleChanged(title="Bread"))
+    note.when(ChangeTitle("n", title="Bread")).then(TitleChanged(title="Bread"))
 
 
 def test_a_deleted_note_has_no_row(scenario: Callable[..., Any]) -> None:
@@ -39,24 +39,24 @@ def test_a_deleted_note_has_no_row(scenario: Callable[..., Any]) -> None:
 def test_titles_change_in_the_order_of_the_commands(
     event_store: MemoryEventStore, enode: InlineCommandBus, execute: Execute
 ) -> None:
-    execute(CreateNote(aggregate_root_id="n", title="Milk"))
-    assert execute(ChangeTitle(aggregate_root_id="n", title="Bread")).version == 2
+    execute(CreateNote("n", title="Milk"))
+    assert execute(ChangeTitle("n", title="Bread")).version == 2
     assert enode.events == [NoteCreated(title="Milk"), TitleChanged(title="Bread")]
     assert event_store.heads(["n"]) == {"n": 2}
 
 
 def test_a_note_that_was_never_created_cannot_be_deleted(event_store: MemoryEventStore, execute: Execute) -> None:
     with pytest.raises(CommandFailed, match="AggregateNotFound"):
-        execute(DeleteNote(aggregate_root_id="n"))
+        execute(DeleteNote("n"))
 
 
 @pytest.mark.enode(followed_by=[Notes])
 def test_the_list_follows(execute: Execute) -> None:
-    execute(CreateNote(aggregate_root_id="n", title="Milk"))
+    execute(CreateNote("n", title="Milk"))
     assert models.Note.objects.get().title == "Milk"
 
 
 def test_the_list_follows_with_everything_else_of_the_project(enode: InlineCommandBus, execute: Execute) -> None:
-    execute(CreateNote(aggregate_root_id="n", title="Eggs"))
+    execute(CreateNote("n", title="Eggs"))
     assert [note.title for note in models.Note.objects.all()] == ["Eggs"]
     assert [result.version for result in enode.results] == [1]
