@@ -88,7 +88,7 @@ class MemoryFollowing:
 
     def progress(self, record: StreamRecord, keys: Sequence[str]) -> tuple[list[str], list[str]]:
         id = record.aggregate_root_id
-        return [one.name for one in _subscribers() if key_of(one) in keys and (one.name, id) in self._failed], []
+        return [one.name for one in self._followers if key_of(one) in keys and (one.name, id) in self._failed], []
 
     def _follow(self, follower: MemoryFollower, record: StreamRecord) -> None:
         name, id = follower.subscriber.name, record.aggregate_root_id
