@@ -116,3 +116,7 @@ if not TYPE_CHECKING:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         value = globals()[name] = getattr(import_module(_MODULES[name]), name)
         return value
+
+    def __dir__() -> list[str]:
+        """Return the public names, whether they have been imported yet or not."""
+        return [*__all__, "__version__"]

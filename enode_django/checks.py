@@ -26,7 +26,7 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Ch
 
 
 def check_definitions(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
-    return [*_handlers(), *_names(), *_fields(), *_appliers()]
+    return [*_handlers(), *_names(), *_fields(), *_appliers(), *_shared_ids()]
 
 
 def _settings() -> Iterator[CheckMessage]:
@@ -231,6 +231,24 @@ def _appliers() -> Iterator[CheckMessage]:
                 obj=event,
                 id="enode_django.W028",
             )
+
+
+def _shared_ids() -> Iterator[CheckMessage]:
+    """Warn once about all classes of aggregates that can have the same ids."""
+    prefixes = {name: cls.id_prefix for cls, name in _named(AggregateRoot).items() if applied_events(cls)}
+    shared = sorted(
+        name
+        for name, prefix in prefixes.items()
+        if any(prefix.startswith(p) or p.startswith(prefix) for n, p in prefixes.items() if n != name)
+    )
+    if shared:
+        yield Warning(
+            f"Aggregates of {', '.join(shared)} can have the same ids, and an id is one aggregate's only: where there "
+            "is one of a class, another class's cannot be made.",
+            hint='Give each an id_prefix, such as id_prefix = "account-". Where ids are UUIDs, or are kept apart '
+            "otherwise, silence it: SILENCED_SYSTEM_CHECKS = ['enode_django.W171'].",
+            id="enode_django.W171",
+        )
 
 
 def _named(kind: type[Kind]) -> dict[type[Kind], str]:

@@ -18,6 +18,7 @@ from django.utils.translation import gettext_lazy as _
 from enode_django.client import execute_command
 from enode_django.commanding.results import CommandResult, WaitFor
 from enode_django.domain.messages import Command
+from enode_django.domain.prefixes import target_of
 from enode_django.domain.refusals import DomainException
 from enode_django.exceptions import CommandFailed, DefinitionError, InvalidField, InvalidId
 from enode_django.failures import Failure, place_of, text_of
@@ -134,9 +135,9 @@ class CommandForm(forms.Form, metaclass=CommandFormMetaclass):
             return
         id = str(uuid5(self.cleaned_data[TOKEN], self._content()))
         given = self._aggregate_root_id
-        aggregate_root_id = self.cleaned_data.get(AGGREGATE, id) if given is None else given
+        target = target_of(self._class, self.cleaned_data.get(AGGREGATE, id) if given is None else given)
         try:
-            self._command = self._class(aggregate_root_id=aggregate_root_id, id=id, **self._entered(), **self._values)
+            self._command = self._class(aggregate_root_id=target, id=id, **self._entered(), **self._values)
         except (InvalidField, ValueError) as error:  # the class's own __post_init__, too
             place = AGGREGATE if isinstance(error, InvalidId) and AGGREGATE in self.fields else None
             self.add_error(place, ValidationError(str(error), code="invalid"))

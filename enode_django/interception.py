@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
-from inspect import isgenerator
+from inspect import iscoroutinefunction, isgenerator
 from typing import Any
 
 from django.core.exceptions import MiddlewareNotUsed
@@ -43,6 +43,10 @@ def _wrapped(key: str, handle: Handle) -> Handle:
             continue
         if not callable(made):
             raise ConfigurationError(f"ENODE[{key!r}] names {factory!r}, which returns {made!r}; return a function")
+        if iscoroutinefunction(made) or iscoroutinefunction(type(made).__call__):
+            raise ConfigurationError(
+                f"ENODE[{key!r}] names {factory!r}, which returns an async function; return a plain one"
+            )
         handle = made
     return handle
 
@@ -64,7 +68,15 @@ class InterceptedHandlers:
         self._handle = _wrapped(COMMANDS, self._call)
 
     def _call(self, command: Command, context: Any) -> Any:
-        return self._table.find(type(command))(command, context)
+        """Call the handler. What middleware does not pass on, its result and its error, the context knows."""
+        try:
+            value = self._table.find(type(command))(command, context)
+        except BaseException as error:
+            context.note_failure(error)
+            raise
+        if value is not None:
+            context.set_result(value)
+        return value
 
     def find(self, command: type[Command]) -> Handler:
         """Raises as `HandlerTable.find`: middleware is not called for a command without a handler."""
@@ -81,16 +93,27 @@ class InterceptedHandlers:
 class SubscriberContext:
     """One call of a subscriber's handler, as middleware sees it: ``subscriber`` is whose handler is called."""
 
-    __slots__ = ("_handler", "subscriber")
+    __slots__ = ("_handler", "_made", "subscriber")
 
     def __init__(self, subscriber: Any, handler: Callable[[Any], Any]) -> None:
         self.subscriber = subscriber
         self._handler = handler
+        self._made: Any = None
 
     def call(self, event: Any) -> Any:
         """Call the handler. The generator of a process manager is worked off inside the middleware."""
         made = self._handler(event)
-        return list(made) if isgenerator(made) else made
+        self._made = list(made) if isgenerator(made) else made
+        return self._made
+
+    def check(self, returned: Any) -> Any:
+        """Return what middleware returned. Raises `ConfigurationError` if it is nothing, in the place of commands."""
+        if returned is None and self._made and self.subscriber._enode_may_yield:
+            raise ConfigurationError(
+                f"ENODE[{SUBSCRIBERS!r}] returns nothing for the commands of {self.subscriber.name}; "
+                "let each middleware return what the next one returns, or a list without commands"
+            )
+        return returned
 
 
 AnyHandler = Callable[..., Any]
@@ -104,7 +127,8 @@ def intercepted(subscriber: Any, handlers: Sequence[AnyHandler]) -> Sequence[Any
 
 def _through(handle: Handle, subscriber: Any, handler: AnyHandler, *arguments: Any) -> Any:
     *row, event = arguments
-    return handle(event, SubscriberContext(subscriber, partial(handler, *row)))
+    context = SubscriberContext(subscriber, partial(handler, *row))
+    return context.check(handle(event, context))
 
 
 @lru_cache(maxsize=1)

@@ -35,6 +35,7 @@ from enode_django.domain.defaults import MISSING
 from enode_django.domain.fields import Schema, field_type
 from enode_django.domain.hashes import collide
 from enode_django.domain.messages import Command
+from enode_django.domain.prefixes import target_of
 from enode_django.domain.scalars import is_enum, is_literal
 from enode_django.exceptions import InvalidField, InvalidFields, InvalidId, Path
 from enode_django.json_scalars import (
@@ -242,8 +243,9 @@ def command_from_json(
     if errors:
         raise InvalidFields(errors)
     given = {} if id is None else {"id": id}
+    target = target_of(cls, aggregate_root_id)
     try:
-        return cls(aggregate_root_id=aggregate_root_id, **given, **values)
+        return cls(aggregate_root_id=target, **given, **values)
     except InvalidId as error:
         raise InvalidFields({("aggregate_root_id",): str(error)}) from error
     except (InvalidField, ValueError) as error:  # the class's own __post_init__

@@ -21,7 +21,7 @@ pytest.register_assert_rewrite("enode_django.testing")  # so that a contract sui
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "enode(followed_by): the subscribers that follow the fixture enode's commands")
+    config.addinivalue_line("markers", "enode(followed_by): the subscribers that follow the commands of enode_bus")
 
 
 _DATABASE = frozenset({"db", "transactional_db", "live_server"})
@@ -39,7 +39,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _needs_database(item: pytest.Item) -> bool:
     names = _fixtures(item)
-    return "enode" in names and ("event_store" not in names or bool(_followed_by(item)))
+    return "enode_bus" in names and ("enode_event_store" not in names or bool(_followed_by(item)))
 
 
 def _has_database(item: pytest.Item) -> bool:
@@ -56,43 +56,43 @@ def _followed_by(item: pytest.Item) -> Any:
 
 
 @pytest.fixture
-def event_store() -> MemoryEventStore:
-    """Return a store in memory. A test that asks for it needs no database: the fixture ``enode`` then stores here."""
+def enode_event_store() -> MemoryEventStore:
+    """Return a store in memory. A test that asks for it needs no database: ``enode_bus`` then stores here."""
     from enode_django.eventstore.memory import MemoryEventStore
 
     return MemoryEventStore()
 
 
 @pytest.fixture
-def enode(request: pytest.FixtureRequest) -> Iterator[InlineCommandBus]:
+def enode_bus(request: pytest.FixtureRequest) -> Iterator[InlineCommandBus]:
     """`enode_django.testing.inline` around the test: commands are executed at once, and subscribers follow them.
 
-    In the test's database, as pytest-django makes it; or in ``event_store`` if the test asks for that.
+    In the test's database, as pytest-django makes it; or in ``enode_event_store`` if the test asks for that.
     ``@pytest.mark.enode(followed_by=[…])`` names the subscribers, which need a database in any case.
     """
     from enode_django.testing import inline
 
-    in_memory = "event_store" in request.fixturenames
+    in_memory = "enode_event_store" in request.fixturenames
     followed_by = _followed_by(request.node)
     if (followed_by or not in_memory) and not _has_database(request.node):
         pytest.fail(
-            "the fixture enode needs a test database: install pytest-django, and name the fixture as a parameter"
+            "the fixture enode_bus needs a test database: install pytest-django, and name the fixture as a parameter"
         )
-    store = request.getfixturevalue("event_store") if in_memory else None
+    store = request.getfixturevalue("enode_event_store") if in_memory else None
     with inline(store, followed_by=followed_by) as bus:
         yield bus
 
 
 @pytest.fixture
-def execute(enode: InlineCommandBus) -> Callable[[Command], CommandResult]:
-    """`execute_command`, through the fixture ``enode``."""
+def enode_execute(enode_bus: InlineCommandBus) -> Callable[[Command], CommandResult]:
+    """`execute_command`, through the fixture ``enode_bus``."""
     from enode_django.client import execute_command
 
     return execute_command
 
 
 @pytest.fixture
-def scenario() -> Callable[..., object]:
+def enode_given() -> Callable[..., object]:
     """`enode_django.testing.given`."""
     from enode_django.testing import given
 

@@ -215,7 +215,7 @@ def make_producer(transport: Transport) -> Producer:
     if _is_test() and not conf().SEND_IN_TESTS:
         raise SendInsideTest(
             "a test would send to the queue of the settings, whose workers store in their database and not in the "
-            "test's; put the sending inside enode_django.testing.inline(), take the pytest fixture enode, or set "
+            "test's; put the sending inside enode_django.testing.inline(), take the pytest fixture enode_bus, or set "
             "ENODE['SEND_IN_TESTS'] = True for tests that mean the real queue"
         )
     return Producer(transport, queues=conf().QUEUE.QUEUES_PER_TOPIC, selector=select_queue)

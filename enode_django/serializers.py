@@ -19,6 +19,7 @@ from enode_django.commanding.results import CommandResult, WaitFor
 from enode_django.domain.bounds import Bound
 from enode_django.domain.declarations import schema_of
 from enode_django.domain.messages import Command
+from enode_django.domain.prefixes import target_of
 from enode_django.domain.refusals import DomainException
 from enode_django.domain.scalars import is_enum, is_literal
 from enode_django.exceptions import CommandFailed, CommandTimeout, InvalidField, InvalidId, TransportUnavailable
@@ -261,8 +262,9 @@ class CommandSerializer(serializers.Serializer[CommandResult]):
         sent = {name: value for name, value in self.validated_data.items() if name in declared}
         if "id" in sent:
             sent["id"] = id_of_key(self._user(), str(sent["id"]))
+        given = {AGGREGATE: new_id(), **sent, **values}
         try:
-            return cls(**{AGGREGATE: new_id(), **sent, **values})
+            return cls(**{**given, AGGREGATE: target_of(cls, given[AGGREGATE])})
         except (InvalidField, InvalidId, ValueError) as error:  # the class's own __post_init__, too
             raise serializers.ValidationError(str(error)) from error
 

@@ -209,10 +209,17 @@ class Hits(NamedTuple):
 
 def search(store: EventStore, id: str) -> Sequence[Hits]:
     """By the whole id of an aggregate, in its shard, or of a command, in all. Of an aggregate the newest page of
-    versions, and of refusals. Blanks around an id may be a part of it, but most were copied along. Raises what the
-    database raises if no shard can be asked."""
-    hits = _hits(store, id)
-    return hits if any(hit.rows for hit in hits) or id == id.strip() else _hits(store, id.strip())
+    versions, and of refusals. Blanks around an id may be a part of it, but most were copied along; then the prefixes of
+    ids are tried. Raises what the database raises if no shard can be asked."""
+    for meant in dict.fromkeys((id, id.strip(), *(f"{prefix}{id.strip()}" for prefix in _prefixes()))):
+        hits = _hits(store, meant)
+        if any(hit.rows for hit in hits):
+            break
+    return hits
+
+
+def _prefixes() -> Sequence[str]:
+    return sorted({types.class_of(AggregateRoot, name).id_prefix for name in types.names_of(AggregateRoot)} - {""})
 
 
 def _hits(store: EventStore, id: str) -> Sequence[Hits]:

@@ -12,6 +12,7 @@ from enode_django.api.problems import Problem, invalid_parameter
 from enode_django.api.streams import Places, read_cursor, read_feed, stream_body, write_cursor
 from enode_django.commanding.loading import AggregateLoader
 from enode_django.domain.aggregate import AggregateRoot
+from enode_django.domain.prefixes import with_prefix
 from enode_django.eventstore.base import EventStore
 from enode_django.exceptions import EnodeError, StoreError, UnknownMessageType, shown
 from enode_django.runtime import make_snapshots, make_store
@@ -33,7 +34,7 @@ class AggregateView(ApiView):
     def get(self, request: Request, type: str, id: str) -> Response:
         store = make_store()
         wanted = read_number(request, "version", None, least=1)
-        head = _head(store, type, id)
+        id, head = _found(store, type, id)
         version = head if wanted is None else wanted
         if version > head:
             raise Problem(404, f"the aggregate has come to version {head}", kind="enode:unknown-version")
@@ -49,12 +50,21 @@ class AggregateView(ApiView):
         return Response(body, headers=etag(version))
 
 
-def _head(store: EventStore, type_name: str, id: str) -> int:
-    """The newest version; raises a `Problem` unless it is an aggregate of this type."""
-    first = next(iter(store.load(id, until=1)), None)
-    if first is None or not _is_of(first.aggregate_root_type, type_name):
-        raise unknown(type_name, id)
-    return store.heads([id])[id]
+def _found(store: EventStore, type_name: str, typed: str) -> tuple[str, int]:
+    """Return the id that is meant, with the prefix of its class, and the newest version. What was stored before the
+    class had a prefix is found by the id as it is. Raises a `Problem` unless it is an aggregate of this type."""
+    for id in dict.fromkeys((_completed(type_name, typed), typed)):
+        first = next(iter(store.load(id, until=1)), None)
+        if first is not None and _is_of(first.aggregate_root_type, type_name):
+            return id, store.heads([id])[id]
+    raise unknown(type_name, typed)
+
+
+def _completed(type_name: str, typed: str) -> str:
+    try:
+        return with_prefix(types.class_of(AggregateRoot, type_name), typed)
+    except UnknownMessageType:
+        return typed
 
 
 def _is_of(stored: str, asked: str) -> bool:
@@ -109,7 +119,7 @@ class AggregateEventsView(ApiView):
         after = read_number(request, "after", 0) or 0
         limit = read_limit(request)
         store = make_store()
-        head = _head(store, type, id)
+        id, head = _found(store, type, id)
         records = store.load_ranges({id: (after, HIGHEST)}, limit=limit).get(id, ())
         with_payload = may_view_payload(request)
         body = {

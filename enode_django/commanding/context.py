@@ -9,6 +9,7 @@ from enode_django.commanding.sending import SentCommands
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.messages import Command
 from enode_django.domain.metadata import Metadata
+from enode_django.domain.prefixes import check_prefixed
 from enode_django.exceptions import (
     AggregateAlreadyExists,
     AggregateError,
@@ -75,7 +76,8 @@ class CommandContext:
     def get(self, cls: type[Root], id: str | None = None) -> Root:
         """The command's aggregate, or a private read-only copy of another one from the store (this blocks).
 
-        Raises `AggregateNotFound`, or `AggregateTypeMismatch` if the id is that of another type.
+        Raises `AggregateNotFound`, `AggregateTypeMismatch` if the id is that of another type, or `InvalidId` if none of
+        this class can have it.
         """
         aggregate = self.find(cls, id)
         if aggregate is None:
@@ -92,7 +94,9 @@ class CommandContext:
             if id not in self._foreign:
                 self._foreign[id] = self._load(id if isinstance(id, str) else check_id(id, "aggregate root id"))
             aggregate = self._foreign[id]
-        if aggregate is not None and not isinstance(aggregate, cls):
+        if aggregate is None:
+            check_prefixed(cls, self._own_or(id))
+        elif not isinstance(aggregate, cls):
             raise AggregateTypeMismatch(
                 f"{self._own_or(id)!r} is the id of a {type(aggregate).__qualname__}, not of a {cls.__qualname__}"
             )
@@ -166,10 +170,16 @@ class CommandContext:
         """Called for each error of an applier; the first one counts."""
         self._error = self._error or error
 
+    def note_failure(self, error: BaseException) -> None:
+        """Called for the error of a handler that may be swallowed by what is around it: half of what a handler does is
+        not stored."""
+        if self._changed or self.sent:
+            self.note_error(error)
+
     def changed_aggregate(self) -> AggregateRoot | None:
         """The command's aggregate if it has uncommitted events.
 
-        Raises the first error of an applier, which the handler has swallowed: replaying the event would raise it again.
+        Raises the first error that was noted and swallowed: replaying the event of an applier would raise it again.
         Raises `ForeignAggregateChanged` or `AggregateNotAdded` if another aggregate has events, and `DefinitionError`
         if commands are to be sent with events that there are not.
         """
@@ -181,7 +191,7 @@ class CommandContext:
                 raise self._lost(aggregate)
         if self._changed:
             return own
-        if self._sent is not None:
+        if self.sent:
             raise DefinitionError(
                 f"the handler of {type(self.command).__qualname__} sends commands with context.send() but applies no "
                 "event that they could be stored with; apply one, or send them with send_command()"

@@ -13,6 +13,7 @@ from enode_django.domain.declarations import Declared, schema_of
 from enode_django.domain.messages import DomainEvent, EventStamp, is_stamped, seal, stamp_event
 from enode_django.domain.method_handlers import register_methods
 from enode_django.domain.origin import NO_ORIGIN, handled_command
+from enode_django.domain.prefixes import check_prefix, check_prefixed
 from enode_django.domain.reading import Readable
 from enode_django.domain.signatures import check_marked, check_method
 from enode_django.exceptions import (
@@ -82,11 +83,12 @@ class AggregateRoot(Readable, Declared):
     """Declared fields are the state. A constructor takes the id only; mutable defaults are copied for each instance.
 
     An aggregate is touched by one thread only, that of its command mailbox. ``snapshot_every`` says how often its state
-    is kept in a snapshot.
+    is kept in a snapshot. ``id_prefix``: what the ids of the class begin with; another id raises `InvalidId`.
     """
 
     snapshot_every: ClassVar[SnapshotPolicy] = 100
-    _enode_settings: ClassVar[frozenset[str]] = frozenset({"snapshot_every"})
+    id_prefix: ClassVar[str] = ""
+    _enode_settings: ClassVar[frozenset[str]] = frozenset({"id_prefix", "snapshot_every"})
     _enode_hooks: ClassVar[frozenset[str]] = frozenset({"snapshot_every", "snapshot", "restore"})
     _enode_appliers: ClassVar[dict[type[DomainEvent], str]] = {}
     _enode_initial: ClassVar[tuple[tuple[str, Any], ...] | None] = None
@@ -99,12 +101,15 @@ class AggregateRoot(Readable, Declared):
                 setattr(cls, name, value.default)
         cls._enode_appliers = _collect_appliers(cls)
         cls._enode_initial = None
+        check_prefix(cls)
         _check_constructor(cls)
         _check_snapshots(cls)
         register_methods(cls)
 
     def __init__(self, id: str) -> None:
         self._enode_id = check_id(id, "aggregate root id")
+        if self.id_prefix:
+            check_prefixed(type(self), id)
         self._enode_version = 0
         # Between commands it holds no list: that would be one more object for each aggregate in memory.
         self._enode_uncommitted: list[DomainEvent] | tuple[()] = ()

@@ -79,6 +79,7 @@ def _handler(cls: type, name: str, mark: MarkedMethod) -> Handler:
         return getattr(aggregate_of(context), name)(command, context)
 
     handler = handle_with_context if mark.takes_context else handle
+    handler._enode_aggregate = cls  # type: ignore[attr-defined]
     handler.__module__, handler.__qualname__ = cls.__module__, f"{cls.__qualname__}.{name}"
     return handler
 

@@ -29,6 +29,7 @@ from enode_django.domain.metadata import Metadata, current_metadata
 from enode_django.eventing.publisher import announce
 from enode_django.eventstore.base import EventStore, StreamRecord
 from enode_django.exceptions import CommandTimeout, EnodeError
+from enode_django.immediate.attempts import Attempts, cut
 from enode_django.immediate.patience import aliases_of, patience
 from enode_django.interception import handlers_in_use
 from enode_django.runtime import make_retries, make_snapshots
@@ -181,31 +182,31 @@ class ImmediateCommandBus:
     def _decide(self, turn: _Turn, envelope: Envelope) -> list[Finished]:
         """Return the outcome of a command, and of those that were sent by the contexts of handlers: all are durable, or
         as durable as the transaction that they are part of. Raises `StoreUnavailable`, and then none is."""
-        known = len(turn.commands)
-        try:
-            return self._persist(partial(self._handle_with_sent, turn, envelope))
-        except BaseException:
-            while len(turn.commands) > known:
-                turn.commands.pop()
-            raise
+        return self._persist(partial(self._handle_with_sent, turn, envelope))
 
     def _persist(self, call: Callable[[], list[Finished]], /) -> list[Finished]:
         return patience(self.store)(call)
 
     def _handle_with_sent(self, turn: _Turn, envelope: Envelope) -> list[Finished]:
         decided: list[Finished] = []
-        sent = deque([envelope])
-        with Together(self.store) as together:
-            while sent:
-                turn.is_handling = True
-                try:
-                    one = self._handle(sent.popleft(), together)
-                finally:
-                    turn.is_handling = False
-                decided.append(one)
-                if one.record is not None:
-                    sent.extend(_delivered(body) for _, body in self._sent_with(one.record))
+        sent, known = deque([envelope]), len(turn.commands)
+        try:
+            with Together(self.store) as together:
+                while sent:
+                    decided.append(one := self._handle_alone(turn, sent.popleft(), together))
+                    if one.record is not None:
+                        sent.extend(_delivered(body) for _, body in self._sent_with(one.record))
+        except BaseException:
+            cut(turn.commands, known)
+            raise
         return decided
+
+    def _handle_alone(self, turn: _Turn, envelope: Envelope, together: Together) -> Finished:
+        turn.is_handling = True
+        try:
+            return self._handle(envelope, together)
+        finally:
+            turn.is_handling = False
 
     def _sent_with(self, record: StreamRecord) -> Sequence[SentCommand]:
         """Return the commands that were sent by the context of a handler, to be handled with its own."""
@@ -215,7 +216,7 @@ class ImmediateCommandBus:
         current = conf()
         processor = CommandProcessor(
             AggregateLoader(self.store, make_snapshots(self.store)),
-            handlers_in_use(),
+            Attempts(handlers_in_use(), self._turn.commands, aliases_of(self.store)),
             persist=once,
             max_aggregates=1,
             max_recent=2,

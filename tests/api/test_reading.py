@@ -7,13 +7,31 @@ from decimal import Decimal
 import pytest
 from django.test import Client
 
-from enode_django import execute_command, metadata, try_command
+from enode_django import (
+    AggregateRoot,
+    Command,
+    DomainEvent,
+    applies,
+    command_handler,
+    execute_command,
+    metadata,
+    try_command,
+)
 from enode_django.models import EventStream
 from enode_django.testing.inline import InlineCommandBus
 from sample_project.bank.domain import Deposit, OpenAccount, Withdraw
 from tests.api.calls import Caller, problem, wrong_parts
 from tests.api.commands import Point, Ship
 from tests.api.conftest import MakeCaller
+
+
+class OpenWallet(Command):
+    type_name = "api.OpenWallet"
+
+
+class WalletOpened(DomainEvent):
+    type_name = "api.WalletOpened"
+
 
 pytestmark = pytest.mark.django_db
 
@@ -141,3 +159,33 @@ def test_a_command_is_shown_to_those_who_may_see_it(reader: Caller, sender: Call
 @pytest.mark.parametrize("cursor", ["x", "é", "' OR 1=1", "MDox", "LTE6MC4xLjE", "MDowLjEuMQ,"])
 def test_a_cursor_that_nobody_gave_is_refused(reader: Caller, path: str, name: str, cursor: str) -> None:
     assert set(wrong_parts(reader.get(path, {name: cursor}))) == {name}
+
+
+class Wallet(AggregateRoot):
+    type_name = "api.Wallet"
+    id_prefix = "wallet-"
+
+    @command_handler(creates=True)
+    def open(self, command: OpenWallet) -> None:
+        self.apply(WalletOpened())
+
+    @applies
+    def _opened(self, event: WalletOpened) -> None: ...
+
+
+def test_an_id_may_be_typed_with_its_prefix_or_without(reader: Caller) -> None:
+    execute_command(OpenWallet("wallet-ada"))
+    for typed in ("ada", "wallet-ada"):
+        body = reader.get(f"aggregates/api.Wallet/{typed}/").json()
+        assert (body["aggregate_root_id"], body["version"]) == ("wallet-ada", 1)
+        assert reader.get(f"aggregates/api.Wallet/{typed}/events/").json()["version"] == 1
+
+
+def test_what_was_stored_before_there_was_a_prefix_stays_readable(
+    reader: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(Wallet, "id_prefix", "")
+        execute_command(OpenWallet("old"))
+    assert reader.get("aggregates/api.Wallet/old/events/").json()["version"] == 1
+    assert problem(reader.get("aggregates/api.Wallet/old/"), 409)["type"] == "urn:problem-type:enode:no-state"

@@ -42,6 +42,7 @@ from tests.integration.notebook import (
     CreateNote,
     ExecuteInside,
     GiveResult,
+    NoThanks,
     OpenAsDrawer,
     RaiseInAggregate,
     RaiseInHandler,
@@ -219,8 +220,10 @@ def test_refusal_is_stored_and_repeated_whatever_has_changed_since(
 ) -> None:
     command = Refuse(aggregate_root_id=note)
     first = execute(command)
-    assert failed(first) == ("notebook.NoThanks", "not today")
-    assert first.error_fields == {"count": 0}
+    assert (first.status, first.error_fields) == (CommandStatus.REFUSED, {"count": 0})
+    with pytest.raises(NoThanks, match="not today") as caught:
+        execute_command(command, timeout=240)
+    assert (caught.value.count, caught.value.result) == (0, first)
     assert stored_versions(note) == [1, None]
     execute(Count(aggregate_root_id=note)).raise_for_status()
     if restart:

@@ -27,6 +27,16 @@ def test_public_names_are_a_contract() -> None:
         assert getattr(enode_django, name) is not None
 
 
+def test_tab_completion_shows_the_public_names_before_they_are_imported() -> None:
+    code = "import enode_django as e; print(*dir(e)); print(sorted(set(dir(e)) - set(vars(e))))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, timeout=240, check=True, text=True
+    )
+    shown, not_imported = done.stdout.splitlines()
+    assert set(shown.split()) == {*PUBLIC, "__version__"}
+    assert "'AggregateRoot'" in not_imported
+
+
 def test_everything_imported_by_the_package_is_exported() -> None:
     tree = ast.parse((ROOT / "enode_django" / "__init__.py").read_text())
     places = {

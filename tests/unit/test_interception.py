@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from enode_django import (
     execute_command,
     handles,
     metadata,
+    try_command,
 )
 from enode_django.backend_checks import check_backends
 from enode_django.checks import check_settings
@@ -25,7 +27,7 @@ from enode_django.commanding.results import CommandResult
 from enode_django.domain.handlers import command_handlers
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import ConfigurationError
-from enode_django.interception import handlers_in_use, intercepted
+from enode_django.interception import handlers_in_use, intercepted, subscriber_middleware
 from enode_django.middleware import SubscriberContext
 from enode_django.testing import given, inline
 from sample_project.bank.domain import AccountClosed, AccountOpened, CloseAccount, OpenAccount
@@ -245,3 +247,98 @@ def test_middleware_that_makes_nothing_is_refused() -> None:
         pytest.raises(ConfigurationError, match="which returns None; return a function"),
     ):
         ship()
+
+
+class Halve(Command):
+    """Its handler applies an event, and raises for some ids."""
+
+    type_name = "unit.Halve"
+
+
+@command_handler
+def halve(command: Halve, context: CommandContext) -> int:
+    crate = context.find(Crate) or Crate(command.aggregate_root_id)
+    context.add(crate)
+    crate.apply(Shipped())
+    if command.id == "refused":
+        raise NothingToShip("there is nothing")
+    if command.id == "failed":
+        raise LookupError("there is no such thing")
+    return 7
+
+
+def swallows(handle: Handle) -> Handle:
+    def call(message: Any, context: Any) -> Any:
+        with suppress(Exception):
+            return handle(message, context)
+
+    return call
+
+
+def forgets(handle: Handle) -> Handle:
+    def call(message: Any, context: Any) -> None:
+        handle(message, context)
+
+    return call
+
+
+def hides(handle: Handle) -> Handle:
+    def call(message: Any, context: Any) -> Any:
+        handle(message, context)
+        context.set_result(None)
+
+    return call
+
+
+def asynchronous(handle: Handle) -> Handle:
+    async def call(message: Any, context: Any) -> Any:
+        return handle(message, context)
+
+    return call
+
+
+class Asynchronous:
+    def __init__(self, handle: Handle) -> None:
+        self.handle = handle
+
+    async def __call__(self, message: Any, context: Any) -> Any:
+        return self.handle(message, context)
+
+
+@pytest.mark.parametrize(("id", "error"), [("refused", "unit.NothingToShip"), ("failed", "LookupError")])
+def test_half_of_what_a_handler_does_is_not_stored_though_middleware_swallows_its_error(id: str, error: str) -> None:
+    store = MemoryEventStore()
+    with use(COMMAND_MIDDLEWARE=["swallows"]), inline(store):
+        assert try_command(Halve("a", id=id)).error_type == error
+        assert [record.version for record in store.load("a")] == []
+        assert try_command(Halve("a")).value == 7
+
+
+@pytest.mark.parametrize(("name", "value"), [("forgets", 7), ("hides", None)])
+def test_the_result_is_the_handlers_unless_middleware_sets_another(name: str, value: object) -> None:
+    with use(COMMAND_MIDDLEWARE=[name]), inline(MemoryEventStore()):
+        assert try_command(Halve("a")).value == value
+
+
+def test_middleware_that_keeps_the_commands_of_a_process_manager_for_itself_is_refused() -> None:
+    with use(SUBSCRIBER_MIDDLEWARE=["forgets"]):
+        (call,) = intercepted(Halving(), [Halving().shipped])
+        with pytest.raises(ConfigurationError, match=r"returns nothing for the commands of unit\.halving"):
+            call(Shipped())
+
+
+class Halving(ProcessManager):
+    name = "unit.halving"
+    abstract = True
+
+    @handles
+    def shipped(self, event: Shipped) -> Iterator[Command]:
+        yield Halve("b")
+
+
+@pytest.mark.parametrize("key", ["COMMAND_MIDDLEWARE", "SUBSCRIBER_MIDDLEWARE"])
+@pytest.mark.parametrize("name", ["asynchronous", "Asynchronous"])
+def test_asynchronous_middleware_is_refused(key: str, name: str) -> None:
+    made = {"COMMAND_MIDDLEWARE": handlers_in_use, "SUBSCRIBER_MIDDLEWARE": subscriber_middleware}[key]
+    with use(**{key: [name]}), pytest.raises(ConfigurationError, match="which returns an async function"):
+        made()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import subprocess
 import sys
 from pathlib import Path
 
+from enode_django import pytest_plugin
 from tests.meta.tree import ROOT
 
 FOREIGN = """
@@ -41,15 +44,15 @@ def opening(command, context):
     account.apply(Opened())
     context.add(account)
 
-def test_without_a_database(event_store, execute):
-    assert execute(Open(aggregate_root_id="a")).version == 1
-    assert event_store.heads(["a"]) == {"a": 1}
+def test_without_a_database(enode_event_store, enode_execute):
+    assert enode_execute(Open(aggregate_root_id="a")).version == 1
+    assert enode_event_store.heads(["a"]) == {"a": 1}
 """
 LATE = (
     IN_MEMORY
     + """
 def test_with_a_database_that_is_not_a_tests_own(request):
-    request.getfixturevalue("execute")
+    request.getfixturevalue("enode_execute")
 """
 )
 CONTRACT = """
@@ -79,6 +82,16 @@ def run(directory: Path, text: str, *arguments: str) -> str:
     return done.stdout + done.stderr
 
 
+def test_every_fixture_has_a_name_of_the_package() -> None:
+    tree = ast.parse(inspect.getsource(pytest_plugin))
+    fixtures = [
+        node.name
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef) and any("fixture" in ast.unparse(one) for one in node.decorator_list)
+    ]
+    assert fixtures == ["enode_event_store", "enode_bus", "enode_execute", "enode_given"]
+
+
 def test_a_run_that_uses_none_of_it_imports_nothing_of_it(tmp_path: Path) -> None:
     assert "1 passed" in run(tmp_path, FOREIGN)
 
@@ -87,7 +100,7 @@ def test_in_memory_neither_a_database_nor_the_plugin_for_django_is_needed(tmp_pa
     """And nothing is ever executed in a database that is no test's."""
     shown = run(tmp_path, LATE)
     assert "1 failed, 1 passed" in shown
-    assert "the fixture enode needs a test database" in shown
+    assert "the fixture enode_bus needs a test database" in shown
 
 
 def test_a_suite_says_what_a_driver_did_wrong(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def stored() -> int:
 @pytest.mark.parametrize("way", WAYS)
 def test_a_test_that_would_send_for_real_is_told_what_to_do_instead(way: str) -> None:
     with pytest.raises(
-        SendInsideTest, match=r"inline\(\), take the pytest fixture enode, or set ENODE\['SEND_IN_TESTS'"
+        SendInsideTest, match=r"inline\(\), take the pytest fixture enode_bus, or set ENODE\['SEND_IN_TESTS'"
     ):
         WAYS[way](command())
     assert stored() == 0

@@ -309,4 +309,5 @@ def test_names_given_twice_or_not_at_all_and_fields_that_cannot_be_stored_are_re
 
 def test_the_sample_passes_every_check() -> None:
     ours = [message for message in run_checks() if str(message.id).startswith("enode_django.")]
-    assert [message for message in ours if "tests." not in message.msg] == []
+    tests = ("tests.", "Aggregates of ")  # those of tests share ids with those of the sample
+    assert [message for message in ours if not any(one in message.msg for one in tests)] == []

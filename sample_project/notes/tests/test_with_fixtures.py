@@ -26,37 +26,41 @@ from sample_project.notes.projections import Notes
 Execute = Callable[[Command], CommandResult]
 
 
-def test_a_title_is_changed(scenario: Callable[..., Any]) -> None:
-    note = scenario(Note, "n", NoteCreated(title="Milk"))
+def test_a_title_is_changed(enode_given: Callable[..., Any]) -> None:
+    note = enode_given(Note, "n", NoteCreated(title="Milk"))
     note.when(ChangeTitle(aggregate_root_id="n", title="Bread")).then(TitleChanged(title="Bread"))
 
 
-def test_a_deleted_note_has_no_row(scenario: Callable[..., Any]) -> None:
-    row = scenario(Notes, "n", NoteCreated(title="Milk"), TitleChanged(title="Bread")).then(title="Bread", version=2)
+def test_a_deleted_note_has_no_row(enode_given: Callable[..., Any]) -> None:
+    row = enode_given(Notes, "n", NoteCreated(title="Milk"), TitleChanged(title="Bread")).then(title="Bread", version=2)
     row.when(NoteDeleted()).then_no_row()
 
 
 def test_titles_change_in_the_order_of_the_commands(
-    event_store: MemoryEventStore, enode: InlineCommandBus, execute: Execute
+    enode_event_store: MemoryEventStore, enode_bus: InlineCommandBus, enode_execute: Execute
 ) -> None:
-    execute(CreateNote(aggregate_root_id="n", title="Milk"))
-    assert execute(ChangeTitle(aggregate_root_id="n", title="Bread")).version == 2
-    assert enode.events == [NoteCreated(title="Milk"), TitleChanged(title="Bread")]
-    assert event_store.heads(["n"]) == {"n": 2}
+    enode_execute(CreateNote(aggregate_root_id="n", title="Milk"))
+    assert enode_execute(ChangeTitle(aggregate_root_id="n", title="Bread")).version == 2
+    assert enode_bus.events == [NoteCreated(title="Milk"), TitleChanged(title="Bread")]
+    assert enode_event_store.heads(["n"]) == {"n": 2}
 
 
-def test_a_note_that_was_never_created_cannot_be_deleted(event_store: MemoryEventStore, execute: Execute) -> None:
+def test_a_note_that_was_never_created_cannot_be_deleted(
+    enode_event_store: MemoryEventStore, enode_execute: Execute
+) -> None:
     with pytest.raises(CommandFailed, match="AggregateNotFound"):
-        execute(DeleteNote(aggregate_root_id="n"))
+        enode_execute(DeleteNote(aggregate_root_id="n"))
 
 
 @pytest.mark.enode(followed_by=[Notes])
-def test_the_list_follows(execute: Execute) -> None:
-    execute(CreateNote(aggregate_root_id="n", title="Milk"))
+def test_the_list_follows(enode_execute: Execute) -> None:
+    enode_execute(CreateNote(aggregate_root_id="n", title="Milk"))
     assert models.Note.objects.get().title == "Milk"
 
 
-def test_the_list_follows_with_everything_else_of_the_project(enode: InlineCommandBus, execute: Execute) -> None:
-    execute(CreateNote(aggregate_root_id="n", title="Eggs"))
+def test_the_list_follows_with_everything_else_of_the_project(
+    enode_bus: InlineCommandBus, enode_execute: Execute
+) -> None:
+    enode_execute(CreateNote(aggregate_root_id="n", title="Eggs"))
     assert [note.title for note in models.Note.objects.all()] == ["Eggs"]
-    assert [result.version for result in enode.results] == [1]
+    assert [result.version for result in enode_bus.results] == [1]

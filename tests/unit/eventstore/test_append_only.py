@@ -35,7 +35,7 @@ WRITES: dict[str, Callable[[Any, Any], object]] = {
     "save": lambda kept, row: row.save(),
     "update or create": lambda kept, row: kept.update_or_create({"version": 3}, pk=row.pk),
     "create": lambda kept, row: kept.create(),
-    "get or create": lambda kept, row: kept.get_or_create(pk=7),
+    "get or create": lambda kept, row: kept.get_or_create(pk=-1),
     "bulk create": lambda kept, row: kept.bulk_create([row]),
     "save of a new one": lambda kept, row: type(row)().save(),
 }

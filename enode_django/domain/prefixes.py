@@ -1,0 +1,56 @@
+"""Prefixes of ids. Ids are unique over all types of aggregates: a prefix for each class keeps them apart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from enode_django.domain.handlers import command_handlers
+from enode_django.domain.messages import Command
+from enode_django.exceptions import DefinitionError, DuplicateHandler, HandlerNotFound, InvalidId, shown
+from enode_django.ids import check_id
+
+
+def check_prefix(cls: Any) -> None:
+    """Raise `DefinitionError` unless the class's ``id_prefix`` is a text that an id can begin with."""
+    prefix = cls.id_prefix
+    try:
+        if prefix != "":
+            check_id(f"{prefix}x" if isinstance(prefix, str) else prefix)
+    except InvalidId as error:
+        raise DefinitionError(
+            f'{cls.__qualname__} has id_prefix = {shown(prefix)}; give a text such as "account-", or "" for none'
+        ) from error
+
+
+def check_prefixed(cls: Any, id: object) -> str:
+    """Return a valid id of this class. Raises `InvalidId`, also for one that does not begin with the class's prefix."""
+    checked = check_id(id, "aggregate root id")
+    prefix = cls.id_prefix
+    if prefix and not (checked.startswith(prefix) and len(checked) > len(prefix)):
+        raise InvalidId(
+            f"{shown(checked)} cannot be the id of a {cls.__qualname__}: such ids begin with {prefix!r}; "
+            f"write {cls.__qualname__}.id_prefix + {shown(checked.removeprefix(prefix))}"
+        )
+    return checked
+
+
+def with_prefix(cls: Any, id: str) -> str:
+    """Return the id of this class that a person means: the prefix is put in front unless the id begins with it.
+
+    >>> from types import SimpleNamespace
+    >>> account = SimpleNamespace(id_prefix="account-")
+    >>> with_prefix(account, "ada"), with_prefix(account, "account-ada")
+    ('account-ada', 'account-ada')
+    """
+    return id if id.startswith(cls.id_prefix) else f"{cls.id_prefix}{id}"
+
+
+def target_of(command: type[Command], id: Any) -> Any:
+    """Return the id of the aggregate that a person means who sends such a command: `with_prefix` where a method of the
+    aggregate handles it. A function that handles it names no class: then the id is returned as it is."""
+    try:
+        handler = command_handlers.find(command)
+    except (DefinitionError, DuplicateHandler, HandlerNotFound):
+        return id
+    owner = getattr(handler, "_enode_aggregate", None)
+    return with_prefix(owner, id) if owner is not None and type(id) is str and id else id
