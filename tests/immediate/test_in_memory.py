@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from enode_django.immediate import IN_MEMORY
+from tests.docs.test_code_blocks import screen
 from tests.meta.tree import ROOT
 
 SCRIPT = """
@@ -78,43 +79,6 @@ send_command(Withdraw(aggregate_root_id="ada", amount=Decimal(500)))
 print(Account.load("ada").balance)
 """
 
-SCREEN = """
-from decimal import Decimal
-from enode_django import AggregateRoot, Command, DomainEvent, DomainException, applies, command_handler, execute_command
-
-class OpenAccount(Command): owner: str
-class Withdraw(Command): amount: Decimal
-class AccountOpened(DomainEvent): owner: str
-class Withdrawn(DomainEvent): balance: Decimal
-class InsufficientFunds(DomainException): balance: Decimal
-
-class Account(AggregateRoot):
-    owner: str = ""
-    balance: Decimal = Decimal(100)
-
-    @command_handler(creates=True)
-    def open(self, command: OpenAccount) -> None:
-        self.apply(AccountOpened(owner=command.owner))
-
-    @command_handler
-    def withdraw(self, command: Withdraw) -> Decimal:
-        if command.amount > self.balance:
-            raise InsufficientFunds("the balance is too low", balance=self.balance)
-        self.apply(Withdrawn(balance=self.balance - command.amount))
-        return self.balance
-
-    @applies
-    def _opened(self, event: AccountOpened) -> None:
-        self.owner = event.owner
-
-    @applies
-    def _withdrawn(self, event: Withdrawn) -> None:
-        self.balance = event.balance
-
-execute_command(OpenAccount("ada", owner="Ada"))
-assert execute_command(Withdraw("ada", amount=Decimal(30))).value == 70
-"""
-
 
 def run(directory: Path, script: str) -> subprocess.CompletedProcess[str]:
     file = directory / "bank.py"
@@ -141,6 +105,6 @@ def test_all_of_it_runs_in_memory_and_that_is_said_once(tmp_path: Path) -> None:
     assert "ConnectionError: the mail server is away" in done.stderr
 
 
-def test_the_first_screen_runs_as_it_stands(tmp_path: Path) -> None:
-    done = run(tmp_path, SCREEN)
+def test_the_first_screen_of_the_readme_runs_as_it_stands(tmp_path: Path) -> None:
+    done = run(tmp_path, screen())
     assert (done.returncode, done.stdout, done.stderr) == (0, "", f"{IN_MEMORY}\n")
