@@ -11,7 +11,7 @@ from enode_django.eventing.calling import Calls
 from enode_django.eventing.process_managers import crash_handler
 from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.registry import subscribers
-from enode_django.eventing.subscribers import NOW, Subscriber, follows, running_subscriber
+from enode_django.eventing.subscribers import NOW, Subscriber, follows, key_of, running_subscriber
 from enode_django.eventing.work import FollowedEvents, followed_refusal
 from enode_django.eventstore.base import EventStore, StreamRecord
 from enode_django.eventstore.positions import BEGINNING, END
@@ -86,9 +86,9 @@ class MemoryFollowing:
     def catch_up(self) -> None:
         """As `keep_up`."""
 
-    def progress(self, record: StreamRecord, names: Sequence[str]) -> tuple[list[str], list[str]]:
+    def progress(self, record: StreamRecord, keys: Sequence[str]) -> tuple[list[str], list[str]]:
         id = record.aggregate_root_id
-        return [name for name in names if (name, id) in self._failed], []
+        return [one.name for one in self._followers if key_of(one) in keys and (one.name, id) in self._failed], []
 
     def _follow(self, follower: MemoryFollower, record: StreamRecord) -> None:
         name, id = follower.subscriber.name, record.aggregate_root_id

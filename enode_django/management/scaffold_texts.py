@@ -69,11 +69,11 @@ class {root}(AggregateRoot):
 {state}
 
     @command_handler(creates=True)
-    def create(self, command: Create{root}) -> None:
+{_call("    def create", ["self", f"command: Create{root}"], " -> None:")}
 {_applied(f"{root}Created", same, 8)}
 
     @command_handler
-    def change(self, command: Change{root}) -> None:
+{_call("    def change", ["self", f"command: Change{root}"], " -> None:")}
         """What is as it was changes nothing."""
 {_values("        before = ", _of("self", fields))}
 {_values("        if ", _of("command", fields), " != before:")}
@@ -113,7 +113,7 @@ from {names.package}.models import {names.row}
 
 
 class {root}Rows(ModelProjection[{names.row}]):
-    @handles
+    @handles(creates=True)
 {_call("    def follow", ["self", f"row: {names.row}", f"event: {root}Created | {root}Changed"], " -> None:")}
 {_lines((f"row.{field.name} = event.{field.name}" for field in fields), 8)}
 """

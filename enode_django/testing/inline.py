@@ -79,7 +79,7 @@ class _InlineFollowing:
     def catch_up(self) -> None:
         """As `keep_up`."""
 
-    def progress(self, record: StreamRecord, names: Sequence[str]) -> tuple[list[str], list[str]]:
+    def progress(self, record: StreamRecord, keys: Sequence[str]) -> tuple[list[str], list[str]]:
         return [], []
 
 

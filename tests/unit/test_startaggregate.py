@@ -83,7 +83,8 @@ def test_what_it_writes_into_a_new_app_passes_its_tests_and_the_linter(tmp_path:
     shown = run_python(tmp_path, "-m", "django", "startaggregate", "shop", "OrderLine", "--fields", *fields)
     assert "written: shop/domain/order_line.py" in shown
     assert "added to: shop/models.py" in shown
-    every_kind = [*(f"a_{kind.lower()}:{kind}" for kind in KINDS), "crate:str", "event:str", "self:str"]
+    every_kind = [f"a_{kind.lower()}:{kind}" for kind in KINDS]
+    every_kind += ["crate:str", "event:str", "command:str", "row:str", "self:str"]
     run_python(tmp_path, "-m", "django", "startaggregate", "shop", "Crate", "--fields", *every_kind)
     done = run_python(tmp_path, "-c", TRY)
     assert "row order-line-a Tea 3.00 2" in done
@@ -206,7 +207,9 @@ def test_a_name_that_is_taken_is_refused(name: str, taken: str) -> None:
         *("owner", "owner:text", "owner:", ":str", "class:str", "id:str", "version:int", "apply:str", "save:str"),
         *(
             "date:date",
+            "create:str",
             "change:str",
+            "command_handler:str",
             "models:str",
             "ownér:str",
             "x y:str",
