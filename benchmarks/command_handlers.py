@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import time
-from decimal import Decimal
 
-from enode_django import Command, CommandContext, command_handler
-from sample_project.bank.domain import BankAccount
+from enode_django import CommandContext, command_handler
+from sample_project.bank.domain import BankAccount, Deposit
 
 WAIT = 0.001
 """Seconds."""
 
 
-class SlowDeposit(Command):
-    amount: Decimal
+class SlowDeposit(Deposit):
+    pass
 
 
-@command_handler(SlowDeposit)
+@command_handler
 def deposit_slowly(command: SlowDeposit, context: CommandContext) -> None:
     time.sleep(WAIT)
-    context.get(BankAccount).deposit(command.amount)
+    context.get(BankAccount).deposit(command)

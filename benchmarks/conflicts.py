@@ -11,13 +11,12 @@ import psutil
 from benchmarks import loads
 from benchmarks.figures import Figure, median
 from benchmarks.processors import Processors, timed_run
-from benchmarks.streams import accepted
+from benchmarks.streams import stored
 from benchmarks.throughput import check_stored
 from benchmarks.workspace import Services, Workspace
-from enode_django.domain.aggregate import accept_events
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.statements import TABLE
-from sample_project.bank.domain import BankAccount, Deposit
+from sample_project.bank.domain import BankAccount, Deposit, OpenAccount
 
 ACCOUNTS = 10_000
 SHARES = (0.0, 0.001, 0.01, 0.1)
@@ -84,7 +83,6 @@ def _change(workspace: Workspace, accounts: Sequence[str]) -> None:
 
 
 def _deposited(account: str) -> StreamRecord:
-    root = BankAccount.open(account, "somebody else")
-    accept_events(root)
-    root.deposit(loads.AMOUNT)
-    return accepted(root, Deposit)
+    root = BankAccount(account)
+    stored(root, OpenAccount(account, owner="somebody else"))
+    return stored(root, Deposit(account, amount=loads.AMOUNT))

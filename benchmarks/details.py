@@ -40,14 +40,13 @@ class AccountDetails(ReadModel):
 
 class Details(ModelProjection[AccountDetails]):
     name = "benchmarks.Details"
-    model = AccountDetails
 
-    @handles(AccountOpened)
+    @handles(creates=True)
     def opened(self, row: AccountDetails, event: AccountOpened) -> None:
         row.owner = event.owner
         row.branch_id = crc32(event.aggregate_root_id.encode()) % BRANCHES + 1
 
-    @handles(Deposited)
+    @handles
     def deposited(self, row: AccountDetails, event: Deposited) -> None:
         row.balance, row.paid_at = event.balance, event.timestamp
 

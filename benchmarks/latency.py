@@ -46,12 +46,12 @@ def _run(services: Services, count: int, name: str, wait_for: WaitFor, role: str
 def _opened(count: int) -> list[str]:
     accounts = loads.account_ids(count)
     for id in accounts:
-        execute_command(OpenAccount(aggregate_root_id=id, owner="somebody"))
+        execute_command(OpenAccount(id, owner="somebody"))
     return accounts
 
 
 def _timed(id: str, wait_for: WaitFor) -> float:
-    command = Deposit(aggregate_root_id=id, amount=loads.AMOUNT)
+    command = Deposit(id, amount=loads.AMOUNT)
     started = time.perf_counter()
     result = execute_command(command, wait_for=wait_for)
     seconds = time.perf_counter() - started

@@ -22,12 +22,12 @@ def account_ids(count: int) -> list[str]:
 
 
 def opens(accounts: Sequence[str]) -> Messages:
-    return [_message(OpenAccount(aggregate_root_id=id, owner=f"owner {n}")) for n, id in enumerate(accounts)]
+    return [_message(OpenAccount(id, owner=f"owner {n}")) for n, id in enumerate(accounts)]
 
 
 def large_opens(accounts: Sequence[str], size: int) -> Messages:
     """Each with an event of about so many bytes, no two alike."""
-    return [_message(OpenAccount(aggregate_root_id=id, owner=id * (size // len(id)))) for id in accounts]
+    return [_message(OpenAccount(id, owner=id * (size // len(id)))) for id in accounts]
 
 
 def deposits(accounts: Sequence[str], count: int, seed: int = 1) -> Messages:
@@ -37,15 +37,12 @@ def deposits(accounts: Sequence[str], count: int, seed: int = 1) -> Messages:
 
 
 def deposit(account: str) -> tuple[str, bytes]:
-    return _message(Deposit(aggregate_root_id=account, amount=AMOUNT))
+    return _message(Deposit(account, amount=AMOUNT))
 
 
 def slow_deposits(accounts: Sequence[str], count: int) -> Messages:
     """To each account in turn, by a handler that waits for something."""
-    return [
-        _message(SlowDeposit(aggregate_root_id=accounts[number % len(accounts)], amount=AMOUNT))
-        for number in range(count)
-    ]
+    return [_message(SlowDeposit(accounts[number % len(accounts)], amount=AMOUNT)) for number in range(count)]
 
 
 def with_repeats(messages: Messages, share: float, seed: int = 2) -> Messages:

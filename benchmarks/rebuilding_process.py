@@ -30,7 +30,7 @@ def main(accounts: int) -> None:
     from sample_project.bank.domain import BankAccount
 
     make_tables()
-    roots = [BankAccount.open(id, f"owner {n}") for n, id in enumerate(account_ids(accounts))]
+    roots = [BankAccount(id) for id in account_ids(accounts)]
     started = time.perf_counter()
     with spark_session() as spark:
         # Sessions, workers and their imports are there when work begins.
@@ -59,7 +59,7 @@ def _warm(batches: Iterator[Any]) -> Iterator[Any]:
 def fill(roots: list[Any], streams: int) -> dict[str, Any]:
     """So many streams more for each account; a store is filled by many accounts at a time, so theirs lie apart."""
     from benchmarks.loads import AMOUNT
-    from benchmarks.streams import accepted
+    from benchmarks.streams import stored
     from enode_django.eventstore.postgres import PostgresEventStore
     from sample_project.bank.domain import Deposit, OpenAccount
 
@@ -68,10 +68,8 @@ def fill(roots: list[Any], streams: int) -> dict[str, Any]:
         for start in range(0, len(roots), AT_ONCE):
             records = []
             for root in roots[start : start + AT_ONCE]:
-                command = Deposit if root.version else OpenAccount
-                if root.version:
-                    root.deposit(AMOUNT)
-                records.append(accepted(root, command))
+                opens = OpenAccount(root.id, owner=f"owner {root.id}")
+                records.append(stored(root, Deposit(root.id, amount=AMOUNT) if root.version else opens))
             store.append(records)
     _execute("VACUUM (ANALYZE) enode_django_eventstream")
     return {

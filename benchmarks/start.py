@@ -71,7 +71,7 @@ def _start(services: Services, broker: Broker, settings: str) -> tuple[float, fl
         workspace.settings = settings
         workspace.transport.create_topic(workspace.enode["COMMANDS"]["TOPIC"], QUEUES)
         bus = QueueCommandBus(workspace.transport, workspace.producer, workspace.enode["COMMANDS"]["TOPIC"])
-        command = OpenAccount(aggregate_root_id=new_id(), owner="somebody")
+        command = OpenAccount(new_id(), owner="somebody")
         with contextlib.closing(bus), use_bus(bus):
             started = time.perf_counter()
             with Processors(workspace, 1, "all", ready=False) as processors:

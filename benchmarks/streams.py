@@ -12,7 +12,6 @@ from benchmarks.workspace import EVENTS, Workspace
 from enode_django.domain.aggregate import accept_events
 from enode_django.eventing.messages import encode_published
 from enode_django.eventstore.base import StreamRecord
-from enode_django.ids import new_id
 from enode_django.serialization.codec import encode_stream
 from enode_django.serialization.registry import types
 from sample_project.bank.domain import BankAccount, Deposit, OpenAccount
@@ -32,27 +31,31 @@ class History(NamedTuple):
 
 def history(accounts: int, deposits: int, seed: int = 1) -> History:
     """Deposits to random accounts."""
-    roots = [BankAccount.open(id, f"owner {n}") for n, id in enumerate(account_ids(accounts))]
-    opened = [accepted(root, OpenAccount) for root in roots]
+    roots = [BankAccount(id) for id in account_ids(accounts)]
+    opened = [stored(root, OpenAccount(root.id, owner=f"owner {n}")) for n, root in enumerate(roots)]
     balances: dict[str, list[Decimal]] = {root.id: [] for root in roots}
     choose = random.Random(seed).choice
     deposited = []
     for _ in range(deposits):
         root = choose(roots)
-        root.deposit(AMOUNT)
-        deposited.append(accepted(root, Deposit))
+        deposited.append(stored(root, Deposit(root.id, amount=AMOUNT)))
         balances[root.id].append(root.balance)
     return History(opened, deposited, balances)
 
 
-def accepted(root: BankAccount, command: type[Deposit | OpenAccount]) -> StreamRecord:
+def stored(root: BankAccount, command: Deposit | OpenAccount) -> StreamRecord:
+    """Let the account handle the command; return the row that a worker would store."""
+    if isinstance(command, OpenAccount):
+        root.open(command)
+    else:
+        root.deposit(command)
     events = accept_events(root)
     return StreamRecord(
         root.id,
         root.version,
-        new_id(),
+        command.id,
         types.name_of(BankAccount),
-        types.name_of(command),
+        types.name_of(type(command)),
         events[0].timestamp,
         encode_stream(events),
         b"",

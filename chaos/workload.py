@@ -53,7 +53,7 @@ class Sender(threading.Thread):
 
     def run(self) -> None:
         try:
-            self._client.send([OpenAccount(aggregate_root_id=id, owner="somebody") for id in self._accounts])
+            self._client.send([OpenAccount(id, owner="somebody") for id in self._accounts])
             for step in self._random.sample([*self._steps], len(self._steps)):  # each kind once
                 step()
             while not self._client.stopping.is_set():
@@ -76,10 +76,10 @@ class Sender(threading.Thread):
     def _movement(self) -> Command:
         account, kind = self._account(), self._random.random()
         if kind < 0.55:
-            return Deposit(aggregate_root_id=account, amount=Decimal(self._random.randint(1, 100)))
+            return Deposit(account, amount=Decimal(self._random.randint(1, 100)))
         if kind < 0.95:
-            return Withdraw(aggregate_root_id=account, amount=Decimal(self._random.randint(1, 200)))
-        return Deposit(aggregate_root_id=account, amount=Decimal(0))
+            return Withdraw(account, amount=Decimal(self._random.randint(1, 200)))
+        return Deposit(account, amount=Decimal(0))
 
     def _move(self) -> None:
         self._execute(self._movement())
@@ -99,37 +99,35 @@ class Sender(threading.Thread):
             nobody = f"nobody-{new_id()}"
             source, target = self._random.choice([(nobody, target), (source, nobody)])
         elif kind % 2:
-            self._client.execute(Deposit(aggregate_root_id=source, amount=amount))
-        transfer = StartTransfer(aggregate_root_id=new_id(), source=source, target=target, amount=amount)
+            self._client.execute(Deposit(source, amount=amount))
+        transfer = StartTransfer(new_id(), source=source, target=target, amount=amount)
         self._execute(transfer, handled=True)
 
     def _note(self) -> None:
         """Three of four are deleted at once: a row that is gone must not come back."""
         note = new_id()
-        self._client.send([CreateNote(aggregate_root_id=note, title="note")])
-        self._client.send(
-            [ChangeTitle(aggregate_root_id=note, title=f"title {n}") for n in range(self._random.randint(1, 5))]
-        )
+        self._client.send([CreateNote(note, title="note")])
+        self._client.send([ChangeTitle(note, title=f"title {n}") for n in range(self._random.randint(1, 5))])
         if self._random.randrange(4):
-            self._execute(DeleteNote(aggregate_root_id=note))
+            self._execute(DeleteNote(note))
 
     def _ghost(self) -> None:
-        self._execute(Deposit(aggregate_root_id=f"ghost-{new_id()}", amount=Decimal(1)))
+        self._execute(Deposit(f"ghost-{new_id()}", amount=Decimal(1)))
 
     def _open_again(self) -> None:
-        self._execute(OpenAccount(aggregate_root_id=self._account(), owner="somebody else"))
+        self._execute(OpenAccount(self._account(), owner="somebody else"))
 
     def _close(self) -> None:
         """The second close changes nothing."""
         account = new_id()
-        self._execute(OpenAccount(aggregate_root_id=account, owner="a passer-by"))
-        self._execute(CloseAccount(aggregate_root_id=account))
-        self._execute(CloseAccount(aggregate_root_id=account))
+        self._execute(OpenAccount(account, owner="a passer-by"))
+        self._execute(CloseAccount(account))
+        self._execute(CloseAccount(account))
 
     def _too_early(self) -> None:
         """A deposit that failed for want of an account must not come true when the account is opened."""
         account = new_id()
-        deposit = Deposit(aggregate_root_id=account, amount=Decimal(1))
+        deposit = Deposit(account, amount=Decimal(1))
         self._client.execute(deposit)
-        self._client.execute(OpenAccount(aggregate_root_id=account, owner="a latecomer"))
+        self._client.execute(OpenAccount(account, owner="a latecomer"))
         self._client.execute(deposit)

@@ -145,7 +145,7 @@ def customers() -> Iterator[str]:
 
     accounts = {owner: new_id() for owner in OWNERS}
     for owner, id in accounts.items():
-        opening = OpenAccount(aggregate_root_id=id, owner=owner)
+        opening = OpenAccount(id, owner=owner)
         execute_command(opening, wait_for=WaitFor.HANDLED, timeout=UP_SECONDS)
     ProcessorReport.objects.all().delete()  # of the time when the workers were starting
     stopping = threading.Event()
@@ -177,13 +177,13 @@ def commands_of(round: int, accounts: list[str]) -> list[Command]:
     first, *others = accounts
     other = others[round % len(others)]
     commands: list[Command] = [
-        Deposit(aggregate_root_id=accounts[round % len(accounts)], amount=Decimal(20 + round % 7)),
-        Deposit(aggregate_root_id=first, amount=Decimal(1 + round % 3)),
-        Withdraw(aggregate_root_id=other, amount=Decimal(5)),
+        Deposit(accounts[round % len(accounts)], amount=Decimal(20 + round % 7)),
+        Deposit(first, amount=Decimal(1 + round % 3)),
+        Withdraw(other, amount=Decimal(5)),
     ]
     if round % 20 == 10:
-        commands.append(StartTransfer(aggregate_root_id=new_id(), source=first, target=other, amount=Decimal(12)))
-        commands.append(Withdraw(aggregate_root_id=first, amount=Decimal(1_000_000)))
+        commands.append(StartTransfer(new_id(), source=first, target=other, amount=Decimal(12)))
+        commands.append(Withdraw(first, amount=Decimal(1_000_000)))
     return commands
 
 

@@ -27,7 +27,7 @@ def _journal(pid: int) -> Journal:
     return Journal(Path(os.environ["CHAOS_DIRECTORY"]) / "subscribers" / f"{NAME}-{pid}.jsonl")
 
 
-@event_handler(*EVENTS, name=NAME, group=NAME, start="beginning")
+@event_handler(*EVENTS, name=NAME, start="beginning")
 def observe(event: DomainEvent) -> None:
     _journal(os.getpid()).note(
         subscriber=NAME,

@@ -9,7 +9,7 @@ from enode_django.commanding.sending import SentCommands
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.messages import Command
 from enode_django.domain.metadata import Metadata
-from enode_django.domain.prefixes import check_prefixed
+from enode_django.domain.prefixes import check_sought
 from enode_django.exceptions import (
     AggregateAlreadyExists,
     AggregateError,
@@ -95,7 +95,7 @@ class CommandContext:
                 self._foreign[id] = self._load(id if isinstance(id, str) else check_id(id, "aggregate root id"))
             aggregate = self._foreign[id]
         if aggregate is None:
-            check_prefixed(cls, self._own_or(id))
+            check_sought(cls, self._own_or(id))
         elif not isinstance(aggregate, cls):
             raise AggregateTypeMismatch(
                 f"{self._own_or(id)!r} is the id of a {type(aggregate).__qualname__}, not of a {cls.__qualname__}"

@@ -59,9 +59,9 @@ class Following(Protocol):
     def catch_up(self) -> None:
         """Do all that is due."""
 
-    def progress(self, record: StreamRecord, names: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Return those of the named subscribers that have parked the aggregate, and those that have not come to the
-        stream."""
+    def progress(self, record: StreamRecord, keys: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Return the names of subscribers, out of those with these keys, that have parked the aggregate, and of those
+        that have not come to the stream."""
 
 
 class _Turn(threading.local):
@@ -112,10 +112,10 @@ class ImmediateCommandBus:
         not be run, as when its database is away."""
         first, *_ = self._take([_envelope(command, current_metadata(), expected_version)])
         result = result_of(first)
-        names = sorted(followers(result.event_types)) if followers is not None and result.event_types else ()
-        if not names or first.record is None:
+        keys = sorted(followers(result.event_types)) if followers is not None and result.event_types else ()
+        if not keys or first.record is None:
             return result
-        parked, missing = self._following.progress(first.record, names)
+        parked, missing = self._following.progress(first.record, keys)
         if missing:
             raise _not_handled(command, result, missing)
         return dataclasses.replace(result, parked=tuple(parked)) if parked else result

@@ -30,7 +30,7 @@ from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.running import Runner
 from enode_django.eventing.snapshotting import snapshot_subscriber
-from enode_django.eventing.subscribers import Subscriber
+from enode_django.eventing.subscribers import Subscriber, key_of
 from enode_django.eventing.sweeping import SweepingFollower
 from enode_django.eventing.work import Progress, Work, follows_events, follows_refusal
 from enode_django.eventstore.base import StreamRecord
@@ -97,13 +97,13 @@ class DatabaseFollowing:
     def catch_up(self) -> None:
         self._tick(inf)
 
-    def progress(self, record: StreamRecord, names: Sequence[str]) -> tuple[list[str], list[str]]:
+    def progress(self, record: StreamRecord, keys: Sequence[str]) -> tuple[list[str], list[str]]:
         parked, missing = [], []
         is_open = self._open_transaction(record) is not None
         for subscriber in self._subscribers():
-            if subscriber.name in names and not (is_open and not _rolls_back(subscriber)):
+            if key_of(subscriber) in keys and not (is_open and not _rolls_back(subscriber)):
                 id, runner = record.aggregate_root_id, self._follower(subscriber).runner
-                if parking.parked_among(runner.alias, subscriber.name, [id]):
+                if parking.parked_among(runner.alias, runner.key, [id]):
                     parked.append(subscriber.name)
                 elif runner.applier.positions([id]).get(id, 0) < (record.version or 0):
                     missing.append(subscriber.name)
@@ -181,7 +181,7 @@ class ExclusiveApplier(CallingApplier):
     that each event is handled once as long as nobody dies: there is no queue that only one of them owns."""
 
     def apply(self, works: Sequence[Work], portion: int, *, even_parked: bool = False) -> dict[str, Progress]:
-        with _alone(self.alias, sorted(f"{self.name} {work.aggregate_root_id}" for work in works)):
+        with _alone(self.alias, sorted(f"{self.key} {work.aggregate_root_id}" for work in works)):
             return super().apply(works, portion, even_parked=even_parked)
 
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from enode_django.management.scaffold_fields import Field
 
 WIDTH = 88
+_DOMAIN_IMPORTS = ("AggregateRoot", "Command", "DomainEvent", "applies", "command_handler")
 
 
 class Names(NamedTuple):
@@ -32,25 +33,16 @@ class Names(NamedTuple):
 
 
 def domain(names: Names, fields: Sequence[Field]) -> str:
-    root, module = names.root, names.module
+    root = names.root
     declared = _lines(f"{field.name}: {field.type}" for field in fields)
     state = _lines(field.in_aggregate for field in fields)
     taken = _lines((f"self.{field.name} = event.{field.name}" for field in fields), 8)
-    same = [f"{field.name}={field.name}" for field in fields]
-    own, given = _of("self", fields), [field.name for field in fields]
-    parameters = [f"{field.name}: {field.type}" for field in fields]
+    given = [f"{field.name}=command.{field.name}" for field in fields]
     return f'''"""{root}: created, and changed."""
 
 from __future__ import annotations
 
-{_imports(fields)}from enode_django import (
-    AggregateRoot,
-    Command,
-    CommandContext,
-    DomainEvent,
-    applies,
-    command_handler,
-)
+{_imports(fields)}{_imported("enode_django", _DOMAIN_IMPORTS)}
 
 
 class Create{root}(Command):
@@ -72,34 +64,22 @@ class {root}Changed(DomainEvent):
 class {root}(AggregateRoot):
 {state}
 
-    @classmethod
-{_call("    def create", ["cls", "id: str", *parameters], f" -> {root}:")}
-        {module} = cls(id)
-{_call(f"        event = {root}Created", same)}
-        {module}.apply(event)
-        return {module}
+    @command_handler(creates=True)
+{_call("    def create", ["self", f"command: Create{root}"], " -> None:")}
+{_call(f"        event = {root}Created", given)}
+        self.apply(event)
 
-{_call("    def change", ["self", *parameters], " -> None:")}
+    @command_handler
+{_call("    def change", ["self", f"command: Change{root}"], " -> None:")}
         """What is as it was changes nothing."""
-{_values("        before = ", own)}
-{_values("        if ", given, " != before:")}
-{_call(f"            event = {root}Changed", same)}
+{_values("        before = ", _of("self", fields))}
+{_values("        if ", _of("command", fields), " != before:")}
+{_call(f"            event = {root}Changed", given)}
             self.apply(event)
 
-    @applies({root}Created, {root}Changed)
-    def _follow(self, event: {root}Created | {root}Changed) -> None:
+    @applies
+{_call("    def _follow", ["self", f"event: {root}Created | {root}Changed"], " -> None:")}
 {taken}
-
-
-@command_handler(Create{root})
-def create_{module}(command: Create{root}, context: CommandContext) -> None:
-{_call(f"    {module} = {root}.create", ["command.aggregate_root_id", *_of("command", fields)])}
-    context.add({module})
-
-
-@command_handler(Change{root})
-def change_{module}(command: Change{root}, context: CommandContext) -> None:
-{_call(f"    context.get({root}).change", _of("command", fields))}
 '''
 
 
@@ -131,9 +111,7 @@ from {names.package}.models import {names.row}
 
 
 class {root}Rows(ModelProjection[{names.row}]):
-    model = {names.row}
-
-    @handles({root}Created, {root}Changed)
+    @handles(creates=True)
 {_call("    def follow", ["self", f"row: {names.row}", f"event: {root}Created | {root}Changed"], " -> None:")}
 {_lines((f"row.{field.name} = event.{field.name}" for field in fields), 8)}
 """
@@ -142,8 +120,8 @@ class {root}Rows(ModelProjection[{names.row}]):
 def tests(names: Names, fields: Sequence[Field]) -> str:
     root, module = names.root, names.module
     one, other = ([f"{field.name}={field.kind.examples[place]}" for field in fields] for place in (0, 1))
-    create = _call(f"        create = Create{root}", ['aggregate_root_id="a"', *one])
-    change = _call(f"        change = Change{root}", ['aggregate_root_id="a"', *other])
+    create = _call(f"        create = Create{root}", ['"a"', *one])
+    change = _call(f"        change = Change{root}", ['"a"', *other])
     return f"""from __future__ import annotations
 
 {_imports(fields, with_examples=True)}from django.test import SimpleTestCase

@@ -40,15 +40,13 @@ def cached_balance(account: str) -> Decimal | None:
     return AccountSummary.objects.filter(pk=account).values_list("balance", flat=True).first()
 
 
-@event_handler(
-    Deposited, Withdrawn, DepositConfirmed, WithdrawalConfirmed, name="bank.remember_balance", group=GROUP, retry=RETRY
-)
+@event_handler(group=GROUP, retry=RETRY)
 def remember_balance(event: Deposited | Withdrawn | DepositConfirmed | WithdrawalConfirmed) -> None:
     with _writable_or_retriable():
         cache.set(_key(event.aggregate_root_id), event.balance, KEEP)
 
 
-@event_handler(AccountOpened, AccountClosed, name="bank.forget_balance", group=GROUP, retry=RETRY)
+@event_handler(group=GROUP, retry=RETRY)
 def forget_balance(event: AccountOpened | AccountClosed) -> None:
     with _writable_or_retriable():
         cache.delete(_key(event.aggregate_root_id))

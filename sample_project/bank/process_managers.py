@@ -38,38 +38,38 @@ class TransferProcess(ProcessManager):
     name = "bank.transfers"
     start = "beginning"  # a transfer that was started before the first worker ran is a transfer, too
 
-    @handles(TransferStarted)
+    @handles
     def started(self, event: TransferStarted) -> Iterator[Command]:
         transfer = event.aggregate_root_id
-        yield ReserveWithdrawal(aggregate_root_id=event.source, transfer=transfer, amount=event.amount)
-        yield ReserveDeposit(aggregate_root_id=event.target, transfer=transfer, amount=event.amount)
+        yield ReserveWithdrawal(event.source, transfer=transfer, amount=event.amount)
+        yield ReserveDeposit(event.target, transfer=transfer, amount=event.amount)
 
-    @handles(WithdrawalReserved)
+    @handles
     def withdrawal_reserved(self, event: WithdrawalReserved) -> Iterator[Command]:
-        yield NoteReserved(aggregate_root_id=event.transfer, side=Side.SOURCE)
+        yield NoteReserved(event.transfer, side=Side.SOURCE)
 
-    @handles(DepositReserved)
+    @handles
     def deposit_reserved(self, event: DepositReserved) -> Iterator[Command]:
-        yield NoteReserved(aggregate_root_id=event.transfer, side=Side.TARGET)
+        yield NoteReserved(event.transfer, side=Side.TARGET)
 
-    @handles(TransferConfirmed)
+    @handles
     def confirmed(self, event: TransferConfirmed) -> Iterator[Command]:
-        yield ConfirmWithdrawal(aggregate_root_id=event.source, transfer=event.aggregate_root_id)
-        yield ConfirmDeposit(aggregate_root_id=event.target, transfer=event.aggregate_root_id)
+        yield ConfirmWithdrawal(event.source, transfer=event.aggregate_root_id)
+        yield ConfirmDeposit(event.target, transfer=event.aggregate_root_id)
 
-    @handles(WithdrawalConfirmed)
+    @handles
     def withdrawal_confirmed(self, event: WithdrawalConfirmed) -> Iterator[Command]:
-        yield NoteMoved(aggregate_root_id=event.transfer, side=Side.SOURCE)
+        yield NoteMoved(event.transfer, side=Side.SOURCE)
 
-    @handles(DepositConfirmed)
+    @handles
     def deposit_confirmed(self, event: DepositConfirmed) -> Iterator[Command]:
-        yield NoteMoved(aggregate_root_id=event.transfer, side=Side.TARGET)
+        yield NoteMoved(event.transfer, side=Side.TARGET)
 
-    @handles(InsufficientFunds, AccountIsClosed, UnknownAccount, InvalidAmount)
+    @handles
     def refused(self, refusal: Refusal) -> Iterator[Command]:
         """Deposits and withdrawals at the counter are refused, too: those name no transfer."""
         if refusal.transfer is not None:
-            yield CancelTransfer(aggregate_root_id=refusal.transfer, reason=refusal.message)
+            yield CancelTransfer(refusal.transfer, reason=refusal.message)
 
     @handles_crash(ReserveWithdrawal, ReserveDeposit)
     def not_reserved(self, crash: CommandCrashed) -> Iterator[Command]:
@@ -77,9 +77,9 @@ class TransferProcess(ProcessManager):
         end: it becomes a dead letter, to be sent again."""
         command = crash.command
         if isinstance(command, ReserveWithdrawal | ReserveDeposit):
-            yield CancelTransfer(aggregate_root_id=command.transfer, reason="It could not be carried out.")
+            yield CancelTransfer(command.transfer, reason="It could not be carried out.")
 
-    @handles(TransferCancelled)
+    @handles
     def cancelled(self, event: TransferCancelled) -> Iterator[Command]:
-        yield CancelReservation(aggregate_root_id=event.source, transfer=event.aggregate_root_id)
-        yield CancelReservation(aggregate_root_id=event.target, transfer=event.aggregate_root_id)
+        yield CancelReservation(event.source, transfer=event.aggregate_root_id)
+        yield CancelReservation(event.target, transfer=event.aggregate_root_id)

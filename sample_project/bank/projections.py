@@ -17,35 +17,33 @@ from sample_project.bank.models import AccountSummary, LedgerEntry
 
 
 class AccountSummaries(ModelProjection[AccountSummary]):
-    model = AccountSummary
-
-    @handles(AccountOpened, creates=True)
+    @handles(creates=True)
     def opened(self, row: AccountSummary, event: AccountOpened) -> None:
         row.owner, row.opened_at = event.owner, event.timestamp
 
-    @handles(Deposited, DepositConfirmed)
+    @handles
     def paid_in(self, row: AccountSummary, event: Deposited | DepositConfirmed) -> None:
         row.balance = event.balance
         row.available += event.amount
 
-    @handles(Withdrawn)
+    @handles
     def paid_out(self, row: AccountSummary, event: Withdrawn) -> None:
         row.balance = event.balance
         row.available -= event.amount
 
-    @handles(WithdrawalReserved)
+    @handles
     def reserved(self, row: AccountSummary, event: WithdrawalReserved) -> None:
         row.available -= event.amount
 
-    @handles(WithdrawalConfirmed)
+    @handles
     def transferred(self, row: AccountSummary, event: WithdrawalConfirmed) -> None:
         row.balance = event.balance
 
-    @handles(ReservationCancelled)
+    @handles
     def released(self, row: AccountSummary, event: ReservationCancelled) -> None:
         row.available += event.released
 
-    @handles(AccountClosed)
+    @handles
     def closed(self, row: AccountSummary, event: AccountClosed) -> None:
         row.closed = True
 
@@ -54,19 +52,19 @@ class Ledger(Projection):
     models = [LedgerEntry]
     aggregate_field = "account"
 
-    @handles(Deposited)
+    @handles
     def deposited(self, event: Deposited) -> None:
         self._book(event, LedgerEntry.Kind.DEPOSIT, event.amount)
 
-    @handles(Withdrawn)
+    @handles
     def withdrawn(self, event: Withdrawn) -> None:
         self._book(event, LedgerEntry.Kind.WITHDRAWAL, -event.amount)
 
-    @handles(DepositConfirmed)
+    @handles
     def transferred_in(self, event: DepositConfirmed) -> None:
         self._book(event, LedgerEntry.Kind.TRANSFER_IN, event.amount, event.transfer)
 
-    @handles(WithdrawalConfirmed)
+    @handles
     def transferred_out(self, event: WithdrawalConfirmed) -> None:
         self._book(event, LedgerEntry.Kind.TRANSFER_OUT, -event.amount, event.transfer)
 

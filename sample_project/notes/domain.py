@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from enode_django import AggregateRoot, Command, DomainEvent, DomainException, applies, upcasts
+from enode_django import AggregateRoot, Command, DomainEvent, DomainException, applies, command_handler, upcasts
 
 
 class CreateNote(Command):
@@ -51,28 +51,28 @@ class Note(AggregateRoot):
     title: str = ""
     deleted: bool = False
 
-    @classmethod
-    def create(cls, id: str, title: str) -> Note:
-        note = cls(id)
-        note.apply(NoteCreated(title=_checked(title)))
-        return note
+    @command_handler(creates=True)
+    def create(self, command: CreateNote) -> None:
+        self.apply(NoteCreated(title=_checked(command.title)))
 
-    def change_title(self, title: str) -> None:
+    @command_handler
+    def change_title(self, command: ChangeTitle) -> None:
         if self.deleted:
             raise NoteIsDeleted("the note is deleted")
-        title = _checked(title)
+        title = _checked(command.title)
         if title != self.title:
             self.apply(TitleChanged(title=title))
 
-    def delete(self) -> None:
+    @command_handler
+    def delete(self, command: DeleteNote) -> None:
         if not self.deleted:
             self.apply(NoteDeleted())
 
-    @applies(NoteCreated, TitleChanged)
+    @applies
     def _titled(self, event: NoteCreated | TitleChanged) -> None:
         self.title = event.title
 
-    @applies(NoteDeleted)
+    @applies
     def _deleted(self, event: NoteDeleted) -> None:
         self.deleted = True
 

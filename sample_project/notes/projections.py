@@ -6,12 +6,14 @@ from sample_project.notes.models import Note
 
 
 class Notes(ModelProjection[Note]):
-    model = Note
-
-    @handles(NoteCreated, TitleChanged)
-    def titled(self, row: Note, event: NoteCreated | TitleChanged) -> None:
+    @handles(creates=True)
+    def created(self, row: Note, event: NoteCreated) -> None:
         row.title, row.changed_at = event.title, event.timestamp
 
-    @handles(NoteDeleted)
+    @handles
+    def titled(self, row: Note, event: TitleChanged) -> None:
+        row.title, row.changed_at = event.title, event.timestamp
+
+    @handles
     def deleted(self, row: Note, event: NoteDeleted) -> None:
         self.delete(row)

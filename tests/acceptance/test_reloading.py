@@ -19,12 +19,12 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 APP = "edited_app"
 HANDLER = """
 from enode_django import command_handler
-from sample_project.bank.domain import BankAccount
+from sample_project.bank.domain import BankAccount, Deposit
 from tests.acceptance.newer.commands import PayInterest
 
-@command_handler(PayInterest)
-def pay_interest(command, context):
-    context.get(BankAccount).deposit(command.amount)
+@command_handler
+def pay_interest(command: PayInterest, context):
+    context.get(BankAccount).deposit(Deposit(command.aggregate_root_id, amount=command.amount))
     context.set_result({edition!r})
 """
 

@@ -178,7 +178,7 @@ def test_an_id_of_another_type_is_refused_and_one_of_a_subclass_is_not(account: 
 def test_what_was_read_takes_no_event(account: str) -> None:
     ada = BankAccount.load(account)
     with pytest.raises(AggregateReadOnly, match="BankAccount 'a' was loaded for reading"):
-        ada.deposit(Decimal(1))
+        ada.deposit(Deposit(account, amount=Decimal(1)))
     assert (ada.balance, ada.uncommitted_events) == (6, ())
 
 

@@ -178,6 +178,27 @@ def test_an_error_of_a_subscriber_is_not_the_callers(
     assert set(handled.values()) == {2}
 
 
+class RenamedRows(JarRows):
+    """It was ``immediate.rows`` before."""
+
+    name = "immediate.renamed"
+    aliases = ("immediate.rows",)
+    abstract = True
+
+
+@pytest.mark.parametrize("wait_for", [WaitFor.HANDLED, WaitFor.subscriber("immediate.renamed")])
+def test_a_subscriber_that_was_renamed_is_waited_for_by_its_name(
+    new_process: NewProcess, behaviour: Behaviour, wait_for: WaitFor
+) -> None:
+    new_process(JarRows)
+    send_command(Fill("a"))
+    new_process(RenamedRows)
+    behaviour.failing.add(("rows", "a"))
+    assert execute_command(Fill("a"), wait_for=wait_for).parked == ("immediate.renamed",)
+    assert execute_command(Fill("b"), wait_for=wait_for).parked == ()
+    assert totals() == {"a": 1, "b": 1}
+
+
 def test_what_is_parked_is_tried_again_with_a_later_command_when_it_is_due(
     new_process: NewProcess, behaviour: Behaviour
 ) -> None:

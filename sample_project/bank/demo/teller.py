@@ -35,7 +35,7 @@ class Teller:
         self.problems: list[str] = []
         self._numbers = itertools.count()
         self._prefix = f"{workload.run}-ask-"
-        self._opening = OpenAccount(id=f"{self._prefix}open", aggregate_root_id=self.account, owner="The teller")
+        self._opening = OpenAccount(self.account, id=f"{self._prefix}open", owner="The teller")
         self._stop = threading.Event()
         self._abandon = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._ask_beside()), name="teller", daemon=True)
@@ -85,7 +85,7 @@ class Teller:
             self.problems.append(str(error))
 
     def _next(self) -> Deposit:
-        return Deposit(id=f"{self._prefix}{next(self._numbers):06d}", aggregate_root_id=self.account, amount=Decimal(1))
+        return Deposit(self.account, id=f"{self._prefix}{next(self._numbers):06d}", amount=Decimal(1))
 
     def _note(self, answers: list[Answer], result: CommandResult, begin: float) -> None:
         answers.append(Answer(result, time.perf_counter() - begin))

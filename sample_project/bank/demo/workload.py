@@ -67,17 +67,17 @@ class Workload:
     def openings(self) -> Iterator[OpenAccount]:
         for number in range(self.accounts):
             id = f"{self.opening_prefix}{number:06d}"
-            yield OpenAccount(id=id, aggregate_root_id=self.account(number), owner=f"Customer {number}")
+            yield OpenAccount(self.account(number), id=id, owner=f"Customer {number}")
 
     def movement(self, number: int) -> Movement:
         draw = self._draw(number)
         id, account = f"{self.movement_prefix}{number:09d}", self.account(draw.account)
         amount = Decimal(draw.cents).scaleb(-2)
         if draw.kind < OVERDRAFT_PERCENT:
-            return Withdraw(id=id, aggregate_root_id=account, amount=OVERDRAFT + amount)
+            return Withdraw(account, id=id, amount=OVERDRAFT + amount)
         if draw.kind < OVERDRAFT_PERCENT + WITHDRAW_PERCENT:
-            return Withdraw(id=id, aggregate_root_id=account, amount=amount)
-        return Deposit(id=id, aggregate_root_id=account, amount=amount)
+            return Withdraw(account, id=id, amount=amount)
+        return Deposit(account, id=id, amount=amount)
 
     def transfer(self, number: int) -> StartTransfer:
         """From one account to another; ``accounts`` must be two at least."""
@@ -89,9 +89,7 @@ class Workload:
         target = self.account((draw.account + 1 + number % (self.accounts - 1)) % self.accounts)
         if draw.twice < UNKNOWN_PERCENT:
             target = self.nobody
-        return StartTransfer(
-            id=f"{id}-start", aggregate_root_id=id, source=self.account(draw.account), target=target, amount=amount
-        )
+        return StartTransfer(id, id=f"{id}-start", source=self.account(draw.account), target=target, amount=amount)
 
     def is_sent_twice(self, number: int) -> bool:
         return self._draw(number).twice < TWICE_PERCENT

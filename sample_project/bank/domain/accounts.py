@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from enode_django import AggregateRoot, Command, DomainEvent, DomainException, applies
+from enode_django import AggregateRoot, Command, DomainEvent, DomainException, applies, command_handler
 from sample_project.bank.domain.money import check_amount
 
 
@@ -15,11 +15,11 @@ class OpenAccount(Command):
     owner: str
 
 
-class Deposit(Command):
+class Deposit(Command[Decimal]):
     amount: Decimal
 
 
-class Withdraw(Command):
+class Withdraw(Command[Decimal]):
     amount: Decimal
 
 
@@ -144,22 +144,25 @@ class BankAccount(AggregateRoot):
         """What is in the balance and must not be spent."""
         return sum(self.outgoing.values(), Decimal(0))
 
-    @classmethod
-    def open(cls, id: str, owner: str) -> BankAccount:
-        account = cls(id)
-        account.apply(AccountOpened(owner=owner))
-        return account
+    @command_handler(creates=True)
+    def open(self, command: OpenAccount) -> None:
+        self.apply(AccountOpened(owner=command.owner))
 
-    def deposit(self, amount: Decimal) -> None:
-        self._check(amount)
-        self.apply(Deposited(amount=amount, balance=self.balance + amount))
+    @command_handler
+    def deposit(self, command: Deposit) -> Decimal:
+        self._check(command.amount)
+        self.apply(Deposited(amount=command.amount, balance=self.balance + command.amount))
+        return self.balance
 
-    def withdraw(self, amount: Decimal) -> None:
-        self._check(amount)
-        self._check_funds(amount)
-        self.apply(Withdrawn(amount=amount, balance=self.balance - amount))
+    @command_handler
+    def withdraw(self, command: Withdraw) -> Decimal:
+        self._check(command.amount)
+        self._check_funds(command.amount)
+        self.apply(Withdrawn(amount=command.amount, balance=self.balance - command.amount))
+        return self.balance
 
-    def close(self) -> None:
+    @command_handler
+    def close(self, command: CloseAccount) -> None:
         """Closing a closed account changes nothing."""
         if self.closed:
             return
@@ -169,7 +172,7 @@ class BankAccount(AggregateRoot):
             raise AccountNotEmpty("withdraw what is left first", balance=self.balance)
         self.apply(AccountClosed())
 
-    # -- transfers ------------------------------------------------------------------------------------------------
+    # -- transfers: the handlers of the first three are functions, as there may be no such account -----------------
 
     def reserve_withdrawal(self, transfer: str, amount: Decimal) -> None:
         if transfer in self.outgoing:
@@ -185,19 +188,21 @@ class BankAccount(AggregateRoot):
         self._check(amount, transfer)
         self.apply(DepositReserved(transfer=transfer, amount=amount))
 
-    def confirm_withdrawal(self, transfer: str) -> None:
-        amount = self._reserved_for(transfer, self.outgoing)
-        self.apply(WithdrawalConfirmed(transfer=transfer, amount=amount, balance=self.balance - amount))
-
-    def confirm_deposit(self, transfer: str) -> None:
-        amount = self._reserved_for(transfer, self.incoming)
-        self.apply(DepositConfirmed(transfer=transfer, amount=amount, balance=self.balance + amount))
-
     def cancel_reservation(self, transfer: str) -> None:
         """Changes nothing where nothing is reserved: this side may be the one that refused."""
         if transfer in self.outgoing or transfer in self.incoming:
             released = self.outgoing.get(transfer, Decimal(0))
             self.apply(ReservationCancelled(transfer=transfer, released=released))
+
+    @command_handler
+    def confirm_withdrawal(self, command: ConfirmWithdrawal) -> None:
+        amount = self._reserved_for(command.transfer, self.outgoing)
+        self.apply(WithdrawalConfirmed(transfer=command.transfer, amount=amount, balance=self.balance - amount))
+
+    @command_handler
+    def confirm_deposit(self, command: ConfirmDeposit) -> None:
+        amount = self._reserved_for(command.transfer, self.incoming)
+        self.apply(DepositConfirmed(transfer=command.transfer, amount=amount, balance=self.balance + amount))
 
     # -- rules ----------------------------------------------------------------------------------------------------
 
@@ -221,37 +226,37 @@ class BankAccount(AggregateRoot):
 
     # -- what events change ---------------------------------------------------------------------------------------
 
-    @applies(AccountOpened)
+    @applies
     def _opened(self, event: AccountOpened) -> None:
         self.owner = event.owner
 
-    @applies(Deposited, Withdrawn)
+    @applies
     def _moved(self, event: Deposited | Withdrawn) -> None:
         self.balance = event.balance
 
-    @applies(AccountClosed)
+    @applies
     def _closed(self, event: AccountClosed) -> None:
         self.closed = True
 
-    @applies(WithdrawalReserved)
+    @applies
     def _withdrawal_reserved(self, event: WithdrawalReserved) -> None:
         self.outgoing[event.transfer] = event.amount
 
-    @applies(DepositReserved)
+    @applies
     def _deposit_reserved(self, event: DepositReserved) -> None:
         self.incoming[event.transfer] = event.amount
 
-    @applies(WithdrawalConfirmed)
+    @applies
     def _withdrawal_confirmed(self, event: WithdrawalConfirmed) -> None:
         del self.outgoing[event.transfer]
         self.balance = event.balance
 
-    @applies(DepositConfirmed)
+    @applies
     def _deposit_confirmed(self, event: DepositConfirmed) -> None:
         del self.incoming[event.transfer]
         self.balance = event.balance
 
-    @applies(ReservationCancelled)
+    @applies
     def _reservation_cancelled(self, event: ReservationCancelled) -> None:
         self.outgoing.pop(event.transfer, None)
         self.incoming.pop(event.transfer, None)

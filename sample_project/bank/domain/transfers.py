@@ -10,7 +10,7 @@ from __future__ import annotations
 from decimal import Decimal
 from enum import Enum
 
-from enode_django import AggregateRoot, Command, DomainEvent, DomainException, applies
+from enode_django import AggregateRoot, Command, DomainEvent, DomainException, applies, command_handler
 from enode_django.ids import check_id
 from sample_project.bank.domain.money import check_amount
 
@@ -93,65 +93,66 @@ class MoneyTransfer(AggregateRoot):
     reserved: set[Side] = set()
     moved: set[Side] = set()
 
-    @classmethod
-    def start(cls, id: str, source: str, target: str, amount: Decimal) -> MoneyTransfer:
-        """Raises `InvalidId` for what cannot be an account's id: no command could be sent there."""
-        check_id(source, "source")
-        check_id(target, "target")
-        if source == target:
-            raise SameAccount("a transfer needs two accounts", account=source)
-        check_amount(amount)
-        transfer = cls(id)
-        transfer.apply(TransferStarted(source=source, target=target, amount=amount))
-        return transfer
-
     @property
     def has_ended(self) -> bool:
         return self.status in (TransferStatus.COMPLETED, TransferStatus.CANCELLED)
 
-    def note_reserved(self, side: Side) -> None:
+    @command_handler(creates=True)
+    def start(self, command: StartTransfer) -> None:
+        """Raises `InvalidId` for what cannot be an account's id: no command could be sent there."""
+        check_id(command.source, "source")
+        check_id(command.target, "target")
+        if command.source == command.target:
+            raise SameAccount("a transfer needs two accounts", account=command.source)
+        check_amount(command.amount)
+        self.apply(TransferStarted(source=command.source, target=command.target, amount=command.amount))
+
+    @command_handler
+    def note_reserved(self, command: NoteReserved) -> None:
         """Changes nothing if it was cancelled meanwhile: then the account will cancel the reservation, too."""
-        if self.status is not TransferStatus.STARTED or side in self.reserved:
+        if self.status is not TransferStatus.STARTED or command.side in self.reserved:
             return
-        self.apply(ReservationNoted(side=side))
+        self.apply(ReservationNoted(side=command.side))
         if self.reserved == set(Side):
             self.apply(TransferConfirmed(source=self.source, target=self.target))
 
-    def note_moved(self, side: Side) -> None:
-        if self.status is not TransferStatus.CONFIRMED or side in self.moved:
+    @command_handler
+    def note_moved(self, command: NoteMoved) -> None:
+        if self.status is not TransferStatus.CONFIRMED or command.side in self.moved:
             return
-        self.apply(MovementNoted(side=side))
+        self.apply(MovementNoted(side=command.side))
         if self.moved == set(Side):
             self.apply(TransferCompleted())
 
-    def cancel(self, reason: str) -> None:
+    @command_handler
+    def cancel(self, command: CancelTransfer) -> None:
         """Cancelling again changes nothing: both accounts may have refused."""
         if self.status is TransferStatus.CANCELLED:
             return
         if self.status is not TransferStatus.STARTED:
             raise TransferIsConfirmed("both accounts have agreed; start a transfer the other way")
-        self.apply(TransferCancelled(source=self.source, target=self.target, reason=reason))
+        self.apply(TransferCancelled(source=self.source, target=self.target, reason=command.reason))
 
-    @applies(TransferStarted)
+    @applies
     def _started(self, event: TransferStarted) -> None:
         self.source, self.target, self.amount = event.source, event.target, event.amount
 
-    @applies(ReservationNoted)
+    @applies
     def _reservation_noted(self, event: ReservationNoted) -> None:
         self.reserved.add(event.side)
 
-    @applies(TransferConfirmed)
+    @applies
     def _confirmed(self, event: TransferConfirmed) -> None:
         self.status = TransferStatus.CONFIRMED
 
-    @applies(MovementNoted)
+    @applies
     def _movement_noted(self, event: MovementNoted) -> None:
         self.moved.add(event.side)
 
-    @applies(TransferCompleted)
+    @applies
     def _completed(self, event: TransferCompleted) -> None:
         self.status = TransferStatus.COMPLETED
 
-    @applies(TransferCancelled)
+    @applies
     def _cancelled(self, event: TransferCancelled) -> None:
         self.status = TransferStatus.CANCELLED

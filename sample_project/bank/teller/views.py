@@ -16,11 +16,10 @@ from django.http import Http404, HttpResponse
 from django.urls import NoReverseMatch, reverse, reverse_lazy
 from django.views.generic import DetailView, ListView
 
-from enode_django import CommandResult, WaitFor
+from enode_django import CommandResult, WaitFor, result_of
 from enode_django.exceptions import InvalidId
 from enode_django.forms import CommandForm
 from enode_django.ids import check_id
-from enode_django.runtime import make_store
 from enode_django.views import CommandView
 from sample_project.bank.models import AccountSummary, LedgerEntry
 from sample_project.bank.teller.forms import CloseForm, DepositForm, OpenForm, TransferForm, WithdrawForm
@@ -144,8 +143,8 @@ class Transfer(TellerCommand):
     done = "The transfer is under way. It is among the entries when both accounts have agreed."
 
     def form_valid(self, form: CommandForm) -> HttpResponse:
-        transfer = form.command().aggregate_root_id
-        is_started = transfer in make_store().heads([transfer])
+        command = form.command()
+        is_started = result_of(command.id, command.aggregate_root_id) is not None
         if not is_started and form.cleaned_data["amount"] > self.object.available:
             form.add_error("amount", ValidationError("the balance is too low", code="low"))
             return self.form_invalid(form)

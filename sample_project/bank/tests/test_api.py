@@ -26,9 +26,7 @@ IN_THIS_PROCESS = {"default": {"BACKEND": "django.core.cache.backends.locmem.Loc
 class Accounts(TestCase):
     def setUp(self) -> None:
         self.bus: InlineCommandBus = self.enterContext(inline())
-        send_commands(
-            [OpenAccount(aggregate_root_id="a", owner="Ada"), Deposit(aggregate_root_id="a", amount=Decimal("10.50"))]
-        )
+        send_commands([OpenAccount("a", owner="Ada"), Deposit("a", amount=Decimal("10.50"))])
         teller = User.objects.create_user("tina")
         teller.groups.add(tellers())
         self.api = APIClient()

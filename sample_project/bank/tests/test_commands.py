@@ -31,11 +31,11 @@ from sample_project.bank.domain import BankAccount, Deposit, Deposited, OpenAcco
 class Accounts(TestCase):
     def test_what_is_paid_in_can_be_taken_out_once(self) -> None:
         with inline():
-            execute_command(OpenAccount(aggregate_root_id="a", owner="Ada"))
-            execute_command(Deposit(aggregate_root_id="a", amount=Decimal(5)))
-            withdraw = Withdraw(aggregate_root_id="a", amount=Decimal(5))
+            execute_command(OpenAccount("a", owner="Ada"))
+            execute_command(Deposit("a", amount=Decimal(5)))
+            withdraw = Withdraw("a", amount=Decimal(5))
             first, again = execute_command(withdraw), execute_command(withdraw)
-            refused = try_command(Withdraw(aggregate_root_id="a", amount=Decimal(1)))
+            refused = try_command(Withdraw("a", amount=Decimal(1)))
         assert (first.status, first.value, first.version) == (CommandStatus.SUCCESS, Decimal(0), 3)
         assert again == first
         assert (result_of(withdraw.id, "a"), result_of(refused.command_id, "a")) == (first, refused)
@@ -52,8 +52,8 @@ class Accounts(TestCase):
         with inline() as bus:
             send_commands(
                 [
-                    OpenAccount(aggregate_root_id="a", owner="Ada"),
-                    Deposit(aggregate_root_id="a", amount=Decimal(5), id="d1"),
+                    OpenAccount("a", owner="Ada"),
+                    Deposit("a", amount=Decimal(5), id="d1"),
                 ]
             )
         event = bus.events[-1]
@@ -63,7 +63,7 @@ class Accounts(TestCase):
     def test_a_command_for_after_the_commit_waits_for_it(self) -> None:
         with inline() as bus:
             with self.captureOnCommitCallbacks(execute=True):
-                send_command_on_commit(OpenAccount(aggregate_root_id="a", owner="Ada"))
+                send_command_on_commit(OpenAccount("a", owner="Ada"))
                 assert bus.results == []
             assert bus.results[0].status == CommandStatus.SUCCESS
 
@@ -76,8 +76,8 @@ class TheCounter(SimpleTestCase):
 
     async def test_an_async_view_pays_in_and_waits_for_the_balance(self) -> None:
         with inline(MemoryEventStore()):
-            await asend_command(OpenAccount(aggregate_root_id="a", owner="Ada"))
-            result: CommandResult = await aexecute_command(Deposit(aggregate_root_id="a", amount=Decimal(5)))
+            await asend_command(OpenAccount("a", owner="Ada"))
+            result: CommandResult = await aexecute_command(Deposit("a", amount=Decimal(5)))
             assert await aresult_of(result.command_id, "a") == result
             assert (await BankAccount.aload("a")).balance == Decimal(5)
         assert (result.value, result.version) == (Decimal(5), 2)
@@ -85,6 +85,6 @@ class TheCounter(SimpleTestCase):
     def test_an_event_says_who_wanted_it(self) -> None:
         with inline(MemoryEventStore()) as bus, metadata(user_id="17", request="r1"):
             assert current_metadata() == Metadata(user_id="17", request="r1")
-            send_command(OpenAccount(aggregate_root_id="a", owner="Ada", id="c1"))
+            send_command(OpenAccount("a", owner="Ada", id="c1"))
         (event,) = bus.events
         assert event.metadata == Metadata(user_id="17", request="r1", causation_id="c1", correlation_id="c1")

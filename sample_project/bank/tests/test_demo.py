@@ -92,7 +92,7 @@ class TheVerification(TestCase):
             for batch in self.workload.batches(0):
                 send_commands(batch)
             account = self.workload.account(0)
-            self.asked.append(execute_command(Deposit(aggregate_root_id=account, amount=Decimal(1))))
+            self.asked.append(execute_command(Deposit(account, amount=Decimal(1))))
 
     def problems(self, records: Sequence[StreamRecord] | None = None) -> str:
         stored = stored_records(self.workload) if records is None else records

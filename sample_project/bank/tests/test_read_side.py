@@ -50,14 +50,14 @@ class ReadSideCase(TestCase):
         self.bus: InlineCommandBus = self.enterContext(inline())
         send_commands(
             [
-                OpenAccount(aggregate_root_id="a", owner="Ada"),
-                OpenAccount(aggregate_root_id="b", owner="Bob"),
-                Deposit(aggregate_root_id="a", amount=Decimal(10)),
+                OpenAccount("a", owner="Ada"),
+                OpenAccount("b", owner="Bob"),
+                Deposit("a", amount=Decimal(10)),
             ]
         )
 
     def transfer(self, amount: int, source: str = "a", target: str = "b") -> None:
-        send_commands([StartTransfer(aggregate_root_id="t", source=source, target=target, amount=Decimal(amount))])
+        send_commands([StartTransfer("t", source=source, target=target, amount=Decimal(amount))])
 
     def summary(self, account: str) -> object:
         """Balance, and what is available of it."""
@@ -91,26 +91,26 @@ class Transfers(ReadSideCase):
         assert (self.summary("a"), self.summary("b")) == ((10, 10), (0, 0))
 
     def test_a_closed_target_cancels_it_and_the_source_may_spend_its_money(self) -> None:
-        send_commands([CloseAccount(aggregate_root_id="b")])
+        send_commands([CloseAccount("b")])
         self.transfer(7)
         assert self.reason() == "the account is closed"
         assert self.bus.events[-1] == ReservationCancelled(transfer="t", released=Decimal(7))
         assert self.summary("a") == (10, 10)
-        send_commands([Withdraw(aggregate_root_id="a", amount=Decimal(10))])
+        send_commands([Withdraw("a", amount=Decimal(10))])
         assert self.summary("a") == (0, 0)
 
     def test_an_unknown_account_cancels_it(self) -> None:
         for place, (source, target) in enumerate([("a", "x"), ("x", "a"), ("a", "t2")]):
             with self.subTest(source=source, target=target):
                 id = f"t{place}"
-                send_commands([StartTransfer(aggregate_root_id=id, source=source, target=target, amount=Decimal(7))])
+                send_commands([StartTransfer(id, source=source, target=target, amount=Decimal(7))])
                 ended = [event for event in self.bus.events if isinstance(event, TransferCancelled)]
                 assert (ended[-1].aggregate_root_id, ended[-1].reason) == (id, "there is no such account")
                 assert self.summary("a") == (10, 10)
 
     def test_one_that_was_completed_cannot_be_cancelled(self) -> None:
         self.transfer(7)
-        send_commands([CancelTransfer(aggregate_root_id="t", reason="too late")])
+        send_commands([CancelTransfer("t", reason="too late")])
         assert self.bus.results[-1].error_type == "bank.TransferIsConfirmed"
         assert (self.summary("a"), self.summary("b")) == ((3, 3), (7, 7))
 
@@ -118,18 +118,18 @@ class Transfers(ReadSideCase):
 class ReadModels(ReadSideCase):
     def test_a_summary_follows_its_account(self) -> None:
         opened = AccountSummary.objects.get(pk="b")
-        send_commands([CloseAccount(aggregate_root_id="b")])
+        send_commands([CloseAccount("b")])
         row = AccountSummary.objects.get(pk="b")
         assert (row.owner, row.closed, row.version) == ("Bob", True, 2)
         assert row.opened_at == opened.opened_at == self.bus.events[1].timestamp
 
     def test_who_waits_until_it_is_handled_sees_it(self) -> None:
-        deposit = Deposit(aggregate_root_id="b", amount=Decimal(5))
+        deposit = Deposit("b", amount=Decimal(5))
         execute_command(deposit, wait_for=WaitFor.subscriber(AccountSummaries))
         assert self.summary("b") == (5, 5)
 
     def test_every_booking_has_an_entry(self) -> None:
-        send_commands([Withdraw(aggregate_root_id="a", amount=Decimal(1))])
+        send_commands([Withdraw("a", amount=Decimal(1))])
         self.transfer(7)
         entries = LedgerEntry.objects.order_by("account", "version")
         found: object = list(entries.values_list("account", "kind", "amount", "balance", "transfer"))
@@ -188,7 +188,7 @@ class TheCacheOfBalances(ReadSideCase):
             assert cached_balance("nobody") is None
 
     def test_an_account_that_is_closed_leaves_it(self) -> None:
-        send_commands([Withdraw(aggregate_root_id="a", amount=Decimal(10)), CloseAccount(aggregate_root_id="a")])
+        send_commands([Withdraw("a", amount=Decimal(10)), CloseAccount("a")])
         with self.assertNumQueries(1):
             assert cached_balance("a") == 0
 
@@ -214,9 +214,9 @@ class OneSubscriberAlone(TestCase):
         with inline(followed_by=[AccountSummaries, Ledger]):
             send_commands(
                 [
-                    OpenAccount(aggregate_root_id="a", owner="Ada"),
-                    Deposit(aggregate_root_id="a", amount=Decimal(10)),
-                    StartTransfer(aggregate_root_id="t", source="a", target="x", amount=Decimal(7)),
+                    OpenAccount("a", owner="Ada"),
+                    Deposit("a", amount=Decimal(10)),
+                    StartTransfer("t", source="a", target="x", amount=Decimal(7)),
                 ]
             )
         found: object = AccountSummary.objects.values_list("balance", "available").get()

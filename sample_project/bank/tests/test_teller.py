@@ -28,9 +28,9 @@ class Counter(TestCase):
         self.bus: InlineCommandBus = self.enterContext(inline())
         send_commands(
             [
-                OpenAccount(aggregate_root_id="a", owner="Ada"),
-                OpenAccount(aggregate_root_id="b", owner=NASTY),
-                Deposit(aggregate_root_id="a", amount=Decimal(10)),
+                OpenAccount("a", owner="Ada"),
+                OpenAccount("b", owner=NASTY),
+                Deposit("a", amount=Decimal(10)),
             ]
         )
         teller = User.objects.create_user("tina")
@@ -115,7 +115,7 @@ class Counter(TestCase):
         assert (self.balance("a"), self.balance("b")) == (Decimal(4), Decimal(6))
 
     def test_a_transfer_to_nowhere_or_of_too_much_is_not_started(self) -> None:
-        send_commands([OpenAccount(aggregate_root_id="c", owner="Cy"), CloseAccount(aggregate_root_id="c")])
+        send_commands([OpenAccount("c", owner="Cy"), CloseAccount("c")])
         before = len(self.bus.results)
         for target in ("nobody", "c", ""):
             refused = self.send("accounts/a/transfer/", target=target, amount="1")
@@ -127,11 +127,9 @@ class Counter(TestCase):
         self.assertFormError(same.context["form"], None, ["a transfer needs two accounts"])
 
     def test_an_account_is_closed_as_it_was_seen_or_not_at_all(self) -> None:
-        execute_command(Withdraw(aggregate_root_id="a", amount=Decimal(10)))
+        execute_command(Withdraw("a", amount=Decimal(10)))
         seen = self.hidden(self.page("accounts/a/close/"))
-        send_commands(
-            [Deposit(aggregate_root_id="a", amount=Decimal(1)), Withdraw(aggregate_root_id="a", amount=Decimal(1))]
-        )
+        send_commands([Deposit("a", amount=Decimal(1)), Withdraw("a", amount=Decimal(1))])
         late = self.client.post("/teller/accounts/a/close/", seen)
         assert late.status_code == 412
         self.assertContains(late, "It was changed meanwhile.", status_code=412)

@@ -29,18 +29,19 @@ class Translator:
 translator = Translator()
 
 
-@command_handler(TranslateTitle)
+@command_handler
 def translate_title(command: TranslateTitle, context: CommandContext) -> None:
-    context.get(Note).change_title(translator.translate(command.title))
+    title = translator.translate(command.title)
+    context.get(Note).change_title(ChangeTitle(command.aggregate_root_id, title=title))
 
 
 class WhatPasses(SimpleTestCase):
     def test_a_title_is_translated_when_the_translator_has_time(self) -> None:
         translator.busy = 2
-        note = given(Note, "n", NoteCreated(title="Milk")).when(TranslateTitle(aggregate_root_id="n", title="klim"))
+        note = given(Note, "n", NoteCreated(title="Milk")).when(TranslateTitle("n", title="klim"))
         note.then(TitleChanged(title="milk"))
 
     def test_a_title_stays_if_the_translator_is_busy_for_too_long(self) -> None:
         translator.busy = 5
-        note = given(Note, "n", NoteCreated(title="Milk")).when(TranslateTitle(aggregate_root_id="n", title="klim"))
+        note = given(Note, "n", NoteCreated(title="Milk")).when(TranslateTitle("n", title="klim"))
         note.then_failed(Retry)

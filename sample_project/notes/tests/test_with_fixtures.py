@@ -28,7 +28,7 @@ Execute = Callable[[Command], CommandResult]
 
 def test_a_title_is_changed(enode_given: Callable[..., Any]) -> None:
     note = enode_given(Note, "n", NoteCreated(title="Milk"))
-    note.when(ChangeTitle(aggregate_root_id="n", title="Bread")).then(TitleChanged(title="Bread"))
+    note.when(ChangeTitle("n", title="Bread")).then(TitleChanged(title="Bread"))
 
 
 def test_a_deleted_note_has_no_row(enode_given: Callable[..., Any]) -> None:
@@ -39,8 +39,8 @@ def test_a_deleted_note_has_no_row(enode_given: Callable[..., Any]) -> None:
 def test_titles_change_in_the_order_of_the_commands(
     enode_event_store: MemoryEventStore, enode_bus: InlineCommandBus, enode_execute: Execute
 ) -> None:
-    enode_execute(CreateNote(aggregate_root_id="n", title="Milk"))
-    assert enode_execute(ChangeTitle(aggregate_root_id="n", title="Bread")).version == 2
+    enode_execute(CreateNote("n", title="Milk"))
+    assert enode_execute(ChangeTitle("n", title="Bread")).version == 2
     assert enode_bus.events == [NoteCreated(title="Milk"), TitleChanged(title="Bread")]
     assert enode_event_store.heads(["n"]) == {"n": 2}
 
@@ -49,18 +49,18 @@ def test_a_note_that_was_never_created_cannot_be_deleted(
     enode_event_store: MemoryEventStore, enode_execute: Execute
 ) -> None:
     with pytest.raises(CommandFailed, match="AggregateNotFound"):
-        enode_execute(DeleteNote(aggregate_root_id="n"))
+        enode_execute(DeleteNote("n"))
 
 
 @pytest.mark.enode(followed_by=[Notes])
 def test_the_list_follows(enode_execute: Execute) -> None:
-    enode_execute(CreateNote(aggregate_root_id="n", title="Milk"))
+    enode_execute(CreateNote("n", title="Milk"))
     assert models.Note.objects.get().title == "Milk"
 
 
 def test_the_list_follows_with_everything_else_of_the_project(
     enode_bus: InlineCommandBus, enode_execute: Execute
 ) -> None:
-    enode_execute(CreateNote(aggregate_root_id="n", title="Eggs"))
+    enode_execute(CreateNote("n", title="Eggs"))
     assert [note.title for note in models.Note.objects.all()] == ["Eggs"]
     assert [result.version for result in enode_bus.results] == [1]
