@@ -44,7 +44,7 @@ class RowScenario(Generic[Row]):
         self._handle(list(streams(self._id, events, after=self._version)))
         return self
 
-    def then(self, **values: Any) -> Self:
+    def then(self, /, **values: Any) -> Self:
         """There is a row with these values; fields that are not named do not count."""
         if self.row is None:
             raise AssertionError(f"expected a row with {values!r}, but there is none")

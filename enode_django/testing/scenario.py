@@ -136,7 +136,7 @@ class Scenario:
             raise AssertionError(f"expected no change, got {outcome.status.value} {self._events!r} {_reason(outcome)}")
         return self
 
-    def then_refused(self, refusal: type[DomainException], **fields: Any) -> Self:
+    def then_refused(self, refusal: type[DomainException], /, **fields: Any) -> Self:
         """The command was refused by this class of domain exception, with these field values."""
         outcome = self._outcome()
         expected = types.name_of(refusal)

@@ -49,8 +49,8 @@ try:
     from shop.models import OrderLineRow
 
     with inline():
-        execute_command(CreateOrderLine("a", item="Tea", price=Decimal(2)))
-        execute_command(ChangeOrderLine("a", item="Tea", price=Decimal(3)))
+        execute_command(CreateOrderLine("order-line-a", item="Tea", price=Decimal(2)))
+        execute_command(ChangeOrderLine("order-line-a", item="Tea", price=Decimal(3)))
     row = OrderLineRow.objects.get()
     print("row", row, row.item, row.price, row.version)
 finally:
@@ -83,11 +83,13 @@ def test_what_it_writes_into_a_new_app_passes_its_tests_and_the_linter(tmp_path:
     shown = run_python(tmp_path, "-m", "django", "startaggregate", "shop", "OrderLine", "--fields", *fields)
     assert "written: shop/domain/order_line.py" in shown
     assert "added to: shop/models.py" in shown
-    every_kind = [f"a_{kind.lower()}:{kind}" for kind in KINDS] + ["crate:str", "event:str", "command:str", "row:str"]
+    every_kind = [f"a_{kind.lower()}:{kind}" for kind in KINDS]
+    every_kind += ["crate:str", "event:str", "command:str", "row:str", "self:str"]
     run_python(tmp_path, "-m", "django", "startaggregate", "shop", "Crate", "--fields", *every_kind)
     done = run_python(tmp_path, "-c", TRY)
-    assert "row a Tea 3.00 2" in done
-    assert "Ran 6 tests" in done
+    assert "row order-line-a Tea 3.00 2" in done
+    assert "Ran 8 tests" in done
+    assert "no issues" in done
     written = [str(path) for path in app.rglob("*.py") if "order_line" in path.name or "crate" in path.name]
     inside = [str(app / folder / "__init__.py") for folder in ("domain", "projections")]
     assert len(written) == 6
@@ -206,6 +208,7 @@ def test_a_name_that_is_taken_is_refused(name: str, taken: str) -> None:
         *(
             "date:date",
             "create:str",
+            "change:str",
             "command_handler:str",
             "models:str",
             "ownér:str",
