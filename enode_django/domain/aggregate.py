@@ -223,7 +223,7 @@ def _find_applier(cls: type[AggregateRoot], event: type[DomainEvent]) -> str:
         if base in appliers:
             appliers[event] = appliers[base]
             return appliers[event]
-    if event is type:
+    if issubclass(event, type):
         raise DefinitionError("apply() takes a domain event, got a class; make an instance of it")
     if not issubclass(event, DomainEvent):
         raise DefinitionError(f"apply() takes a domain event, got an instance of {event.__qualname__}")

@@ -533,7 +533,7 @@ def test_who_has_forgotten_that_a_handler_creates_is_told(monkeypatch: pytest.Mo
 
     hint = "; no handler makes one: mark its first with @command_handler(creates=True)"
     context = CommandContext(Open("a", owner="x"), None, lambda id: None)
-    with pytest.raises(AggregateNotFound, match=re.escape(f"there is no Forgetful with the id 'a'{hint}")):
+    with pytest.raises(AggregateNotFound, match=re.escape(f"Forgetful with the id 'a'{hint}")):
         context.get(Forgetful)
 
     class Mindful(Forgetful):
