@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     asks for it later would be given the real one."""
     if config.pluginmanager.hasplugin("django"):
         for item in items:
-            if _needs_database(item) and not _has_database(item):
+            if _needs_database(item) and not _has_database(item) and not _keeps_in_memory():
                 item.add_marker(pytest.mark.django_db)
 
 
@@ -48,6 +48,12 @@ def _has_database(item: pytest.Item) -> bool:
 
 def _fixtures(item: pytest.Item) -> frozenset[str]:
     return frozenset(getattr(item, "fixturenames", ()))
+
+
+def _keeps_in_memory() -> bool:
+    from enode_django.conf import keeps_in_memory
+
+    return keeps_in_memory()
 
 
 def _followed_by(item: pytest.Item) -> Any:
@@ -67,14 +73,14 @@ def enode_event_store() -> MemoryEventStore:
 def enode_bus(request: pytest.FixtureRequest) -> Iterator[InlineCommandBus]:
     """`enode_django.testing.inline` around the test: commands are executed at once, and subscribers follow them.
 
-    In the test's database, as pytest-django makes it; or in ``enode_event_store`` if the test asks for that.
-    ``@pytest.mark.enode(followed_by=[…])`` names the subscribers, which need a database in any case.
+    In the test's database, as pytest-django makes it; or in ``enode_event_store`` if the test asks for that, and in
+    memory where no database is configured. ``@pytest.mark.enode(followed_by=[…])`` names the subscribers.
     """
     from enode_django.testing import inline
 
     in_memory = "enode_event_store" in request.fixturenames
     followed_by = _followed_by(request.node)
-    if (followed_by or not in_memory) and not _has_database(request.node):
+    if (followed_by or not in_memory) and not _has_database(request.node) and not _keeps_in_memory():
         pytest.fail(
             "the fixture enode_bus needs a test database: install pytest-django, and name the fixture as a parameter"
         )

@@ -108,7 +108,10 @@ class CommandResult(Generic[ResultT]):
         """Raises the `error` of a command that was refused or failed; else returns the result itself."""
         error = self.error
         if error is not None:
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # its traceback holds this frame: it would hold itself
         return self
 
 

@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from operator import methodcaller
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from enode_django.domain.handlers import Handler, MarkedMethod, command_handlers, marks_of
 from enode_django.domain.messages import Command
 from enode_django.domain.signatures import check_marked
 from enode_django.exceptions import DefinitionError
+
+if TYPE_CHECKING:
+    from enode_django.domain.aggregate import AggregateRoot
 
 
 class _Marked(NamedTuple):
@@ -82,6 +85,13 @@ def _handler(cls: type, name: str, mark: MarkedMethod) -> Handler:
     handler._enode_aggregate = cls  # type: ignore[attr-defined]
     handler.__module__, handler.__qualname__ = cls.__module__, f"{cls.__qualname__}.{name}"
     return handler
+
+
+def aggregate_of(command: type[Command]) -> type[AggregateRoot] | None:
+    """Return the class of aggregates whose method handles a command; None if a function does. Raises as
+    `HandlerTable.find` does."""
+    cls: type[AggregateRoot] | None = getattr(command_handlers.find(command), "_enode_aggregate", None)
+    return cls
 
 
 def _added(cls: type, context: Any) -> Any:

@@ -22,8 +22,20 @@ def check_prefix(cls: Any) -> None:
         ) from error
 
 
+def check_sought(cls: Any, id: str) -> None:
+    """Raise `InvalidId` if the id begins neither as those of this class nor as those of a subclass."""
+    if not (id.startswith(cls.id_prefix) or id.startswith(tuple(_others(cls)))):
+        check_prefixed(cls, id)
+
+
+def _others(cls: Any) -> set[str]:
+    """Return the prefixes of subclasses that are not that of the class."""
+    found = {prefix for each in cls.__subclasses__() for prefix in (each.id_prefix, *_others(each))}
+    return found - {cls.id_prefix}
+
+
 def check_prefixed(cls: Any, id: object) -> str:
-    """Return a valid id of this class. Raises `InvalidId`, also for one that does not begin with the class's prefix."""
+    """Return a valid id of this very class. Raises `InvalidId`, also for one that does not begin with its prefix."""
     checked = check_id(id, "aggregate root id")
     prefix = cls.id_prefix
     if prefix and not (checked.startswith(prefix) and len(checked) > len(prefix)):
@@ -35,14 +47,16 @@ def check_prefixed(cls: Any, id: object) -> str:
 
 
 def with_prefix(cls: Any, id: str) -> str:
-    """Return the id of this class that a person means: the prefix is put in front unless the id begins with it.
+    """Return the id of this class that a person means: the prefix is put in front unless the id begins with it, or with
+    that of a subclass.
 
-    >>> from types import SimpleNamespace
-    >>> account = SimpleNamespace(id_prefix="account-")
-    >>> with_prefix(account, "ada"), with_prefix(account, "account-ada")
+    >>> class Account:
+    ...     id_prefix = "account-"
+    >>> with_prefix(Account, "ada"), with_prefix(Account, "account-ada")
     ('account-ada', 'account-ada')
     """
-    return id if id.startswith(cls.id_prefix) else f"{cls.id_prefix}{id}"
+    known = (cls.id_prefix, *filter(None, _others(cls)))
+    return id if id.startswith(known) else f"{cls.id_prefix}{id}"
 
 
 def target_of(command: type[Command], id: Any) -> Any:

@@ -14,10 +14,11 @@ from enode_django.commanding.loading import events_of
 from enode_django.domain.aggregate import AggregateRoot, read_only
 from enode_django.domain.messages import DomainEvent
 from enode_django.domain.origin import handled_command
-from enode_django.domain.prefixes import check_prefixed
+from enode_django.domain.prefixes import check_sought
 from enode_django.eventstore.base import EventStore, StreamRecord
 from enode_django.exceptions import AggregateNotFound, AggregateTypeMismatch, DefinitionError, InvalidField, shown
 from enode_django.history.states import head_of, loaded
+from enode_django.ids import check_id
 from enode_django.runtime import current_store
 from enode_django.serialization.registry import types
 
@@ -87,7 +88,7 @@ def _version_at(store: EventStore, cls: type[Any], id: str, version: int | None,
 
 
 def _check_caller(cls: type[Any], method: str, id: str) -> None:
-    check_prefixed(cls, id)
+    check_sought(cls, check_id(id, "aggregate root id"))
     if handled_command.get() is not None:
         raise DefinitionError(
             f"{cls.__qualname__}.{method}({id!r}) is called by a command handler; use context.get({cls.__qualname__}, "

@@ -11,9 +11,9 @@ from enode_django.eventing.calling import Calls
 from enode_django.eventing.process_managers import crash_handler
 from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.registry import subscribers
-from enode_django.eventing.subscribers import NOW, Subscriber, follows, running_subscriber
+from enode_django.eventing.subscribers import NOW, Subscriber, follows, key_of, running_subscriber
 from enode_django.eventing.work import FollowedEvents, followed_refusal
-from enode_django.eventstore.base import StreamRecord
+from enode_django.eventstore.base import EventStore, StreamRecord
 from enode_django.eventstore.positions import BEGINNING, END
 
 if TYPE_CHECKING:
@@ -24,27 +24,61 @@ logger = logging.getLogger("enode_django.subscribers")
 MOST = 2**31
 
 
+class MemoryFollower:
+    """Calls one process manager, or the event handlers of one group. How far it has come lies in memory."""
+
+    def __init__(self, subscriber: Subscriber, bus: ImmediateCommandBus) -> None:
+        self.subscriber = subscriber
+        self._bus = bus
+        self._reached = dict(_heads(bus.store)) if subscriber.start == NOW else {}
+
+    def follow(self, records: Sequence[StreamRecord]) -> None:
+        """Raises what a handler raises; the next event of the aggregate brings what was left behind."""
+        for record in records:
+            if record.version is None:
+                self._call(record)
+            elif follows(self.subscriber, record.aggregate_root_type):
+                self._catch_up(record.aggregate_root_id)
+
+    def _catch_up(self, id: str) -> None:
+        for stream in self._bus.store.load(id, after=self._reached.get(id, 0)):
+            self._call(stream)
+            self._reached[id] = stream.version or 0
+
+    def _call(self, record: StreamRecord) -> None:
+        handler = crash_handler(self.subscriber)
+        calls = Calls(self.subscriber, lambda commands: self._bus.forward(commands, handler))
+        token = running_subscriber.set(self.subscriber.name)
+        try:
+            if record.version is not None:
+                calls.run(FollowedEvents(self.subscriber).of(record))
+            elif (refused := followed_refusal(self.subscriber, record)) is not None:
+                calls.run([refused])
+            calls.send()
+        finally:
+            running_subscriber.reset(token)
+
+
 class MemoryFollowing:
-    """Calls process managers and event handlers; projections have no database. How far each has come lies in memory. An
-    aggregate whose handler fails is tried again with its next event. Handlers run one at a time."""
+    """Calls process managers and event handlers; projections have no database. An aggregate whose handler fails is
+    tried again with its next event. Handlers run one at a time."""
 
     def __init__(self, bus: ImmediateCommandBus) -> None:
         self._bus = bus
-        self._store = bus.store
         self._lock = threading.RLock()
-        self._reached: dict[Subscriber, dict[str, int]] = {}
+        self._followers: dict[Subscriber, MemoryFollower] = {}
         self._failed: set[tuple[str, str]] = set()
 
     def begin(self) -> None:
-        for subscriber in _subscribers():
-            if subscriber not in self._reached:
-                self._reached[subscriber] = dict(self._heads()) if subscriber.start == NOW else {}
+        for subscriber in without_tables():
+            if subscriber not in self._followers:
+                self._followers[subscriber] = MemoryFollower(subscriber, self._bus)
 
     def follow(self, record: StreamRecord) -> None:
         with self._lock:
-            for subscriber in _subscribers():
-                if follows(subscriber, record.aggregate_root_type) or record.version is None:
-                    self._follow(subscriber, record)
+            for subscriber in without_tables():
+                if subscriber in self._followers:
+                    self._follow(self._followers[subscriber], record)
 
     def keep_up(self) -> None:
         """Nothing is due: what a process leaves behind is gone with it."""
@@ -52,42 +86,32 @@ class MemoryFollowing:
     def catch_up(self) -> None:
         """As `keep_up`."""
 
-    def progress(self, record: StreamRecord, names: Sequence[str]) -> tuple[list[str], list[str]]:
+    def progress(self, record: StreamRecord, keys: Sequence[str]) -> tuple[list[str], list[str]]:
         id = record.aggregate_root_id
-        return [name for name in names if (name, id) in self._failed], []
+        return [one.name for one in self._followers if key_of(one) in keys and (one.name, id) in self._failed], []
 
-    def _heads(self) -> Iterator[tuple[str, int]]:
-        for id, (_, version) in self._store.shards[0].settled(BEGINNING, END, limit=MOST).settled.heads.items():
-            yield id, version
-
-    def _follow(self, subscriber: Subscriber, record: StreamRecord) -> None:
-        id = record.aggregate_root_id
-        reached = self._reached.setdefault(subscriber, {})
-        token = running_subscriber.set(subscriber.name)
+    def _follow(self, follower: MemoryFollower, record: StreamRecord) -> None:
+        name, id = follower.subscriber.name, record.aggregate_root_id
         try:
-            if record.version is None:
-                self._call(subscriber, record)
-                return
-            for stream in self._store.load(id, after=reached.get(id, 0)):
-                self._call(subscriber, stream)
-                reached[id] = stream.version or 0
-            self._failed.discard((subscriber.name, id))
+            follower.follow([record])
+            if record.version is not None:
+                self._failed.discard((name, id))
         except Exception as error:  # handlers are application code; the command is stored all the same
-            self._failed.add((subscriber.name, id))
-            told, extra = "%s failed at %s: %s", {"subscriber": subscriber.name, "aggregate_root_id": id}
-            logger.error(told, subscriber.name, id, error, exc_info=error, extra=extra)
-        finally:
-            running_subscriber.reset(token)
-
-    def _call(self, subscriber: Subscriber, record: StreamRecord) -> None:
-        handler = crash_handler(subscriber)
-        calls = Calls(subscriber, lambda commands: self._bus.forward(commands, handler))
-        if record.version is not None:
-            calls.run(FollowedEvents(subscriber).of(record))
-        elif (refused := followed_refusal(subscriber, record)) is not None:
-            calls.run([refused])
-        calls.send()
+            self._failed.add((name, id))
+            extra = {"subscriber": name, "aggregate_root_id": id}
+            logger.error("%s failed at %s: %s", name, id, error, exc_info=error, extra=extra)
 
 
-def _subscribers() -> list[Subscriber]:
-    return [one for one in subscribers.all() if not isinstance(one, ModelProjection | Projection)]
+def _heads(store: EventStore) -> Iterator[tuple[str, int]]:
+    for id, (_, version) in store.shards[0].settled(BEGINNING, END, limit=MOST).settled.heads.items():
+        yield id, version
+
+
+def has_tables(subscriber: Subscriber) -> bool:
+    """Return True for a projection, which cannot follow without a database."""
+    return isinstance(subscriber, ModelProjection | Projection)
+
+
+def without_tables() -> list[Subscriber]:
+    """Return the project's subscribers that need no database."""
+    return [one for one in subscribers.all() if not has_tables(one)]

@@ -18,7 +18,7 @@ from enode_django.management.scaffold_fields import KINDS, Field
 from enode_django.management.scaffold_texts import Names
 from enode_django.serialization.registry import types
 
-_IMPORTED = {"AggregateRoot", "Command", "CommandContext", "DomainEvent", "ModelProjection", "ReadModel"}
+_IMPORTED = {"AggregateRoot", "Command", "DomainEvent", "ModelProjection", "ReadModel"}
 
 
 class Plan(NamedTuple):
@@ -71,8 +71,6 @@ def plan(config: AppConfig, names: Names, fields: Sequence[Field]) -> Plan:
     app = Path(config.path)
     if {"site-packages", "dist-packages"} & {*app.parts}:
         raise CommandError(f"the app {config.label!r} is installed, not yours; name one of the project's apps")
-    if names.module in [field.name for field in fields]:
-        raise CommandError(f"a field of {names.root} cannot be called {names.module!r}, too; use another name")
     new: dict[Path, str] = {}
     changed: dict[Path, str] = {}
     for folder, text in (("domain", texts.domain(names, fields)), ("projections", texts.projection(names, fields))):

@@ -46,8 +46,7 @@ KINDS = {
     ),
     "UUID": Kind("None", "UUIDField(null=True)", ("UUID(int=1)", "UUID(int=2)"), "uuid"),
 }
-_IN_THE_TEXTS = {"before", "classmethod", "cls", "command", "context", "event", "row", "self"}
-_IN_THE_TEXTS |= {"applies", "handles", "models"}  # where they stand, a field would come before them
+_IN_THE_TEXTS = {"applies", "change", "command_handler", "create", "models"}  # in the bodies of classes
 _IN_THE_BASES = {name for cls in (AggregateRoot, Command, DomainEvent, ReadModel) for name in dir(cls)}
 _TAKEN = _IN_THE_TEXTS | _IN_THE_BASES | {"id", "aggregate_root_id", "objects"}
 

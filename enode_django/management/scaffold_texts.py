@@ -19,12 +19,16 @@ class Names(NamedTuple):
 
     @property
     def classes(self) -> Sequence[str]:
-        return (*self.of_the_domain, self.row, f"{self.root}Rows")
+        return (self.root, *self.messages, self.row, f"{self.root}Rows")
 
     @property
-    def of_the_domain(self) -> Sequence[str]:
+    def messages(self) -> Sequence[str]:
         root = self.root
-        return (root, f"Create{root}", f"Change{root}", f"{root}Created", f"{root}Changed")
+        return (f"Create{root}", f"Change{root}", f"{root}Created", f"{root}Changed")
+
+    @property
+    def prefix(self) -> str:
+        return f"{self.module.replace('_', '-')}-"
 
     @property
     def row(self) -> str:
@@ -32,25 +36,16 @@ class Names(NamedTuple):
 
 
 def domain(names: Names, fields: Sequence[Field]) -> str:
-    root, module = names.root, names.module
+    root = names.root
     declared = _lines(f"{field.name}: {field.type}" for field in fields)
     state = _lines(field.in_aggregate for field in fields)
     taken = _lines((f"self.{field.name} = event.{field.name}" for field in fields), 8)
-    same = [f"{field.name}={field.name}" for field in fields]
-    own, given = _of("self", fields), [field.name for field in fields]
-    parameters = [f"{field.name}: {field.type}" for field in fields]
+    same = [f"{field.name}=command.{field.name}" for field in fields]
     return f'''"""{root}: created, and changed."""
 
 from __future__ import annotations
 
-{_imports(fields)}from enode_django import (
-    AggregateRoot,
-    Command,
-    CommandContext,
-    DomainEvent,
-    applies,
-    command_handler,
-)
+{_imports(fields)}from enode_django import AggregateRoot, Command, DomainEvent, applies, command_handler
 
 
 class Create{root}(Command):
@@ -70,36 +65,23 @@ class {root}Changed(DomainEvent):
 
 
 class {root}(AggregateRoot):
+    id_prefix = "{names.prefix}"
 {state}
 
-    @classmethod
-{_call("    def create", ["cls", "id: str", *parameters], f" -> {root}:")}
-        {module} = cls(id)
-{_call(f"        event = {root}Created", same)}
-        {module}.apply(event)
-        return {module}
+    @command_handler(creates=True)
+{_call("    def create", ["self", f"command: Create{root}"], " -> None:")}
+{_applied(f"{root}Created", same, 8)}
 
-{_call("    def change", ["self", *parameters], " -> None:")}
+    @command_handler
+{_call("    def change", ["self", f"command: Change{root}"], " -> None:")}
         """What is as it was changes nothing."""
-{_values("        before = ", own)}
-{_values("        if ", given, " != before:")}
-{_call(f"            event = {root}Changed", same)}
-            self.apply(event)
+{_values("        before = ", _of("self", fields))}
+{_values("        if ", _of("command", fields), " != before:")}
+{_applied(f"{root}Changed", same, 12)}
 
-    @applies({root}Created, {root}Changed)
-    def _follow(self, event: {root}Created | {root}Changed) -> None:
+    @applies
+{_call("    def _follow", ["self", f"event: {root}Created | {root}Changed"], " -> None:")}
 {taken}
-
-
-@command_handler(Create{root})
-def create_{module}(command: Create{root}, context: CommandContext) -> None:
-{_call(f"    {module} = {root}.create", ["command.aggregate_root_id", *_of("command", fields)])}
-    context.add({module})
-
-
-@command_handler(Change{root})
-def change_{module}(command: Change{root}, context: CommandContext) -> None:
-{_call(f"    context.get({root}).change", _of("command", fields))}
 '''
 
 
@@ -131,9 +113,7 @@ from {names.package}.models import {names.row}
 
 
 class {root}Rows(ModelProjection[{names.row}]):
-    model = {names.row}
-
-    @handles({root}Created, {root}Changed)
+    @handles(creates=True)
 {_call("    def follow", ["self", f"row: {names.row}", f"event: {root}Created | {root}Changed"], " -> None:")}
 {_lines((f"row.{field.name} = event.{field.name}" for field in fields), 8)}
 """
@@ -141,38 +121,35 @@ class {root}Rows(ModelProjection[{names.row}]):
 
 def tests(names: Names, fields: Sequence[Field]) -> str:
     root, module = names.root, names.module
+    id = f'"{names.prefix}1"'
     one, other = ([f"{field.name}={field.kind.examples[place]}" for field in fields] for place in (0, 1))
-    create = _call(f"        create = Create{root}", ['aggregate_root_id="a"', *one])
-    change = _call(f"        change = Change{root}", ['aggregate_root_id="a"', *other])
     return f"""from __future__ import annotations
 
 {_imports(fields, with_examples=True)}from django.test import SimpleTestCase
 from enode_django.testing import given
 
-{_imported(f"{names.package}.domain.{module}", names.of_the_domain)}
+{_imported(f"{names.package}.domain.{module}", names.messages)}
 from {names.package}.projections.{module} import {root}Rows
 
+{_call(f"CREATE = Create{root}", [id, *one])}
+{_call(f"CHANGE = Change{root}", [id, *other])}
 {_call(f"CREATED = {root}Created", one)}
 {_call(f"CHANGED = {root}Changed", other)}
 
 
 class {root}Tests(SimpleTestCase):
     def test_it_is_created(self) -> None:
-{create}
-        given({root}, "a").when(create).then(CREATED)
+        given().when(CREATE).then(CREATED)
 
-    def test_it_is_changed_once(self) -> None:
-{change}
-        {module} = given({root}, "a", CREATED)
-        {module}.when(change).then(CHANGED)
-{change.replace("change =", "again =")}
-        {module}.when(again).then_nothing()
+    def test_it_is_changed(self) -> None:
+        given(CREATED).when(CHANGE).then(CHANGED)
+
+    def test_what_is_as_it_was_changes_nothing(self) -> None:
+        given(CREATED, CHANGED).when(CHANGE).then_nothing()
 
     def test_its_row_follows(self) -> None:
-        row = given({root}Rows, "a", CREATED)
-{_call("        row.then", one)}
-        row.when(CHANGED)
-{_call("        row.then", [*other, "version=2"])}
+{_call(f"        row = given({root}Rows, CREATED).then", one)}
+{_call("        row.when(CHANGED).then", [*other, "version=2"])}
 """
 
 
@@ -197,6 +174,14 @@ def _of(name: str, fields: Sequence[Field]) -> list[str]:
 
 def _values(head: str, values: Sequence[str], end: str = "") -> str:
     return f"{head}{values[0]}{end}" if len(values) == 1 else _call(head, values, end)
+
+
+def _applied(event: str, arguments: Sequence[str], indent: int) -> str:
+    line = f"{' ' * indent}self.apply({event}({', '.join(arguments)}))"
+    if len(line) <= WIDTH:
+        return line
+    call = _call(f"{' ' * (indent + 4)}{event}", arguments)
+    return f"{' ' * indent}self.apply(\n{call}\n{' ' * indent})"
 
 
 def _imported(module: str, names: Sequence[str]) -> str:

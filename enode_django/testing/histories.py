@@ -12,13 +12,18 @@ from enode_django.exceptions import DefinitionError
 from enode_django.serialization.codec import encode_refusal, encode_stream
 
 
+def check_events(events: Sequence[object]) -> None:
+    """Raise `DefinitionError` for what is no event."""
+    for event in events:
+        if not isinstance(event, DomainEvent):
+            raise DefinitionError(f"given() and when() take domain events, got {event!r}")
+
+
 def streams(
     id: str, events: Sequence[DomainEvent], *, after: int = 0, type_name: str = "given"
 ) -> Iterator[StreamRecord]:
-    """Each event as one command's. Raises `DefinitionError` for what is no event."""
+    """Each event as one command's."""
     for version, event in enumerate(events, after + 1):
-        if not isinstance(event, DomainEvent):
-            raise DefinitionError(f"given() takes domain events, got {event!r}")
         yield _record(id, version, f"given-{version}", type_name, encode_stream([event]))
 
 

@@ -13,16 +13,21 @@ from enode_django.commanding.entries import Envelope, Finished
 from enode_django.commanding.loading import events_of
 from enode_django.commanding.results import CommandResult
 from enode_django.concurrency.backoff import once
+from enode_django.conf import keeps_in_memory
 from enode_django.domain.messages import DomainEvent
+from enode_django.eventing.event_handlers import group_of
 from enode_django.eventing.follower import Follower
 from enode_django.eventing.process_managers import crash_handler
+from enode_django.eventing.publisher import announce
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.retrying import RAISE
 from enode_django.eventing.running import Runner
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventstore.base import EventStore, StreamRecord
+from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import DefinitionError
 from enode_django.immediate.bus import ImmediateCommandBus, Together, result_of
+from enode_django.immediate.memory import MemoryFollower, has_tables, without_tables
 from enode_django.runtime import make_applier, make_store, use_bus
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -47,6 +52,10 @@ class InlineCommandBus(ImmediateCommandBus):
 
     def _persist(self, call: Callable[[], list[Finished]], /) -> list[Finished]:
         return call()
+
+    def _announce(self, decided: Sequence[Finished]) -> None:
+        """At once: the transaction of a test case never commits."""
+        announce(decided)
 
     def _handle(self, envelope: Envelope, together: Together) -> Finished:
         finished = super()._handle(envelope, together)
@@ -75,11 +84,13 @@ class _InlineFollowing:
     def catch_up(self) -> None:
         """As `keep_up`."""
 
-    def progress(self, record: StreamRecord, names: Sequence[str]) -> tuple[list[str], list[str]]:
+    def progress(self, record: StreamRecord, keys: Sequence[str]) -> tuple[list[str], list[str]]:
         return [], []
 
 
-def _follower(subscriber: Subscriber, bus: ImmediateCommandBus) -> Follower:
+def _follower(subscriber: Subscriber, bus: ImmediateCommandBus) -> Follower | MemoryFollower:
+    if isinstance(bus.store, MemoryEventStore) and not has_tables(subscriber):
+        return MemoryFollower(subscriber, bus)
     handler = crash_handler(subscriber)
     runner = Runner(make_applier(subscriber, bus.store, lambda some: bus.forward(some, handler)), once)
     for shard in bus.store.shards:
@@ -87,7 +98,7 @@ def _follower(subscriber: Subscriber, bus: ImmediateCommandBus) -> Follower:
     return Follower(runner, policy=RAISE, notify=lambda notices: None)
 
 
-Chosen = Iterable[type[Subscriber] | Subscriber]
+Chosen = Iterable[type[Subscriber] | Callable[[Any], Any] | str | Subscriber]
 
 
 class Inline(ContextDecorator):
@@ -110,17 +121,34 @@ class Inline(ContextDecorator):
         return super().__call__(function)
 
     def __enter__(self) -> InlineCommandBus:
-        bus = InlineCommandBus(self._store if self._store is not None else make_store(), self._followers())
+        bus = InlineCommandBus(self._new_store(), self._followers())
         self._leaving.enter_context(use_bus(bus))
         return bus
 
     def __exit__(self, *raised: object) -> None:
         self._leaving.close()
 
+    def _new_store(self) -> EventStore:
+        if self._store is not None:
+            return self._store
+        return MemoryEventStore() if keeps_in_memory() else make_store()
+
     def _followers(self) -> Sequence[Subscriber]:
         if self._followed_by is None:
-            return subscribers.all() if self._store is None else []
-        return [one if isinstance(one, Subscriber) else subscribers.instance(one) for one in self._followed_by]
+            if self._store is not None:
+                return []
+            return without_tables() if keeps_in_memory() else subscribers.all()
+        return [_subscriber(one) for one in self._followed_by]
+
+
+def _subscriber(chosen: type[Subscriber] | Callable[[Any], Any] | str | Subscriber) -> Subscriber:
+    if isinstance(chosen, Subscriber):
+        return chosen
+    if isinstance(chosen, str):
+        return subscribers.get(chosen)
+    if isinstance(chosen, type):
+        return subscribers.instance(chosen)
+    return group_of(chosen)
 
 
 def inline(store: EventStore | None = None, *, followed_by: Chosen | None = None) -> Inline:
@@ -129,7 +157,9 @@ def inline(store: EventStore | None = None, *, followed_by: Chosen | None = None
 
     Inside a ``django.test.TestCase`` everything they store is rolled back with the test. Also usable as a decorator of
     plain functions. What a subscriber's handler raises is raised where the command was sent. ``followed_by`` are the
-    subscribers that run, by default all. ``store`` replaces that of the settings: with a ``MemoryEventStore`` no
-    database is needed, and no subscriber runs unless it is named.
+    subscribers that run, by default all: classes, functions marked with `event_handler`, or names.
+
+    ``store`` replaces that of the settings. With a ``MemoryEventStore`` only projections need a database, and no
+    subscriber runs unless it is named. Where no database is configured, each block has one of its own.
     """
     return Inline(store, followed_by)

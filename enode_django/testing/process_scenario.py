@@ -19,7 +19,7 @@ from enode_django.testing.histories import refusal, streams
 
 
 class ProcessScenario:
-    """``given(Transfers, "t", TransferStarted(…)).when(TransferConfirmed(…)).then(ConfirmWithdrawal(…), …)``
+    """``given(Transfers, "t", TransferStarted(…)).when(TransferConfirmed(…)).then(ConfirmWithdrawal("a", …), …)``
 
     ``when`` may be called again; the ``then`` methods look at what came of the last event. They raise
     `AssertionError`. ``commands`` are those that the process manager would send, with the ids that it gives them.
@@ -28,7 +28,7 @@ class ProcessScenario:
     def __init__(self, process: type[ProcessManager], id: str, history: Sequence[DomainEvent]) -> None:
         self._process = subscribers.instance(process)
         self._id = id
-        self._version = len(list(streams(id, history)))
+        self._version = len(history)
         self._refused = 0
         self._has_begun = False
         self.commands: Sequence[Command] = ()

@@ -15,13 +15,13 @@ from enode_django.eventing.row_changes import changed_row
 from enode_django.eventing.row_normalising import RowNormaliser
 from enode_django.eventing.work import FollowedEvents
 from enode_django.eventstore.base import StreamRecord
-from enode_django.testing.histories import streams
+from enode_django.testing.histories import check_events, streams
 
 Row = TypeVar("Row", bound=models.Model)
 
 
 class RowScenario(Generic[Row]):
-    """``given(Summaries, "a", AccountOpened(…)).when(Deposited(…)).then(balance=Decimal(5))``
+    """``given(Summaries, AccountOpened(…)).when(Deposited(…)).then(balance=Decimal(5))``
 
     ``row`` is what the handlers have made of the events, in memory, with the values that they gave it; None if there
     is no row. Each event finds the values that the database would give back, where that can be told without it. The
@@ -40,10 +40,11 @@ class RowScenario(Generic[Row]):
 
     def when(self, *events: DomainEvent) -> Self:
         """Hand it the aggregate's next events, each as one command's. Raises what the handlers raise."""
+        check_events(events)
         self._handle(list(streams(self._id, events, after=self._version)))
         return self
 
-    def then(self, **values: Any) -> Self:
+    def then(self, /, **values: Any) -> Self:
         """There is a row with these values; fields that are not named do not count."""
         if self.row is None:
             raise AssertionError(f"expected a row with {values!r}, but there is none")

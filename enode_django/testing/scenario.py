@@ -10,6 +10,7 @@ from enode_django.commanding.results import CommandResult, CommandStatus
 from enode_django.domain.aggregate import AggregateRoot, accept_events
 from enode_django.domain.declarations import plain_of
 from enode_django.domain.messages import Command, DomainEvent, message_of
+from enode_django.domain.method_handlers import aggregate_of
 from enode_django.domain.refusals import DomainException
 from enode_django.eventing.process_managers import ProcessManager
 from enode_django.eventing.projections import ModelProjection
@@ -19,31 +20,49 @@ from enode_django.exceptions import DefinitionError
 from enode_django.serialization.codec import decode_command, restore_command
 from enode_django.serialization.registry import types
 from enode_django.serialization.sent_commands import SentCommand
-from enode_django.testing.histories import streams
+from enode_django.testing.histories import check_events, streams
 from enode_django.testing.inline import InlineCommandBus
 from enode_django.testing.process_scenario import ProcessScenario, content_of
 from enode_django.testing.row_scenario import Row, RowScenario
 
 
 @overload
-def given(what: type[AggregateRoot], id: str, *events: DomainEvent) -> Scenario: ...
+def given(*events: DomainEvent) -> Scenario: ...
 @overload
-def given(what: type[ProcessManager], id: str, *events: DomainEvent) -> ProcessScenario: ...
+def given(aggregate: type[AggregateRoot], /, *events: DomainEvent) -> Scenario: ...
 @overload
-def given(what: type[ModelProjection[Row]], id: str, *events: DomainEvent) -> RowScenario[Row]: ...
-def given(what: Any, id: str, *events: DomainEvent) -> Scenario | ProcessScenario | RowScenario[Any]:
-    """Begin a scenario of a class of aggregates, of a process manager or of a `ModelProjection`: with an aggregate's
-    id, and with what has happened to it. Each event counts as one command's."""
-    if isinstance(what, type) and issubclass(what, AggregateRoot):
-        return Scenario(what, id, events)
-    if isinstance(what, type) and issubclass(what, ProcessManager):
-        return ProcessScenario(what, id, events)
-    if isinstance(what, type) and issubclass(what, ModelProjection):
-        return RowScenario(what, id, events)
-    raise DefinitionError(
-        f"given() takes a class of aggregates, process managers or ModelProjections, got {what!r}; "
-        "whatever else follows events is tested with inline(followed_by=[…])"
-    )
+def given(aggregate: type[AggregateRoot], id: str, /, *events: DomainEvent) -> Scenario: ...
+@overload
+def given(process: type[ProcessManager], id: str, /, *events: DomainEvent) -> ProcessScenario: ...
+@overload
+def given(projection: type[ModelProjection[Row]], /, *events: DomainEvent) -> RowScenario[Row]: ...
+@overload
+def given(projection: type[ModelProjection[Row]], id: str, /, *events: DomainEvent) -> RowScenario[Row]: ...
+def given(*what: Any) -> Scenario | ProcessScenario | RowScenario[Any]:
+    """Begin a scenario with what has happened to an aggregate. Each event counts as one command's.
+
+    Without a class it is one of aggregates: that whose method handles the first command, and with the command's id.
+    With a class of aggregates, of a process manager or of a `ModelProjection` it is one of that; an aggregate's id
+    may come next, and for a process manager it must.
+    """
+    cls, rest = (what[0], what[1:]) if what and isinstance(what[0], type) else (None, what)
+    id, events = (rest[0], rest[1:]) if cls and rest and isinstance(rest[0], str) else (None, rest)
+    check_events(events)
+    if cls is None or issubclass(cls, AggregateRoot):
+        return Scenario(cls, id, events)
+    if issubclass(cls, ModelProjection):
+        return RowScenario(cls, id or "given", events)
+    if not issubclass(cls, ProcessManager):
+        raise DefinitionError(
+            f"given() takes events, after a class of aggregates, process managers or ModelProjections, got {cls!r}; "
+            "whatever else follows events is tested with inline(followed_by=[…])"
+        )
+    if id is None:
+        raise DefinitionError(
+            f"given() takes the id of the aggregate whose events {cls.__qualname__} handles: given("
+            f'{cls.__qualname__}, "some id", …)'
+        )
+    return ProcessScenario(cls, id, events)
 
 
 class _KeepsSent(InlineCommandBus):
@@ -59,16 +78,18 @@ class _KeepsSent(InlineCommandBus):
 
 
 class Scenario:
-    """``given(BankAccount, "a", AccountOpened(owner="Ada")).when(Deposit(…)).then(Deposited(…))``
+    """``given(AccountOpened(owner="Ada")).when(Withdraw("ada", …)).then(Withdrawn(…))``
 
     ``when`` may be called again; the ``then`` methods look at the last command. They raise `AssertionError`.
+    ``result`` is that command's `CommandResult`.
     """
 
-    def __init__(self, aggregate: type[AggregateRoot], id: str, history: Sequence[DomainEvent]) -> None:
-        self._id = id
+    def __init__(self, aggregate: type[AggregateRoot] | None, id: str | None, history: Sequence[DomainEvent]) -> None:
         self._store = MemoryEventStore()
         self._bus = _KeepsSent(self._store)
-        self._store.append(_records(aggregate, id, history))
+        self._aggregate, self._id, self._history = aggregate, id, history
+        if aggregate is not None and id is not None:
+            self._begin(aggregate, id)
         self._events: list[DomainEvent] = []
         self.result: CommandResult | None = None
 
@@ -76,6 +97,8 @@ class Scenario:
         """Handle a command, as a command mailbox does."""
         if not isinstance(command, Command):
             raise DefinitionError(f"when() takes a command, got {command!r}")
+        if self._history:
+            self._begin(self._aggregate or _aggregate_of(command), self._id or command.aggregate_root_id)
         before = len(self._bus.events)
         self._bus.sent = []
         self.result = self._bus.execute(command, 0, expected_version=check_version(expected_version))
@@ -89,12 +112,17 @@ class Scenario:
             raise AssertionError(f"expected {list(events)!r}, got {outcome.status.value} {_reason(outcome)}")
         if self._events != list(events):
             raise AssertionError(f"expected {list(events)!r}, got {self._events!r}")
-        if result is not None and outcome.value != result:
-            raise AssertionError(f"expected the result {result!r}, got {outcome.value!r}")
+        return self if result is None else self.then_result(result)
+
+    def then_result(self, result: Any) -> Self:
+        """The command succeeded, or changed nothing, with this result."""
+        outcome = self._outcome()
+        if outcome.error_type or outcome.value != result:
+            raise AssertionError(f"expected the result {result!r}, got {outcome.value!r} {_reason(outcome)}")
         return self
 
-    def then_sent(self, *commands: Command) -> Self:
-        """The command's handler sent exactly these commands by ``context.send()``, in this order; their ids do not
+    def then_sends(self, *commands: Command) -> Self:
+        """The command's handler sends exactly these commands by ``context.send()``, in this order; their ids do not
         count. They are not handled."""
         self._outcome()
         if [content_of(one) for one in self._bus.sent] != [content_of(one) for one in commands]:
@@ -108,7 +136,7 @@ class Scenario:
             raise AssertionError(f"expected no change, got {outcome.status.value} {self._events!r} {_reason(outcome)}")
         return self
 
-    def then_refused(self, refusal: type[DomainException], **fields: Any) -> Self:
+    def then_refused(self, refusal: type[DomainException], /, **fields: Any) -> Self:
         """The command was refused by this class of domain exception, with these field values."""
         outcome = self._outcome()
         expected = types.name_of(refusal)
@@ -128,10 +156,24 @@ class Scenario:
             raise AssertionError(f"expected it to fail with {name}, got {outcome.status.value} {_reason(outcome)}")
         return self
 
+    def _begin(self, aggregate: type[AggregateRoot], id: str) -> None:
+        self._store.append(_records(aggregate, id, self._history))
+        self._history = ()
+
     def _outcome(self) -> CommandResult:
         if self.result is None:
             raise AssertionError("nothing has happened yet; call when() first")
         return self.result
+
+
+def _aggregate_of(command: Command) -> type[AggregateRoot]:
+    cls = aggregate_of(type(command))
+    if cls is None:
+        name = type(command).__qualname__
+        raise DefinitionError(
+            f"{name} is handled by a function; say whose events are given: given(SomeAggregate, SomeEvent(…))"
+        )
+    return cls
 
 
 def _reason(outcome: CommandResult) -> str:

@@ -18,36 +18,74 @@ def test_of_a_project_without_django():
     imported = {name for name in sys.modules if name.startswith(("django", "enode_django", "psycopg"))}
     assert imported <= {"enode_django", "enode_django.pytest_plugin"}
 """
-IN_MEMORY = """
-import django
-from django.conf import settings
-settings.configure()
-django.setup()
-
-from enode_django import AggregateRoot, Command, DomainEvent, applies, command_handler
+DOMAIN = """
+from enode_django import AggregateRoot, Command, DomainEvent, applies, command_handler, event_handler
 
 class Opened(DomainEvent):
     type_name = "own.Opened"
 
+class Open(Command[str]):
+    type_name = "own.Open"
+
 class Account(AggregateRoot):
     type_name = "own.Account"
 
-    @applies(Opened)
-    def _opened(self, event): ...
+    @command_handler(creates=True)
+    def open(self, command: Open) -> str:
+        self.apply(Opened())
+        return self.id
 
-class Open(Command):
-    type_name = "own.Open"
-
-@command_handler(Open)
-def opening(command, context):
-    account = Account(command.aggregate_root_id)
-    account.apply(Opened())
-    context.add(account)
-
+    @applies
+    def _opened(self, event: Opened) -> None: ...
+"""
+IN_MEMORY = (
+    """
+import django
+from django.conf import settings
+settings.configure()
+django.setup()
+"""
+    + DOMAIN
+    + """
 def test_without_a_database(enode_event_store, enode_execute):
-    assert enode_execute(Open(aggregate_root_id="a")).version == 1
+    assert enode_execute(Open("a")).value == "a"
     assert enode_event_store.heads(["a"]) == {"a": 1}
 """
+)
+IMMEDIATE = (
+    DOMAIN
+    + """
+import pytest
+from enode_django.testing import inline
+
+opened = []
+
+@event_handler
+def note(event: Opened) -> None:
+    opened.append(event.aggregate_root_id)
+
+@pytest.mark.parametrize("id", ["a", "b"])
+def test_every_test_begins_with_nothing(enode_execute, enode_given, id):
+    opened.clear()
+    enode_given().when(Open(id)).then(Opened()).then_result(id)
+    for other in ("a", "b"):
+        assert enode_execute(Open(other)).version == 1
+    assert opened == ["a", "b"]
+
+@pytest.mark.enode(followed_by=[])
+def test_nobody_follows(enode_execute):
+    opened.clear()
+    enode_execute(Open("a"))
+    assert opened == []
+
+def test_a_function_follows():
+    opened.clear()
+    with inline(followed_by=[note]) as bus:
+        bus.execute(Open("a"), 0)
+        assert Account.load("a").version == 1
+    assert opened == ["a"]
+"""
+)
 LATE = (
     IN_MEMORY
     + """
@@ -101,6 +139,11 @@ def test_in_memory_neither_a_database_nor_the_plugin_for_django_is_needed(tmp_pa
     shown = run(tmp_path, LATE)
     assert "1 failed, 1 passed" in shown
     assert "the fixture enode_bus needs a test database" in shown
+
+
+def test_a_script_without_settings_is_tested_in_memory(tmp_path: Path) -> None:
+    """Also beside the plugin for Django."""
+    assert "4 passed" in run(tmp_path, IMMEDIATE, "-p", "pytest_django")
 
 
 def test_a_suite_says_what_a_driver_did_wrong(tmp_path: Path) -> None:

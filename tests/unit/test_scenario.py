@@ -7,11 +7,15 @@ import pytest
 from django.test import override_settings
 
 from enode_django import (
+    AggregateRoot,
     Command,
     CommandContext,
     CommandStatus,
+    DomainEvent,
+    DomainException,
     ProcessManager,
     Retry,
+    applies,
     command_handler,
     execute_command,
     handles,
@@ -29,7 +33,7 @@ from tests.races.counting import Counter, Created
 
 def test_what_is_no_event_and_no_command_is_refused() -> None:
     wrong: Any = Created
-    with pytest.raises(DefinitionError, match=r"given\(\) takes domain events, got <class .*Created'>"):
+    with pytest.raises(DefinitionError, match=r"given\(\) and when\(\) take domain events, got <class .*Created'>"):
         given(Counter, "x", wrong)
     wrong = Created()
     with pytest.raises(DefinitionError, match=r"when\(\) takes a command, got Created\(\)"):
@@ -41,6 +45,116 @@ def test_what_is_no_event_and_no_command_is_refused() -> None:
 OPENED = AccountOpened(owner="Ada")
 
 
+class Fill(Command[int]):
+    type_name = "unit.Fill"
+    cups: int = 1
+
+
+class Make(Command):
+    type_name = "unit.Make"
+
+
+class Drain(Command):
+    type_name = "unit.Drain"
+
+
+class Filled(DomainEvent):
+    type_name = "unit.Filled"
+    cups: int
+
+
+class Full(DomainException):
+    type_name = "unit.Full"
+    cups: int
+
+
+class Pot(AggregateRoot):
+    type_name = "unit.Pot"
+    cups: int = 0
+
+    @command_handler(creates=True)
+    def make(self, command: Make) -> None:
+        self.apply(Filled(cups=1))
+
+    @command_handler
+    def fill(self, command: Fill) -> int:
+        if self.cups + command.cups > 4:
+            raise Full("the pot is full", cups=self.cups)
+        if command.cups:
+            self.apply(Filled(cups=command.cups))
+        return self.cups
+
+    @applies
+    def _filled(self, event: Filled) -> None:
+        self.cups += event.cups
+
+
+@command_handler
+def drain(command: Drain, context: CommandContext) -> None:
+    context.get(Pot).apply(Filled(cups=-1))
+
+
+def test_the_first_command_says_whose_events_are_given() -> None:
+    pot = given(Filled(cups=2)).when(Fill("p")).then(Filled(cups=1)).then_result(3)
+    pot.when(Fill("p", cups=2)).then_refused(Full, cups=3)
+    pot.when(Fill("p", cups=0)).then_nothing().then_result(3)
+    pot.when(Fill("q")).then_failed("AggregateNotFound")
+    given(Pot, Filled(cups=4)).when(Fill("p")).then_refused(Full, cups=4)
+
+
+def test_a_function_does_not_say_whose_events_are_given() -> None:
+    with pytest.raises(
+        DefinitionError, match=r"Drain is handled by a function; say whose .* given\(SomeAggregate, Some"
+    ):
+        given(Filled(cups=2)).when(Drain("p"))
+    given(Pot, Filled(cups=2)).when(Drain("p")).then(Filled(cups=-1))
+    given().when(Drain("p")).then_failed("AggregateNotFound")
+
+
+def test_a_result_that_is_another_or_missing_is_told() -> None:
+    scenario = given(Filled(cups=2)).when(Fill("p"))
+    with pytest.raises(AssertionError, match="expected the result 4, got 3"):
+        scenario.then_result(4)
+    with pytest.raises(AssertionError, match=r"expected the result None, got None \(unit.Full: the pot is full\)"):
+        scenario.when(Fill("p", cups=9)).then_result(None)
+
+
+class Refilling(ProcessManager):
+    abstract = True
+    name = "unit.refilling"
+
+    @handles
+    def filled(self, event: Filled) -> Iterator[Command]:
+        if event.cups < 0:
+            yield Fill(event.aggregate_root_id)
+        if event.cups == 3:
+            raise RuntimeError("broken")
+
+
+def test_in_memory_process_managers_follow_without_a_database() -> None:
+    for chosen in (Refilling, Refilling()):
+        with inline(MemoryEventStore(), followed_by=[chosen]) as bus:
+            execute_command(Make("p"))
+            execute_command(Drain("p"))
+        assert bus.events == [Filled(cups=1), Filled(cups=-1), Filled(cups=1)]
+
+
+def test_what_a_process_manager_raises_in_memory_is_raised_until_it_has_handled_the_event() -> None:
+    with inline(MemoryEventStore(), followed_by=[Refilling]) as bus:
+        execute_command(Make("p"))
+        for command in (Fill("p", cups=3), Drain("p")):
+            with pytest.raises(RuntimeError, match="broken"):
+                execute_command(command)
+    assert bus.store.heads(["p"]) == {"p": 3}
+
+
+def test_only_an_event_handler_follows_as_a_function() -> None:
+    with pytest.raises(
+        DefinitionError, match=r"<function drain .*> is no event handler with a name; mark it with @event"
+    ):
+        inline(MemoryEventStore(), followed_by=[drain]).__enter__()
+
+
 class Restless(ProcessManager):
     abstract = True  # so that nobody else runs it
     name = "unit.restless"
@@ -49,7 +163,7 @@ class Restless(ProcessManager):
     @handles(AccountOpened)
     def opened(self, event: AccountOpened) -> Iterator[Command]:
         Restless.sent += 1
-        yield CloseAccount(aggregate_root_id=f"n{Restless.sent}")
+        yield CloseAccount(f"n{Restless.sent}")
 
 
 class Steady(ProcessManager):
@@ -58,8 +172,8 @@ class Steady(ProcessManager):
 
     @handles(AccountOpened)
     def opened(self, event: AccountOpened) -> Iterator[Command]:
-        yield CloseAccount(aggregate_root_id="n")
-        yield CloseAccount(aggregate_root_id="n")
+        yield CloseAccount("n")
+        yield CloseAccount("n")
 
     @handles(AccountClosed)
     def closed(self, event: AccountClosed) -> None: ...
@@ -72,10 +186,10 @@ def test_a_process_manager_that_sends_something_else_to_a_redelivered_event_is_f
 
 def test_the_commands_of_a_process_manager_are_compared_in_order_and_without_their_ids() -> None:
     scenario = given(Steady, "x").when(OPENED)
-    once = CloseAccount(aggregate_root_id="n")
+    once = CloseAccount("n")
     scenario.then(once, once)
     assert len({command.id for command in scenario.commands}) == 2
-    for wrong in ([once], [once, CloseAccount(aggregate_root_id="m")], []):
+    for wrong in ([once], [once, CloseAccount("m")], []):
         with pytest.raises(AssertionError, match="expected the commands"):
             scenario.then(*wrong)
     scenario.when(AccountClosed()).then_nothing()
@@ -85,7 +199,7 @@ def test_the_commands_of_a_process_manager_are_compared_in_order_and_without_the
 
 def test_the_commands_of_a_process_manager_have_the_ids_that_a_worker_gives_them() -> None:
     with inline(MemoryEventStore()) as bus:
-        execute_command(OpenAccount(aggregate_root_id="x", owner="Ada"))
+        execute_command(OpenAccount("x", owner="Ada"))
         (event,) = bus.events
     expected = with_derived_ids(Steady().opened(event), cause=event.id, subscriber="unit.steady")
     assert [command.id for command in given(Steady, "x").when(OPENED).commands] == [each.id for each in expected]
@@ -105,13 +219,13 @@ def test_errors_that_pass_are_tried_again_at_once_and_as_often_as_in_a_worker() 
             raise Retry("not yet", after=1_000.0)
 
     with inline(MemoryEventStore()):
-        result = try_command(Refresh(aggregate_root_id="x"))
+        result = try_command(Refresh("x"))
         assert (result.status, len(attempts)) == (CommandStatus.NOTHING_CHANGED, 4)
         with override_settings(ENODE={"WORKERS": {"ATTEMPTS": 2}}):
             attempts[:] = range(6)
-            result = try_command(Refresh(aggregate_root_id="x"))
+            result = try_command(Refresh("x"))
         assert (result.status, result.error_type, len(attempts)) == (CommandStatus.FAILED, "Retry", 8)
-    given(Counter, "x").when(Refresh(aggregate_root_id="x"))
+    given(Counter, "x").when(Refresh("x"))
 
 
 def test_a_store_that_is_away_is_not_waited_for_inside_a_test() -> None:
@@ -124,7 +238,7 @@ def test_a_store_that_is_away_is_not_waited_for_inside_a_test() -> None:
         context.find(Counter, "other")
 
     with inline(Away()):
-        result = try_command(Look(aggregate_root_id="x"))
+        result = try_command(Look("x"))
     assert (result.status, result.error_type) == (CommandStatus.FAILED, "StoreUnavailable")
 
 
@@ -134,13 +248,20 @@ class Look(Command):
 
 def test_what_no_scenario_can_be_made_of_is_refused() -> None:
     wrong: Any = Command
-    with pytest.raises(DefinitionError, match=r"given\(\) takes a class of aggregates, process managers or Model"):
+    with pytest.raises(DefinitionError, match=r"given\(\) takes events, after a class of aggregates, process managers"):
         given(wrong, "x")
-    wrong = OpenAccount(aggregate_root_id="x", owner="Ada")
+    wrong = OpenAccount("x", owner="Ada")
     with pytest.raises(DefinitionError, match=r"when\(\) takes an event or a refusal, got OpenAccount"):
         given(Steady, "x").when(wrong)
-    with pytest.raises(DefinitionError, match=r"given\(\) takes domain events"):
+    with pytest.raises(DefinitionError, match=r"take domain events, got OpenAccount"):
         given(Steady, "x", wrong)
+    with pytest.raises(DefinitionError, match=r"take domain events, got OpenAccount"):
+        given(AccountSummaries).when(wrong)
+    wrong = given
+    with pytest.raises(DefinitionError, match=r'whose events Steady handles: given\(Steady, "some id", …\)'):
+        wrong(Steady, OPENED)
+    with pytest.raises(DefinitionError, match=r"take domain events, got 'x'"):
+        wrong("x", OPENED)
 
 
 def test_the_row_of_a_projection_is_compared_by_the_fields_that_are_named() -> None:

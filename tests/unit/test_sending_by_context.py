@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from enode_django import (
@@ -17,6 +19,7 @@ from enode_django import (
     execute_command,
     metadata,
 )
+from enode_django.domain.origin import handled_command
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import DefinitionError, InvalidField
 from enode_django.history.steps import Step
@@ -64,12 +67,12 @@ class Crate(AggregateRoot):
 @command_handler(Ship)
 def ship(command: Ship, context: CommandContext) -> None:
     crate = context.find(Crate) or Crate(command.aggregate_root_id)
-    context.send(Take(aggregate_root_id=command.to, pieces=command.pieces))
+    context.send(Take(command.to, pieces=command.pieces))
     if command.pieces == 0:
         raise NothingToShip("there is nothing")
     crate.apply(Shipped())
     context.add(crate)
-    context.set_result(context.send(Take(aggregate_root_id=command.to, pieces=command.pieces)))
+    context.set_result(context.send(Take(command.to, pieces=command.pieces)))
 
 
 @command_handler(Take)
@@ -82,7 +85,7 @@ def take(command: Take, context: CommandContext) -> None:
 def test_inline_handles_what_a_handler_sends_after_the_command_and_with_its_metadata() -> None:
     store = MemoryEventStore()
     with inline(store) as bus, metadata(user_id="7", tenant="north"):
-        result = execute_command(Ship(aggregate_root_id="a", to="b", pieces=2, id="s"))
+        result = execute_command(Ship("a", to="b", pieces=2, id="s"))
     assert [type(event) for event in bus.events] == [Shipped, Taken, Taken]
     sent = bus.events[-1].metadata
     assert (sent.user, sent.extra, sent.correlation_id) == ("7", {"tenant": "north"}, "s")
@@ -91,29 +94,60 @@ def test_inline_handles_what_a_handler_sends_after_the_command_and_with_its_meta
 
 
 def test_a_scenario_expects_what_is_sent_and_handles_none_of_it() -> None:
-    taken = Take(aggregate_root_id="b", pieces=2)
-    scenario = given(Crate, "a").when(Ship(aggregate_root_id="a", to="b", pieces=2)).then(Shipped())
-    scenario.then_sent(taken, taken)
+    taken = Take("b", pieces=2)
+    scenario = given().when(Ship("a", to="b", pieces=2)).then(Shipped())
+    scenario.then_sends(taken, taken)
     with pytest.raises(AssertionError, match="expected the commands"):
-        scenario.then_sent(taken)
-    scenario.when(Ship(aggregate_root_id="a", to="b", pieces=0)).then_refused(NothingToShip).then_sent()
+        scenario.then_sends(taken)
+    scenario.when(Ship("a", to="b", pieces=0)).then_refused(NothingToShip).then_sends()
     with pytest.raises(AssertionError, match="nothing has happened yet"):
-        given(Crate, "a").then_sent()
+        given().then_sends()
 
 
 def test_what_cannot_be_sent_is_refused_where_it_is_given() -> None:
-    context = CommandContext(Ship(aggregate_root_id="a", to="b"), None, lambda id: None)
-    with pytest.raises(DefinitionError, match=r"context.send\('x'\) is given no command"):
-        context.send("x")  # type: ignore[arg-type]
-    with pytest.raises(InvalidField):
-        context.send(Take(aggregate_root_id="b", pieces=10**1_001))
+    context = CommandContext(Ship("a", to="b"), None, lambda id: None)
+    token = handled_command.set(context)
+    try:
+        with pytest.raises(DefinitionError, match=r"context.send\('x'\) is given no command"):
+            context.send("x")  # type: ignore[arg-type]
+        with pytest.raises(InvalidField):
+            context.send(Take("b", pieces=10**1_001))
+    finally:
+        handled_command.reset(token)
     assert not context.sent
+    assert context.changed_aggregate() is None
+
+
+kept: list[CommandContext] = []
+
+
+class Keep(Command):
+    """Its handler keeps the context, and lets another thread send by it."""
+
+    type_name = "unit.Keep"
+
+
+@command_handler
+def keep(command: Keep, context: CommandContext) -> str:
+    kept.append(context)
+    with ThreadPoolExecutor(1) as threads:
+        return str(threads.submit(context.send, Take("b", pieces=1)).exception())
+
+
+def test_a_context_sends_nothing_for_another_thread_nor_after_its_command() -> None:
+    kept.clear()
+    with inline(MemoryEventStore()) as bus:
+        told = execute_command(Keep("a")).value
+        assert "is called outside of the handler of Keep" in told
+        with pytest.raises(DefinitionError, match="nothing would be sent; call it in the handler, in its thread"):
+            kept[0].send(Take("b", pieces=1))
+    assert len(bus.results) == 1
 
 
 def test_what_was_sent_is_read_from_the_row() -> None:
     store = MemoryEventStore()
     with inline(store):
-        execute_command(Ship(aggregate_root_id="a", to="b", id="s"))
+        execute_command(Ship("a", to="b", id="s"))
     (row,) = store.load("a")
     ids = [record.command_id for record in store.load("b")]
     assert Step.of(row).sent == [(id, "b") for id in ids]
@@ -133,7 +167,7 @@ def test_inline_tells_receivers_of_every_finished_command() -> None:
     command_finished.connect(note)
     try:
         with inline(MemoryEventStore()), metadata(user_id="7"):
-            execute_command(Ship(aggregate_root_id="a", to="b"))
+            execute_command(Ship("a", to="b"))
     finally:
         command_finished.disconnect(note)
     assert told == [(Ship, "success by 7"), (Take, "success by 7"), (Take, "success by 7")]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import gc
 import pickle
 import traceback
+import weakref
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -149,6 +151,22 @@ def test_a_copy_has_everything_that_the_exception_has(again: Callable[[Any], Any
     assert (type(copied), str(copied), copied.__notes__) == (type(error), str(error), ["while paying"])
     assert (copied.result, copied.command_id) == (error.result, command.id)
     assert getattr(copied, "missing", None) == getattr(error, "missing", None)
+
+
+def test_what_is_raised_does_not_hold_itself() -> None:
+    def caught() -> weakref.ref[DomainException]:
+        try:
+            execute_command(Pay("a", amount=Decimal(5)))
+        except DomainException as refusal:
+            return weakref.ref(refusal)
+        raise AssertionError("it was not refused")
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert caught()() is None
+    finally:
+        gc.enable()
 
 
 def test_it_can_be_the_cause_of_another_exception() -> None:

@@ -33,6 +33,10 @@ class Look(Command):
     other: str = ""
 
 
+class Found(Command):
+    type_name = "prefixed.Found"
+
+
 class Opened(DomainEvent):
     type_name = "prefixed.Opened"
 
@@ -66,16 +70,21 @@ def test_an_aggregate_without_the_prefix_cannot_be_made() -> None:
 
 
 def test_a_subclass_has_the_prefix_unless_it_says_otherwise() -> None:
-    class Safe(Vault):
+    class Chest(AggregateRoot):
+        type_name = "prefixed.Chest"
+        id_prefix = "chest-"
+
+    class Safe(Chest):
         type_name = "prefixed.Safe"
 
-    class Box(Vault):
+    class Box(Chest):
         type_name = "prefixed.Box"
         id_prefix = ""
 
     with pytest.raises(InvalidId):
         Safe("ada")
     assert Box("ada").id == "ada"
+    assert Context(Look("other"), None, lambda id: None).find(Chest, "ada") is None
 
 
 @pytest.mark.parametrize("prefix", [None, 1, "a\0", "x" * 255])
@@ -114,6 +123,29 @@ def test_what_a_person_types_gets_the_prefix_where_a_method_says_the_class() -> 
     assert target_of(Look, "ada") == "ada"  # a function handles it
     assert target_of(Open, "") == ""
     assert command_from_json(Open, "ada", {}).aggregate_root_id == "vault-ada"
+
+
+class Strongroom(Vault):
+    type_name = "prefixed.Strongroom"
+    id_prefix = "strong-"
+
+    @command_handler(creates=True)
+    def found(self, command: Found) -> None:
+        self.apply(Opened())
+
+
+def test_an_aggregate_of_a_subclass_with_another_prefix_is_reached_by_its_base() -> None:
+    with inline(store=MemoryEventStore()):
+        assert try_command(Found("strong-1")).version == 1
+        assert try_command(Look("strong-1")).value is True
+        assert Vault.load("strong-1").id == "strong-1"
+        assert try_command(Look("strong-2")).value is False
+    assert target_of(Open, "strong-1") == "strong-1"
+    assert target_of(Found, "1") == "strong-1"
+    with pytest.raises(InvalidId):
+        Vault("strong-1")
+    with pytest.raises(InvalidId, match="such ids begin with 'vault-'"):
+        Context(Look("other"), None, lambda id: None).find(Vault, "ada")
 
 
 def shared() -> list[str]:
