@@ -226,8 +226,8 @@ def _appliers() -> Iterator[CheckMessage]:
             yield Warning(
                 f"{event.__module__}.{event.__qualname__} is applied by no aggregate: apply() would refuse it, and no "
                 f"aggregate that has such an event could be loaded.",
-                hint=f"Mark a method of {' or '.join(candidates)} with @applies({event.__name__}), or say applied = "
-                "False in the body of the event.",
+                hint=f"Mark a method of {' or '.join(candidates)} with @applies, and annotate its parameter with "
+                f"{event.__name__}, or say applied = False in the body of the event.",
                 obj=event,
                 id="enode_django.W028",
             )

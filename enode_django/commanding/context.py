@@ -9,6 +9,7 @@ from enode_django.commanding.sending import SentCommands
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.messages import Command
 from enode_django.domain.metadata import Metadata
+from enode_django.domain.origin import handled_command
 from enode_django.domain.prefixes import check_sought
 from enode_django.exceptions import (
     AggregateAlreadyExists,
@@ -148,8 +149,14 @@ class CommandContext:
         went to its aggregate before, so that handling this command again sends the same. It carries this command's
         metadata, with this command as its cause. Raises `InvalidField` for a command that cannot be sent.
 
-        The command being handled fails by a `DefinitionError` if it applies no event.
+        The command being handled fails by a `DefinitionError` if it applies no event. Raises one when it is called by
+        another thread than the handler's, or after it.
         """
+        if handled_command.get() is not self:
+            raise DefinitionError(
+                f"context.send({shown(command)}) is called outside of the handler of "
+                f"{type(self.command).__qualname__}: nothing would be sent; call it in the handler, in its thread"
+            )
         if self._sent is None:
             self._sent = SentCommands(self.command, self.metadata)
         return self._sent.add(command)

@@ -1,7 +1,7 @@
 """A PostgreSQL for trying out, from the extra ``embedded``: ``python -m enode_django.development.postgres [COMMAND…]``.
 
-The command, by default the user's shell, finds it by ``DATABASE_URL``. The server keeps its data in the directory
-``postgres``, where git ignores them, and ends with the last command that uses it.
+The command, by default the user's shell, finds it by ``DATABASE_URL``, and by ``PGHOST`` and its kin. The server keeps
+its data in the directory ``postgres``, where git ignores them, and ends with the last command that uses it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+from psycopg.pq import Conninfo
 
 DIRECTORY = Path("postgres")
 """Below the working directory."""
@@ -28,7 +30,13 @@ def main(command: Sequence[str]) -> int:
         return 2
     with get_server(DIRECTORY) as server:
         (DIRECTORY / ".gitignore").write_text("*\n")
-        return _run(command or [os.environ.get("SHELL", "sh")], {**os.environ, "DATABASE_URL": server.get_uri()})
+        return _run(command or [os.environ.get("SHELL", "sh")], {**os.environ, **_variables(server.get_uri())})
+
+
+def _variables(url: str) -> dict[str, str]:
+    """Return the environment by which Django projects, and all programs of PostgreSQL, find the server."""
+    named = ((option.envvar, option.val) for option in Conninfo.parse(url.encode()))
+    return {"DATABASE_URL": url, **{name.decode(): value.decode() for name, value in named if name and value}}
 
 
 def _run(command: Sequence[str], environment: dict[str, str]) -> int:

@@ -226,7 +226,8 @@ def _find_applier(cls: type[AggregateRoot], event: type[DomainEvent]) -> str:
     if not issubclass(event, DomainEvent):
         raise DefinitionError(f"apply() takes a domain event, got an instance of {event.__qualname__}")
     raise ApplierNotFound(
-        f"{cls.__qualname__} has no method for {event.__qualname__}; add one marked with @applies({event.__qualname__})"
+        f"{cls.__qualname__} has no method for {event.__qualname__}; mark one with @applies, and annotate its "
+        f"parameter with {event.__qualname__}"
     )
 
 

@@ -99,7 +99,7 @@ class HandlerTable:
                 )
         raise HandlerNotFound(
             f"no handler for {command.__qualname__}; mark a method of its aggregate, or a function, with "
-            f"@command_handler({command.__name__})"
+            f"@command_handler, and annotate its parameter with {command.__name__}"
         )
 
     def retry_on(self, command: type[Command]) -> Errors | None:

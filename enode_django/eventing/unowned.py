@@ -33,6 +33,13 @@ class Unowned(NamedTuple):
         option = "" if self.database == checkpoint_database() else f" --database {self.database}"
         return WAYS_OUT.format(key=self.key, option=option)
 
+    @property
+    def text(self) -> str:
+        return (
+            f"no code owns the stored subscription {self.key!r} (in the database {self.database!r}, since "
+            f"{self.started_at:%Y-%m-%d %H:%M}):{self.ways_out}"
+        )
+
 
 def unowned_in(aliases: Iterable[str]) -> Sequence[Unowned]:
     """Return the stored subscriptions in these databases whose key no subscriber of this code has. Raises the errors of

@@ -13,7 +13,7 @@ from itertools import repeat
 from typing import Protocol
 
 from asgiref.sync import sync_to_async
-from django.db import transaction
+from django.db import connections, transaction
 
 from enode_django.commanding.bus import CrashHandler, nobody
 from enode_django.commanding.committing import Committer
@@ -26,7 +26,7 @@ from enode_django.concurrency.backoff import once
 from enode_django.conf import conf
 from enode_django.domain.messages import Command
 from enode_django.domain.metadata import Metadata, current_metadata
-from enode_django.eventing.publisher import announce
+from enode_django.eventing.publisher import announce, is_announced
 from enode_django.eventstore.base import EventStore, StreamRecord
 from enode_django.exceptions import CommandTimeout, EnodeError
 from enode_django.immediate.attempts import Attempts, cut
@@ -166,13 +166,22 @@ class ImmediateCommandBus:
                 self._following.begin()
                 decided = self._decide(turn, turn.commands.popleft())
                 finished += decided
-                announce(decided)
+                self._announce(decided)
                 self.run_following(partial(self._follow, decided))
         finally:
             turn.commands = outer
         if not turn.is_following:
             self._following.keep_up()
         return finished
+
+    def _announce(self, decided: Sequence[Finished]) -> None:
+        """Tell receivers of outcomes when they are durable: nothing is known of those that are rolled back."""
+        aliases = aliases_of(self.store) if is_announced() else ()
+        is_open = [alias for alias in aliases if connections[alias].in_atomic_block]
+        if is_open:
+            transaction.on_commit(partial(announce, decided), using=is_open[0])
+        else:
+            announce(decided)
 
     def _follow(self, decided: Sequence[Finished]) -> None:
         for one in decided:

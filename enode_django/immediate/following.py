@@ -20,7 +20,7 @@ from django.db import connections, transaction
 from enode_django.conf import conf
 from enode_django.databases import beside, execute
 from enode_django.equeue.transports.memory import MemoryTransport
-from enode_django.eventing import parking
+from enode_django.eventing import checkpoints, parking
 from enode_django.eventing.applying import Applier
 from enode_django.eventing.calling import CallingApplier
 from enode_django.eventing.event_handlers import EventHandlerGroup
@@ -32,8 +32,10 @@ from enode_django.eventing.running import Runner
 from enode_django.eventing.snapshotting import snapshot_subscriber
 from enode_django.eventing.subscribers import Subscriber, key_of
 from enode_django.eventing.sweeping import SweepingFollower
+from enode_django.eventing.unowned import unowned_in
 from enode_django.eventing.work import Progress, Work, follows_events, follows_refusal
 from enode_django.eventstore.base import StreamRecord
+from enode_django.exceptions import ConfigurationError
 from enode_django.immediate.patience import aliases_of, patience
 from enode_django.runtime import make_applier, make_policy, make_snapshots
 
@@ -62,12 +64,14 @@ class DatabaseFollowing:
         self._nothing.create_topic(conf().SUBSCRIBERS.TOPIC, 1)
         self._mine = _Mine()
         self._begun: set[Subscriber] = set()
+        self._refused: set[Subscriber] = set()
         self._due = 0.0
         self._keeping_up = threading.Lock()
 
     def begin(self) -> None:
-        for subscriber in self._subscribers():
-            if subscriber not in self._begun and self._run(subscriber, self._new_follower(subscriber).begin):
+        """A subscriber that is new, and may be one that was renamed, does not begin until that is settled."""
+        for subscriber in self._declared():
+            if subscriber not in self._begun and self._run(subscriber, partial(self._begin, subscriber)):
                 _after_commit(partial(self._begun.add, subscriber), subscriber.database)
 
     def follow(self, record: StreamRecord) -> None:
@@ -100,7 +104,7 @@ class DatabaseFollowing:
     def progress(self, record: StreamRecord, keys: Sequence[str]) -> tuple[list[str], list[str]]:
         parked, missing = [], []
         is_open = self._open_transaction(record) is not None
-        for subscriber in self._subscribers():
+        for subscriber in self._declared():
             if key_of(subscriber) in keys and not (is_open and not _rolls_back(subscriber)):
                 id, runner = record.aggregate_root_id, self._follower(subscriber).runner
                 if parking.parked_among(runner.alias, runner.key, [id]):
@@ -112,6 +116,20 @@ class DatabaseFollowing:
     # -- the subscribers ------------------------------------------------------------------------------------------
 
     def _subscribers(self) -> Sequence[Subscriber]:
+        """Return those that follow now."""
+        return [one for one in self._declared() if one not in self._refused]
+
+    def _begin(self, subscriber: Subscriber) -> None:
+        follower = self._new_follower(subscriber)
+        alias, key, shard = follower.runner.alias, follower.runner.key, self._store.shards[0].number
+        is_new = checkpoints.subscription(alias, key, shard) is None
+        if is_new and (unowned := [one for one in unowned_in([alias]) if one.kept_since is None]):
+            self._refused.add(subscriber)
+            raise ConfigurationError("\n".join(one.text for one in unowned))
+        self._refused.discard(subscriber)
+        follower.begin()
+
+    def _declared(self) -> Sequence[Subscriber]:
         """Return those that event workers would run now: in a session more may be declared between two commands."""
         ours = [] if make_snapshots(self._store) is None else [snapshot_subscriber]
         return subscribers.running(*ours)

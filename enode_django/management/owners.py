@@ -6,7 +6,7 @@ import psycopg
 from django.core.management.base import CommandError
 from django.db import DatabaseError
 
-from enode_django.eventing.unowned import Unowned, possible_databases, unowned_in
+from enode_django.eventing.unowned import possible_databases, unowned_in
 
 
 def check_owners() -> None:
@@ -16,12 +16,5 @@ def check_owners() -> None:
         found = unowned_in(possible_databases())
     except (DatabaseError, psycopg.Error) as error:
         raise CommandError(f"stored subscriptions cannot be read: {error}; was manage.py migrate run?") from error
-    if refused := [_description(one) for one in found if one.kept_since is None]:
+    if refused := [one.text for one in found if one.kept_since is None]:
         raise CommandError("\n".join(refused))
-
-
-def _description(one: Unowned) -> str:
-    return (
-        f"no code owns the stored subscription {one.key!r} (in the database {one.database!r}, since "
-        f"{one.started_at:%Y-%m-%d %H:%M}):{one.ways_out}"
-    )

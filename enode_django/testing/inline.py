@@ -18,6 +18,7 @@ from enode_django.domain.messages import DomainEvent
 from enode_django.eventing.event_handlers import group_of
 from enode_django.eventing.follower import Follower
 from enode_django.eventing.process_managers import crash_handler
+from enode_django.eventing.publisher import announce
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.retrying import RAISE
 from enode_django.eventing.running import Runner
@@ -51,6 +52,10 @@ class InlineCommandBus(ImmediateCommandBus):
 
     def _persist(self, call: Callable[[], list[Finished]], /) -> list[Finished]:
         return call()
+
+    def _announce(self, decided: Sequence[Finished]) -> None:
+        """At once: the transaction of a test case never commits."""
+        announce(decided)
 
     def _handle(self, envelope: Envelope, together: Together) -> Finished:
         finished = super()._handle(envelope, together)

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -44,20 +44,17 @@ class Reader:
             "PGUSER": server.username or "",
             "PGPASSWORD": server.password or "",
         }
+        if embedded:
+            own["PGDATABASE"] = server.path.removeprefix("/")
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("DJANGO_", "PG"))}
         inherited.pop("DATABASE_URL", None)
-        self.environment = (
-            inherited
-            | ({"DATABASE_URL": _as_embedded(server)} if embedded else own)
-            | {
-                "PYTHONPATH": str(ROOT),
-                "PYTHONUNBUFFERED": "1",
-            }
-        )
+        self.environment = inherited | own | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
 
     def follow(self, block: Block) -> None:
         if block.language == "python":
             self._write(block)
+        elif block.language == "diff":
+            self._take_out(block)
         elif block.language == "console":
             for command in commands(block):
                 self._run(command)
@@ -69,10 +66,19 @@ class Reader:
         assert path != self.directory, f"line {block.line}: a python block must say which file it belongs to"
         if appended:
             assert path.exists(), f"line {block.line}: there is no {appended} to append to"
-            path.write_text(f"{path.read_text()}\n{block.text}{self._own_port if path.name == 'settings.py' else ''}")
+            path.write_text(f"{path.read_text()}\n{block.text}")
         else:
             assert path.parent.is_dir(), f"line {block.line}: there is no directory for {name}"
             path.write_text(block.text)
+
+    def _take_out(self, block: Block) -> None:
+        path = self.directory / (block.option("file") or "")
+        text = path.read_text()
+        for line in block.text.splitlines(keepends=True):
+            assert line[0] == "-", f"line {block.line}: only lines to take out are understood"
+            assert line[1:] in text, f"line {block.line}: {path.name} has no {line[1:]!r}"
+            text = text.replace(line[1:], self._own_port)
+        path.write_text(text)
 
     @property
     def _own_port(self) -> str:
@@ -130,12 +136,6 @@ class Reader:
             self.processors.kill()
 
 
-def _as_embedded(server: SplitResult) -> str:
-    """The same server, named in the way of the embedded one, which listens in a directory."""
-    place = f"host={server.hostname}&port={server.port}"
-    return f"postgresql://{server.username}:{server.password}@{server.path}?{place}"
-
-
 def _program(words: list[str]) -> list[str]:
     programs = {"python": [sys.executable], "django-admin": [sys.executable, "-m", "django"]}
     return [*programs[words[0]], *words[1:]]
@@ -158,7 +158,7 @@ def test_following_the_quickstart_leads_to_what_it_promises(make_reader: Callabl
     reader = make_reader(embedded=False)
     for block in blocks(PAGE):
         reader.follow(block)
-    assert "python try_it.py" in reader.ran
+    assert "python try_it.py bob" in reader.ran
     assert reader.stop_processors() == 0, reader.log.read_text()
 
 

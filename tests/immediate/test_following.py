@@ -199,6 +199,29 @@ def test_a_subscriber_that_was_renamed_is_waited_for_by_its_name(
     assert totals() == {"a": 1, "b": 1}
 
 
+class RenamedEntries(JarEntries):
+    """It was ``immediate.entries`` before, and nobody says so."""
+
+    name = "immediate.renamed_entries"
+    abstract = True
+
+
+def test_a_subscriber_that_was_renamed_without_an_alias_handles_nothing_twice(
+    new_process: NewProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    new_process(JarEntries)
+    send_command(Fill("a"))
+    new_process(RenamedEntries, JarRows)
+    with pytest.raises(CommandTimeout, match=r"not handled by immediate\.renamed_entries, immediate\.rows"):
+        execute_command(Fill("a"), wait_for=WaitFor.HANDLED)
+    assert JarEntry.objects.count() == 1
+    assert "no code owns the stored subscription 'immediate.entries'" in caplog.text
+    assert 'aliases = ("immediate.entries",)' in caplog.text
+    checkpoints.keep("default", "immediate.entries", is_kept=True)
+    execute_command(Fill("a"), wait_for=WaitFor.subscriber("immediate.rows"))
+    assert totals() == {"a": 3}
+
+
 def test_what_is_parked_is_tried_again_with_a_later_command_when_it_is_due(
     new_process: NewProcess, behaviour: Behaviour
 ) -> None:

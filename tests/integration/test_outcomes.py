@@ -175,7 +175,7 @@ def test_another_create_for_the_same_id_fails(running: Processors, note: str) ->
 def test_no_handler_fails(running: Processors, note: str) -> None:
     name, message = failed(execute(Unhandled(aggregate_root_id=note)))
     assert name == "HandlerNotFound"
-    assert "@command_handler(Unhandled)" in message
+    assert "@command_handler, and annotate its parameter with Unhandled" in message
 
 
 @pytest.mark.parametrize(

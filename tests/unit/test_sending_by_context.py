@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from enode_django import (
@@ -17,6 +19,7 @@ from enode_django import (
     execute_command,
     metadata,
 )
+from enode_django.domain.origin import handled_command
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import DefinitionError, InvalidField
 from enode_django.history.steps import Step
@@ -103,11 +106,42 @@ def test_a_scenario_expects_what_is_sent_and_handles_none_of_it() -> None:
 
 def test_what_cannot_be_sent_is_refused_where_it_is_given() -> None:
     context = CommandContext(Ship("a", to="b"), None, lambda id: None)
-    with pytest.raises(DefinitionError, match=r"context.send\('x'\) is given no command"):
-        context.send("x")  # type: ignore[arg-type]
-    with pytest.raises(InvalidField):
-        context.send(Take("b", pieces=10**1_001))
+    token = handled_command.set(context)
+    try:
+        with pytest.raises(DefinitionError, match=r"context.send\('x'\) is given no command"):
+            context.send("x")  # type: ignore[arg-type]
+        with pytest.raises(InvalidField):
+            context.send(Take("b", pieces=10**1_001))
+    finally:
+        handled_command.reset(token)
     assert not context.sent
+    assert context.changed_aggregate() is None
+
+
+kept: list[CommandContext] = []
+
+
+class Keep(Command):
+    """Its handler keeps the context, and lets another thread send by it."""
+
+    type_name = "unit.Keep"
+
+
+@command_handler
+def keep(command: Keep, context: CommandContext) -> str:
+    kept.append(context)
+    with ThreadPoolExecutor(1) as threads:
+        return str(threads.submit(context.send, Take("b", pieces=1)).exception())
+
+
+def test_a_context_sends_nothing_for_another_thread_nor_after_its_command() -> None:
+    kept.clear()
+    with inline(MemoryEventStore()) as bus:
+        told = execute_command(Keep("a")).value
+        assert "is called outside of the handler of Keep" in told
+        with pytest.raises(DefinitionError, match="nothing would be sent; call it in the handler, in its thread"):
+            kept[0].send(Take("b", pieces=1))
+    assert len(bus.results) == 1
 
 
 def test_what_was_sent_is_read_from_the_row() -> None:

@@ -32,7 +32,7 @@ def test_an_event_that_no_aggregate_applies_is_named_with_the_aggregates_of_its_
         type_name = "applied.Forgotten"
 
     (hint,) = warned_of("Forgotten")
-    assert "a method of Account with @applies(Forgotten)" in hint
+    assert "a method of Account with @applies, and annotate its parameter with Forgotten" in hint
 
     class Mindful(AggregateRoot):
         type_name = "applied.Mindful"
