@@ -100,6 +100,8 @@ class DatabaseFollowing:
 
     def catch_up(self) -> None:
         self._tick(inf)
+        if any(connections[alias].in_atomic_block for alias in aliases_of(self._store)):
+            self._mine.followers.clear()  # how far they have compared may be rolled back
 
     def progress(self, record: StreamRecord, keys: Sequence[str]) -> tuple[list[str], list[str]]:
         parked, missing = [], []

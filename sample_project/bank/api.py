@@ -88,7 +88,7 @@ class ByNumber(CursorPagination):
 
 class IsTeller(BasePermission):
     def has_permission(self, request: Request, view: Any) -> bool:
-        return request.user.has_perm(SERVE)
+        return request.user.has_perm(SERVE)  # pyright: ignore[reportAttributeAccessIssue]  # AUTH_USER_MODEL
 
 
 @extend_schema_view(

@@ -180,10 +180,10 @@ class Load:
         account = self._some_account(random_)
         kind = random_.random()
         if kind < 0.55:
-            return Deposit(aggregate_root_id=account, amount=Decimal(random_.randint(1, 100)))
+            return Deposit(account, amount=Decimal(random_.randint(1, 100)))
         if kind < 0.95:
-            return Withdraw(aggregate_root_id=account, amount=Decimal(random_.randint(1, 200)))
-        return Deposit(aggregate_root_id=account, amount=Decimal(0))
+            return Withdraw(account, amount=Decimal(random_.randint(1, 200)))
+        return Deposit(account, amount=Decimal(0))
 
     def _one(self, random_: random.Random) -> None:
         self._execute(random_, self._movement(random_))
@@ -200,26 +200,26 @@ class Load:
         self.client.send([self._movement(random_) for _ in range(random_.randint(1, MOVEMENTS_AT_ONCE))])
 
     def _ghost(self, random_: random.Random) -> None:
-        self._execute(random_, Deposit(aggregate_root_id=self._make_id("ghost-"), amount=Decimal(1)))
+        self._execute(random_, Deposit(self._make_id("ghost-"), amount=Decimal(1)))
 
     def _too_much(self, random_: random.Random) -> None:
-        self._execute(random_, Withdraw(aggregate_root_id=self._some_account(random_), amount=Decimal(1_000_000)))
+        self._execute(random_, Withdraw(self._some_account(random_), amount=Decimal(1_000_000)))
 
     def _open(self, random_: random.Random) -> None:
         account = self._make_id("")
-        self._execute(random_, OpenAccount(aggregate_root_id=account, owner="somebody"))
+        self._execute(random_, OpenAccount(account, owner="somebody"))
         with self._lock:
             self._accounts.append(account)
 
     def _open_again(self, random_: random.Random) -> None:
-        self._execute(random_, OpenAccount(aggregate_root_id=self._some_account(random_), owner="somebody else"))
+        self._execute(random_, OpenAccount(self._some_account(random_), owner="somebody else"))
 
     def _close(self, random_: random.Random) -> None:
         """The second close changes nothing."""
         account = self._make_id("")
-        self._execute(random_, OpenAccount(aggregate_root_id=account, owner="a passer-by"))
-        self._execute(random_, CloseAccount(aggregate_root_id=account))
-        self._execute(random_, CloseAccount(aggregate_root_id=account))
+        self._execute(random_, OpenAccount(account, owner="a passer-by"))
+        self._execute(random_, CloseAccount(account))
+        self._execute(random_, CloseAccount(account))
 
     def _transfer(self, random_: random.Random) -> None:
         """Of four one is from or to nobody, and so is cancelled; the source of two gets the amount first, so that they
@@ -231,26 +231,24 @@ class Load:
             nobody = self._make_id("nobody-")
             source, target = random_.choice([(nobody, target), (source, nobody)])
         elif number % 2:
-            self.client.execute(Deposit(aggregate_root_id=source, amount=amount))
-        self._execute(
-            random_, StartTransfer(aggregate_root_id=self._make_id(""), source=source, target=target, amount=amount)
-        )
+            self.client.execute(Deposit(source, amount=amount))
+        self._execute(random_, StartTransfer(self._make_id(""), source=source, target=target, amount=amount))
         self.transfers = number + 1
 
     def _note(self, random_: random.Random) -> None:
         """Four of five are deleted at once: a row that is gone must not come back."""
         note, number = self._make_id(""), next(self._note_numbers)
         changes = [f"title {number}" for number in range(random_.randint(0, 5))]
-        self.client.send([CreateNote(aggregate_root_id=note, title="note")])
-        self.client.send([ChangeTitle(aggregate_root_id=note, title=title) for title in changes])
+        self.client.send([CreateNote(note, title="note")])
+        self.client.send([ChangeTitle(note, title=title) for title in changes])
         if number % 5:
-            self.client.send([DeleteNote(aggregate_root_id=note)])
+            self.client.send([DeleteNote(note)])
         self.notes = number + 1
 
     def _too_early(self, random_: random.Random) -> None:
         """Once a deposit has failed for want of an account, opening the account must let in neither it nor a copy."""
         account = self._make_id("")
-        deposit = Deposit(aggregate_root_id=account, amount=Decimal(1))
+        deposit = Deposit(account, amount=Decimal(1))
         self.client.execute(deposit)
-        self.client.execute(OpenAccount(aggregate_root_id=account, owner="a latecomer"))
+        self.client.execute(OpenAccount(account, owner="a latecomer"))
         self.client.execute(deposit)

@@ -26,19 +26,19 @@ def execute(stack: Stack, command: Command) -> CommandResult:
 def test_commands_that_left_no_row_are_answered_alike_after_a_restart(stack: Stack, tmp_path: Path) -> None:
     account, later, path = new_id(), new_id(), tmp_path / "there"
     commands = [
-        Deposit(aggregate_root_id=later, amount=Decimal(7)),
-        DepositIfFileExists(aggregate_root_id=account, path=str(path), amount=Decimal(7), otherwise_raise=True),
-        DepositIfFileExists(aggregate_root_id=account, path=str(path), amount=Decimal(7), otherwise_raise=False),
+        Deposit(later, amount=Decimal(7)),
+        DepositIfFileExists(account, path=str(path), amount=Decimal(7), otherwise_raise=True),
+        DepositIfFileExists(account, path=str(path), amount=Decimal(7), otherwise_raise=False),
     ]
     first = stack.start_ready()
-    execute(stack, OpenAccount(aggregate_root_id=account, owner="somebody")).raise_for_status()
+    execute(stack, OpenAccount(account, owner="somebody")).raise_for_status()
     answers = [execute(stack, command) for command in commands]
     assert [(answer.status, answer.error_type) for answer in answers] == [
         (CommandStatus.FAILED, "AggregateNotFound"),
         (CommandStatus.FAILED, "FileNotFoundError"),
         (CommandStatus.NOTHING_CHANGED, ""),
     ]
-    execute(stack, OpenAccount(aggregate_root_id=later, owner="somebody")).raise_for_status()
+    execute(stack, OpenAccount(later, owner="somebody")).raise_for_status()
     path.touch()  # from now on each of them would succeed
     first.signal(signal.SIGTERM)
     assert first.wait_end() == 0

@@ -39,7 +39,7 @@ def booked(stack: Stack, account: str) -> list[tuple[Any, ...]]:
 
 def balance_in_worker(stack: Stack, account: str) -> Decimal:
     """Return the balance that the command worker refuses to close the account with: that changes nothing."""
-    answer = stack.client.execute(CloseAccount(aggregate_root_id=account))
+    answer = stack.client.execute(CloseAccount(account))
     assert answer is not None
     assert answer.error_type == "bank.AccountNotEmpty"
     return Decimal(answer.error_fields["balance"])
@@ -58,8 +58,8 @@ def test_running_workers_go_on_with_the_corrected_event(stack: Stack, following:
     stack.start_ready(role="command")
     stack.start(role="event", WORKERS={"ATTEMPTS": 2, "RETRY_DELAY": 0.05})
     account = new_id()
-    stack.client.execute(OpenAccount(aggregate_root_id=account, owner="Ada"))
-    stack.client.execute(DepositUnchecked(aggregate_root_id=account, amount=TOO_MUCH))
+    stack.client.execute(OpenAccount(account, owner="Ada"))
+    stack.client.execute(DepositUnchecked(account, amount=TOO_MUCH))
     poisoned = [("bank.AccountSummaries", 2), ("bank.Ledger", 2)]
     wait_until(lambda: parked(stack) == poisoned, "both projections have parked the deposit")
     assert balance_in_worker(stack, account) == TOO_MUCH
@@ -68,7 +68,7 @@ def test_running_workers_go_on_with_the_corrected_event(stack: Stack, following:
     wait_until(lambda: summary(stack, account) == [(2, 100, 100)], "the summary shows the corrected deposit")
     wait_until(lambda: balance_in_worker(stack, account) == 100, "the command worker has the corrected balance")
 
-    deposit = Deposit(aggregate_root_id=account, amount=Decimal(5))
+    deposit = Deposit(account, amount=Decimal(5))
     answer = execute_command(deposit, wait_for=WaitFor.HANDLED, timeout=PATIENCE)
     assert (answer.status, answer.value, answer.parked) == (CommandStatus.SUCCESS, Decimal(105), ())
     assert summary(stack, account) == [(3, 105, 105)]

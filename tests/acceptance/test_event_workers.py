@@ -30,8 +30,8 @@ def released(stack: Stack, group: str) -> bool:
 def open_accounts(stack: Stack) -> None:
     for _ in range(ACCOUNTS):
         account = new_id()
-        stack.client.execute(OpenAccount(aggregate_root_id=account, owner="somebody"))
-        stack.client.execute(Deposit(aggregate_root_id=account, amount=Decimal(5)))
+        stack.client.execute(OpenAccount(account, owner="somebody"))
+        stack.client.execute(Deposit(account, amount=Decimal(5)))
 
 
 def test_event_workers_drain_end_with_their_supervisor_and_are_succeeded(stack: Stack, tmp_path: Path) -> None:

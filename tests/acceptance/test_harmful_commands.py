@@ -18,9 +18,9 @@ def test_a_command_that_ends_its_process_or_never_returns_is_failed_after_three_
     """The other worker goes on, and a third kind of end, that of a thread, is nobody's fault."""
     processors = stack.start_ready(2, COMMANDS={"TIME_LIMIT": LIMIT})
     with stack.load(seed):
-        fail(stack, EndProcess(aggregate_root_id=new_id(), status=0))
+        fail(stack, EndProcess(new_id(), status=0))
         assert processors.count("died: exit status 0; starting another") >= 3
-        fail(stack, NeverReturn(aggregate_root_id=new_id()))
+        fail(stack, NeverReturn(new_id()))
         assert processors.count("hangs in the command at queue") >= 3
         assert processors.count("died: killed by SIGKILL; starting another") >= 3
     stack.check()

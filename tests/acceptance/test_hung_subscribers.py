@@ -21,10 +21,10 @@ def test_a_handler_of_events_that_hangs_has_its_worker_killed_and_its_aggregate_
     stack.start_ready(role="command")
     events = stack.start(2, role="event", WORKERS={"MAX_ABNORMAL_ENDS": ENDS})
     accounts = [new_id() for _ in range(6)]
-    stack.client.send([OpenAccount(aggregate_root_id=account, owner="somebody") for account in accounts])
-    stack.client.send([Deposit(aggregate_root_id=account, amount=Decimal(5)) for account in accounts])
-    stack.client.send([Deposit(aggregate_root_id=accounts[0], amount=HANGS_AT)])
-    stack.client.send([Deposit(aggregate_root_id=account, amount=Decimal(7)) for account in accounts])
+    stack.client.send([OpenAccount(account, owner="somebody") for account in accounts])
+    stack.client.send([Deposit(account, amount=Decimal(5)) for account in accounts])
+    stack.client.send([Deposit(accounts[0], amount=HANGS_AT)])
+    stack.client.send([Deposit(account, amount=Decimal(7)) for account in accounts])
     stack.wait_followed()
     assert events.count(f"hangs in {GROUP}, at queue") >= ENDS
     assert events.count("died: killed by SIGKILL; starting another") >= ENDS

@@ -19,10 +19,10 @@ from tests.acceptance.invariants import Facts, misplaced, violations
 from tests.acceptance.journal import Journal
 
 ACCOUNT = "account"
-OPEN = OpenAccount(aggregate_root_id=ACCOUNT, owner="somebody", id="open")
-DEPOSIT = Deposit(aggregate_root_id=ACCOUNT, amount=Decimal(5), id="deposit")
-WITHDRAW = Withdraw(aggregate_root_id=ACCOUNT, amount=Decimal(9), id="withdraw")
-GHOST = Deposit(aggregate_root_id="ghost", amount=Decimal(5), id="ghost")
+OPEN = OpenAccount(ACCOUNT, owner="somebody", id="open")
+DEPOSIT = Deposit(ACCOUNT, amount=Decimal(5), id="deposit")
+WITHDRAW = Withdraw(ACCOUNT, amount=Decimal(9), id="withdraw")
+GHOST = Deposit("ghost", amount=Decimal(5), id="ghost")
 
 
 def row(command: Command, version: int | None, events: bytes) -> StreamRecord:

@@ -41,7 +41,7 @@ def test_mailboxes_beside_one_another_keep_every_promise_through_conflicts_and_f
     )
     accounts = [new_id() for _ in range(ACCOUNTS)]
     for account in accounts:
-        stack.client.execute(OpenAccount(aggregate_root_id=account, owner="somebody"))
+        stack.client.execute(OpenAccount(account, owner="somebody"))
     with stack.load(seed) as load:
         _change_behind_the_caches(stack, accounts)
         wait_until(lambda: _conflicts(report) >= ACCOUNTS, "the workers have reported a conflict of each account")
@@ -59,14 +59,14 @@ def _change_behind_the_caches(stack: Stack, accounts: Sequence[str]) -> None:
     """As if another worker had stored a deposit to each and said nothing of it: then the deposit comes to the worker
     that has the account in its cache, and more behind it."""
     for account in accounts:
-        deposit = Deposit(aggregate_root_id=account, amount=AMOUNT)
+        deposit = Deposit(account, amount=AMOUNT)
         stored = _store_as_another(stack, deposit)
-        behind = [Deposit(aggregate_root_id=account, amount=AMOUNT) for _ in range(BEHIND)]
+        behind = [Deposit(account, amount=AMOUNT) for _ in range(BEHIND)]
         stack.client.send([deposit, *behind])
         answer = stack.client.execute(deposit)
         assert answer is not None
         assert (answer.status, answer.version, answer.value) == (CommandStatus.SUCCESS, stored, "by another")
-        last = stack.client.execute(Deposit(aggregate_root_id=account, amount=AMOUNT))
+        last = stack.client.execute(Deposit(account, amount=AMOUNT))
         assert last is not None
         assert (last.status, last.version) == (CommandStatus.SUCCESS, stored + BEHIND + 1)
 

@@ -110,10 +110,10 @@ def test_processors_are_seen_from_outside(stack: Stack, tmp_path: Path, monkeypa
 
     stack.wait_subscribed()
     for account in (new_id() for _ in range(ACCOUNTS)):
-        execute(stack, OpenAccount(aggregate_root_id=account, owner="somebody"))
-        execute(stack, Deposit(aggregate_root_id=account, amount=Decimal(5)))
+        execute(stack, OpenAccount(account, owner="somebody"))
+        execute(stack, Deposit(account, amount=Decimal(5)))
     with metadata(traceparent=f"00-{TRACE}-{SENDER}-01"):
-        execute(stack, OpenAccount(aggregate_root_id=new_id(), owner="somebody"))
+        execute(stack, OpenAccount(new_id(), owner="somebody"))
     stack.wait_followed()
     check_trace(stack)
     wait_until(lambda: metrics(url)["enode_commands_finished_total"] == COUNT, "all commands are counted")

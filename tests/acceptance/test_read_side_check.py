@@ -17,7 +17,7 @@ from tests.acceptance.read_side import Reading
 
 
 def transfer(id: str, source: str, target: str, amount: int) -> Command:
-    return StartTransfer(aggregate_root_id=id, source=source, target=target, amount=Decimal(amount))
+    return StartTransfer(id, source=source, target=target, amount=Decimal(amount))
 
 
 HARM = {
@@ -64,8 +64,8 @@ def test_each_problem_is_found(following: Sequence[str]) -> None:
     cache.clear()
     accounts = [f"a{number}" for number in range(10)]
     with inline(followed_by=[subscribers.get(name) for name in following]):
-        send_commands([OpenAccount(aggregate_root_id=account, owner="somebody") for account in accounts])
-        send_commands([Deposit(aggregate_root_id=account, amount=Decimal(10)) for account in accounts])
+        send_commands([OpenAccount(account, owner="somebody") for account in accounts])
+        send_commands([Deposit(account, amount=Decimal(10)) for account in accounts])
         send_commands([transfer("t0", "a7", "a6", 10), transfer("t1", "a7", "a8", 20), transfer("t2", "a8", "a9", 10)])
     reading = Reading()
     assert list(reading.problems([])) == []

@@ -95,16 +95,16 @@ def test_a_worker_that_comes_late_brings_no_deleted_row_back(stack: Stack) -> No
         role="event", COMMANDS={"TIME_LIMIT": PATIENCE}
     )  # it will stand still, and is not to be killed
     note = new_id()
-    stack.client.send([CreateNote(aggregate_root_id=note, title="note")])
+    stack.client.send([CreateNote(note, title="note")])
     stack.wait_followed()
     (worker,) = events.following_event_workers().values()
     hold, held = stack.directory / "holding-notes.Notes", stack.directory / "held-notes.Notes"
     hold.touch()
     with stack.beside("-m", "tests.acceptance.intruder", "2", apps=HINDERED) as output:
         os.kill(worker, signal.SIGSTOP)
-        stack.client.send([ChangeTitle(aggregate_root_id=note, title="another title")])
+        stack.client.send([ChangeTitle(note, title="another title")])
         wait_until(held.exists, "the intruder has changed the row and not committed it")
-        stack.client.send([DeleteNote(aggregate_root_id=note)])
+        stack.client.send([DeleteNote(note)])
         wait_until(stack.is_quiet, "the note is deleted")
         os.kill(worker, signal.SIGCONT)
         wait_until(
@@ -192,7 +192,7 @@ def send_reservations_and_stop(stack: Stack, commands: Processors, events: Proce
 
 
 def transfer_from(account: str) -> Command:
-    return StartTransfer(aggregate_root_id=new_id(), source=account, target=new_id(), amount=Decimal(3))
+    return StartTransfer(new_id(), source=account, target=new_id(), amount=Decimal(3))
 
 
 def send_what_is_to_be_lost(stack: Stack, streams: int) -> None:
@@ -200,9 +200,9 @@ def send_what_is_to_be_lost(stack: Stack, streams: int) -> None:
     while len(sent) < streams:
         account = new_id()
         sent += [
-            OpenAccount(aggregate_root_id=account, owner="somebody"),
-            Deposit(aggregate_root_id=account, amount=Decimal(5)),
-            Withdraw(aggregate_root_id=account, amount=Decimal(6)),
+            OpenAccount(account, owner="somebody"),
+            Deposit(account, amount=Decimal(5)),
+            Withdraw(account, amount=Decimal(6)),
             transfer_from(account),
         ]
     stack.client.send(sent)

@@ -30,7 +30,7 @@ def start_event_workers(stack: Stack) -> Processors:
 def transfers() -> Sequence[Command]:
     """From and to unlucky accounts, and by way of others; a third of them is refused."""
     return [
-        StartTransfer(aggregate_root_id=new_id(), source=source, target=target, amount=Decimal(amount))
+        StartTransfer(new_id(), source=source, target=target, amount=Decimal(amount))
         for unlucky in UNLUCKY_ACCOUNTS
         for source, target in [(unlucky, ACCOUNTS[0]), (ACCOUNTS[1], unlucky), (ACCOUNTS[2], ACCOUNTS[3])]
         for amount in (1, 2, 10_000)
@@ -46,13 +46,13 @@ def list_parked(stack: Stack) -> list[tuple[str, str, int, str]]:
 def test_what_fails_is_parked_until_it_is_retried_and_all_else_goes_on(stack: Stack, following: Sequence[str]) -> None:
     stack.start_ready(role="command")
     first = start_event_workers(stack)
-    stack.client.send([OpenAccount(aggregate_root_id=account, owner="somebody") for account in ACCOUNTS])
-    stack.client.send([Deposit(aggregate_root_id=account, amount=Decimal(100)) for account in ACCOUNTS])
+    stack.client.send([OpenAccount(account, owner="somebody") for account in ACCOUNTS])
+    stack.client.send([Deposit(account, amount=Decimal(100)) for account in ACCOUNTS])
     stack.wait_followed()
     (stack.directory / "failing").touch()
-    stack.client.send([Deposit(aggregate_root_id=account, amount=Decimal(5)) for account in ACCOUNTS])
+    stack.client.send([Deposit(account, amount=Decimal(5)) for account in ACCOUNTS])
     stack.client.send(transfers())
-    stack.client.send([Withdraw(aggregate_root_id=account, amount=Decimal(1)) for account in ACCOUNTS[:20]])
+    stack.client.send([Withdraw(account, amount=Decimal(1)) for account in ACCOUNTS[:20]])
     stack.wait_followed()
     parked = list_parked(stack)
     failed = [row for row in parked if row[2]]
@@ -66,13 +66,13 @@ def test_what_fails_is_parked_until_it_is_retried_and_all_else_goes_on(stack: St
     first.signal(signal.SIGTERM)
     assert first.wait_end() == 0
     start_event_workers(stack)
-    later = Deposit(aggregate_root_id=UNLUCKY_ACCOUNTS[0], amount=Decimal(5))
+    later = Deposit(UNLUCKY_ACCOUNTS[0], amount=Decimal(5))
     answer = execute_command(later, wait_for=WaitFor.HANDLED, timeout=PATIENCE)
     stack.journal.note_answer(later, answer)
     assert (answer.status, answer.parked) == (CommandStatus.SUCCESS, PARKING[:3])
     assert list_parked(stack) == parked, "a restart keeps what is parked, and does not try it again"
     source, target = UNLUCKY_ACCOUNTS[0], ACCOUNTS[0]
-    refused = StartTransfer(aggregate_root_id=new_id(), source=source, target=target, amount=Decimal(10_000))
+    refused = StartTransfer(new_id(), source=source, target=target, amount=Decimal(10_000))
     stack.client.send([refused])
     stack.wait_followed()
     assert len(list_parked(stack)) == len(parked) + 1, "its refusal waits behind what failed"

@@ -25,7 +25,7 @@ LEDGER, SUMMARIES = "bank.Ledger", "bank.AccountSummaries"
 
 def open_account(stack: Stack) -> str:
     account = new_id()
-    handled(stack, OpenAccount(aggregate_root_id=account, owner="somebody"))
+    handled(stack, OpenAccount(account, owner="somebody"))
     return account
 
 
@@ -68,10 +68,10 @@ def test_who_waits_until_all_is_handled_is_answered_though_one_is_slow_and_the_e
     hold, held = stack.directory / f"holding-{LEDGER}", stack.directory / f"held-{LEDGER}"
     hold.touch()
     with ThreadPoolExecutor() as executor:
-        waiting = executor.submit(handled, stack, Deposit(aggregate_root_id=account, amount=Decimal(5)))
+        waiting = executor.submit(handled, stack, Deposit(account, amount=Decimal(5)))
         wait_until(held.exists, f"{LEDGER} is in the middle of it")
         wait_until(lambda: others_are_through(stack), "the others are done with all there is")
-        deposit = Deposit(aggregate_root_id=account, amount=Decimal(6))
+        deposit = Deposit(account, amount=Decimal(6))
         assert handled(stack, deposit, by=WaitFor.subscriber(SUMMARIES)).version == 3
         assert not stack.is_through(LEDGER)
         assert booked(stack, account) == []
@@ -84,7 +84,7 @@ def test_who_waits_until_all_is_handled_is_answered_though_one_is_slow_and_the_e
     assert sorted(booked(stack, account)) == [5, 6]
 
     hold.touch()
-    again = Deposit(aggregate_root_id=account, amount=Decimal(7))
+    again = Deposit(account, amount=Decimal(7))
     wait_until(lambda: missing(stack, again) == (LEDGER,), f"only {LEDGER} is missing")
     kill_event_worker(events)
     hold.unlink()

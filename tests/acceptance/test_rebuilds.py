@@ -47,8 +47,8 @@ def stack(faulty_postgres: Postgres, faulty_redis: Redis, processors_directory: 
 
 def open_accounts(stack: RebuildStack) -> None:
     """Each with a deposit, all of it followed."""
-    stack.client.send([OpenAccount(aggregate_root_id=account, owner="somebody") for account in ACCOUNTS])
-    stack.client.send([Deposit(aggregate_root_id=account, amount=Decimal(5)) for account in ACCOUNTS])
+    stack.client.send([OpenAccount(account, owner="somebody") for account in ACCOUNTS])
+    stack.client.send([Deposit(account, amount=Decimal(5)) for account in ACCOUNTS])
     stack.wait_followed()
 
 

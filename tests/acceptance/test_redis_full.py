@@ -40,7 +40,7 @@ def test_workers_make_room_in_a_redis_full_of_commands_and_the_read_side_has_it_
     sent = 0
     with contextlib.suppress(QueueFull):
         for number in count():
-            send_commands([OpenAccount(aggregate_root_id=f"account-{number}", owner=OWNER)])
+            send_commands([OpenAccount(f"account-{number}", owner=OWNER)])
             sent += 1
     workers = stack.start_ready(role="command")
     events = stack.start(role="event", SUBSCRIBERS={"SWEEP_INTERVAL": 0.2})
@@ -49,7 +49,7 @@ def test_workers_make_room_in_a_redis_full_of_commands_and_the_read_side_has_it_
     stack.wait_swept()
     wait_until(lambda: opened(stack) >= sent, "the read side has all accounts")
     assert stack.query("SELECT count(*) FROM bank_accountsummary WHERE owner = %s", OWNER) == [(opened(stack),)]
-    stack.client.execute(OpenAccount(aggregate_root_id="after", owner="somebody"))
+    stack.client.execute(OpenAccount("after", owner="somebody"))
     assert (len(workers.workers()), len(events.event_workers())) == (1, 1), "no worker died of it"
 
 

@@ -51,7 +51,7 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EditedApp:
 
 
 def interest(stack: Stack, account: str) -> tuple[CommandStatus, object]:
-    answer = stack.client.execute(PayInterest(aggregate_root_id=account, amount=Decimal(1)))
+    answer = stack.client.execute(PayInterest(account, amount=Decimal(1)))
     assert answer is not None
     return answer.status, answer.value
 
@@ -60,7 +60,7 @@ def test_edited_code_is_in_force_and_commands_go_on(stack: Stack, seed: int, app
     account = new_id()
     first = stack.start_ready(1, "--reload", role="all", apps=APP)
     with stack.load(seed):
-        stack.client.execute(OpenAccount(aggregate_root_id=account, owner="somebody"))
+        stack.client.execute(OpenAccount(account, owner="somebody"))
         assert interest(stack, account) == (CommandStatus.SUCCESS, "first")
         app.edit("second")
         first.wait_for("command_handlers.py changed, reloading")

@@ -38,7 +38,7 @@ def meters(stack: Stack) -> Stack:
 
 
 def measure(stack: Stack, meter: str, watt_hours: int) -> CommandResult:
-    answer = stack.client.execute(Measure(aggregate_root_id=meter, amount=Decimal(watt_hours) / 1000))
+    answer = stack.client.execute(Measure(meter, amount=Decimal(watt_hours) / 1000))
     assert answer is not None
     return answer
 
@@ -85,7 +85,7 @@ def test_events_of_the_first_schema_are_read_by_code_two_versions_later(meters: 
     ids = [new_id() for _ in range(4)]
     first = meters.start_ready(role="all", apps=FIRST, SUBSCRIBERS={"SWEEP_INTERVAL": 0.5})
     for meter in ids:
-        meters.client.send([Measure(aggregate_root_id=meter, amount=Decimal("0.125")) for _ in range(24)])
+        meters.client.send([Measure(meter, amount=Decimal("0.125")) for _ in range(24)])
         assert measure(meters, meter, 1_500).value == 24 * 125 + 1_500
     meters.wait_followed()
     wait_until(lambda: meters.is_through(SNAPSHOTS), "the first edition has made its snapshots")

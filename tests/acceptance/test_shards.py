@@ -28,13 +28,13 @@ def come_back(server: Postgres) -> None:
 
 
 def open_account(stack: ShardedStack, account: str) -> None:
-    answer = stack.client.execute(OpenAccount(aggregate_root_id=account, owner="somebody"))
+    answer = stack.client.execute(OpenAccount(account, owner="somebody"))
     assert answer is not None
     assert answer.status is CommandStatus.SUCCESS
 
 
 def deposit(account: str) -> Deposit:
-    return Deposit(aggregate_root_id=account, amount=Decimal(1))
+    return Deposit(account, amount=Decimal(1))
 
 
 def check(stack: ShardedStack) -> None:

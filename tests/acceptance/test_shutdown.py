@@ -56,10 +56,10 @@ def test_a_second_signal_or_the_grace_time_ends_a_drain_which_finishes_what_is_b
     stack: Stack, tmp_path: Path
 ) -> None:
     account = new_id()
-    hanging = DepositWhenFileExists(aggregate_root_id=account, path=str(tmp_path / "go-on"), amount=Decimal(7))
+    hanging = DepositWhenFileExists(account, path=str(tmp_path / "go-on"), amount=Decimal(7))
     first = start(stack, hanging, grace=PATIENCE)
-    stack.client.execute(OpenAccount(aggregate_root_id=account, owner="somebody"))
-    stack.client.send([hanging, Deposit(aggregate_root_id=account, amount=Decimal(1))])
+    stack.client.execute(OpenAccount(account, owner="somebody"))
+    stack.client.send([hanging, Deposit(account, amount=Decimal(1))])
     wait_begun(hanging)
     drain(first)
     first.signal(signal.SIGTERM)

@@ -36,13 +36,13 @@ def snapshotting(stack: Stack) -> Stack:
 
 
 def deposit(account: str) -> Deposit:
-    return Deposit(aggregate_root_id=account, amount=AMOUNT)
+    return Deposit(account, amount=AMOUNT)
 
 
 def store_with_snapshots(stack: Stack, accounts: Sequence[str]) -> None:
     """Each gets a history and a snapshot; then nobody runs, so that nobody holds one in memory."""
     processors = stack.start_ready(role="all")
-    stack.client.send([OpenAccount(aggregate_root_id=account, owner="somebody") for account in accounts])
+    stack.client.send([OpenAccount(account, owner="somebody") for account in accounts])
     stack.client.send([deposit(account) for _ in range(DEPOSITS) for account in accounts])
     wait_until(lambda: snapshot_versions(stack).keys() == {*accounts}, "every account has a snapshot")
     wait_until(lambda: stack.is_quiet() and stack.is_through(SNAPSHOTS), "all commands and events are done")

@@ -23,10 +23,10 @@ def test_a_command_of_a_newer_deploy_waits_for_a_worker_that_knows_it_or_is_fail
 ) -> None:
     account = new_id()
     old = stack.start_ready(apps="", WORKERS={"UNKNOWN_TYPE_DELAYS": [0.2, 0.4, 600.0]})
-    stack.client.execute(OpenAccount(aggregate_root_id=account, owner="somebody"))
-    interest, later = (PayInterest(aggregate_root_id=account, amount=Decimal(3)) for _ in range(2))
+    stack.client.execute(OpenAccount(account, owner="somebody"))
+    interest, later = (PayInterest(account, amount=Decimal(3)) for _ in range(2))
     with stack.load(seed):
-        stack.client.send([interest, Deposit(aggregate_root_id=account, amount=Decimal(4))])
+        stack.client.send([interest, Deposit(account, amount=Decimal(4))])
         old.wait_for("no Command is named 'newer.PayInterest'.*; trying again in", times=2)
         old.signal(signal.SIGTERM)
         new = stack.start(apps="tests.acceptance.newer")
@@ -41,7 +41,7 @@ def test_a_command_of_a_newer_deploy_waits_for_a_worker_that_knows_it_or_is_fail
         assert new.wait_end() == 0
         stack.start_ready(apps="", WORKERS={"UNKNOWN_TYPE_DELAYS": [0.1, 0.2]})
         answer = stack.client.execute(later)
-        after = stack.client.execute(Deposit(aggregate_root_id=account, amount=Decimal(4)))
+        after = stack.client.execute(Deposit(account, amount=Decimal(4)))
     assert answer is not None
     assert (answer.status, answer.error_type) == (CommandStatus.FAILED, "UnknownMessageType")
     assert after is not None

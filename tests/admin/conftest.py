@@ -21,10 +21,10 @@ def streams(db: None) -> Sequence[EventStream]:
     from tests.admin.people import HOSTILE
 
     with inline(), metadata(user_id="teller-7"):
-        execute_command(OpenAccount(aggregate_root_id="a", owner=HOSTILE))
-        execute_command(Deposit(aggregate_root_id="a", amount=Decimal("2.50"), id="deposit-1"))
-        try_command(Withdraw(aggregate_root_id="a", amount=Decimal(9)))
-        execute_command(OpenAccount(aggregate_root_id="b", owner="Ada"))
+        execute_command(OpenAccount("a", owner=HOSTILE))
+        execute_command(Deposit("a", amount=Decimal("2.50"), id="deposit-1"))
+        try_command(Withdraw("a", amount=Decimal(9)))
+        execute_command(OpenAccount("b", owner="Ada"))
     return list(EventStream.objects.order_by("sequence"))
 
 

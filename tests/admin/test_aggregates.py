@@ -130,8 +130,8 @@ def test_numbers_are_numbers_where_the_site_groups_their_digits(reader: Client) 
 
 def test_a_causation_is_a_picture_with_links(reader: Client, streams: Sequence[EventStream]) -> None:
     with inline():
-        execute_command(Deposit(aggregate_root_id="a", amount=Decimal(5)))
-        execute_command(StartTransfer(aggregate_root_id="t/1", source="a", target="b", amount=Decimal(1)))
+        execute_command(Deposit("a", amount=Decimal(5)))
+        execute_command(StartTransfer("t/1", source="a", target="b", amount=Decimal(1)))
     text = page(reader, "t/1", version=1)
     assert "<svg" in text
     drawn = section(text, "causation")

@@ -30,8 +30,8 @@ MAY = ("view_parkedevent", "add_eventcorrection", "view_payload", "view_eventstr
 @pytest.fixture
 def parked() -> Iterator[ParkedEvent]:
     with inline(followed_by=[]):
-        execute_command(OpenAccount(aggregate_root_id="ada", owner="Ada"))
-        execute_command(Deposit(aggregate_root_id="ada", amount=Decimal("2.50"), id="the-deposit"))
+        execute_command(OpenAccount("ada", owner="Ada"))
+        execute_command(Deposit("ada", amount=Decimal("2.50"), id="the-deposit"))
         yield park("the-deposit", 2)
 
 

@@ -56,7 +56,7 @@ def keep(command_type: str, error_type: str, body: bytes, id: str = "") -> DeadL
 
 @pytest.fixture
 def deposit() -> DeadLetter:
-    command = Deposit(aggregate_root_id="ada", amount=Decimal("2.50"))
+    command = Deposit("ada", amount=Decimal("2.50"))
     return keep("bank.Deposit", "KeyError", encode_command(command, b""), command.id)
 
 
@@ -174,8 +174,8 @@ def test_a_letter_whose_command_is_stored_says_so(client: Client, db: None) -> N
     from sample_project.bank.domain import OpenAccount
 
     with inline():
-        execute_command(OpenAccount(aggregate_root_id="ada", owner="Ada"))
-        command = Deposit(aggregate_root_id="ada", amount=Decimal(1), id=new_id())
+        execute_command(OpenAccount("ada", owner="Ada"))
+        command = Deposit("ada", amount=Decimal(1), id=new_id())
         try_command(command)
     letter = keep("bank.Deposit", "KeyError", encode_command(command, b""), command.id)
     logged_in(client, "view_deadletter")

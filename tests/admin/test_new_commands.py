@@ -37,8 +37,8 @@ def park(command_id: str, version: int | None, aggregate: str = "ada") -> Parked
 def parked() -> Iterator[ParkedEvent]:
     """A deposit; commands are executed at once."""
     with inline():
-        execute_command(OpenAccount(aggregate_root_id="ada", owner=SCRIPT))
-        execute_command(Deposit(aggregate_root_id="ada", amount=Decimal("2.50"), id="the-deposit"))
+        execute_command(OpenAccount("ada", owner=SCRIPT))
+        execute_command(Deposit("ada", amount=Decimal("2.50"), id="the-deposit"))
         yield park("the-deposit", 2)
 
 
@@ -83,7 +83,7 @@ def test_a_command_is_sent_once_with_the_parked_event_as_its_cause(parked: Parke
 
 
 def test_a_refusal_that_is_parked_can_be_answered_too(parked: ParkedEvent) -> None:
-    try_command(Withdraw(aggregate_root_id="ada", amount=Decimal(99), id="too-much"))
+    try_command(Withdraw("ada", amount=Decimal(99), id="too-much"))
     refused = park("too-much", None)
     url = page_of(refused, "bank.Deposit")
     client = client_of("change_parkedevent")

@@ -25,9 +25,9 @@ ID = "a/b<1>"
 @pytest.fixture(autouse=True)
 def accounts(db: None) -> None:
     with inline():
-        execute_command(OpenAccount(aggregate_root_id=ID, owner=HOSTILE))
-        execute_command(Deposit(aggregate_root_id=ID, amount=Decimal("2.50")))
-        execute_command(OpenAccount(aggregate_root_id="b", owner="Bob"))
+        execute_command(OpenAccount(ID, owner=HOSTILE))
+        execute_command(Deposit(ID, amount=Decimal("2.50")))
+        execute_command(OpenAccount("b", owner="Bob"))
 
 
 def logged_in(client: Client, *codenames: str) -> Client:

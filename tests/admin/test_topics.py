@@ -28,7 +28,7 @@ pytestmark = pytest.mark.django_db
 
 LIST = "/admin/enode_django/topic/"
 SCRIPT = "<script>alert(1)</script>"
-DEPOSIT = Deposit(aggregate_root_id="ada", amount=Decimal("2.50"))
+DEPOSIT = Deposit("ada", amount=Decimal("2.50"))
 _memory = MemoryTransport()
 
 
@@ -48,7 +48,7 @@ def queue() -> Iterator[MemoryTransport]:
     _memory.commit("billing", "orders", {0: Commit(lease.epoch, 2)})
     _memory.join("billing", "orders", f"member-{SCRIPT}", 60)
     _memory.create_topic("dead.billing", 1)
-    command = encode_command(OpenAccount(aggregate_root_id="ada", owner=SCRIPT), b"")
+    command = encode_command(OpenAccount("ada", owner=SCRIPT), b"")
     letters = [Failed(Message("orders", 0, at, command, 3), f"ValueError: {SCRIPT}", 1e9, 0.0) for at in range(2)]
     _memory.send("dead.billing", {0: [encode_failed(letter) for letter in letters]})
     with override_settings(ENODE={**REAL_QUEUE, "QUEUE": {"BACKEND": f"{__name__}.shared_memory"}}):

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from rest_framework.permissions import AllowAny, BasePermission
 
-from enode_django import AggregateRoot, Command, CommandContext, DomainEvent, DomainException, applies, command_handler
+from enode_django import AggregateRoot, Command, DomainEvent, DomainException, applies, command_handler
 from enode_django.exceptions import InvalidField
 from tests.properties.test_codec import Point
 
@@ -91,7 +91,12 @@ class Parcel(AggregateRoot):
     label: bytes = b""
     to: Point | None = None
 
-    @applies(Shipped)
+    @command_handler(creates=True)
+    def ship(self, command: Ship) -> dict[str, Any]:
+        self.apply(Shipped(weight=command.weight, label=command.label, to=command.to))
+        return {"rates": command.rates, "at": command.at, "tags": sorted(command.tags)}
+
+    @applies
     def _shipped(self, event: Shipped) -> None:
         self.weight, self.label, self.to = event.weight, event.label, event.to
 
@@ -99,21 +104,13 @@ class Parcel(AggregateRoot):
 received: list[Command] = []
 
 
-@command_handler(Ship)
-def ship(command: Ship, context: CommandContext) -> None:
-    parcel = Parcel(command.aggregate_root_id)
-    parcel.apply(Shipped(weight=command.weight, label=command.label, to=command.to))
-    context.add(parcel)
-    context.set_result({"rates": command.rates, "at": command.at, "tags": sorted(command.tags)})
-
-
 @command_handler(Track, Own, Internal)
-def note(command: Command, context: CommandContext) -> None:
+def note(command: Command) -> None:
     received.append(command)
 
 
-@command_handler(Break)
-def break_(command: Break, context: CommandContext) -> None:
+@command_handler
+def break_(command: Break) -> None:
     if command.how == "lost":
         raise Lost("nobody knows", status="gone", where=Point(x=Decimal("1.50")))
     if command.how == "invalid":

@@ -123,7 +123,7 @@ def test_other_failures_have_a_status_of_their_own(
 
 def test_a_crash_that_a_process_manager_handles_tells_nobody_else_what_it_was(bus: InlineCommandBus) -> None:
     """It is stored as a refusal, but is none that was meant for people."""
-    crashing = commands.Break(aggregate_root_id="a", id="k", how="worse")
+    crashing = commands.Break("a", id="k", how="worse")
     bus.forward([(crashing, Metadata())], lambda command: "api.process")
     assert EventStream.objects.filter(command_id="k", version=None).exists()
     with pytest.raises(CommandFailed) as caught:

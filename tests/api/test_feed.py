@@ -29,14 +29,14 @@ BRIEF = {"STREAM_SECONDS": 0.001, "STREAM_INTERVAL": 0.001}
 
 @pytest.fixture
 def reader(transactional_db: None, bus: InlineCommandBus, caller: MakeCaller) -> Caller:
-    execute_command(OpenAccount(aggregate_root_id="a", owner="Ada"))
-    try_command(Withdraw(aggregate_root_id="a", amount=Decimal(1), id="refused"))
-    execute_command(OpenAccount(aggregate_root_id="b", owner="two\nlines"))
+    execute_command(OpenAccount("a", owner="Ada"))
+    try_command(Withdraw("a", amount=Decimal(1), id="refused"))
+    execute_command(OpenAccount("b", owner="two\nlines"))
     return caller("view_eventstream", "view_payload")
 
 
 def deposit(id: str = "a") -> None:
-    execute_command(Deposit(aggregate_root_id=id, amount=Decimal(1)))
+    execute_command(Deposit(id, amount=Decimal(1)))
 
 
 def is_connected() -> bool:

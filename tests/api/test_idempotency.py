@@ -31,7 +31,7 @@ WAIT = "?wait=executed"
 
 @pytest.fixture(autouse=True)
 def account(bus: InlineCommandBus) -> None:
-    execute_command(OpenAccount(aggregate_root_id="a", owner="Ada"))
+    execute_command(OpenAccount("a", owner="Ada"))
 
 
 def test_the_same_request_takes_effect_once(sender: Caller) -> None:
@@ -81,7 +81,7 @@ def test_a_key_is_nobody_elses_and_keeps_nobody_from_using_the_same(sender: Call
 
 def test_a_key_that_an_earlier_version_took_for_the_id_still_stands_for_its_command(sender: Caller) -> None:
     with metadata(user_id=sender.key):
-        first = execute_command(Deposit(aggregate_root_id="a", amount=Decimal(5), id="k"))
+        first = execute_command(Deposit("a", amount=Decimal(5), id="k"))
     sender.send(*DEPOSIT, key="any other")
     ReceivedCommand.objects.update(command_id="k")  # the row that an earlier version has written for it
     again = sender.send(*DEPOSIT, key="k", query=WAIT).json()
@@ -94,7 +94,7 @@ def test_the_id_of_a_command_that_came_another_way_is_taken(sender: Caller, user
     """Nobody can make it so. Should it be taken nevertheless, nothing is told about whose command that is."""
     taken = id_of_key(sender.key, "k")
     with metadata(user_id=user):
-        execute_command(Deposit(aggregate_root_id="a", amount=Decimal(5), id=taken))
+        execute_command(Deposit("a", amount=Decimal(5), id=taken))
     assert problem(sender.send(*DEPOSIT, key="k", query=WAIT), 422)
     assert not ReceivedCommand.objects.exists()
     assert problem(sender.get("commands/k/"), 404)
@@ -118,7 +118,7 @@ def store_away() -> Iterator[None]:
 @pytest.mark.django_db(transaction=True)
 def test_who_asks_again_when_the_store_was_away_still_learns_nothing(sender: Caller) -> None:
     with metadata(user_id="somebody"):
-        execute_command(Deposit(aggregate_root_id="a", amount=Decimal(5), id=id_of_key(sender.key, "theirs")))
+        execute_command(Deposit("a", amount=Decimal(5), id=id_of_key(sender.key, "theirs")))
     with store_away():
         assert problem(sender.send(*DEPOSIT, key="theirs", query=WAIT), 503)
     assert problem(sender.send(*DEPOSIT, key="theirs", query=WAIT), 422)

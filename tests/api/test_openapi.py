@@ -114,7 +114,7 @@ def one_connection() -> Iterator[None]:
 
 @pytest.fixture
 def known(one_connection: None, caller: MakeCaller, bus: InlineCommandBus) -> Caller:
-    execute_command(OpenAccount(aggregate_root_id="0", owner="Ada", id="0"))
+    execute_command(OpenAccount("0", owner="Ada", id="0"))
     return caller("send_command", "view_eventstream", "view_payload")
 
 

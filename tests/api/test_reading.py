@@ -41,10 +41,10 @@ ACCOUNT = "aggregates/bank.BankAccount/a/b"
 @pytest.fixture(autouse=True)
 def account(bus: InlineCommandBus) -> None:
     with metadata(user_id="7"):
-        execute_command(OpenAccount(aggregate_root_id="a/b", owner="<b>Ada</b>"))
-        execute_command(Deposit(aggregate_root_id="a/b", amount=Decimal("2.50"), id="deposit"))
-        execute_command(Deposit(aggregate_root_id="a/b", amount=Decimal("3.50")))
-        try_command(Withdraw(aggregate_root_id="a/b", amount=Decimal(9), id="refused"))
+        execute_command(OpenAccount("a/b", owner="<b>Ada</b>"))
+        execute_command(Deposit("a/b", amount=Decimal("2.50"), id="deposit"))
+        execute_command(Deposit("a/b", amount=Decimal("3.50")))
+        try_command(Withdraw("a/b", amount=Decimal(9), id="refused"))
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_the_state_of_an_aggregate_now_and_at_a_version(reader: Caller) -> None:
 
 
 def test_values_of_every_kind_are_shown(reader: Caller) -> None:
-    execute_command(Ship(aggregate_root_id="p", weight=Decimal("1.50"), to=Point(x=Decimal(2)), label=b"ab"))
+    execute_command(Ship("p", weight=Decimal("1.50"), to=Point(x=Decimal(2)), label=b"ab"))
     state = reader.get("aggregates/api.Parcel/p/").json()["state"]
     assert state == {"weight": "1.50", "label": "YWI=", "to": {"x": "2", "tags": []}}
 

@@ -67,7 +67,7 @@ def test_a_number_that_no_command_may_have_is_refused_on_every_way(reader: Calle
     assert told.keys() == {"#/fields/by"}
     assert "send at most 1000" in told["#/fields/by"]
     with pytest.raises(InvalidField, match="at most 1000 digits"):
-        execute_command(Multiply(aggregate_root_id="p", by=10 * LARGEST))
+        execute_command(Multiply("p", by=10 * LARGEST))
     foreign = pack((COMMAND_FORMAT, "api.Multiply", "c", "p", {"by": LARGEST**2}, b"", ""))
     with pytest.raises(InvalidField, match=r"Multiply.by: expected int, got a number of \d+ bits, which is too long"):
         restore_command(decode_command(foreign))

@@ -30,8 +30,8 @@ def accounts() -> Iterator[None]:
     """Ada has 100, Bob has nothing; commands are executed at once, and the process of transfers follows."""
     with inline():
         for id in ("ada", "bob"):
-            execute_command(OpenAccount(aggregate_root_id=id, owner=id))
-        execute_command(Deposit(aggregate_root_id="ada", amount=Decimal(100)))
+            execute_command(OpenAccount(id, owner=id))
+        execute_command(Deposit("ada", amount=Decimal(100)))
         yield
 
 

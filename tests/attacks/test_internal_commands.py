@@ -32,8 +32,8 @@ INTERNAL = {
 @pytest.fixture
 def accounts(db: None) -> Iterator[None]:
     with inline():
-        execute_command(OpenAccount(aggregate_root_id="a", owner="Ada"))
-        execute_command(Deposit(aggregate_root_id="a", amount=Decimal(5)))
+        execute_command(OpenAccount("a", owner="Ada"))
+        execute_command(Deposit("a", amount=Decimal(5)))
         yield
 
 
@@ -92,11 +92,11 @@ def test_an_id_that_can_be_none_is_refused_before_a_process_manager_uses_it(acco
     """``inline`` raises what a subscriber would be parked for."""
     before = EventStream.objects.count()
     wrong: list[Command] = [
-        ReserveDeposit(aggregate_root_id="a", transfer=id, amount=Decimal(1)),
-        ReserveWithdrawal(aggregate_root_id="a", transfer=id, amount=Decimal(100)),  # more than there is
-        ReserveWithdrawal(aggregate_root_id="nowhere", transfer=id, amount=Decimal(1)),
-        StartTransfer(aggregate_root_id="t", source="a", target=id, amount=Decimal(1)),
-        StartTransfer(aggregate_root_id="t", source=id, target="a", amount=Decimal(1)),
+        ReserveDeposit("a", transfer=id, amount=Decimal(1)),
+        ReserveWithdrawal("a", transfer=id, amount=Decimal(100)),  # more than there is
+        ReserveWithdrawal("nowhere", transfer=id, amount=Decimal(1)),
+        StartTransfer("t", source="a", target=id, amount=Decimal(1)),
+        StartTransfer("t", source=id, target="a", amount=Decimal(1)),
     ]
     assert {try_command(command).error_type for command in wrong} == {"InvalidId"}
     assert EventStream.objects.count() == before

@@ -121,7 +121,7 @@ def test_where_nobody_waits_it_becomes_a_dead_letter(setting: Setting, pair: tup
 def test_its_letter_is_sent_again_with_an_id_of_its_own() -> None:
     """Under the old one it would only become a letter again. What is stored there is the other command."""
     with inline():
-        execute_command(OpenAccount(aggregate_root_id="x", id="c", owner="Ada"))
+        execute_command(OpenAccount("x", id="c", owner="Ada"))
     body, now = encode_command(Deposit(**ON_X, amount=Decimal(5)), b""), timezone.now()
     DeadLetter.objects.create(
         **{"key": "k" * 32, "command_id": "c", "aggregate_root_id": "x", "command_type": "bank.Deposit", "body": body},
@@ -189,12 +189,12 @@ def content(command: Command) -> str:
 def test_what_is_no_other_content() -> None:
     """Neither the order of a set, which is another in each process, nor a field that was added, nor a new name."""
     many = [f"{n}" for n in range(40)]
-    known = content(Marked(aggregate_root_id="a", tags=frozenset(many), rates={"a": [1], "b": [2]}))
+    known = content(Marked("a", tags=frozenset(many), rates={"a": [1], "b": [2]}))
     assert known.startswith("attacks.Tagged/1/")
-    assert content(Marked(aggregate_root_id="b", tags=frozenset(many[::-1]), rates={"b": [2], "a": [1]})) == known
-    since = MarkedSince(aggregate_root_id="a", tags=frozenset(many), rates={"a": [1], "b": [2]})
+    assert content(Marked("b", tags=frozenset(many[::-1]), rates={"b": [2], "a": [1]})) == known
+    since = MarkedSince("a", tags=frozenset(many), rates={"a": [1], "b": [2]})
     assert content(since).rpartition("/")[2] == known.rpartition("/")[2]
-    assert content(Marked(aggregate_root_id="a", tags=frozenset(many[1:]), rates={"a": [1], "b": [2]})) != known
+    assert content(Marked("a", tags=frozenset(many[1:]), rates={"a": [1], "b": [2]})) != known
     assert content_of(b"no command") == content_of(None) == ""
 
 

@@ -23,9 +23,9 @@ POLICY = "default-src 'self'; script-src 'self'; style-src 'self'"
 def account(live_server: LiveServer, page: Page) -> str:
     """The address of the page of an account with three versions, for a user who is logged in."""
     with inline():
-        execute_command(OpenAccount(aggregate_root_id="ada", owner="<b>Ada</b>"))
+        execute_command(OpenAccount("ada", owner="<b>Ada</b>"))
         for amount in (10, 20):
-            execute_command(Deposit(aggregate_root_id="ada", amount=Decimal(amount)))
+            execute_command(Deposit("ada", amount=Decimal(amount)))
     user = User.objects.create_user("auditor", is_staff=True)
     user.user_permissions.set(Permission.objects.filter(codename__in=("view_eventstream", "view_payload")))
     client = Client()

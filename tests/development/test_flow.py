@@ -49,7 +49,7 @@ def handled(*commands: Command) -> Worker:
 
 
 def test_commands_are_told_as_they_are_handled_and_committed(told: pytest.LogCaptureFixture) -> None:
-    handled(Create(aggregate_root_id="x", id="c1"), Add(aggregate_root_id="x", amount=3))
+    handled(Create("x", id="c1"), Add("x", amount=3))
     assert steps(told) == [
         ("command", "races.Create", "x", 1, "races.Created"),
         ("command", "races.Add", "x", 2, "races.Added"),
@@ -60,11 +60,11 @@ def test_commands_are_told_as_they_are_handled_and_committed(told: pytest.LogCap
 
 
 def test_refusals_failures_and_repeats_are_told_as_what_they_are(told: pytest.LogCaptureFixture) -> None:
-    again = Add(aggregate_root_id="x", amount=3)
+    again = Add("x", amount=3)
     handled(
-        Create(aggregate_root_id="x"),
-        AddWithin(aggregate_root_id="x", amount=9, limit=1),
-        ApplyThenRaise(aggregate_root_id="x"),
+        Create("x"),
+        AddWithin("x", amount=9, limit=1),
+        ApplyThenRaise("x"),
         again,
         again,
     )
@@ -76,7 +76,7 @@ def test_refusals_failures_and_repeats_are_told_as_what_they_are(told: pytest.Lo
 
 def test_nothing_is_told_and_nothing_is_looked_up_unless_somebody_listens(caplog: pytest.LogCaptureFixture) -> None:
     assert not flow.is_told()
-    handled(Create(aggregate_root_id="x"))
+    handled(Create("x"))
     assert steps(caplog) == []
 
 
@@ -84,7 +84,7 @@ def test_what_is_sent_is_told_with_its_place_and_its_request(told: pytest.LogCap
     transport = MemoryTransport()
     bus = QueueCommandBus(transport, Producer(transport, queues=1), "commands")
     with metadata(correlation_id="order-4711"):
-        bus.send([Create(aggregate_root_id="x"), Add(aggregate_root_id="x", amount=1)])
+        bus.send([Create("x"), Add("x", amount=1)])
     assert [one[0] for one in steps(told)] == ["queue", "queue"]
     assert steps(told)[1] == ("queue", "races.Add", "x", None, "stored in commands/0 at 1")
     assert {record.flow_id for record in told.records} == {"order-4711"}
@@ -112,7 +112,7 @@ def test_a_request_is_told_without_its_query(told: pytest.LogCaptureFixture) -> 
 def test_what_a_projection_made_of_a_stream_is_told(
     told: pytest.LogCaptureFixture, progress: Progress, outcome: str | None
 ) -> None:
-    record = handled(Create(aggregate_root_id="x", id="c1")).finished[0].record
+    record = handled(Create("x", id="c1")).finished[0].record
     assert record is not None
     work = Work("x", record.aggregate_root_type)
     work.add(record)

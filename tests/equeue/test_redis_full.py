@@ -139,7 +139,7 @@ def test_what_must_be_sent_before_a_message_is_done_with_is_stored_on_a_full_ser
     assert failures.set_aside(message, "failed", for_good=True) is None
     assert transport.end_offsets(retry_topic("group"))[0] == 1
     bus = QueueCommandBus(transport, Producer(transport, queues=1), "commands")
-    bus.forward([(OpenAccount(aggregate_root_id="1", owner="somebody"), Metadata())])
+    bus.forward([(OpenAccount("1", owner="somebody"), Metadata())])
     assert transport.end_offsets("commands") == {0: 1}
     with pytest.raises(QueueFull):
         transport.send("commands", {0: [b"x"]})

@@ -63,7 +63,7 @@ class Counter(AggregateRoot):
     @applies(Opened, Noted, Closed)
     def _ignore(self, event: DomainEvent) -> None: ...
 
-    @applies(Added)
+    @applies
     def _added(self, event: Added) -> None:
         self.total += event.amount
 
@@ -73,7 +73,7 @@ class Guest(AggregateRoot):
 
     type_name = "following.Guest"
 
-    @applies(Thanked)
+    @applies
     def _thanked(self, event: Thanked) -> None: ...
 
 
@@ -134,19 +134,18 @@ class Opening(ReadModel):
 
 class CounterRows(ModelProjection[CounterRow]):
     name = "following.rows"
-    model = CounterRow
 
-    @handles(Opened)
+    @handles
     def opened(self, row: CounterRow, event: Opened) -> None:
         row.owner = event.owner
         behaviour.handle(event)
 
-    @handles(Added)
+    @handles
     def added(self, row: CounterRow, event: Added) -> None:
         row.total += event.amount
         behaviour.handle(event)
 
-    @handles(Closed)
+    @handles
     def closed(self, row: CounterRow, event: Closed) -> None:
         self.delete(row)
         behaviour.handle(event)
@@ -176,7 +175,7 @@ class Entries(Projection):
     models = (Entry,)
     aggregate_field = "aggregate_root_id"
 
-    @handles(Added)
+    @handles
     def added(self, event: Added) -> None:
         Entry.objects.create(aggregate_root_id=event.aggregate_root_id, version=event.version, amount=event.amount)
         behaviour.handle(event)
@@ -186,13 +185,13 @@ class Kindness(ProcessManager):
     name = "following.kindness"
     start = "beginning"
 
-    @handles(Opened)
+    @handles
     def opened(self, event: Opened) -> Iterator[Command]:
         behaviour.handle(event)
-        yield Congratulate(aggregate_root_id=f"guest-{event.owner}", text="first")
-        yield Congratulate(aggregate_root_id=f"guest-{event.owner}", text="second")
+        yield Congratulate(f"guest-{event.owner}", text="first")
+        yield Congratulate(f"guest-{event.owner}", text="second")
 
-    @handles(TooMuch)
+    @handles
     def refused(self, refusal: TooMuch) -> Iterator[Command]:
         behaviour.handle(refusal)
         yield Console(aggregate_root_id=f"guest-{refusal.aggregate_root_id}", amount=refusal.amount)

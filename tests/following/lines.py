@@ -161,7 +161,7 @@ class Lines(Projection):
     models = WAITING
     script: Callable[[Added], object]
 
-    @handles(Added)
+    @handles
     def added(self, event: Added) -> None:
         self.script(event)
 

@@ -106,14 +106,14 @@ class Packing(ProcessManager):
 
     @handles(Ordered)
     def ordered(self, event: Ordered) -> Iterator[Command]:
-        yield Pack(aggregate_root_id=event.parcel, order=event.aggregate_root_id)
-        yield Weigh(aggregate_root_id=event.parcel, order=event.aggregate_root_id)
+        yield Pack(event.parcel, order=event.aggregate_root_id)
+        yield Weigh(event.parcel, order=event.aggregate_root_id)
 
     @handles_crash(Pack)
     def not_packed(self, crash: CommandCrashed) -> Iterator[Command]:
         command = crash.command
         assert type(command) is Pack, "that of Weigh is not handled"
-        yield CancelOrder(aggregate_root_id=command.order, reason=f"{crash.error_type}: {crash.message}")
+        yield CancelOrder(command.order, reason=f"{crash.error_type}: {crash.message}")
 
 
 class Nosy(ProcessManager):
@@ -130,7 +130,7 @@ class Nosy(ProcessManager):
 
 def test_a_crash_comes_to_the_process_manager_that_has_sent_the_command_and_to_no_other() -> None:
     with inline(followed_by=[Packing, Nosy]) as bus:
-        send_command(Order(aggregate_root_id="o1", parcel="p1"))
+        send_command(Order("o1", parcel="p1"))
     assert [(type(event), event.aggregate_root_id) for event in bus.events] == [(Ordered, "o1"), (Cancelled, "o1")]
     (cancelled,) = (event for event in bus.events if isinstance(event, Cancelled))
     assert cancelled.reason == "RuntimeError: no box for o1"
@@ -161,9 +161,9 @@ def test_addresses_name_who_handles_a_crash() -> None:
 
 
 def test_a_process_is_tested_with_a_crash() -> None:
-    command = Pack(aggregate_root_id="p", order="o")
+    command = Pack("p", order="o")
     crash = CommandCrashed.of(command, RuntimeError("no box"), sender="crashes.packing")
-    given(Packing, "p").when(crash).then(CancelOrder(aggregate_root_id="o", reason="RuntimeError: no box"))
+    given(Packing, "p").when(crash).then(CancelOrder("o", reason="RuntimeError: no box"))
     given(Nosy, "p").when(crash).then_nothing()
 
 

@@ -33,9 +33,9 @@ def test_every_kind_of_subscriber_is_called_within_middleware() -> None:
     calls.clear()
     with override_settings(ENODE={"SUBSCRIBER_MIDDLEWARE": [f"{__name__}.noting"]}), inline():
         for id, owner in (("a", "Ada"), ("b", "Bob")):
-            execute_command(OpenAccount(aggregate_root_id=id, owner=owner))
-        execute_command(Deposit(aggregate_root_id="a", amount=Decimal(5)))
-        execute_command(StartTransfer(aggregate_root_id="t", source="a", target="b", amount=Decimal(1)))
+            execute_command(OpenAccount(id, owner=owner))
+        execute_command(Deposit("a", amount=Decimal(5)))
+        execute_command(StartTransfer("t", source="a", target="b", amount=Decimal(1)))
     assert AccountSummary.objects.get(pk="a").balance == Decimal(4)
     assert AccountSummary.objects.get(pk="b").balance == Decimal(1)
     assert {("bank.AccountSummaries", "AccountOpened", True), ("bank.transfers", "TransferStarted", True)} <= set(calls)

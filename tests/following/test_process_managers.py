@@ -64,8 +64,8 @@ def test_commands_are_sent_before_the_checkpoint_moves(harness: Harness, monkeyp
 
 def test_the_ids_do_not_depend_on_the_order_of_the_yields() -> None:
     commands = [
-        Congratulate(aggregate_root_id="a", text="x"),
-        Congratulate(aggregate_root_id="b", text="x"),
+        Congratulate("a", text="x"),
+        Congratulate("b", text="x"),
         Console(aggregate_root_id="a", amount=1),
     ]
     expected = None
@@ -82,7 +82,7 @@ def test_the_ids_do_not_depend_on_the_order_of_the_yields() -> None:
 
 def test_ids_differ_by_event_subscriber_type_aggregate_and_occurrence() -> None:
     def derived(cause: str = "c/1/0", subscriber: str = "s", root: str = "a") -> list[str]:
-        twice = [Congratulate(aggregate_root_id=root, text="x")] * 2
+        twice = [Congratulate(root, text="x")] * 2
         return [command.id for command in with_derived_ids(twice, cause=cause, subscriber=subscriber)]
 
     every = [*derived(), *derived(cause="c/2/0"), *derived(subscriber="t"), *derived(root="b")]
@@ -92,7 +92,7 @@ def test_ids_differ_by_event_subscriber_type_aggregate_and_occurrence() -> None:
 
 
 def test_parts_that_run_together_do_not_make_the_same_id() -> None:
-    command = Congratulate(aggregate_root_id="a", text="x")
+    command = Congratulate("a", text="x")
     one = next(with_derived_ids([command], cause="c/1", subscriber="2s"))
     other = next(with_derived_ids([command], cause="c/12", subscriber="s"))
     assert one.id != other.id
@@ -106,7 +106,7 @@ def test_what_is_no_command_is_refused(yielded: object) -> None:
 
 
 def test_a_single_command_that_is_returned_is_refused_with_advice() -> None:
-    command = Congratulate(aggregate_root_id="a", text="x")
+    command = Congratulate("a", text="x")
     with pytest.raises(DefinitionError, match="let its handler yield it"):
         list(with_derived_ids(command, cause="c", subscriber="s"))
 
@@ -144,7 +144,7 @@ def test_a_new_process_manager_starts_now(harness: Harness, behaviour: Behaviour
 
         @handles(Opened)
         def opened(self, event: Opened) -> Iterator[Command]:
-            yield Congratulate(aggregate_root_id=event.owner, text="late")
+            yield Congratulate(event.owner, text="late")
 
         @handles(TooMuch)
         def refused(self, refusal: TooMuch) -> Iterator[Command]:

@@ -49,7 +49,7 @@ def test_those_that_say_so_take_part(harness: Harness, behaviour: Behaviour) -> 
 
         @handles(Opened)
         def opened(self, event: Opened) -> Iterator[Command]:
-            yield Congratulate(aggregate_root_id=event.owner, text="again")
+            yield Congratulate(event.owner, text="again")
 
     group = EventHandlerGroup("following.cache")
     group.add(EventHandler(Opened, "following.cache", 1, behaviour.handle, "beginning", replays=True))

@@ -38,9 +38,9 @@ NOTHING = STREAM + pack(([], None))
 @pytest.fixture
 def account() -> str:
     with inline():
-        execute_command(OpenAccount(aggregate_root_id="a", owner="Ada"))
+        execute_command(OpenAccount("a", owner="Ada"))
         for amount in (1, 2, 3):
-            execute_command(Deposit(aggregate_root_id="a", amount=Decimal(amount)))
+            execute_command(Deposit("a", amount=Decimal(amount)))
     return "a"
 
 
@@ -48,8 +48,8 @@ def account() -> str:
 def transfer(account: str) -> str:
     """Through all its steps; its id."""
     with inline():
-        execute_command(OpenAccount(aggregate_root_id="b", owner="Bob"))
-        started = StartTransfer(aggregate_root_id="t", id="start-t", source="a", target="b", amount=Decimal(1))
+        execute_command(OpenAccount("b", owner="Bob"))
+        started = StartTransfer("t", id="start-t", source="a", target="b", amount=Decimal(1))
         execute_command(started)
     return "t"
 
@@ -172,9 +172,9 @@ def test_either_way_of_looking_finds_what_a_process_manager_sent(transfer: str) 
 
 def test_a_refusal_is_a_cause_too() -> None:
     with inline():
-        execute_command(OpenAccount(aggregate_root_id="a", owner="Ada"))
-        execute_command(OpenAccount(aggregate_root_id="b", owner="Bob"))
-        execute_command(StartTransfer(aggregate_root_id="t", source="a", target="b", amount=Decimal(7)))
+        execute_command(OpenAccount("a", owner="Ada"))
+        execute_command(OpenAccount("b", owner="Bob"))
+        execute_command(StartTransfer("t", source="a", target="b", amount=Decimal(7)))
     steps = {step.command_type: step for step in causation("t", 1).descendants}
     refused, cancelled = steps["bank.ReserveWithdrawal"], steps["bank.CancelTransfer"]
     assert refused.version is None
@@ -195,7 +195,7 @@ def test_a_command_may_name_another_command_as_its_cause() -> None:
 
 def test_what_a_handler_sent_is_found_without_looking_around() -> None:
     with inline():
-        execute_command(Ship(aggregate_root_id="x", to="y", id="ship"))
+        execute_command(Ship("x", to="y", id="ship"))
     found = causation("x", 1, limits=Limits(window=0, derived=0))
     assert [step.key for step in found.descendants] == list(found.focus.sent)
     (ancestor,) = causation("y", 2).ancestors
@@ -258,8 +258,8 @@ def test_subscribers_say_how_far_they_are(account: str) -> None:
         before = {one.subscriber: one for one in reached(account)}
     assert before["bank.AccountSummaries"].version == 4
     with inline(followed_by=[]):
-        execute_command(Deposit(aggregate_root_id="a", amount=Decimal(4)))
-        execute_command(Withdraw(aggregate_root_id="a", amount=Decimal(4)))
+        execute_command(Deposit("a", amount=Decimal(4)))
+        execute_command(Withdraw("a", amount=Decimal(4)))
     with subscribers.only(AccountSummaries):
         (after,) = reached(account)
     assert (after.version, after.behind, after.parked) == (4, 2, "")
@@ -267,7 +267,7 @@ def test_subscribers_say_how_far_they_are(account: str) -> None:
 
 def test_one_that_has_not_begun_is_not_begun_by_asking(db: None) -> None:
     with inline(followed_by=[]):
-        execute_command(OpenAccount(aggregate_root_id="a", owner="Ada"))
+        execute_command(OpenAccount("a", owner="Ada"))
     with subscribers.only(TransferProcess):
         (one,) = reached("a")
     assert (one.version, one.behind) == (None, 1)

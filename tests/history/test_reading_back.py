@@ -100,8 +100,8 @@ def read_history_inside(command: ReadHistoryInside, context: CommandContext) -> 
 @pytest.fixture
 def account(db: None) -> str:
     with inline(followed_by=[]):
-        execute_command(OpenAccount(aggregate_root_id="a", owner="Ada"))
-        send_commands([Deposit(aggregate_root_id="a", amount=Decimal(amount)) for amount in (1, 2, 3)])
+        execute_command(OpenAccount("a", owner="Ada"))
+        send_commands([Deposit("a", amount=Decimal(amount)) for amount in (1, 2, 3)])
     return "a"
 
 
@@ -129,8 +129,8 @@ def test_a_version_before_the_newest_snapshot_is_read_without_it(account: str) -
 
 def test_an_aggregate_is_read_as_it_was_at_a_time(in_memory: MemoryEventStore) -> None:
     begin = datetime(2026, 1, 1, tzinfo=UTC)
-    execute_command(Create(aggregate_root_id="c"))
-    send_commands([Add(aggregate_root_id="c") for _ in range(9)])
+    execute_command(Create("c"))
+    send_commands([Add("c") for _ in range(9)])
     copies = MemoryEventStore()
     moved = [record._replace(created_at=begin + (record.version or 0) * DAY) for record in in_memory.load("c")]
     copies.append(moved)
@@ -206,8 +206,8 @@ class Watched(MemoryEventStore):
 def test_a_history_is_read_as_it_is_asked_for() -> None:
     store = Watched()
     with inline(store):
-        execute_command(Create(aggregate_root_id="c"))
-        send_commands([Add(aggregate_root_id="c") for _ in range(50)])
+        execute_command(Create("c"))
+        send_commands([Add("c") for _ in range(50)])
         store.streams = 0
         events = Counter.history("c")
         assert [next(events).version for _ in range(3)] == [1, 2, 3]
@@ -225,8 +225,8 @@ def test_a_corrected_event_is_read_as_it_was_corrected(account: str) -> None:
 
 
 def test_asynchronous_code_reads_the_same(in_memory: MemoryEventStore) -> None:
-    execute_command(Create(aggregate_root_id="c"))
-    send_commands([Add(aggregate_root_id="c") for _ in range(120)])
+    execute_command(Create("c"))
+    send_commands([Add("c") for _ in range(120)])
 
     async def read() -> tuple[Counter, list[int]]:
         return await Counter.aload("c"), [event.version async for event in Counter.ahistory("c", after_version=1)]
@@ -244,7 +244,7 @@ def test_the_store_of_the_block_is_read_and_then_that_of_the_settings_again(acco
 
 @pytest.mark.parametrize("command", [LoadInside, ReadHistoryInside])
 def test_a_command_handler_reads_by_its_context(in_memory: MemoryEventStore, command: type[Command]) -> None:
-    execute_command(Create(aggregate_root_id="c"))
+    execute_command(Create("c"))
     result = try_command(command(aggregate_root_id="c"))
     assert result.error_type == DefinitionError.__name__
     assert "context.get(Counter, 'c')" in result.error_message

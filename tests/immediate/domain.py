@@ -68,11 +68,16 @@ class Jar(AggregateRoot):
     type_name = "immediate.Jar"
     total: int = 0
 
-    @applies(Filled)
+    @command_handler
+    def label(self, command: Label) -> None:
+        behaviour.meet("label", self.id)
+        self.apply(Labelled())
+
+    @applies
     def _filled(self, event: Filled) -> None:
         self.total += event.amount
 
-    @applies(Labelled)
+    @applies
     def _labelled(self, event: Labelled) -> None: ...
 
 
@@ -83,32 +88,26 @@ def _jar(context: CommandContext) -> Jar:
     return jar
 
 
-@command_handler(Fill)
-def fill(command: Fill, context: CommandContext) -> None:
+@command_handler
+def fill(command: Fill, context: CommandContext) -> int:
     behaviour.lose_session(command.aggregate_root_id)
     jar = _jar(context)
     if jar.total + command.amount > LIMIT:
         raise Full(f"{jar.id} is full")
     jar.apply(Filled(amount=command.amount))
-    context.set_result(jar.total)
+    return jar.total
 
 
-@command_handler(Pour)
+@command_handler
 def pour(command: Pour, context: CommandContext) -> None:
     _jar(context).apply(Filled(amount=1))
-    into = Fill(aggregate_root_id=command.into)
+    into = Fill(command.into)
     if command.by_context:
         context.send(into)
     else:
         send_command(into)
     if command.fails:
         raise RuntimeError("told to fail")
-
-
-@command_handler(Label)
-def label(command: Label, context: CommandContext) -> None:
-    behaviour.meet("label", command.aggregate_root_id)
-    context.get(Jar).apply(Labelled())
 
 
 @dataclasses.dataclass
@@ -159,9 +158,8 @@ class JarEntry(models.Model):
 class JarRows(ModelProjection[JarRow]):
     name = "immediate.rows"
     abstract = True  # it runs in the tests that name it only
-    model = JarRow
 
-    @handles(Filled)
+    @handles
     def filled(self, row: JarRow, event: Filled) -> None:
         behaviour.meet("rows", event.aggregate_root_id)
         row.total += event.amount
@@ -172,7 +170,7 @@ class JarEntries(Projection):
     abstract = True
     models = (JarEntry,)
 
-    @handles(Filled)
+    @handles
     def filled(self, event: Filled) -> None:
         behaviour.meet("entries", event.aggregate_root_id)
         JarEntry.objects.create(aggregate_root_id=event.aggregate_root_id, version=event.version)
@@ -184,7 +182,7 @@ class Labelling(ProcessManager):
     name = "immediate.labelling"
     abstract = True
 
-    @handles(Filled)
+    @handles
     def filled(self, event: Filled) -> Iterator[Command]:
         behaviour.calls.append(("labelling", event.aggregate_root_id, event.version))
         if event.version == 1:

@@ -19,7 +19,7 @@ def main(name: str, id: str) -> None:
 
     behaviour.killing = (name, id)
     with subscribers.only(JarEntries, JarRows, mails("beginning")):
-        send_command(Fill(aggregate_root_id=id))
+        send_command(Fill(id))
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ def test_what_a_killed_process_has_stored_is_followed_by_the_next_one(
     assert JarEntry.objects.count() == 1, "entries come before mails"
     assert JarRow.objects.count() == 0
     new_process(JarEntries, JarRows, mails("beginning"))
-    send_command(Fill(aggregate_root_id="b"))
+    send_command(Fill("b"))
     assert {*JarRow.objects.values_list("pk", "total")} == {("a", 1), ("b", 1)}
     assert JarEntry.objects.count() == 2
     assert sorted(behaviour.calls) == [("mails", "a", 1), ("mails", "b", 1)]

@@ -28,6 +28,7 @@ from enode_django.eventing import checkpoints, parking
 from enode_django.eventing.registry import subscribers
 from enode_django.eventstore.base import StreamRecord
 from enode_django.exceptions import CommandTimeout, StoreUnavailable
+from enode_django.immediate import catch_up
 from enode_django.models import EventStream
 from enode_django.serialization.codec import decode_metadata
 from tests.acceptance.waiting import wait_until
@@ -332,6 +333,19 @@ def test_the_first_command_of_a_process_makes_good_what_another_has_left(
     assert totals() == {"a": 2, "b": 1}
     assert JarEntry.objects.count() == 3
     assert sorted(behaviour.calls) == [("mails", "a", 1), ("mails", "a", 2), ("mails", "b", 1)]
+
+
+def test_catching_up_in_a_transaction_that_is_rolled_back_leaves_nothing_out(new_process: NewProcess) -> None:
+    new_process(JarRows)
+    with subscribers.only():
+        send_command(Fill("a"))
+    with transaction.atomic():
+        catch_up()
+        assert totals() == {"a": 1}
+        transaction.set_rollback(True)
+    assert totals() == {}
+    catch_up()
+    assert totals() == {"a": 1}
 
 
 def test_so_does_the_next_event_of_the_aggregate(new_process: NewProcess, behaviour: Behaviour) -> None:

@@ -36,7 +36,7 @@ def test_middleware_and_receivers_are_called_in_the_process_that_sends(new_proce
 
     command_finished.connect(note)
     try:
-        execute_command(Pour(aggregate_root_id="a", into="b"))
+        execute_command(Pour("a", into="b"))
     finally:
         command_finished.disconnect(note)
     assert sorted(told) == sorted(

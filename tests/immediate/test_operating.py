@@ -57,7 +57,7 @@ def test_there_is_no_transport() -> None:
 
 def test_the_status_counts_neither_the_queue_nor_processors_as_missing(new_process: NewProcess) -> None:
     new_process(JarRows)
-    send_command(Fill(aggregate_root_id="a"))
+    send_command(Fill("a"))
     status = gather(["queue", "processors", "mailboxes", "backlog", "lag", "parked"])
     assert [(part.name, part.health) for part in status.parts if part.health is not Health.OK] == []
     assert status.part("queue").rows[0].kind == "Immediate"
@@ -67,7 +67,7 @@ def test_the_status_counts_neither_the_queue_nor_processors_as_missing(new_proce
 def test_what_is_parked_can_be_settled(new_process: NewProcess, behaviour: Behaviour) -> None:
     new_process(JarRows)
     behaviour.failing.add(("rows", "a"))
-    send_command(Fill(aggregate_root_id="a"))
+    send_command(Fill("a"))
     behaviour.failing.clear()
     with follower_of("immediate.rows") as follower:
         assert retry_parked(follower, "a") is None
@@ -77,11 +77,11 @@ def test_what_is_parked_can_be_settled(new_process: NewProcess, behaviour: Behav
 def test_catching_up_takes_no_command(new_process: NewProcess, behaviour: Behaviour) -> None:
     new_process(JarRows, mails("beginning"))
     behaviour.failing.add(("rows", "b"))
-    send_command(Fill(aggregate_root_id="b"))
+    send_command(Fill("b"))
     behaviour.failing.clear()
     parking.hurry("default", "immediate.rows", "b")
     with subscribers.only():
-        send_command(Fill(aggregate_root_id="a"))
+        send_command(Fill("a"))
     new_process(JarRows, mails("beginning"))
     catch_up()
     assert {*JarRow.objects.values_list("pk", "total")} == {("a", 1), ("b", 1)}

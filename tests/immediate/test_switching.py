@@ -35,10 +35,10 @@ def rows() -> Sequence[tuple[str, int, int]]:
 
 def test_event_workers_go_on_where_callers_were(new_process: NewProcess, behaviour: Behaviour) -> None:
     new_process(JarRows, JarEntries, mails())
-    send_command(Fill(aggregate_root_id="a"))
+    send_command(Fill("a"))
     with subscribers.only():
-        send_command(Fill(aggregate_root_id="a"))
-        send_command(Fill(aggregate_root_id="b"))
+        send_command(Fill("a"))
+        send_command(Fill("b"))
     work_as_event_workers("a")
     work_as_event_workers()
     assert rows() == [("a", 2, 2), ("b", 1, 1)]
@@ -49,11 +49,11 @@ def test_event_workers_go_on_where_callers_were(new_process: NewProcess, behavio
 def test_callers_go_on_where_event_workers_were(new_process: NewProcess, behaviour: Behaviour) -> None:
     new_process(JarRows, JarEntries, mails("beginning"))
     with subscribers.only():
-        send_command(Fill(aggregate_root_id="a"))
-        send_command(Fill(aggregate_root_id="b"))
+        send_command(Fill("a"))
+        send_command(Fill("b"))
     work_as_event_workers("a")
     new_process(JarRows, JarEntries, mails("beginning"))
-    send_command(Fill(aggregate_root_id="a"))
+    send_command(Fill("a"))
     assert rows() == [("a", 2, 2), ("b", 1, 1)]
     assert JarEntry.objects.count() == 3
     assert sorted(behaviour.calls) == [("mails", "a", 1), ("mails", "a", 2), ("mails", "b", 1)]
@@ -62,7 +62,7 @@ def test_callers_go_on_where_event_workers_were(new_process: NewProcess, behavio
 def test_what_callers_have_parked_event_workers_try_again(new_process: NewProcess, behaviour: Behaviour) -> None:
     new_process(JarRows)
     behaviour.failing.add(("rows", "a"))
-    send_command(Fill(aggregate_root_id="a"))
+    send_command(Fill("a"))
     behaviour.failing.clear()
     parking.hurry("default", "immediate.rows", "a")
     work_as_event_workers()

@@ -118,10 +118,13 @@ class NoThanks(DomainException):
     count: int
 
 
+broken: set[str] = set()
+
+
 class Drawer(AggregateRoot):
     type_name = "notebook.Drawer"
 
-    @applies(NoteCreated)
+    @applies
     def _created(self, event: NoteCreated) -> None:
         pass
 
@@ -131,124 +134,99 @@ class Note(AggregateRoot):
     title: str = ""
     count: int = 0
 
-    @classmethod
-    def create(cls, id: str, title: str) -> Note:
-        note = cls(id)
-        note.apply(NoteCreated(title=title))
-        return note
+    @command_handler(creates=True)
+    def create(self, command: CreateNote) -> dict[str, str]:
+        self.apply(NoteCreated(title=command.title))
+        return {"title": command.title}
 
-    def change_title(self, title: str) -> None:
+    @command_handler
+    def change_title(self, command: ChangeTitle) -> str:
+        self.title_as(command.title)
+        return type(command).__name__
+
+    @command_handler
+    def count_up(self, command: Count) -> int:
+        return self.add_one()
+
+    @command_handler
+    def raise_in_handler(self, command: RaiseInHandler) -> None:
+        if command.after_apply:
+            self.add_one()
+        raise RuntimeError("the handler is broken")
+
+    @command_handler
+    def count_when_mended(self, command: CountWhenMended) -> None:
+        if self.id in broken:
+            raise RuntimeError("the handler is not mended yet")
+        self.add_one()
+
+    @command_handler
+    def raise_in_aggregate(self, command: RaiseInAggregate) -> None:
+        self.apply(Poisonous())
+
+    @command_handler
+    def refuse(self, command: Refuse) -> None:
+        raise NoThanks("not today", count=self.count)
+
+    @command_handler
+    def give_result(self, command: GiveResult) -> Any:
+        if command.change:
+            self.add_one()
+        return object() if command.unstorable else {"list": [1, None, "ü"], "bytes": b"\0", "big": 2**70}
+
+    @command_handler
+    def write_much(self, command: WriteMuch) -> None:
+        self.title_as("x" * command.size)
+
+    @command_handler
+    def tell_metadata(self, command: TellMetadata, context: CommandContext) -> dict[str, Any]:
+        self.add_one()
+        seen, event = context.metadata, self.uncommitted_events[0].metadata
+        return {
+            "seen": [seen.user, seen.request, seen.correlation_id, dict(seen.extra)],
+            "event": [event.user, event.correlation_id, event.causation_id],
+        }
+
+    def title_as(self, title: str) -> None:
         if title != self.title:
             self.apply(TitleChanged(title=title))
 
-    def count_up(self) -> int:
+    def add_one(self) -> int:
         self.apply(Counted(count=self.count + 1))
         return self.count
 
-    @applies(NoteCreated, TitleChanged)
+    @applies
     def _titled(self, event: NoteCreated | TitleChanged) -> None:
         self.title = event.title
 
-    @applies(Counted)
+    @applies
     def _counted(self, event: Counted) -> None:
         self.count = event.count
 
-    @applies(Poisonous)
+    @applies
     def _poisoned(self, event: Poisonous) -> None:
         self.title = "half changed"
         raise ZeroDivisionError("the aggregate is broken")
 
 
-@command_handler(CreateNote)
-def create_note(command: CreateNote, context: CommandContext) -> None:
-    context.add(Note.create(command.aggregate_root_id, command.title))
-    context.set_result({"title": command.title})
-
-
-@command_handler(ChangeTitle)
-def change_title(command: ChangeTitle, context: CommandContext) -> None:
-    context.get(Note).change_title(command.title)
-    context.set_result(type(command).__name__)
-
-
-@command_handler(Count)
-def count(command: Count, context: CommandContext) -> None:
-    context.set_result(context.get(Note).count_up())
-
-
-@command_handler(RaiseInHandler)
-def raise_in_handler(command: RaiseInHandler, context: CommandContext) -> None:
-    note = context.get(Note)
-    if command.after_apply:
-        note.count_up()
-    raise RuntimeError("the handler is broken")
-
-
-broken: set[str] = set()
-
-
-@command_handler(CountWhenMended)
-def count_when_mended(command: CountWhenMended, context: CommandContext) -> None:
-    if command.aggregate_root_id in broken:
-        raise RuntimeError("the handler is not mended yet")
-    context.get(Note).count_up()
-
-
-@command_handler(RaiseInAggregate)
-def raise_in_aggregate(command: RaiseInAggregate, context: CommandContext) -> None:
-    context.get(Note).apply(Poisonous())
-
-
-@command_handler(Refuse)
-def refuse(command: Refuse, context: CommandContext) -> None:
-    raise NoThanks("not today", count=context.get(Note).count)
-
-
-@command_handler(TouchAnother)
-def touch_another(command: TouchAnother, context: CommandContext) -> None:
+@command_handler
+def touch_another(command: TouchAnother, context: CommandContext) -> int | None:
     if command.how == "add":
-        context.add(Note.create(command.other, "another"))
-        return
+        context.add(another := Note(command.other))
+        another.apply(NoteCreated(title="another"))
+        return None
     other = context.get(Note, command.other)
     if command.how == "change":
-        other.count_up()
-    context.set_result(other.count)
-    context.get(Note).count_up()
+        other.add_one()
+    context.get(Note).add_one()
+    return other.count
 
 
-@command_handler(OpenAsDrawer)
+@command_handler
 def open_as_drawer(command: OpenAsDrawer, context: CommandContext) -> None:
     context.get(Drawer)
 
 
-@command_handler(GiveResult)
-def give_result(command: GiveResult, context: CommandContext) -> None:
-    note = context.get(Note)
-    if command.change:
-        note.count_up()
-    value: Any = object() if command.unstorable else {"list": [1, None, "ü"], "bytes": b"\0", "big": 2**70}
-    context.set_result(value)
-
-
-@command_handler(WriteMuch)
-def write_much(command: WriteMuch, context: CommandContext) -> None:
-    context.get(Note).change_title("x" * command.size)
-
-
-@command_handler(ExecuteInside)
-def execute_inside(command: ExecuteInside, context: CommandContext) -> None:
-    execute_command(Count(aggregate_root_id=command.aggregate_root_id))
-
-
-@command_handler(TellMetadata)
-def tell_metadata(command: TellMetadata, context: CommandContext) -> None:
-    note = context.get(Note)
-    note.count_up()
-    seen = context.metadata
-    event = note.uncommitted_events[0].metadata
-    context.set_result(
-        {
-            "seen": [seen.user, seen.request, seen.correlation_id, dict(seen.extra)],
-            "event": [event.user, event.correlation_id, event.causation_id],
-        }
-    )
+@command_handler
+def execute_inside(command: ExecuteInside) -> None:
+    execute_command(Count(command.aggregate_root_id))

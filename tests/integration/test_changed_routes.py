@@ -37,12 +37,12 @@ def running(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Processo
 
 def test_a_copy_of_a_failed_command_fails_as_before_though_its_aggregate_has_another_queue(running: Processors) -> None:
     topic = conf().COMMANDS.TOPIC
-    commands = [Count(aggregate_root_id=str(uuid.uuid4())) for _ in range(8)]
+    commands = [Count(str(uuid.uuid4())) for _ in range(8)]
     failed = [try_command(command, timeout=240) for command in commands]
     assert {answer.status for answer in failed} == {CommandStatus.FAILED}
     assert running.transport.add_queues(topic, 7) == 7
     for command in commands:  # from now on they would succeed
-        execute_command(CreateNote(aggregate_root_id=command.aggregate_root_id), timeout=240)
+        execute_command(CreateNote(command.aggregate_root_id), timeout=240)
     assert [try_command(command, timeout=240) for command in commands] == failed
     running.transport.show(topic, 0, to_producers=False)
     assert [try_command(command, timeout=240) for command in commands] == failed

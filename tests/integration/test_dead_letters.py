@@ -33,7 +33,7 @@ def running(redis_url: str) -> Iterator[Processors]:
 @pytest.fixture
 def note(running: Processors) -> str:
     id = f"note-{uuid.uuid4().hex}"
-    assert try_command(CreateNote(aggregate_root_id=id)).status is CommandStatus.SUCCESS
+    assert try_command(CreateNote(id)).status is CommandStatus.SUCCESS
     return id
 
 
@@ -45,7 +45,7 @@ def letter_of(id: str) -> DeadLetter:
 def test_command_that_raises_while_nobody_waits_is_kept_with_type_message_and_traceback(
     running: Processors, note: str
 ) -> None:
-    command = RaiseInHandler(aggregate_root_id=note)
+    command = RaiseInHandler(note)
     send_command(command)
     letter = letter_of(command.id)
     assert (letter.aggregate_root_id, letter.command_type) == (note, "notebook.RaiseInHandler")
@@ -57,9 +57,9 @@ def test_command_that_raises_while_nobody_waits_is_kept_with_type_message_and_tr
 
 
 def test_command_that_raises_while_somebody_waits_is_answered_and_not_kept(running: Processors, note: str) -> None:
-    command = RaiseInHandler(aggregate_root_id=note)
+    command = RaiseInHandler(note)
     assert try_command(command).error_type == "RuntimeError"
-    assert try_command(Count(aggregate_root_id=note)).value == 1
+    assert try_command(Count(note)).value == 1
     assert not DeadLetter.objects.filter(command_id=command.id).exists()
 
 
@@ -69,20 +69,20 @@ def test_command_that_raises_while_somebody_waits_is_answered_and_not_kept(runni
 @pytest.fixture
 def crashed(running: Processors, note: str) -> Iterator[CountWhenMended]:
     """A command that has failed while nobody waited; what was wrong is mended."""
-    command = CountWhenMended(aggregate_root_id=note)
+    command = CountWhenMended(note)
     broken.add(note)
     send_command(command)
     letter_of(command.id)
     broken.discard(note)
     # The same mailboxes take this one after it: when it is answered, a copy is no repeat of what has just failed.
-    try_command(RaiseInHandler(aggregate_root_id=note))
+    try_command(RaiseInHandler(note))
     yield command
     broken.discard(note)
 
 
 def counted(note: str) -> int:
     """How often the note was counted up, before this."""
-    value: int = try_command(Count(aggregate_root_id=note)).value
+    value: int = try_command(Count(note)).value
     return value - 1
 
 
@@ -120,7 +120,7 @@ def test_requeue_that_dies_after_sending_is_repeated_and_takes_effect_once(
 def test_command_that_crashes_again_before_its_letter_is_settled_keeps_it(
     running: Processors, note: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command = RaiseInHandler(aggregate_root_id=note)
+    command = RaiseInHandler(note)
     send_command(command)
     letter_of(command.id)
     send_all = Producer.send_all
@@ -135,7 +135,7 @@ def test_command_that_crashes_again_before_its_letter_is_settled_keeps_it(
 
 
 def test_all_of_a_kind_are_sent_again_and_others_stay(running: Processors, crashed: CountWhenMended) -> None:
-    other = RaiseInHandler(aggregate_root_id=crashed.aggregate_root_id)
+    other = RaiseInHandler(crashed.aggregate_root_id)
     send_command(other)
     letter_of(other.id)
     assert requeue(running.transport, Choice(command_type="notebook.CountWhenMended", error_type="KeyError")) == 0
@@ -151,7 +151,7 @@ def test_command_whose_sender_was_told_that_it_failed_is_sent_again_under_anothe
 ) -> None:
     """An answer is final. Here it came from a worker that did not know the type yet."""
     inbox = running.transport.open_inbox()
-    command = Count(aggregate_root_id=note)
+    command = Count(note)
     send_as_unknown_type(command, inbox.address)
     wait_for(lambda: inbox.receive(0.1))
     letter = letter_of(command.id)
@@ -196,7 +196,7 @@ def test_letter_of_a_stored_command_is_sent_under_its_own_id_though_it_counts_as
 
 
 def test_letters_that_nobody_settles_are_deleted_after_a_time(running: Processors, note: str) -> None:
-    command = RaiseInHandler(aggregate_root_id=note)
+    command = RaiseInHandler(note)
     send_command(command)
     letter = letter_of(command.id)
     letters = PostgresDeadLetters()
@@ -209,7 +209,7 @@ def test_command_whose_sender_asked_later_and_was_told_that_it_failed_is_sent_ag
     running: Processors, note: str
 ) -> None:
     """Else the queue would give its answer once more, and the letter would be gone."""
-    command = CountWhenMended(aggregate_root_id=note)
+    command = CountWhenMended(note)
     broken.add(note)
     send_command(command)
     assert not letter_of(command.id).is_answered

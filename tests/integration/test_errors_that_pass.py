@@ -64,9 +64,9 @@ def test_a_deadlock_or_a_lost_connection_does_not_fail_the_command(
                 cursor.execute(statements.pop(0))
 
         worker = Worker(PostgresEventStore(alias), retries=make_retries(conf()))
-        worker.run(Create(aggregate_root_id="x"))
+        worker.run(Create("x"))
         worker.processor._handlers = add_with(execute)
-        worker.send(Add(aggregate_root_id="x", id="a"))
+        worker.send(Add("x", id="a"))
         worker.settle()
         assert worker.processor.pause == pytest.approx(conf().WORKERS.RETRY_DELAY)
         heal_connections()
@@ -82,9 +82,9 @@ def test_a_statement_that_is_wrong_fails_the_command_at_once(transactional_db: N
             cursor.execute("SELECT 1 / 0")
 
     worker = Worker(PostgresEventStore(), retries=make_retries(conf()))
-    worker.run(Create(aggregate_root_id="x"))
+    worker.run(Create("x"))
     worker.processor._handlers = add_with(execute)
-    assert worker.run(Add(aggregate_root_id="x"))[0].error_type == "DataError"
+    assert worker.run(Add("x"))[0].error_type == "DataError"
 
 
 @pytest.mark.parametrize("swallows", [False, True], ids=["raises", "swallows"])
@@ -110,11 +110,11 @@ def test_command_whose_handler_loses_its_transaction_while_it_loads_is_handled_a
         context.get(Counter).add(other.total + command.amount)
 
     worker = Worker(PostgresEventStore("proxied"))
-    worker.run(Create(aggregate_root_id="x"), Create(aggregate_root_id="other"))
-    worker.run(Add(aggregate_root_id="other", amount=3))
+    worker.run(Create("x"), Create("other"))
+    worker.run(Add("other", amount=3))
     worker.processor._handlers = table = HandlerTable()
     table.add(Add, add)
-    first, second = Add(aggregate_root_id="x", id="first"), Add(aggregate_root_id="x", id="second")
+    first, second = Add("x", id="first"), Add("x", id="second")
     worker.send(first)
     worker.handle()
     heal_connections()

@@ -85,13 +85,13 @@ def test_commands_wait_and_are_answered_when_the_database_is_mended(
 ) -> None:
     note = str(uuid.uuid4())
     with processors() as running:
-        execute_command(CreateNote(aggregate_root_id=note), timeout=240)
+        execute_command(CreateNote(note), timeout=240)
         pipeline = running._pipeline
         assert pipeline is not None
         figures = pipeline._statistics.report
         assert figures()["waiting_for_help"] == 0
         refuse("54000")
-        count = Count(aggregate_root_id=note)
+        count = Count(note)
         send_command(count)
         wait_for(lambda: figures()["waiting_for_help"] == 1)
         wait_for(lambda: any("look after" in one.getMessage() for one in caplog.records if one.levelname == "ERROR"))

@@ -82,7 +82,7 @@ def test_each_aggregate_lies_in_the_shard_of_its_bucket(store: ShardedEventStore
 
 def test_an_aggregate_and_a_result_are_read_back_from_the_shard_that_has_them() -> None:
     with inline(followed_by=[]):
-        opened = [execute_command(OpenAccount(aggregate_root_id=id, owner=id)) for id in (FIRST, SECOND)]
+        opened = [execute_command(OpenAccount(id, owner=id)) for id in (FIRST, SECOND)]
     for id, result in zip((FIRST, SECOND), opened, strict=True):
         assert BankAccount.load(id).owner == id
         assert [event.version for event in BankAccount.history(id)] == [1]

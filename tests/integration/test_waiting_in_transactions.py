@@ -35,8 +35,8 @@ def test_waiting_until_handled_inside_an_atomic_block_raises_before_anything_is_
 ) -> None:
     with transaction.atomic():
         with pytest.raises(WaitInsideTransaction, match="use send_command_on_commit, or wait after the block"):
-            execute_command(Add(aggregate_root_id="x"), wait_for=wait_for)
-        send_command_on_commit(Add(aggregate_root_id="x", id="sent"))
+            execute_command(Add("x"), wait_for=wait_for)
+        send_command_on_commit(Add("x", id="sent"))
     assert desk.received().id == "sent"
     assert desk.transport.end_offsets("commands") == {0: 1}
 
@@ -45,5 +45,5 @@ def test_waiting_until_handled_inside_an_atomic_block_raises_before_anything_is_
 @pytest.mark.django_db
 def test_in_a_transaction_that_the_command_joins_it_may_be_waited_for(wait_for: WaitFor) -> None:
     with inline(MemoryEventStore()), subscribers.only(group("ledger")):
-        result = execute_command(Add(aggregate_root_id="x"), wait_for=wait_for)
+        result = execute_command(Add("x"), wait_for=wait_for)
     assert result.error_type == "HandlerNotFound"

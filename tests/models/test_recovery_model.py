@@ -31,7 +31,7 @@ ROOTS = ("x", "y", "z")
 """The last one does not exist at first."""
 SMALL = st.integers(-2, 3)
 SIZES = st.sampled_from([1, 1, 2, 5])
-SUCCESS, NOTHING_CHANGED, FAILED = CommandStatus
+SUCCESS, NOTHING_CHANGED, REFUSED, FAILED = CommandStatus
 Make = Callable[[str, str], Command]
 """A command of an id to an aggregate."""
 
@@ -84,7 +84,7 @@ def decide(command: Command, total: int | None) -> Decision:
         case AddWithin() | AddSoftly():
             if total + command.amount > command.limit:
                 error = "races.TooMuch" if isinstance(command, AddWithin) else "races.NotNow"
-                return Decision(FAILED, error, total)
+                return Decision(REFUSED, error, total)
             return Decision(SUCCESS, "", total + command.amount)
         case SetTotal():
             return Decision(NOTHING_CHANGED if command.total == total else SUCCESS, "", command.total)
@@ -93,7 +93,8 @@ def decide(command: Command, total: int | None) -> Decision:
                 return Decision(FAILED, "LookupError", total)
             return Decision(SUCCESS, "", total + 1)
         case ApplyThenRaise():
-            return Decision(FAILED, "races.TooMuch" if command.refuse else "RuntimeError", total)
+            refused = Decision(REFUSED, "races.TooMuch", total)
+            return refused if command.refuse else Decision(FAILED, "RuntimeError", total)
     raise AssertionError(f"no model of {command!r}")
 
 
@@ -124,7 +125,7 @@ class RecoveryMachine(RuleBasedStateMachine):
         self._events_seen = self.steps = self.calm = 0
         self._numbers, self._owners = count(), count()
         for root in ROOTS[:-1]:
-            self._plant(Create(aggregate_root_id=root, id="made"))
+            self._plant(Create(root, id="made"))
         self.zombie: SteppedWorker | None = None
         self.worker = self._started()
         assert self.worker.acquire()
@@ -171,7 +172,7 @@ class RecoveryMachine(RuleBasedStateMachine):
 
     @rule(root=st.sampled_from(ROOTS), amount=SMALL)
     def plant(self, root: str, amount: int) -> None:
-        self._plant(Add(aggregate_root_id=root, id=f"planted-{next(self._numbers)}", amount=amount))
+        self._plant(Add(root, id=f"planted-{next(self._numbers)}", amount=amount))
 
     # -- the worker's steps ---------------------------------------------------------------------------------------
 

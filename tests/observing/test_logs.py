@@ -63,7 +63,7 @@ def as_text() -> Iterator[Console]:
 
 @pytest.fixture
 def handling() -> Iterator[None]:
-    command = Log(id="c-1", aggregate_root_id="a-1")
+    command = Log("a-1", id="c-1")
     context = CommandContext(command, None, lambda id: None, encode_metadata(Metadata(correlation_id="r-1")))
     token = handled_command.set(context)
     yield
@@ -122,7 +122,7 @@ def test_outside_of_all_that_nothing_is_added(as_json: Console, as_text: Console
 
 
 def test_metadata_that_cannot_be_read_keeps_no_record_from_being_written(as_json: Console) -> None:
-    token = handled_command.set(CommandContext(Log(aggregate_root_id="a"), None, lambda id: None, b"\xff"))
+    token = handled_command.set(CommandContext(Log("a"), None, lambda id: None, b"\xff"))
     logger.warning("still")
     handled_command.reset(token)
     assert as_json.objects[0]["message"] == "still"

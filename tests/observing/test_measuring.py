@@ -72,7 +72,7 @@ def test_outcomes_are_counted_as_their_senders_see_them() -> None:
 
 
 def test_a_crash_that_is_stored_for_its_process_manager_counts_as_failed() -> None:
-    command = Deposit(aggregate_root_id="x", amount=Decimal(1))
+    command = Deposit("x", amount=Decimal(1))
     envelope = Envelope("c", "x", "bank.Deposit", command, crash_handler="bank.transfers")
     stored = [
         refusal_of(envelope, None, refusal, 10_000)

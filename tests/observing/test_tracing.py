@@ -78,7 +78,7 @@ def test_one_trace_goes_from_the_request_to_the_subscribers(
 ) -> None:
     account = new_id()
     with request_span():
-        command = OpenAccount(aggregate_root_id=account, owner="somebody")
+        command = OpenAccount(account, owner="somebody")
         execute_command(command)
     follow(list(make_store().load(account)), "bank.AccountSummaries", "bank.Ledger")
     wait_for(lambda: any(span.name == "publish" for span in exporter.get_finished_spans()))
@@ -101,13 +101,13 @@ def test_one_trace_goes_from_the_request_to_the_subscribers(
 def test_commands_of_process_managers_continue_the_trace(exporter: InMemorySpanExporter, running: None) -> None:
     source, target, transfer = new_id(), new_id(), new_id()
     for account in (source, target):
-        execute_command(OpenAccount(aggregate_root_id=account, owner="somebody"))
-    execute_command(Deposit(aggregate_root_id=source, amount=Decimal(5)))
+        execute_command(OpenAccount(account, owner="somebody"))
+    execute_command(Deposit(source, amount=Decimal(5)))
     follower = make_follower(subscribers.get("bank.transfers"), make_transport(), make_store())
     follower.begin()
     exporter.clear()
     with request_span():
-        start = StartTransfer(aggregate_root_id=transfer, source=source, target=target, amount=Decimal(5))
+        start = StartTransfer(transfer, source=source, target=target, amount=Decimal(5))
         execute_command(start)
     follower.follow(make_store().load(transfer))
     wait_for(lambda: any(span.name == "handle bank.ReserveWithdrawal" for span in exporter.get_finished_spans()))
@@ -118,7 +118,7 @@ def test_commands_of_process_managers_continue_the_trace(exporter: InMemorySpanE
 
 def test_a_failed_command_is_seen_in_its_trace(exporter: InMemorySpanExporter, running: None) -> None:
     with pytest.raises(CommandFailed):
-        execute_command(Deposit(aggregate_root_id=new_id(), amount=Decimal(5)))
+        execute_command(Deposit(new_id(), amount=Decimal(5)))
     span = named(exporter.get_finished_spans())["handle bank.Deposit"]
     assert (span.status.status_code, span.status.description) == (trace.StatusCode.ERROR, "AggregateNotFound")
 
@@ -128,7 +128,7 @@ def test_what_is_not_sampled_leaves_no_trace_and_no_mark(monkeypatch: pytest.Mon
     close_bus()
     account = new_id()
     with metadata(user_id="7", traceparent="a former one"), request_span():
-        execute_command(OpenAccount(aggregate_root_id=account, owner="somebody"))
+        execute_command(OpenAccount(account, owner="somebody"))
     (record,) = make_store().load(account)
     assert decode_metadata(record.metadata) == Metadata(user_id="7")
     follow([record], "bank.AccountSummaries")
@@ -145,7 +145,7 @@ def test_a_mark_that_is_none_changes_nothing(
     close_bus()
     account = new_id()
     with metadata(traceparent=traceparent):
-        execute_command(OpenAccount(aggregate_root_id=account, owner="somebody"))
+        execute_command(OpenAccount(account, owner="somebody"))
     follow(list(make_store().load(account)), "bank.AccountSummaries")
     assert exporter.get_finished_spans() == ()
 

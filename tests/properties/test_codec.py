@@ -211,7 +211,7 @@ plain_values = st.recursive(
 def test_command_arrives_equal(
     id: str, root: str, fields: dict[str, Any], reply: str, user: str, expected: int | None
 ) -> None:
-    command = Everything(id=id, aggregate_root_id=root, **fields)
+    command = Everything(root, id=id, **fields)
     metadata = Metadata(user_id=user, extra={"reason": [1, "a", None]})
     wire = decode_command(encode_command(command, encode_metadata(metadata), reply, expected))
     assert restore_command(wire) == command

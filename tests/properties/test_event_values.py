@@ -166,7 +166,7 @@ def test_memory_equals_replay_after_any_commands(commands: list[tuple[list[str],
     worker = Worker(store)
     worker.processor._handlers = handlers()
     for steps, count, stored in commands:
-        worker.send(Play(aggregate_root_id="x", steps=steps, count=count))
+        worker.send(Play("x", steps=steps, count=count))
         worker.handle()
         if stored:
             worker.settle()

@@ -57,7 +57,7 @@ def test_every_accepted_value_comes_back_equal_from_its_json(typed_value: tuple[
 @settings(max_examples=40, deadline=None)
 @given(fields=st.fixed_dictionaries({}, optional=FIELDS))
 def test_a_command_comes_back_equal_from_its_json(fields: dict[str, Any]) -> None:
-    command = Everything(aggregate_root_id="a", id="c", **fields)
+    command = Everything("a", id="c", **fields)
     try:
         back = command_from_json(Everything, "a", message_to_json(command), id="c")
     except InvalidFields as error:

@@ -159,11 +159,11 @@ def opened_accounts(draw: st.DrawFn) -> list[Command]:
     """One of them may be closed from the start."""
     commands: list[Command] = []
     for id in ACCOUNTS:
-        commands.append(OpenAccount(aggregate_root_id=id, owner="somebody"))
+        commands.append(OpenAccount(id, owner="somebody"))
         if draw(st.booleans()):
-            commands.append(Deposit(aggregate_root_id=id, amount=draw(amounts)))
+            commands.append(Deposit(id, amount=draw(amounts)))
         elif draw(st.integers(0, 4)) == 0:
-            commands.append(CloseAccount(aggregate_root_id=id))
+            commands.append(CloseAccount(id))
     return commands
 
 
@@ -172,7 +172,7 @@ def transfers(draw: st.DrawFn, count: int) -> list[Command]:
     commands: list[Command] = []
     for number in range(count):
         source, target = draw(st.sampled_from([*permutations(ACCOUNTS, 2), ("a", NOBODY), (NOBODY, "b"), ("c", "c")]))
-        start = StartTransfer(aggregate_root_id=f"t{number}", source=source, target=target, amount=draw(amounts))
+        start = StartTransfer(f"t{number}", source=source, target=target, amount=draw(amounts))
         commands.append(start)
     return commands
 
@@ -185,8 +185,8 @@ def disturbances(draw: st.DrawFn, transfers: int) -> Command:
     if kind is Deposit or kind is Withdraw:
         return kind(aggregate_root_id=account, amount=amount)
     if kind is CloseAccount:
-        return CloseAccount(aggregate_root_id=account)
-    return CancelTransfer(aggregate_root_id=f"t{draw(st.integers(0, transfers - 1))}", reason="changed my mind")
+        return CloseAccount(account)
+    return CancelTransfer(f"t{draw(st.integers(0, transfers - 1))}", reason="changed my mind")
 
 
 @settings(max_examples=100, deadline=None)
@@ -225,9 +225,9 @@ def moved_by(transfer: MoneyTransfer, account: str) -> Decimal:
 def test_a_refusal_that_comes_again_after_a_deposit_revives_nothing() -> None:
     """The reservation is repeated when there is enough money, and then the refusal is followed once more."""
     scheduler = Scheduler(Random(1), repeats=0)
-    scheduler.run([OpenAccount(aggregate_root_id=id, owner="somebody") for id in "ab"])
-    scheduler.run([StartTransfer(aggregate_root_id="t", source="a", target="b", amount=Decimal(5))])
-    scheduler.run([Deposit(aggregate_root_id="a", amount=Decimal(9))])
+    scheduler.run([OpenAccount(id, owner="somebody") for id in "ab"])
+    scheduler.run([StartTransfer("t", source="a", target="b", amount=Decimal(5))])
+    scheduler.run([Deposit("a", amount=Decimal(9))])
     refusal = next(iter(scheduler.refusals.values()))
     reserve = next(command for command in scheduler.sent if command.id == refusal.command_id)
     scheduler.send([reserve, *commands_of(refusal)])

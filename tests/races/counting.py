@@ -107,11 +107,11 @@ class Counter(AggregateRoot):
     def add(self, amount: int, text: str = "") -> None:
         self.apply(Added(amount=amount, total=self.total + amount, text=text))
 
-    @applies(Created)
+    @applies
     def _created(self, event: Created) -> None:
         pass
 
-    @applies(Added)
+    @applies
     def _added(self, event: Added) -> None:
         self.total = event.total
 
@@ -180,9 +180,9 @@ def add_and_send(command: AddAndSend, context: CommandContext) -> None:
         counter.add(1)
     for number in range(command.count):
         if command.text:
-            context.send(AddText(aggregate_root_id=command.to, text=command.text))
+            context.send(AddText(command.to, text=command.text))
         else:
-            context.send(Add(aggregate_root_id=command.to, amount=number + 1))
+            context.send(Add(command.to, amount=number + 1))
     if command.how == "refused":
         raise TooMuch("changed my mind", total=counter.total)
     if command.how == "failed":

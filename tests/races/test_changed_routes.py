@@ -60,7 +60,7 @@ class Setting:
 
     def queue_of(self, key: str) -> int:
         before = self.transport.queues(COMMANDS)
-        self.producer.send(COMMANDS, key, encode_command(SetTotal(aggregate_root_id=key, total=0), b""))
+        self.producer.send(COMMANDS, key, encode_command(SetTotal(key, total=0), b""))
         (queue,) = [queue for queue, state in self.transport.queues(COMMANDS).items() if state.end > before[queue].end]
         for worker in self.workers:
             worker.work()
@@ -98,7 +98,7 @@ CHANGES: dict[str, Callable[[Setting], None]] = {"add": add_queues, "hide": hide
 def test_a_copy_of_a_failed_command_fails_as_before_in_another_queue(
     setting: Setting, change: str, restarted: bool
 ) -> None:
-    commands = [Add(aggregate_root_id=root, id=f"add-{root}") for root in ROOTS]
+    commands = [Add(root, id=f"add-{root}") for root in ROOTS]
     failed = {answer.command_id: answer for answer in setting.execute(*commands)}
     assert {answer.status for answer in failed.values()} == {CommandStatus.FAILED}
     queues = [setting.queue_of(root) for root in ROOTS]
@@ -107,7 +107,7 @@ def test_a_copy_of_a_failed_command_fails_as_before_in_another_queue(
         setting.restart()
     if change != "hide and show":
         assert [setting.queue_of(root) for root in ROOTS] != queues
-    Rival(setting.store).run(*(Create(aggregate_root_id=root) for root in ROOTS))  # now they would succeed
+    Rival(setting.store).run(*(Create(root) for root in ROOTS))  # now they would succeed
     for _ in range(2):
         assert {answer.command_id: answer for answer in setting.execute(*commands)} == failed
     assert all(command.id not in commands_stored(setting.store, command.aggregate_root_id) for command in commands)
@@ -115,12 +115,12 @@ def test_a_copy_of_a_failed_command_fails_as_before_in_another_queue(
 
 def test_what_was_answered_in_between_is_known_when_the_queue_is_shown_again(setting: Setting) -> None:
     """The worker of the queue held it all the time, and its keys go to it as before."""
-    setting.execute(*(SetTotal(aggregate_root_id=root, total=0) for root in ROOTS))
+    setting.execute(*(SetTotal(root, total=0) for root in ROOTS))
     hide(setting)
-    commands = [Add(aggregate_root_id=root, id=f"add-{root}") for root in ROOTS]
+    commands = [Add(root, id=f"add-{root}") for root in ROOTS]
     failed = {answer.command_id: answer for answer in setting.execute(*commands)}
     show(setting)
-    Rival(setting.store).run(*(Create(aggregate_root_id=root) for root in ROOTS))
+    Rival(setting.store).run(*(Create(root) for root in ROOTS))
     assert {answer.command_id: answer for answer in setting.execute(*commands)} == failed
 
 
@@ -133,13 +133,13 @@ def test_receipts_of_other_queues_are_loaded_once_for_each_route_and_never_for_t
         return receipts(group, topic, queue)
 
     setting.transport.receipts = counted  # type: ignore[method-assign,assignment]
-    setting.execute(*(Add(aggregate_root_id=root) for root in ROOTS))
-    setting.execute(*(Add(aggregate_root_id=root) for root in ROOTS))
+    setting.execute(*(Add(root) for root in ROOTS))
+    setting.execute(*(Add(root) for root in ROOTS))
     assert sorted(asked) == [0, 1], "each its own"
     hide(setting)
     asked.clear()
     for _ in range(3):
-        setting.execute(*(Add(aggregate_root_id=root) for root in ROOTS))
+        setting.execute(*(Add(root) for root in ROOTS))
     assert sorted(asked) == [0, 1], "the worker of the queue that is left, those of both"
 
 
@@ -150,7 +150,7 @@ STEPS = st.lists(st.sampled_from(["add", "hide", "show", "restart", "execute", "
 @given(STEPS, st.lists(st.sampled_from(ROOTS[:4]), min_size=1, max_size=4, unique=True))
 def test_no_command_is_answered_twice_in_different_ways(steps: list[str], roots: list[str]) -> None:
     setting, answers = Setting(), {}
-    commands = [Add(aggregate_root_id=root, id=f"add-{root}") for root in roots]
+    commands = [Add(root, id=f"add-{root}") for root in roots]
     for step in [*steps, "create", "execute"]:
         if step == "add":
             setting.transport.add_queues(COMMANDS, setting.transport.queue_count(COMMANDS) + 1)
@@ -160,7 +160,7 @@ def test_no_command_is_answered_twice_in_different_ways(steps: list[str], roots:
         elif step == "restart":
             setting.restart()
         elif step == "create":
-            Rival(setting.store).run(*(Create(aggregate_root_id=root) for root in roots))
+            Rival(setting.store).run(*(Create(root) for root in roots))
         else:
             for answer in setting.execute(*commands):
                 assert answers.setdefault(answer.command_id, answer) == answer

@@ -30,7 +30,7 @@ def store() -> MemoryEventStore:
 @pytest.fixture
 def worker(store: MemoryEventStore) -> Worker:
     worker = Worker(store)
-    worker.run(Create(aggregate_root_id="x"), Create(aggregate_root_id="y"))
+    worker.run(Create("x"), Create("y"))
     return worker
 
 
@@ -40,7 +40,7 @@ def rival(store: MemoryEventStore, worker: Worker) -> Worker:
 
 
 def adds(count: int, id: str = "x") -> list[Add]:
-    return [Add(aggregate_root_id=id, id=f"{id}-{n}") for n in range(count)]
+    return [Add(id, id=f"{id}-{n}") for n in range(count)]
 
 
 def test_conflict_in_the_middle_drops_what_follows_until_the_new_epoch_and_leaves_other_aggregates_alone(
@@ -50,7 +50,7 @@ def test_conflict_in_the_middle_drops_what_follows_until_the_new_epoch_and_leave
     worker.send(*[command for pair in zip(mine, others, strict=True) for command in pair])
     first = worker.handle()
     worker.commit(2)  # x-0 and y-0
-    rival.run(Add(aggregate_root_id="x", id="rival"))
+    rival.run(Add("x", id="rival"))
     middle = worker.commit(4)  # x-1 conflicts, x-2 rests on it
     assert [one.envelope.id for one in middle.finished] == ["y-1", "y-2"]
     assert [recovery.aggregate_root_id for recovery in middle.recoveries] == ["x"]
@@ -83,9 +83,9 @@ def test_commands_that_come_between_the_conflict_and_the_recovery_are_decided_on
 ) -> None:
     worker.send(*adds(2))
     worker.handle()
-    rival.run(Add(aggregate_root_id="x", id="rival"))
+    rival.run(Add("x", id="rival"))
     worker.commit()
-    late = Add(aggregate_root_id="x", id="late")
+    late = Add("x", id="late")
     worker.send(late)
     worker.handle()  # still in the old epoch: the recovery has not arrived
     worker.commit()
@@ -99,7 +99,7 @@ def test_two_conflicts_in_a_row_make_two_recoveries(store: MemoryEventStore, wor
     worker.send(*adds(2))
     epochs = [worker.handle()[0].epoch]
     for n in range(3):
-        rival.run(Add(aggregate_root_id="x", id=f"rival-{n}"))
+        rival.run(Add("x", id=f"rival-{n}"))
         worker.commit()
         epochs.append(worker.deliver()[0].epoch)
     worker.settle()
@@ -117,8 +117,8 @@ def test_epochs_never_go_back_over_evictions_and_recoveries(
     for n in range(30):
         id = ("x", "y")[n % 2]
         if n % 5 == 0:
-            rival.run(Add(aggregate_root_id=id))
-        small.run(Add(aggregate_root_id=id, id=f"{n}"))
+            rival.run(Add(id))
+        small.run(Add(id, id=f"{n}"))
     for entry in small.handled:
         assert entry.epoch >= seen.get(entry.aggregate_root_id, 0)
         seen[entry.aggregate_root_id] = entry.epoch
@@ -131,7 +131,7 @@ def test_a_second_recovery_for_an_epoch_that_is_over_changes_nothing(
 ) -> None:
     worker.send(*adds(2))
     worker.handle()
-    rival.run(Add(aggregate_root_id="x", id="rival"))
+    rival.run(Add("x", id="rival"))
     (recovery,) = worker.commit().recoveries
     resumed = worker.deliver()
     (answer,) = worker.processor.recover(recovery)
@@ -158,10 +158,10 @@ def test_recoveries_that_come_together_are_loaded_together_and_each_aggregate_on
     store = Asked()
     worker, rival = Worker(store), Worker(store)
     ids = [f"id-{n}" for n in range(20)]
-    worker.run(*[Create(aggregate_root_id=id) for id in ids])
-    worker.send(*[Add(aggregate_root_id=id, id=f"{id}-{n}") for n in range(2) for id in ids])
+    worker.run(*[Create(id) for id in ids])
+    worker.send(*[Add(id, id=f"{id}-{n}") for n in range(2) for id in ids])
     worker.handle()
-    rival.run(*[Add(aggregate_root_id=id, id=f"rival-{id}") for id in ids])
+    rival.run(*[Add(id, id=f"rival-{id}") for id in ids])
     recoveries = worker.commit().recoveries
     assert len(recoveries) == len(ids)
     store.questions = 0
@@ -181,15 +181,15 @@ def test_recoveries_that_come_together_are_loaded_together_and_each_aggregate_on
 def test_resumed_comes_for_an_aggregate_that_was_evicted_meanwhile(store: MemoryEventStore, rival: Worker) -> None:
     small = Worker(store, max_aggregates=1)
     small.run(*adds(1))
-    small.run(Add(aggregate_root_id="x", id="again"))
-    rival.run(Add(aggregate_root_id="x", id="rival"))
-    set_total = SetTotal(aggregate_root_id="x", id="verdict", total=2)
+    small.run(Add("x", id="again"))
+    rival.run(Add("x", id="rival"))
+    set_total = SetTotal("x", id="verdict", total=2)
     small.send(set_total)
     small.handle()
     small.commit()
     (recovery,) = small.outcomes[-1].recoveries
     small.processor.finish(small.handled[-1:])  # as if somebody else had settled it
-    small.run(Add(aggregate_root_id="y", id="y-1"))  # evicts x
+    small.run(Add("y", id="y-1"))  # evicts x
     assert small.processor._cache.get("x") is None
     small.settle()
     (resumed,) = small.processor.recover(recovery)
@@ -202,9 +202,9 @@ def test_resumed_comes_for_an_aggregate_that_was_evicted_meanwhile(store: Memory
 def test_memory_of_refused_aggregates_does_not_grow(store: MemoryEventStore, worker: Worker, rival: Worker) -> None:
     for n in range(200):
         id = f"a-{n}"
-        worker.run(Create(aggregate_root_id=id))
-        rival.run(Add(aggregate_root_id=id))
-        worker.run(Add(aggregate_root_id=id))
+        worker.run(Create(id))
+        rival.run(Add(id))
+        worker.run(Add(id))
         assert len(worker.committer.awaiting) == 0
         assert versions(store, id) == [1, 2, 3]
     assert worker.committer.conflicts == 200
@@ -221,10 +221,10 @@ def test_a_lost_acknowledgement_is_asked_again_as_doubtful_and_makes_no_conflict
             return call()
 
     worker = Worker(store, persist=twice)
-    worker.run(Create(aggregate_root_id="x"))
+    worker.run(Create("x"))
     store.times = 1
     store.doubtful.clear()
-    answers = worker.run(*adds(3), AddWithin(aggregate_root_id="x", id="refused", limit=0))
+    answers = worker.run(*adds(3), AddWithin("x", id="refused", limit=0))
     assert store.doubtful == [False, True]
     assert [answer.status for answer in answers] == [CommandStatus.SUCCESS] * 3 + [CommandStatus.REFUSED]
     assert worker.committer.conflicts == 0
@@ -234,7 +234,7 @@ def test_a_lost_acknowledgement_is_asked_again_as_doubtful_and_makes_no_conflict
 def test_a_worker_that_died_before_the_acknowledgement_is_answered_for_by_its_successor() -> None:
     store = LosesAcknowledgements(times=0)
     dead = Worker(store)
-    dead.run(Create(aggregate_root_id="x"))
+    dead.run(Create("x"))
     store.times = 1
     dead.send(*adds(3))
     dead.handle()
@@ -254,8 +254,8 @@ def test_what_the_store_refuses_for_its_data_fails_alone(
     from enode_django.eventstore import memory
 
     monkeypatch.setattr(memory, "unstorable", lambda record: "poison" if b"poison" in record.events else "")
-    commands = [*adds(2), AddText(aggregate_root_id="x", id="bad", text="poison"), Add(aggregate_root_id="x", id="on")]
-    answers = worker.run(*commands, Add(aggregate_root_id="y", id="y-1"))
+    commands = [*adds(2), AddText("x", id="bad", text="poison"), Add("x", id="on")]
+    answers = worker.run(*commands, Add("y", id="y-1"))
     assert [answer.status.value for answer in answers] == ["success", "success", "failed", "success", "success"]
     assert answers[2].error_type == "MessageError"
     assert "poison" in answers[2].error_message
@@ -265,8 +265,8 @@ def test_what_the_store_refuses_for_its_data_fails_alone(
 
 
 def test_events_that_are_too_large_fail_their_command_alone(store: MemoryEventStore, worker: Worker) -> None:
-    big = AddText(aggregate_root_id="x", id="big", text="x" * 20_000)
-    answers = worker.run(*adds(1), big, Add(aggregate_root_id="x", id="next"))
+    big = AddText("x", id="big", text="x" * 20_000)
+    answers = worker.run(*adds(1), big, Add("x", id="next"))
     assert [answer.status.value for answer in answers] == ["success", "failed", "success"]
     assert answers[1].error_type == "MessageTooLarge"
     assert "EVENTS_MAX_BYTES" in answers[1].error_message
@@ -279,10 +279,10 @@ def test_raising_after_apply_leaves_the_store_plus_what_is_unfinished(
     store: MemoryEventStore, worker: Worker, refuse: bool
 ) -> None:
     worker.run(*adds(1))
-    worker.send(Add(aggregate_root_id="x", id="stored"), Add(aggregate_root_id="x", id="unfinished"))
+    worker.send(Add("x", id="stored"), Add("x", id="unfinished"))
     worker.handle()
     worker.commit(1)
-    worker.send(ApplyThenRaise(aggregate_root_id="x", id="broken", refuse=refuse), Add(aggregate_root_id="x", id="on"))
+    worker.send(ApplyThenRaise("x", id="broken", refuse=refuse), Add("x", id="on"))
     worker.handle()
     worker.settle()
     assert worker.answers["broken"].status is (CommandStatus.REFUSED if refuse else CommandStatus.FAILED)
@@ -296,8 +296,8 @@ def test_raising_after_apply_when_a_rival_wrote_meanwhile_still_ends_well(
 ) -> None:
     worker.send(*adds(2))
     worker.handle()
-    rival.run(Add(aggregate_root_id="x", id="rival"))
-    worker.send(ApplyThenRaise(aggregate_root_id="x", id="broken"), Add(aggregate_root_id="x", id="on"))
+    rival.run(Add("x", id="rival"))
+    worker.send(ApplyThenRaise("x", id="broken"), Add("x", id="on"))
     worker.settle()
     assert worker.answers["on"].value == 4
     assert_history_is_whole(store, "x")
@@ -307,7 +307,7 @@ def test_raising_after_apply_when_a_rival_wrote_meanwhile_still_ends_well(
 def test_unfinished_aggregates_are_not_evicted(store: MemoryEventStore) -> None:
     small = Worker(store, max_aggregates=2)
     ids = [f"a-{n}" for n in range(20)]
-    small.send(*(Create(aggregate_root_id=id) for id in ids), *(Add(aggregate_root_id=id) for id in ids))
+    small.send(*(Create(id) for id in ids), *(Add(id) for id in ids))
     small.handle()
     assert small.processor.cached == 20
     small.settle()
@@ -318,13 +318,13 @@ def test_unfinished_aggregates_are_not_evicted(store: MemoryEventStore) -> None:
 
 def test_an_aggregate_that_was_idle_is_not_evicted_once_it_has_unfinished_commands(store: MemoryEventStore) -> None:
     small = Worker(store, max_aggregates=2)
-    small.run(Create(aggregate_root_id="x"))
+    small.run(Create("x"))
     small.send(*adds(2))
     small.handle()
     waiting = list(small.entries)
     small.entries.clear()
     for n in range(5):
-        small.run(Create(aggregate_root_id=f"a-{n}"))
+        small.run(Create(f"a-{n}"))
     assert small.in_flight == 2
     small.entries.extend(waiting)
     small.settle()

@@ -37,23 +37,23 @@ def replayed(store: MemoryEventStore) -> Counter:
 
 def test_an_idle_aggregate_is_loaded_anew_within_a_second(store: MemoryEventStore) -> None:
     worker = Worker(store, shard=store)
-    worker.run(Create(aggregate_root_id="x"), Add(aggregate_root_id="x", amount=500))
+    worker.run(Create("x"), Add("x", amount=500))
     correct(store, 2, 5)
-    (early,) = worker.run(SetTotal(aggregate_root_id="x", total=500))
+    (early,) = worker.run(SetTotal("x", total=500))
     assert early.status is CommandStatus.NOTHING_CHANGED, "it has looked a moment ago"
     worker.clock.now += SECOND
-    (late,) = worker.run(Add(aggregate_root_id="x"))
+    (late,) = worker.run(Add("x"))
     assert (late.value, late.version) == (6, 3)
 
 
 def test_what_is_unfinished_stays_on_top_of_the_corrected_history(store: MemoryEventStore) -> None:
     worker = Worker(store, shard=store)
-    worker.run(Create(aggregate_root_id="x"), Add(aggregate_root_id="x", amount=500))
-    worker.send(*(Add(aggregate_root_id="x") for _ in range(3)))
+    worker.run(Create("x"), Add("x", amount=500))
+    worker.send(*(Add("x") for _ in range(3)))
     worker.handle()
     correct(store, 2, 5)
     worker.clock.now += SECOND
-    worker.send(Add(aggregate_root_id="x"))
+    worker.send(Add("x"))
     worker.settle()
     assert {answer.status for answer in worker.answers.values()} == {CommandStatus.SUCCESS}
     held = worker.processor._cache.slots["x"].aggregate
@@ -67,7 +67,7 @@ def test_a_shared_state_of_the_original_is_not_used(store: MemoryEventStore) -> 
     """Also one that a worker wrote after the correction, of what it had in memory."""
     states = MemoryStates()
     late = Worker(store, states=states, shard=store)
-    late.run(Create(aggregate_root_id="x"), Add(aggregate_root_id="x", amount=500))
+    late.run(Create("x"), Add("x", amount=500))
     held = late.processor._cache.slots["x"].aggregate
     correct(store, 2, 5)
     assert late.keeper is not None
@@ -76,7 +76,7 @@ def test_a_shared_state_of_the_original_is_not_used(store: MemoryEventStore) -> 
     assert held is not None
     assert states.load(["x"])["x"].version == held.version == 2
     fresh = Worker(store, states=states, shard=store)
-    (answer,) = fresh.run(Add(aggregate_root_id="x"))
+    (answer,) = fresh.run(Add("x"))
     assert answer.value == 6
 
 
@@ -91,11 +91,11 @@ def test_a_shard_that_is_away_is_asked_again_and_keeps_nobody_waiting() -> None:
 
     store = Away()
     worker = Worker(store, shard=store)
-    worker.run(Create(aggregate_root_id="x"), Add(aggregate_root_id="x", amount=500))
+    worker.run(Create("x"), Add("x", amount=500))
     correct(store, 2, 5)
     store.is_away = True
     worker.clock.now += SECOND
-    worker.run(SetTotal(aggregate_root_id="x", total=500))
+    worker.run(SetTotal("x", total=500))
     store.is_away = False
     worker.clock.now += SECOND
-    assert worker.run(Add(aggregate_root_id="x"))[0].value == 6
+    assert worker.run(Add("x"))[0].value == 6

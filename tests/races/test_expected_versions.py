@@ -22,7 +22,7 @@ def store() -> MemoryEventStore:
 @pytest.fixture
 def worker(store: MemoryEventStore) -> Worker:
     worker = Worker(store)
-    worker.run(Create(aggregate_root_id="x"))
+    worker.run(Create("x"))
     return worker
 
 
@@ -32,7 +32,7 @@ def rival(store: MemoryEventStore, worker: Worker) -> Worker:
 
 
 def add(id: str) -> Add:
-    return Add(aggregate_root_id="x", id=id)
+    return Add("x", id=id)
 
 
 def assert_refused(answer: CommandResult, expected: int, version: int) -> None:
@@ -58,7 +58,7 @@ def test_a_command_is_handled_on_the_expected_version_and_refused_on_any_other(
 @pytest.mark.parametrize("first", [True, False])
 def test_version_zero_is_that_of_an_aggregate_that_does_not_exist(worker: Worker, first: bool) -> None:
     id = "new" if first else "x"
-    (answer,) = worker.run(Create(aggregate_root_id=id, id="c"), expected_version=0)
+    (answer,) = worker.run(Create(id, id="c"), expected_version=0)
     if first:
         assert (answer.status, answer.version) == (CommandStatus.SUCCESS, 1)
     else:
@@ -102,7 +102,7 @@ def test_a_state_that_was_overtaken_refuses_nothing(store: MemoryEventStore, wor
 
 
 def test_what_builds_on_a_lost_stream_is_decided_anew(store: MemoryEventStore, worker: Worker, rival: Worker) -> None:
-    worker.send(AddText(aggregate_root_id="x", id="huge", text="x" * 9_000))
+    worker.send(AddText("x", id="huge", text="x" * 9_000))
     worker.send(add("next"), expected_version=2)
     worker.send(add("after"), expected_version=3)
     worker.handle()
@@ -133,7 +133,7 @@ def test_a_refusal_is_final_whatever_the_version_is_later(store: MemoryEventStor
 
 
 def test_what_changes_nothing_rests_on_the_expected_version(worker: Worker, rival: Worker) -> None:
-    worker.send(SetTotal(aggregate_root_id="x", id="same", total=0), expected_version=1)
+    worker.send(SetTotal("x", id="same", total=0), expected_version=1)
     worker.handle()
     rival.run(add("theirs"))
     worker.settle()
@@ -146,7 +146,7 @@ def test_the_expected_version_goes_with_the_message_from_worker_to_worker() -> N
         transport.create_topic(topic, 1)
     inbox = transport.open_inbox()
     bodies = [
-        encode_command(Create(aggregate_root_id="x"), b""),
+        encode_command(Create("x"), b""),
         encode_command(add("right"), b"", inbox.address, 1),
         encode_command(add("wrong"), b"", inbox.address, 1),
     ]

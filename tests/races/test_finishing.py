@@ -18,15 +18,15 @@ def store() -> MemoryEventStore:
 @pytest.fixture
 def worker(store: MemoryEventStore) -> Worker:
     worker = Worker(store)
-    worker.run(Create(aggregate_root_id="x"), Add(aggregate_root_id="x"))
+    worker.run(Create("x"), Add("x"))
     return worker
 
 
 def swap_two_outcomes(worker: Worker) -> None:
     """An entry that is stored and one that is answered only are finished, and told the other way round."""
-    worker.send(Add(aggregate_root_id="x", id="stored"))
+    worker.send(Add("x", id="stored"))
     worker.handle()
-    worker.send(AddSoftly(aggregate_root_id="x", id="answered", limit=0))
+    worker.send(AddSoftly("x", id="answered", limit=0))
     worker.handle()
     worker.commit(1)
     worker.commit(1)
@@ -39,7 +39,7 @@ def test_outcomes_that_come_in_another_order_leave_nothing_pinned(worker: Worker
     swap_two_outcomes(worker)
     assert worker.in_flight == 0
     for number in range(20):
-        worker.run(Add(aggregate_root_id="x", id=f"{number}"))
+        worker.run(Add("x", id=f"{number}"))
     assert worker.in_flight == 0
 
 
@@ -47,9 +47,9 @@ def test_what_was_answered_is_not_handled_again_after_outcomes_came_in_another_o
     store: MemoryEventStore, worker: Worker
 ) -> None:
     swap_two_outcomes(worker)
-    Worker(store).run(SetTotal(aggregate_root_id="x", total=-10))  # now the one that was answered would succeed
+    Worker(store).run(SetTotal("x", total=-10))  # now the one that was answered would succeed
     handled, finished = len(worker.handled), len(worker.finished)
-    worker.run(Add(aggregate_root_id="x", id="last"))
+    worker.run(Add("x", id="last"))
     assert [entry.envelope.id for entry in worker.handled[handled:] if entry.envelope] == ["last", "last"]
     assert [one.envelope.id for one in worker.finished[finished:]] == ["last"]
     assert worker.answers["answered"].status is CommandStatus.REFUSED
@@ -59,7 +59,7 @@ def test_what_was_answered_is_not_handled_again_after_outcomes_came_in_another_o
 
 def test_what_waits_before_a_finished_entry_stays_and_is_handled_again(store: MemoryEventStore, worker: Worker) -> None:
     """Only the entry that is told of leaves, whichever stands at the head."""
-    worker.send(Add(aggregate_root_id="x", id="first"), Add(aggregate_root_id="x", id="second"))
+    worker.send(Add("x", id="first"), Add("x", id="second"))
     worker.handle()
     worker.commit(1)
     worker.commit(1)
@@ -68,4 +68,4 @@ def test_what_waits_before_a_finished_entry_stays_and_is_handled_again(store: Me
     assert worker.in_flight == 1
     worker.deliver()
     assert worker.in_flight == 0
-    assert worker.run(Add(aggregate_root_id="x"))[0].value == 4
+    assert worker.run(Add("x"))[0].value == 4

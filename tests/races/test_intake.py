@@ -78,11 +78,11 @@ def test_backlog_is_looked_up_at_once_and_what_is_found_is_finished_from_the_sto
     intake: Intake, store: CountsQueries
 ) -> None:
     worker = Worker(store)
-    stored = [Create(aggregate_root_id="x", id="c0"), AddWithin(aggregate_root_id="x", id="c1", limit=0)]
+    stored = [Create("x", id="c0"), AddWithin("x", id="c1", limit=0)]
     worker.run(*stored)
     store.finds = 0
     lease = window(backlog_end=3)
-    received = receive(intake, lease, *map(body, [*stored, *(Add(aggregate_root_id="x", id=f"n{n}") for n in (0, 1))]))
+    received = receive(intake, lease, *map(body, [*stored, *(Add("x", id=f"n{n}") for n in (0, 1))]))
     assert received.is_backlog
     entries, left = worker.processor.take_stored(received.commands)
     assert store.finds == 1
@@ -93,7 +93,7 @@ def test_backlog_is_looked_up_at_once_and_what_is_found_is_finished_from_the_sto
     assert [envelope.id for envelope in left] == ["n0", "n1"]
     committed = worker.committer.commit(entries)
     assert [answer_of(one) for one in committed.finished] == [worker.answers["c0"], worker.answers["c1"]]
-    later = receive(intake, lease, body(Add(aggregate_root_id="x")))
+    later = receive(intake, lease, body(Add("x")))
     assert not later.is_backlog
     assert worker.processor.take_stored(later.commands) == ([], later.commands)
     assert store.finds == 1, "what came after the takeover is not looked up"
@@ -101,9 +101,9 @@ def test_backlog_is_looked_up_at_once_and_what_is_found_is_finished_from_the_sto
 
 def test_stored_outcome_is_not_finished_for_a_lease_that_is_lost(intake: Intake, store: CountsQueries) -> None:
     worker = Worker(store)
-    worker.run(Create(aggregate_root_id="x", id="c0"))
+    worker.run(Create("x", id="c0"))
     lease = window(backlog_end=1)
-    received = receive(intake, lease, body(Create(aggregate_root_id="x", id="c0")))
+    received = receive(intake, lease, body(Create("x", id="c0")))
     entries, _ = worker.processor.take_stored(received.commands)
     lease.close()
     assert worker.committer.commit(entries).finished == []
@@ -115,13 +115,13 @@ def test_command_of_an_unknown_type_holds_back_its_aggregate_only_and_in_order(i
     received = receive(
         intake,
         lease,
-        body(Add(aggregate_root_id="x", id="before")),
+        body(Add("x", id="before")),
         unknown("races.NotYet"),
-        body(Add(aggregate_root_id="x", id="behind-1")),
-        body(Add(aggregate_root_id="y", id="other")),
+        body(Add("x", id="behind-1")),
+        body(Add("y", id="other")),
     )
     assert ids(received) == ["before", "other"]
-    assert ids(receive(intake, lease, body(Add(aggregate_root_id="x", id="behind-2")))) == []
+    assert ids(receive(intake, lease, body(Add("x", id="behind-2")))) == []
     assert intake.delayed == 3
     assert intake.retry()[:2] == ([], [])
     clock.now += DELAYS[0]
@@ -143,11 +143,11 @@ def test_command_of_an_unknown_type_holds_back_its_aggregate_only_and_in_order(i
 def test_command_of_a_newer_schema_waits_as_one_of_an_unknown_type_does(
     intake: Intake, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command = Add(aggregate_root_id="x", id="newer")
+    command = Add("x", id="newer")
     with monkeypatch.context() as sender:
         sender.setattr(Add, "schema_version", 2)
         newer = body(command)
-    assert receive(intake, window(), newer, body(Add(aggregate_root_id="x", id="behind"))).commands == []
+    assert receive(intake, window(), newer, body(Add("x", id="behind"))).commands == []
     assert intake.delayed == 2
     monkeypatch.setattr(Add, "schema_version", 2)  # the deploy arrives
     clock.now += DELAYS[0]
@@ -179,7 +179,7 @@ def test_command_that_stays_unknown_fails_and_what_is_behind_it_goes_on(
     intake: Intake, clock: Clock, store: CountsQueries
 ) -> None:
     lease = window()
-    receive(intake, lease, unknown("races.Never"), body(Create(aggregate_root_id="x", id="made")))
+    receive(intake, lease, unknown("races.Never"), body(Create("x", id="made")))
     received = Received([], [])
     for delay in DELAYS:
         assert received.commands == []
@@ -210,9 +210,9 @@ def test_what_was_delayed_of_a_lost_lease_is_dropped_and_the_new_leases_copy_goe
     intake: Intake, clock: Clock
 ) -> None:
     lost, fresh = window(), window()
-    receive(intake, lost, unknown("races.Never", id="lost"), body(Add(aggregate_root_id="x", id="lost-2")))
+    receive(intake, lost, unknown("races.Never", id="lost"), body(Add("x", id="lost-2")))
     lost.close()
-    receive(intake, fresh, body(Add(aggregate_root_id="x", id="fresh")))
+    receive(intake, fresh, body(Add("x", id="fresh")))
     clock.now += DELAYS[0]
     (envelope,) = intake.retry().commands
     assert (envelope.id, envelope.window) == ("fresh", fresh)
@@ -238,7 +238,7 @@ def test_garbage_goes_to_the_publisher_with_what_can_be_made_out(
     intake: Intake, garbage: bytes, answered: tuple[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     lease = window(backlog_end=2)
-    received = receive(intake, lease, garbage, body(Add(aggregate_root_id="x", id="good")))
+    received = receive(intake, lease, garbage, body(Add("x", id="good")))
     (broken,) = received.finished
     assert ids(received) == ["good"]
     assert broken.envelope.body == garbage
@@ -250,9 +250,7 @@ def test_garbage_goes_to_the_publisher_with_what_can_be_made_out(
     "fields", [{"amount": "1"}, {"amount": 1.0}, {"amount": None}, {"n": 1}, {10**5000: 1}], ids=range(5)
 )
 def test_field_of_the_wrong_type_fails_in_its_place(intake: Intake, fields: dict[Any, Any]) -> None:
-    received = receive(
-        intake, window(), pack((1, "races.Add", "c", "x", fields, b"", "")), body(Add(aggregate_root_id="x", id="next"))
-    )
+    received = receive(intake, window(), pack((1, "races.Add", "c", "x", fields, b"", "")), body(Add("x", id="next")))
     assert ids(received) == ["c", "next"]
     assert isinstance(received.commands[0].failed, InvalidField)
     assert received.commands[0].body is not None
@@ -261,14 +259,14 @@ def test_field_of_the_wrong_type_fails_in_its_place(intake: Intake, fields: dict
 def test_condemned_position_is_never_handled_and_a_suspect_is_marked(intake: Intake, store: CountsQueries) -> None:
     lease = window()
     intake.suspect(3, {1: 3, 2: 2})
-    received = receive(intake, lease, *(body(Add(aggregate_root_id="x", id=f"{n}")) for n in range(4)))
+    received = receive(intake, lease, *(body(Add("x", id=f"{n}")) for n in range(4)))
     assert [type(envelope.failed) for envelope in received.commands] == [
         type(None), CommandKilledWorker, type(None), type(None),
     ]  # fmt: skip
     assert [envelope.suspect for envelope in received.commands] == [False, False, True, False]
     assert received.commands[1].body is not None
     worker = Worker(store)
-    worker.run(Create(aggregate_root_id="x"))
+    worker.run(Create("x"))
     worker.envelopes.extend(received.commands)
     worker.settle()
     assert worker.answers["1"].error_type == "CommandKilledWorker"
@@ -277,9 +275,9 @@ def test_condemned_position_is_never_handled_and_a_suspect_is_marked(intake: Int
 
 def test_condemned_command_that_is_stored_counts_as_what_it_is(intake: Intake, store: CountsQueries) -> None:
     worker = Worker(store)
-    worker.run(Create(aggregate_root_id="x", id="c0"))
+    worker.run(Create("x", id="c0"))
     intake.suspect(3, {0: 3})
-    received = receive(intake, window(backlog_end=1), body(Create(aggregate_root_id="x", id="c0")))
+    received = receive(intake, window(backlog_end=1), body(Create("x", id="c0")))
     stored, left = worker.processor.take_stored(received.commands)
     assert (len(stored), left) == (1, [])
 
@@ -299,7 +297,7 @@ def test_command_of_an_older_version_and_name_is_upcast_or_else_fails_at_once(in
         return pack((1, "races.Lift", id, "x", {"amount": amount}, b"", "inbox"))
 
     read, failed = receive(intake, window(), sent("read", "3"), sent("failed", "many")).commands
-    assert read.command == Raise(id="read", aggregate_root_id="x", amount=3)
+    assert read.command == Raise("x", id="read", amount=3)
     assert isinstance(failed.failed, MalformedMessage)
     assert (failed.reply_to, failed.body) == ("inbox", sent("failed", "many"))
 
@@ -307,9 +305,7 @@ def test_command_of_an_older_version_and_name_is_upcast_or_else_fails_at_once(in
 def test_what_waits_in_a_queue_that_was_lost_counts_no_more(intake: Intake) -> None:
     lost, kept = window(), window(queue=4)
     for lease in (lost, kept):
-        receive(
-            intake, lease, unknown("races.NeverYet", f"x{lease.queue}"), body(Add(aggregate_root_id=f"x{lease.queue}"))
-        )
+        receive(intake, lease, unknown("races.NeverYet", f"x{lease.queue}"), body(Add(f"x{lease.queue}")))
     assert (intake.delayed, intake.delayed_in(lost)) == (4, 2)
     lost.close()
     assert (intake.delayed, intake.delayed_in(kept)) == (2, 2)

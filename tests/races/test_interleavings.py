@@ -54,11 +54,11 @@ def test_every_order_of_steps_of_two_workers(same: bool) -> None:
     own = ["handle", "commit", "handle", "commit"]
     for places in itertools.combinations(range(8), 4):
         store = MemoryEventStore()
-        Worker(store).run(Create(aggregate_root_id="x"))
+        Worker(store).run(Create("x"))
         workers = Worker(store), Worker(store)
         for name, worker in zip("ab", workers, strict=True):
             prefix = "both" if same else name
-            worker.send(*(Add(aggregate_root_id="x", id=f"{prefix}-{n}", amount=10**n) for n in range(2)))
+            worker.send(*(Add("x", id=f"{prefix}-{n}", amount=10**n) for n in range(2)))
         left, right = iter(own), iter(own)
         for place in range(8):
             mine = place in places
@@ -101,7 +101,7 @@ def test_any_commands_in_any_order_of_steps(
 ) -> None:
     """Both workers get ``sent`` (a queue that two believe to own), one of them ``more``."""
     store = MemoryEventStore()
-    Worker(store).run(Create(aggregate_root_id="x", id="made"))
+    Worker(store).run(Create("x", id="made"))
     unique = {(command.id, command.aggregate_root_id): command for command in [*sent, *more]}
     workers = [Worker(store, max_aggregates=cached, max_recent=recent) for _ in range(2)]
     for worker in workers:
@@ -133,7 +133,7 @@ def test_any_commands_in_any_order_of_steps(
 def test_leases_lost_at_any_step_lose_no_command(sent: list[Command], order: list[tuple[bool, str, int]]) -> None:
     """Each new lease delivers everything again, as a queue whose offset never moved does."""
     store = MemoryEventStore()
-    Worker(store).run(Create(aggregate_root_id="x", id="made"))
+    Worker(store).run(Create("x", id="made"))
     unique = list({command.id: command for command in sent}.values())
     workers = [Worker(store) for _ in range(2)]
     for worker in workers:

@@ -84,8 +84,8 @@ def published_versions(transport: Transport) -> list[int | None]:
 def test_large_streams_that_stand_in_a_queue_are_published_by_who_takes_it_over(transport: Transport) -> None:
     store = MemoryEventStore()
     first = WholeWorker(transport, store, "first", max_bytes=2 * STREAM).take()
-    texts = [AddText(aggregate_root_id="x", text="x" * STREAM) for _ in range(STREAMS)]
-    send(transport, [Create(aggregate_root_id="x"), *texts])
+    texts = [AddText("x", text="x" * STREAM) for _ in range(STREAMS)]
+    send(transport, [Create("x"), *texts])
     assert everything(first)[1] == STREAMS + 1  # it stores them, and ends before it publishes any
     second = WholeWorker(transport, store, "second", max_bytes=2 * STREAM).take("first")
     finished, handled = everything(second)
@@ -99,7 +99,7 @@ def test_large_streams_that_stand_in_a_queue_are_published_by_who_takes_it_over(
 def test_large_remembered_answers_are_given_again_after_a_restart(queue: Queue, transport: Transport) -> None:
     store, inbox = MemoryEventStore(), transport.open_inbox()
     first = WholeWorker(transport, store, "first", remember=ANSWERS).take()
-    commands = [Tell(aggregate_root_id="x", id=f"c{n}", characters=ANSWER) for n in range(ANSWERS)]
+    commands = [Tell("x", id=f"c{n}", characters=ANSWER) for n in range(ANSWERS)]
     send(transport, commands, inbox.address)
     while finished := first.handle()[0]:
         first.publisher.publish(finished)
@@ -116,7 +116,7 @@ def test_large_remembered_answers_are_given_again_after_a_restart(queue: Queue, 
 def test_large_answers_that_wait_for_the_offset_are_all_given(transport: Transport) -> None:
     inbox = transport.open_inbox()
     worker = WholeWorker(transport, MemoryEventStore(), "first", max_bytes=2 * STREAM).take()
-    send(transport, [Tell(aggregate_root_id="x", characters=STREAM) for _ in range(STREAMS)], inbox.address)
+    send(transport, [Tell("x", characters=STREAM) for _ in range(STREAMS)], inbox.address)
     finished, _ = everything(worker)
     worker.publisher.publish(finished)
     answers: list[CommandResult] = []

@@ -45,7 +45,7 @@ class Away(MemoryEventStore):
 
 def begun(store: Away) -> Worker:
     worker = Worker(store, clock=store.clock, persist=persist)
-    worker.run(Create(aggregate_root_id="x"))
+    worker.run(Create("x"))
     return worker
 
 
@@ -53,7 +53,7 @@ def test_what_was_handled_under_a_lease_that_ended_is_not_sent_again() -> None:
     store = Away(Clock())
     worker = begun(store)
     before = len(worker.finished)
-    worker.send(Add(aggregate_root_id="x", id="a"), AddWithin(aggregate_root_id="x", id="r", limit=0))
+    worker.send(Add("x", id="a"), AddWithin("x", id="r", limit=0))
     store.seconds = LONGER_THAN_A_LEASE
     worker.settle()
     assert "a" not in commands_stored(store, "x")
@@ -66,7 +66,7 @@ def test_lease_that_goes_on_finishes_what_was_doubtful() -> None:
     store = Away(Clock(), stores=True)
     worker = begun(store)
     store.seconds = 1.0
-    worker.run(Add(aggregate_root_id="x", id="a"))
+    worker.run(Add("x", id="a"))
     assert commands_stored(store, "x")[1:] == ["a"]
     assert_history_is_whole(store, "x")
 
@@ -74,7 +74,7 @@ def test_lease_that_goes_on_finishes_what_was_doubtful() -> None:
 def test_next_lease_goes_on_from_what_was_stored_before_the_store_went_away() -> None:
     store = Away(Clock(), stores=True)
     worker = begun(store)
-    command = Add(aggregate_root_id="x", id="a")
+    command = Add("x", id="a")
     worker.send(command)
     store.seconds = LONGER_THAN_A_LEASE
     worker.settle()

@@ -100,10 +100,10 @@ def setting() -> Setting:
 
 def outcomes(setting: Setting) -> list[Finished]:
     return setting.finish(
-        Create(aggregate_root_id="x", id="0"),
-        SetTotal(aggregate_root_id="x", id="1", total=0),
-        Add(aggregate_root_id="x", id="2"),
-        AddWithin(aggregate_root_id="x", id="3", limit=0),
+        Create("x", id="0"),
+        SetTotal("x", id="1", total=0),
+        Add("x", id="2"),
+        AddWithin("x", id="3", limit=0),
     )
 
 
@@ -163,9 +163,9 @@ def test_nobody_waiting_means_no_reply_and_nothing_kept(setting: Setting) -> Non
 
 
 def test_streams_of_many_batches_are_published_in_order(setting: Setting) -> None:
-    setting.publisher.publish(setting.finish(Create(aggregate_root_id="x"), Create(aggregate_root_id="y")))
+    setting.publisher.publish(setting.finish(Create("x"), Create("y")))
     for n in range(10):
-        adds = [Add(aggregate_root_id=id, id=f"{id}{n}") for id in "xy"]
+        adds = [Add(id, id=f"{id}{n}") for id in "xy"]
         setting.publisher.publish(setting.finish(*adds))
     for id in "xy":
         versions = [version for command, version in setting.events() if command.startswith(id)]

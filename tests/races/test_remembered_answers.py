@@ -55,7 +55,7 @@ class Setting:
             self.transport.create_topic(topic, 1)
         self.inbox = self.transport.open_inbox()
         self.first = self.worker("first")
-        self.other(Create(aggregate_root_id="x"))
+        self.other(Create("x"))
 
     def worker(self, owner: str, *gone: str, remember: int = 10, max_recent: int = 10) -> WholeWorker:
         return WholeWorker(self.transport, self.store, owner, remember=remember, max_recent=max_recent).take(*gone)
@@ -92,14 +92,14 @@ def setting() -> Setting:
 # What each of them is answered on a total of 0, and what turns it into a success.
 Case = tuple[Command, str, Command]
 WITHOUT_ROW: dict[str, Case] = {
-    "no aggregate": (Add(aggregate_root_id="y", id="c"), "AggregateNotFound", Create(aggregate_root_id="y")),
-    "raises": (FailUnless(aggregate_root_id="x", id="c", total=7), "LookupError", Add(aggregate_root_id="x", amount=7)),
+    "no aggregate": (Add("y", id="c"), "AggregateNotFound", Create("y")),
+    "raises": (FailUnless("x", id="c", total=7), "LookupError", Add("x", amount=7)),
     "not now": (
-        AddSoftly(aggregate_root_id="x", id="c", limit=0),
+        AddSoftly("x", id="c", limit=0),
         "races.NotNow",
-        Add(aggregate_root_id="x", amount=-9),
+        Add("x", amount=-9),
     ),
-    "no change": (SetTotal(aggregate_root_id="x", id="c", total=0), "", Add(aggregate_root_id="x", amount=5)),
+    "no change": (SetTotal("x", id="c", total=0), "", Add("x", amount=5)),
 }
 
 
@@ -168,23 +168,23 @@ def test_an_answer_whose_commit_is_refused_is_neither_given_nor_remembered(setti
 
 
 def test_a_worker_that_lost_the_queue_and_has_it_again_gives_the_answer_of_the_one_between(setting: Setting) -> None:
-    command = FailUnless(aggregate_root_id="x", id="c", total=7)
+    command = FailUnless("x", id="c", total=7)
     setting.send(command)
     finished, _ = setting.first.handle()  # the total is 0
-    setting.other(Add(aggregate_root_id="x"))
+    setting.other(Add("x"))
     between = setting.worker("between", "first")
     between.work()
     setting.first.publisher.publish(finished)
     (answer,) = setting.answers()
     assert answer.error_message == "the total is 1"
-    setting.other(Add(aggregate_root_id="x", amount=6))
+    setting.other(Add("x", amount=6))
     setting.first.take("between")
     assert setting.execute(setting.first, command) == answer
 
 
 def test_a_copy_pulled_while_the_first_is_unfinished_gets_its_answer_with_it(setting: Setting, case: Case) -> None:
     command, error, change = case
-    blocker = Add(aggregate_root_id="x", id="blocker", amount=0)
+    blocker = Add("x", id="blocker", amount=0)
     setting.send(blocker, command)
     finished, _ = setting.first.handle()
     setting.first.publisher.publish(finished[1:])  # waits for the one before
@@ -205,7 +205,7 @@ def test_a_copy_gets_the_first_answer_also_when_the_recent_commands_have_forgott
     command, _, change = case
     forgetful = setting.worker("forgetful", "first", max_recent=2)
     first = setting.execute(forgetful, command)
-    setting.send(*(Add(aggregate_root_id="x", amount=0) for _ in range(5)), awaited=False)
+    setting.send(*(Add("x", amount=0) for _ in range(5)), awaited=False)
     forgetful.work()
     setting.other(change)
     assert setting.execute(forgetful, command) == first
@@ -213,7 +213,7 @@ def test_a_copy_gets_the_first_answer_also_when_the_recent_commands_have_forgott
 
 
 def test_one_commit_takes_all_answers_that_it_moves_past_and_no_other(setting: Setting) -> None:
-    nothing = [SetTotal(aggregate_root_id="x", id=f"{n}", total=0) for n in range(4)]
+    nothing = [SetTotal("x", id=f"{n}", total=0) for n in range(4)]
     setting.send(*nothing)
     finished, _ = setting.first.handle()
     setting.first.publisher.publish([finished[0], finished[1], finished[3]])
@@ -236,7 +236,7 @@ def test_no_answer_goes_out_before_it_is_remembered_though_the_timer_commits_fir
         setting.first.consumer.commit()
 
     monkeypatch.setattr(window, "finish_many", finish_many_and_commit)
-    setting.send(*(SetTotal(aggregate_root_id="x", id=f"{n}", total=0) for n in range(3)))
+    setting.send(*(SetTotal("x", id=f"{n}", total=0) for n in range(3)))
     setting.first.work()
     assert len(setting.transport.commits) == 1
     assert [answer.command_id for answer in setting.answers()] == ["0", "1", "2"]
@@ -244,49 +244,49 @@ def test_no_answer_goes_out_before_it_is_remembered_though_the_timer_commits_fir
 
 
 def test_a_commit_whose_acknowledgement_was_lost_remembers_each_answer_once(setting: Setting) -> None:
-    setting.send(SetTotal(aggregate_root_id="x", id="0", total=0))
+    setting.send(SetTotal("x", id="0", total=0))
     setting.transport.fails = True
     with pytest.raises(TransportUnavailable):
         setting.first.work()
     assert setting.answers() == []
-    setting.send(SetTotal(aggregate_root_id="x", id="1", total=0))
+    setting.send(SetTotal("x", id="1", total=0))
     setting.first.work()
     assert [answer.command_id for answer in setting.answers()] == ["0", "1"]
     assert [answer.command_id for answer in setting.receipts()] == ["0", "1"]
 
 
 def test_what_has_a_row_or_nobody_waits_for_costs_no_receipt(setting: Setting) -> None:
-    setting.send(Add(aggregate_root_id="x"), AddWithin(aggregate_root_id="x", limit=0))
-    setting.send(Add(aggregate_root_id="nobody"), SetTotal(aggregate_root_id="x", total=1), awaited=False)
+    setting.send(Add("x"), AddWithin("x", limit=0))
+    setting.send(Add("nobody"), SetTotal("x", total=1), awaited=False)
     setting.first.work()
     assert len(setting.answers()) == 2
     assert [commit.receipts for commit in setting.transport.commits] == [[]]
 
 
 def test_an_outcome_that_nobody_heard_of_may_be_decided_anew(setting: Setting) -> None:
-    command = Add(aggregate_root_id="y", id="c")
+    command = Add("y", id="c")
     setting.send(command, awaited=False)
     setting.first.work()
-    setting.other(Create(aggregate_root_id="y"))
+    setting.other(Create("y"))
     assert setting.execute(setting.worker("second", "first"), command).status is CommandStatus.SUCCESS
 
 
 def test_a_repeat_that_is_the_first_to_be_answered_is_remembered(setting: Setting) -> None:
-    command = Add(aggregate_root_id="y", id="c")
+    command = Add("y", id="c")
     setting.send(command, awaited=False)
     setting.first.work()
     first = setting.execute(setting.first, command)
-    setting.other(Create(aggregate_root_id="y"))
+    setting.other(Create("y"))
     assert setting.execute(setting.worker("second", "first"), command) == first
 
 
 @pytest.mark.parametrize("taken_over", [False, True])
 def test_the_oldest_answer_is_forgotten_first(setting: Setting, taken_over: bool) -> None:
     worker = setting.worker("short", "first", remember=2, max_recent=2)
-    commands = [Add(aggregate_root_id="y", id=f"{n}") for n in range(3)]
+    commands = [Add("y", id=f"{n}") for n in range(3)]
     answers = [setting.execute(worker, command) for command in commands]
     assert setting.receipts() == answers[1:]
-    setting.other(Create(aggregate_root_id="y"))
+    setting.other(Create("y"))
     if taken_over:
         worker = setting.worker("second", "short", remember=2)
     assert [setting.execute(worker, command) for command in commands[1:]] == answers[1:]
@@ -294,10 +294,10 @@ def test_the_oldest_answer_is_forgotten_first(setting: Setting, taken_over: bool
 
 
 def test_the_same_command_id_on_another_aggregate_is_another_command(setting: Setting) -> None:
-    failed = setting.execute(setting.first, Add(aggregate_root_id="y", id="c"))
+    failed = setting.execute(setting.first, Add("y", id="c"))
     second = setting.worker("second", "first")
-    assert setting.execute(second, Add(aggregate_root_id="x", id="c")).status is CommandStatus.SUCCESS
-    assert setting.execute(second, Add(aggregate_root_id="y", id="c")) == failed
+    assert setting.execute(second, Add("x", id="c")).status is CommandStatus.SUCCESS
+    assert setting.execute(second, Add("y", id="c")) == failed
 
 
 def test_a_command_that_failed_for_its_unknown_type_stays_failed_when_the_type_is_known(setting: Setting) -> None:
@@ -323,4 +323,4 @@ def test_garbage_under_the_ids_of_a_command_does_not_speak_for_the_command(setti
     assert [answer.error_type for answer in setting.answers()] == ["MalformedMessage"]
     assert setting.receipts() == []
     second = setting.worker("second", "first")
-    assert setting.execute(second, Add(aggregate_root_id="x", id="c")).status is CommandStatus.SUCCESS
+    assert setting.execute(second, Add("x", id="c")).status is CommandStatus.SUCCESS

@@ -25,19 +25,19 @@ def store() -> MemoryEventStore:
 @pytest.fixture
 def worker(store: MemoryEventStore) -> Worker:
     worker = Worker(store)
-    worker.run(Create(aggregate_root_id="x"))
+    worker.run(Create("x"))
     return worker
 
 
 REPEATED: list[Callable[[], Command]] = [
-    lambda: Add(aggregate_root_id="x", id="c", amount=5),
-    lambda: AddWithin(aggregate_root_id="x", id="c", limit=-1),
-    lambda: AddSoftly(aggregate_root_id="x", id="c", limit=-1),
-    lambda: FailUnless(aggregate_root_id="x", id="c", total=-1),
-    lambda: SetTotal(aggregate_root_id="x", id="c", total=0),
-    lambda: Create(aggregate_root_id="x", id="c"),
-    lambda: Create(aggregate_root_id="new", id="c"),
-    lambda: Add(aggregate_root_id="missing", id="c"),
+    lambda: Add("x", id="c", amount=5),
+    lambda: AddWithin("x", id="c", limit=-1),
+    lambda: AddSoftly("x", id="c", limit=-1),
+    lambda: FailUnless("x", id="c", total=-1),
+    lambda: SetTotal("x", id="c", total=0),
+    lambda: Create("x", id="c"),
+    lambda: Create("new", id="c"),
+    lambda: Add("missing", id="c"),
 ]
 
 
@@ -58,7 +58,7 @@ def test_repeat_gets_the_same_answer_and_takes_no_effect(
     else:
         worker.settle()
         if distance == "other command":
-            worker.run(Add(aggregate_root_id="x", id="between"))
+            worker.run(Add("x", id="between"))
         worker.send(make())
     worker.settle()
     assert len([one for one in worker.finished if one.envelope.id == "c"]) == 2
@@ -74,18 +74,18 @@ def test_stored_outcome_is_repeated_by_a_worker_that_never_saw_the_command(
     store: MemoryEventStore, worker: Worker, make: Callable[[], Command]
 ) -> None:
     (first,) = worker.run(make())
-    worker.run(Add(aggregate_root_id="x", id="between", amount=-100))  # now it would be decided otherwise
+    worker.run(Add("x", id="between", amount=-100))  # now it would be decided otherwise
     assert Worker(store).run(make()) == [first]
     assert_history_is_whole(store, "x")
 
 
 def test_repeat_after_its_memory_has_faded_is_caught_by_the_store(store: MemoryEventStore) -> None:
     forgetful = Worker(store, max_recent=2)
-    forgetful.run(Create(aggregate_root_id="x"))
-    (first,) = forgetful.run(Add(aggregate_root_id="x", id="c", amount=5))
-    forgetful.run(*(Add(aggregate_root_id="x", id=f"{n}") for n in range(5)))
-    after = Add(aggregate_root_id="x", id="after")
-    again, follower = forgetful.run(Add(aggregate_root_id="x", id="c", amount=5), after)
+    forgetful.run(Create("x"))
+    (first,) = forgetful.run(Add("x", id="c", amount=5))
+    forgetful.run(*(Add("x", id=f"{n}") for n in range(5)))
+    after = Add("x", id="after")
+    again, follower = forgetful.run(Add("x", id="c", amount=5), after)
     assert again == first
     assert forgetful.committer.conflicts == 1
     assert follower.value == 11
@@ -95,9 +95,9 @@ def test_repeat_after_its_memory_has_faded_is_caught_by_the_store(store: MemoryE
 
 def test_both_copies_of_a_forgotten_command_in_one_batch_take_effect_once(store: MemoryEventStore) -> None:
     forgetful = Worker(store, max_recent=2)
-    forgetful.run(Create(aggregate_root_id="x"))
-    command = Add(aggregate_root_id="x", id="c", amount=5)
-    forgetful.send(command, *(Add(aggregate_root_id="x", id=f"{n}") for n in range(4)), command)
+    forgetful.run(Create("x"))
+    command = Add("x", id="c", amount=5)
+    forgetful.send(command, *(Add("x", id=f"{n}") for n in range(4)), command)
     assert [entry.kind for entry in forgetful.handle()] == [EntryKind.STREAM] * 6
     forgetful.settle()
     assert commands_stored(store, "x")[1:] == ["c", "0", "1", "2", "3"]
@@ -109,9 +109,9 @@ def test_both_copies_of_a_forgotten_command_in_one_batch_take_effect_once(store:
 def test_repeat_is_decided_once_when_original_and_repeat_are_recovered_together(
     store: MemoryEventStore, worker: Worker, make: Callable[[], Command]
 ) -> None:
-    worker.send(Add(aggregate_root_id="x", id="before"), make(), make())
+    worker.send(Add("x", id="before"), make(), make())
     worker.handle()
-    Worker(store).run(Add(aggregate_root_id="x", id="rival"))
+    Worker(store).run(Add("x", id="rival"))
     worker.settle()
     assert len([one for one in worker.finished if one.envelope.id == "c"]) == 2
     assert worker.answers["c"]
@@ -125,11 +125,11 @@ def test_repeat_of_a_finished_command_keeps_its_answer_through_a_recovery(
     store: MemoryEventStore, worker: Worker, make: Callable[[], Command]
 ) -> None:
     worker.run(make())
-    worker.send(Add(aggregate_root_id="x", id="before", amount=-50), make())
+    worker.send(Add("x", id="before", amount=-50), make())
     if make().aggregate_root_id == "missing":
-        worker.send(Create(aggregate_root_id="missing", id="made"), make())
+        worker.send(Create("missing", id="made"), make())
     worker.handle()
-    Worker(store).run(Add(aggregate_root_id="x", id="rival", amount=-7))
+    Worker(store).run(Add("x", id="rival", amount=-7))
     worker.settle()
     assert worker.answers["c"]  # whatever the state has become
     assert_history_is_whole(store, "x")
@@ -142,7 +142,7 @@ def test_what_an_exception_ended_while_nobody_waited_is_decided_anew_once_it_is_
     """It is kept as a dead letter, and sent again from there. Until then a copy ends as it did."""
 
     def send(total: int) -> None:
-        for envelope in worker.send(FailUnless(aggregate_root_id="x", id="c", total=total)):
+        for envelope in worker.send(FailUnless("x", id="c", total=total)):
             envelope.reply_to = ""
 
     send(-1)
@@ -166,7 +166,7 @@ def test_a_crash_that_one_of_two_copies_is_answered_with_is_final(
     """It is the same whether the sender of the first or of the copy waits: no other copy is decided anew."""
 
     def send(total: int, reply_to: str = "") -> None:
-        for envelope in worker.send(FailUnless(aggregate_root_id="x", id="c", total=total)):
+        for envelope in worker.send(FailUnless("x", id="c", total=total)):
             envelope.reply_to = reply_to
 
     for number in range(2):
@@ -185,7 +185,7 @@ def test_a_crash_that_one_of_two_copies_is_answered_with_is_final(
 
 def test_a_sender_that_is_told_of_its_own_mistake_is_noted_in_the_letter_of_an_earlier_copy(worker: Worker) -> None:
     """Else the letter would be sent again under the same id, and the queue would only repeat the answer."""
-    command = Add(aggregate_root_id="missing", id="c")
+    command = Add("missing", id="c")
     for reply_to in ("", "inbox"):
         for envelope in worker.send(command):
             envelope.reply_to = reply_to
@@ -196,17 +196,17 @@ def test_a_sender_that_is_told_of_its_own_mistake_is_noted_in_the_letter_of_an_e
 
 
 def test_same_command_id_on_two_aggregates_is_two_commands(store: MemoryEventStore, worker: Worker) -> None:
-    worker.run(Create(aggregate_root_id="y"))
+    worker.run(Create("y"))
     for _ in range(2):
-        worker.send(Add(aggregate_root_id="x", id="c"), Add(aggregate_root_id="y", id="c"))
+        worker.send(Add("x", id="c"), Add("y", id="c"))
     worker.settle()
     assert commands_stored(store, "x")[1:] == commands_stored(store, "y")[1:] == ["c"]
 
 
 def test_refusal_and_success_of_one_command_exclude_each_other(store: MemoryEventStore, worker: Worker) -> None:
-    command = AddWithin(aggregate_root_id="x", id="c", limit=1)
+    command = AddWithin("x", id="c", limit=1)
     other = Worker(store)
-    other.run(Add(aggregate_root_id="x", id="one"))
+    other.run(Add("x", id="one"))
     worker.send(command)
     worker.handle()  # decided on what this worker knows: the total is 0, so it succeeds
     (refused,) = other.run(command)  # the other one knows better, and is first
@@ -215,7 +215,7 @@ def test_refusal_and_success_of_one_command_exclude_each_other(store: MemoryEven
     assert worker.answers["c"] == refused
     assert "c" not in commands_stored(store, "x")
 
-    second = AddWithin(aggregate_root_id="x", id="d", limit=1)
+    second = AddWithin("x", id="d", limit=1)
     third = Worker(store)
     third.send(second)
     third.handle()  # refused, not stored yet
@@ -232,12 +232,12 @@ def test_a_copy_before_the_first_is_answered_gets_its_answer_whatever_comes_betw
     store: MemoryEventStore, worker: Worker, between: bool
 ) -> None:
     """(command id, aggregate root id) is what names a command."""
-    worker.run(Create(aggregate_root_id="y"))
-    refused = AddSoftly(aggregate_root_id="x", id="c", limit=-1)
+    worker.run(Create("y"))
+    refused = AddSoftly("x", id="c", limit=-1)
     worker.send(refused)
     if between:
-        worker.send(Add(aggregate_root_id="y", id="c"))
-    worker.send(SetTotal(aggregate_root_id="x", total=-10), refused)
+        worker.send(Add("y", id="c"))
+    worker.send(SetTotal("x", total=-10), refused)
     worker.settle()
     answers = [answer_of(one) for one in worker.finished if one.envelope.aggregate_root_id == "x"]
     assert [answer.status for answer in answers if answer.command_id == "c"] == [CommandStatus.REFUSED] * 2
@@ -245,13 +245,13 @@ def test_a_copy_before_the_first_is_answered_gets_its_answer_whatever_comes_betw
 
 
 def test_a_recovery_forgets_only_its_own_aggregates_commands(store: MemoryEventStore, worker: Worker) -> None:
-    worker.run(Create(aggregate_root_id="y"))
-    refused = AddSoftly(aggregate_root_id="x", id="c", limit=-1)
-    worker.send(refused, Add(aggregate_root_id="y", id="c"))
+    worker.run(Create("y"))
+    refused = AddSoftly("x", id="c", limit=-1)
+    worker.send(refused, Add("y", id="c"))
     worker.handle()
-    Worker(store).run(Add(aggregate_root_id="y"))
+    Worker(store).run(Add("y"))
     worker.settle()
-    worker.send(SetTotal(aggregate_root_id="x", total=-10), refused)
+    worker.send(SetTotal("x", total=-10), refused)
     worker.settle()
     answers = [answer_of(one) for one in worker.finished if one.envelope.aggregate_root_id == "x"]
     assert [answer.status for answer in answers if answer.command_id == "c"] == [CommandStatus.REFUSED] * 2

@@ -66,14 +66,14 @@ class Trying:
         table.add(Try, self._try)
         self.table = table
         self.worker.acquire(lease=1e6)
-        self.worker.run(Create(aggregate_root_id="x"), Create(aggregate_root_id="y"))
+        self.worker.run(Create("x"), Create("y"))
 
     def _try(self, command: Try, context: CommandContext) -> None:
         self.attempts.append(command.id)
         self.scripts[command.id].pop(0)(context)
 
     def send(self, id: str, *scripts: Script, to: str = "x") -> Try:
-        command = Try(aggregate_root_id=to, id=id)
+        command = Try(to, id=id)
         self.scripts[id] = list(scripts)
         self.worker.send(command)
         return command
@@ -110,7 +110,7 @@ def test_attempts_of_the_same_command_id_on_another_aggregate_are_counted_apart(
     other = OffsetWindow("commands", 1, epoch=1, committed=0, deadline=inf)
     offset = trying.worker.envelopes[-1].offset
     other.add([offset])
-    trying.worker.envelopes.append(envelope(Try(aggregate_root_id="y", id="t"), other, offset))
+    trying.worker.envelopes.append(envelope(Try("y", id="t"), other, offset))
     trying.worker.settle()
     for _ in range(ATTEMPTS):
         trying.wait(2 * DELAY)
@@ -232,7 +232,7 @@ def test_an_aggregate_that_waits_may_leave_the_cache() -> None:
     trying.send("new", *[lambda context: context.find(Counter) and None, raises(None)], to="nowhere")
     trying.worker.settle()
     for number in range(3):
-        trying.worker.run(Create(aggregate_root_id=f"z{number}"))
+        trying.worker.run(Create(f"z{number}"))
     assert trying.worker.processor.cached == 1
     trying.wait()
     assert trying.statuses["t"] is CommandStatus.SUCCESS
@@ -263,7 +263,7 @@ def test_a_repeat_waits_behind_its_first_and_has_the_same_answer() -> None:
     trying = Trying()
     trying.send("t", *fails(ConnectionError()))
     trying.worker.settle()
-    trying.worker.send(Try(aggregate_root_id="x", id="t"))
+    trying.worker.send(Try("x", id="t"))
     trying.worker.settle()
     assert trying.statuses == {}
     trying.wait()
@@ -273,7 +273,7 @@ def test_a_repeat_waits_behind_its_first_and_has_the_same_answer() -> None:
 
 
 def somebody_adds(store: EventStore) -> None:
-    Worker(store).run(Add(aggregate_root_id="x", id="somebody"))
+    Worker(store).run(Add("x", id="somebody"))
 
 
 def test_recovered_commands_are_handled_before_the_one_that_waits() -> None:
@@ -311,7 +311,7 @@ def test_a_recovered_command_that_has_to_wait_keeps_its_place_before_the_others(
 def test_a_repeat_among_the_recovered_is_decided_with_its_first() -> None:
     trying = Trying()
     trying.send("a", raises(None), *fails(ConnectionError()))
-    trying.worker.send(Try(aggregate_root_id="x", id="a"))
+    trying.worker.send(Try("x", id="a"))
     trying.worker.handle()
     somebody_adds(trying.store)
     trying.worker.settle()
@@ -339,7 +339,7 @@ def test_a_queue_that_comes_back_begins_anew() -> None:
     trying.worker.settle()
     trying.worker.window.close()
     trying.worker.acquire()
-    trying.worker.send(Try(aggregate_root_id="x", id="t"))
+    trying.worker.send(Try("x", id="t"))
     trying.worker.settle()
     assert trying.statuses == {"t": CommandStatus.SUCCESS}
     assert trying.attempts == ["t", "t"]
@@ -430,10 +430,10 @@ def test_every_command_is_stored_once_and_in_order_whatever_happens_meanwhile(st
             to, errors = what
             again = itertools.chain(map(raises, errors), itertools.repeat(raises(None)))
             trying.scripts[f"{number}"] = Endless(again)
-            trying.worker.send(Try(aggregate_root_id=to, id=f"{number}"))
+            trying.worker.send(Try(to, id=f"{number}"))
             sent[to].append(f"{number}")
         elif step == "somebody":
-            Worker(trying.store).run(Add(aggregate_root_id="x", id=f"somebody {number}"))
+            Worker(trying.store).run(Add("x", id=f"somebody {number}"))
         elif step == "wait":
             trying.worker.clock.now += DELAY
         else:

@@ -72,14 +72,14 @@ class Place:
 
     def total(self, id: str) -> int:
         worker = Worker(self.store)
-        return int(worker.run(AddAndSend(aggregate_root_id=id, to="nobody", count=0))[0].value) - 1
+        return int(worker.run(AddAndSend(id, to="nobody", count=0))[0].value) - 1
 
 
 @pytest.fixture
 def place() -> Place:
     place = Place()
     worker = Worker(place.store)
-    worker.run(Create(aggregate_root_id="x"), Create(aggregate_root_id="y"))
+    worker.run(Create("x"), Create("y"))
     return place
 
 
@@ -96,7 +96,7 @@ STEPS = [("reply", False), ("reply", True), ("events", False), ("events", True),
 def test_a_worker_that_ends_between_storing_and_committing_is_followed_by_one_that_sends_the_same(
     place: Place, step: str, is_done: bool
 ) -> None:
-    place.send(AddAndSend(aggregate_root_id="x", to="y", count=3, id="c"))
+    place.send(AddAndSend("x", to="y", count=3, id="c"))
     place.transport.step, place.transport.is_done = step, is_done
     with pytest.raises(WorkerIsGone):
         work(place)
@@ -110,7 +110,7 @@ def test_a_worker_that_ends_between_storing_and_committing_is_followed_by_one_th
 
 
 def test_a_worker_that_ends_after_the_events_are_stored_is_followed_by_one_that_sends(place: Place) -> None:
-    place.send(AddAndSend(aggregate_root_id="x", to="y", id="c"))
+    place.send(AddAndSend("x", to="y", id="c"))
     finished, _ = WholeWorker(place.transport, place.store, "one").take().handle()
     assert [one.record is not None for one in finished] == [True]
     assert len(place.in_queue()) == 1
@@ -119,7 +119,7 @@ def test_a_worker_that_ends_after_the_events_are_stored_is_followed_by_one_that_
 
 
 def test_a_worker_that_ends_before_the_events_are_stored_has_sent_nothing(place: Place) -> None:
-    place.send(AddAndSend(aggregate_root_id="x", to="y", id="c"))
+    place.send(AddAndSend("x", to="y", id="c"))
     worker = WholeWorker(place.transport, place.store, "one").take()
     ((window, offsets, bodies),) = worker.consumer.pull(100, 0)
     (entry,) = worker.processor.handle(worker.intake.receive(window, offsets, bodies).commands)
@@ -136,7 +136,7 @@ def stored(place: Place, id: str = "c", root: str = "x") -> StreamRecord:
 
 def test_a_sent_command_carries_the_metadata_with_the_command_as_its_cause(place: Place) -> None:
     asked = Metadata(user_id="7", request="r", extra={"tenant": "north"})
-    place.send(AddAndSend(aggregate_root_id="x", to="y", id="c"), metadata=asked)
+    place.send(AddAndSend("x", to="y", id="c"), metadata=asked)
     work(place)
     _, sent = place.in_queue()
     found = decode_metadata(sent.metadata)
@@ -145,7 +145,7 @@ def test_a_sent_command_carries_the_metadata_with_the_command_as_its_cause(place
 
 
 def test_a_repeated_command_sends_the_same_and_is_answered_with_its_result(place: Place) -> None:
-    command = AddAndSend(aggregate_root_id="x", to="y", count=2, id="c")
+    command = AddAndSend("x", to="y", count=2, id="c")
     place.send(command)
     work(place)
     place.send(command)
@@ -159,9 +159,9 @@ def test_a_repeated_command_sends_the_same_and_is_answered_with_its_result(place
 
 def test_a_command_decided_anew_sends_what_the_stored_decision_sends(place: Place) -> None:
     worker, rival = Worker(place.store), Worker(place.store)
-    worker.run(SetTotal(aggregate_root_id="x", total=0))
-    rival.run(Add(aggregate_root_id="x", amount=5))
-    (answer,) = worker.run(AddAndSend(aggregate_root_id="x", to="y", id="c"))
+    worker.run(SetTotal("x", total=0))
+    rival.run(Add("x", amount=5))
+    (answer,) = worker.run(AddAndSend("x", to="y", id="c"))
     assert answer.value == 6
     assert len(worker.finished[-1:]) == 1
     assert len(sent_with(stored(place).events)) == 1
@@ -169,27 +169,27 @@ def test_a_command_decided_anew_sends_what_the_stored_decision_sends(place: Plac
 
 @pytest.mark.parametrize("how", ["refused", "failed"])
 def test_a_command_that_is_refused_or_fails_sends_nothing(place: Place, how: str) -> None:
-    place.send(AddAndSend(aggregate_root_id="x", to="y", how=how))
+    place.send(AddAndSend("x", to="y", how=how))
     work(place)
     assert len(place.in_queue()) == 1
 
 
 def test_a_command_that_sends_without_an_event_fails_and_says_what_to_do(place: Place) -> None:
     worker = Worker(place.store)
-    (answer,) = worker.run(AddAndSend(aggregate_root_id="x", to="y", adds=False))
+    (answer,) = worker.run(AddAndSend("x", to="y", adds=False))
     assert (answer.status, answer.error_type) == (CommandStatus.FAILED, "DefinitionError")
     assert "sends commands with context.send() but applies no event" in answer.error_message
 
 
 def test_commands_to_the_own_aggregate_come_after_the_one_being_handled(place: Place) -> None:
-    place.send(AddAndSend(aggregate_root_id="x", to="x", count=3, id="c"))
+    place.send(AddAndSend("x", to="x", count=3, id="c"))
     work(place)
     assert versions(place.store, "x") == [1, 2, 3, 4, 5]
     assert place.total("x") == 7
 
 
 def test_many_commands_are_sent_in_order(place: Place) -> None:
-    place.send(AddAndSend(aggregate_root_id="x", to="y", count=300))
+    place.send(AddAndSend("x", to="y", count=300))
     worker = WholeWorker(place.transport, place.store, "one", max_bytes=1_000_000).take()
     worker.work()
     sent = place.in_queue()[1:]
@@ -199,7 +199,7 @@ def test_many_commands_are_sent_in_order(place: Place) -> None:
 
 def test_commands_that_make_the_row_too_large_fail_the_command(place: Place) -> None:
     worker = Worker(place.store, max_bytes=1_000)
-    (answer,) = worker.run(AddAndSend(aggregate_root_id="x", to="y", text="x" * 1_000))
+    (answer,) = worker.run(AddAndSend("x", to="y", text="x" * 1_000))
     assert answer.error_type == "MessageTooLarge"
     assert "the commands sent with them" in answer.error_message
     assert versions(place.store, "x") == [1]
@@ -207,8 +207,8 @@ def test_commands_that_make_the_row_too_large_fail_the_command(place: Place) -> 
 
 def test_two_commands_with_one_id_send_different_ones(place: Place) -> None:
     worker = Worker(place.store)
-    worker.run(AddAndSend(aggregate_root_id="x", to="z", id="c"))
-    worker.run(AddAndSend(aggregate_root_id="y", to="z", id="c"))
+    worker.run(AddAndSend("x", to="z", id="c"))
+    worker.run(AddAndSend("y", to="z", id="c"))
     bodies = [body for root in "xy" for _, body in sent_with(stored(place, root=root).events)]
     assert len({decode_command(body).id for body in bodies}) == 2
 
@@ -216,7 +216,7 @@ def test_two_commands_with_one_id_send_different_ones(place: Place) -> None:
 def test_what_cannot_be_read_of_sent_commands_does_not_stop_the_publisher(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
-    place.send(AddAndSend(aggregate_root_id="x", to="y", id="c"))
+    place.send(AddAndSend("x", to="y", id="c"))
     worker = WholeWorker(place.transport, place.store, "one").take()
     ((one,), _) = worker.handle()
     assert one.record is not None
@@ -228,6 +228,6 @@ def test_what_cannot_be_read_of_sent_commands_does_not_stop_the_publisher(
 
 def test_the_answer_of_a_stored_row_is_the_result_alone(place: Place) -> None:
     worker = Worker(place.store)
-    worker.run(AddAndSend(aggregate_root_id="x", to="y"))
+    worker.run(AddAndSend("x", to="y"))
     answer = answer_of(worker.finished[-1])
     assert decode_result(encode_result(answer)).value == 1

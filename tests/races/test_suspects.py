@@ -32,10 +32,10 @@ class Waiting:
         return call()
 
 
-@pytest.mark.parametrize("command", [ApplyThenRaise(aggregate_root_id="x"), Add(aggregate_root_id="x")])
+@pytest.mark.parametrize("command", [ApplyThenRaise("x"), Add("x")])
 def test_suspect_that_waits_for_the_store_keeps_no_other_one_waiting(command: Command) -> None:
     store = MemoryEventStore()
-    Worker(store).run(Create(aggregate_root_id="x"))
+    Worker(store).run(Create("x"))
     waiting = Waiting()
     processor = CommandProcessor(
         AggregateLoader(store),

@@ -19,7 +19,7 @@ def store() -> MemoryEventStore:
 @pytest.fixture
 def worker(store: MemoryEventStore) -> Worker:
     worker = Worker(store)
-    worker.run(Create(aggregate_root_id="x"))
+    worker.run(Create("x"))
     return worker
 
 
@@ -39,8 +39,8 @@ def lose(worker: Worker, how: str) -> None:
 def test_entries_of_a_lost_queue_are_neither_stored_nor_answered(
     store: MemoryEventStore, worker: Worker, how: str
 ) -> None:
-    commands = [Add(aggregate_root_id="x", id=f"{n}") for n in range(4)]
-    commands += [SetTotal(aggregate_root_id="x", id="4", total=4), AddWithin(aggregate_root_id="x", id="5", limit=0)]
+    commands = [Add("x", id=f"{n}") for n in range(4)]
+    commands += [SetTotal("x", id="4", total=4), AddWithin("x", id="5", limit=0)]
     worker.send(*commands)
     worker.handle()
     worker.commit(2)
@@ -60,13 +60,13 @@ def test_entries_of_a_lost_queue_are_neither_stored_nor_answered(
 def test_lost_commands_are_handled_when_the_queue_is_acquired_anew(
     store: MemoryEventStore, worker: Worker, rival: Worker, how: str, others: int
 ) -> None:
-    commands = [Add(aggregate_root_id="x", id=f"{n}") for n in range(4)]
+    commands = [Add("x", id=f"{n}") for n in range(4)]
     worker.send(*commands)
     worker.handle()
     worker.commit(2)
     lose(worker, how)
     worker.commit(1)  # notices the loss
-    rival.run(*(Add(aggregate_root_id="x", id=f"rival-{n}") for n in range(others)))
+    rival.run(*(Add("x", id=f"rival-{n}") for n in range(others)))
     worker.acquire()
     worker.send(*commands)
     worker.settle()
@@ -92,16 +92,16 @@ def test_refusal_after_the_queue_came_back_does_not_rest_on_old_state(
 ) -> None:
     """The old lease's entries are still on their way when the new lease's command is handled."""
     old = {
-        "add": Add(aggregate_root_id="x", id="old", amount=2),
-        "refusal": AddWithin(aggregate_root_id="x", id="old", limit=-1),
-        "nothing": SetTotal(aggregate_root_id="x", id="old", total=0),
+        "add": Add("x", id="old", amount=2),
+        "refusal": AddWithin("x", id="old", limit=-1),
+        "nothing": SetTotal("x", id="old", total=0),
     }
     worker.send(*(old[kind] for kind in unfinished))
     worker.handle()
     lose(worker, "closed")
-    rival.run(Add(aggregate_root_id="x", id="rival", amount=-10))
+    rival.run(Add("x", id="rival", amount=-10))
     worker.acquire()
-    command = AddWithin(aggregate_root_id="x", id="new", limit=0, amount=5)
+    command = AddWithin("x", id="new", limit=0, amount=5)
     worker.send(command)
     assert worker.handle()[-1].kind is EntryKind.STREAM
     worker.settle()
@@ -113,14 +113,14 @@ def test_verdict_that_was_lost_with_its_queue_is_not_remembered(
     store: MemoryEventStore, worker: Worker, rival: Worker
 ) -> None:
     """It rested on a stream that was never stored; it comes again in another batch than that stream."""
-    one = Add(aggregate_root_id="x", id="one")
-    nothing = SetTotal(aggregate_root_id="x", id="nothing", total=1)
-    failed = FailUnless(aggregate_root_id="x", id="failed", total=-6)
+    one = Add("x", id="one")
+    nothing = SetTotal("x", id="nothing", total=1)
+    failed = FailUnless("x", id="failed", total=-6)
     worker.send(one, nothing, failed)
     worker.handle()
     lose(worker, "deadline")
     worker.settle()
-    rival.run(Add(aggregate_root_id="x", id="rival", amount=-7))
+    rival.run(Add("x", id="rival", amount=-7))
     worker.acquire()
     worker.run(one)
     assert worker.run(failed)[0].status is CommandStatus.SUCCESS
@@ -133,18 +133,18 @@ def test_verdict_handled_again_after_the_queue_was_lost_is_not_remembered(
     store: MemoryEventStore, worker: Worker, rival: Worker, kind: str
 ) -> None:
     """Its recovery comes between the loss and the new lease, or after it."""
-    one = Add(aggregate_root_id="x", id="one")
+    one = Add("x", id="one")
     verdict = {
-        "nothing": SetTotal(aggregate_root_id="x", id="verdict", total=8),
-        "failed": FailUnless(aggregate_root_id="x", id="verdict", total=-1),
+        "nothing": SetTotal("x", id="verdict", total=8),
+        "failed": FailUnless("x", id="verdict", total=-1),
     }[kind]
     worker.send(one, verdict)
     worker.handle()
-    rival.run(Add(aggregate_root_id="x", id="rival", amount=7))
+    rival.run(Add("x", id="rival", amount=7))
     worker.commit(1)  # a conflict, while the lease was good
     lose(worker, "closed")
     worker.deliver()  # handled again: now the verdict rests on 8
-    rival.run(Add(aggregate_root_id="x", id="rival-2", amount=-9))
+    rival.run(Add("x", id="rival-2", amount=-9))
     worker.acquire()
     worker.send(verdict)
     worker.settle()
@@ -158,12 +158,12 @@ def test_verdict_handled_again_after_the_queue_was_lost_is_not_remembered(
 
 def test_commit_of_a_lost_lease_does_not_touch_the_queues_new_lease(store: MemoryEventStore, worker: Worker) -> None:
     """Entries of both leases stand in one batch."""
-    old = Add(aggregate_root_id="x", id="old")
+    old = Add("x", id="old")
     worker.send(old)
     worker.handle()
     lose(worker, "closed")
     worker.acquire()
-    worker.send(old, Add(aggregate_root_id="x", id="new"))
+    worker.send(old, Add("x", id="new"))
     worker.handle()
     worker.settle()
     assert commands_stored(store, "x")[1:] == ["old", "new"]
@@ -174,13 +174,13 @@ def test_commit_of_a_lost_lease_does_not_touch_the_queues_new_lease(store: Memor
 def test_outcomes_of_the_old_lease_that_arrive_late_do_not_settle_the_new_ones(
     store: MemoryEventStore, worker: Worker
 ) -> None:
-    old = Add(aggregate_root_id="x", id="old")
+    old = Add("x", id="old")
     worker.send(old)
     worker.handle()
     worker.commit()  # stored; the command mailbox does not know yet
     lose(worker, "closed")
     worker.acquire()
-    worker.send(old, Add(aggregate_root_id="x", id="new"))
+    worker.send(old, Add("x", id="new"))
     worker.handle()
     worker.deliver()  # of the old lease
     assert worker.in_flight == 2

@@ -36,7 +36,7 @@ def persist(call: Callable[[], Value]) -> Value:
 def store() -> MemoryEventStore:
     """With a counter ``newer`` whose second stream a newer version of the code has written."""
     store = MemoryEventStore()
-    Worker(store).run(Create(aggregate_root_id="newer"), Add(aggregate_root_id="newer"), Create(aggregate_root_id="x"))
+    Worker(store).run(Create("newer"), Add("newer"), Create("x"))
     record = list(store.load("newer"))[-1]
     store._streams["newer"][2] = record._replace(events=record.events.replace(b"races.Added", b"races.Newer"))
     return store
@@ -60,7 +60,7 @@ def test_handler_that_reads_an_unknown_history_fails(store: MemoryEventStore) ->
     def reads_another(command: Add, context: CommandContext) -> None:
         context.get(Counter, "newer")
 
-    command = envelope(Add(aggregate_root_id="x"))
+    command = envelope(Add("x"))
     assert failure_of(processor(store, reads_another), command) == "UnknownMessageType"
 
 
@@ -72,14 +72,14 @@ def test_long_history_that_is_unknown_fails_its_commands(
     def never_called(command: Add, context: CommandContext) -> None:
         raise AssertionError("there is no aggregate to handle this with")
 
-    command = envelope(Add(aggregate_root_id="newer"))
+    command = envelope(Add("newer"))
     assert failure_of(processor(store, never_called), command) == "UnknownMessageType"
 
 
 def test_history_that_became_unknown_fails_what_must_be_undone(store: MemoryEventStore) -> None:
     worker = Worker(store, persist=persist)
-    worker.run(Add(aggregate_root_id="x"))
+    worker.run(Add("x"))
     record = list(store.load("x"))[-1]
     store._streams["x"][2] = record._replace(events=record.events.replace(b"races.Added", b"races.Newer"))
-    (answer,) = worker.run(ApplyThenRaise(aggregate_root_id="x"))
+    (answer,) = worker.run(ApplyThenRaise("x"))
     assert answer.error_type == "UnknownMessageType"

@@ -19,18 +19,18 @@ def store() -> MemoryEventStore:
 @pytest.fixture
 def worker(store: MemoryEventStore) -> Worker:
     worker = Worker(store)
-    worker.run(Create(aggregate_root_id="x"))
+    worker.run(Create("x"))
     return worker
 
 
 @pytest.mark.parametrize(
     ("command", "fresh"),
     [
-        (SetTotal(aggregate_root_id="x", id="c", total=0), CommandStatus.SUCCESS),
-        (FailUnless(aggregate_root_id="x", id="c", total=9), CommandStatus.SUCCESS),
-        (AddSoftly(aggregate_root_id="x", id="c", limit=0), CommandStatus.REFUSED),
-        (Create(aggregate_root_id="new", id="c"), CommandStatus.SUCCESS),
-        (Add(aggregate_root_id="new", id="c"), CommandStatus.FAILED),
+        (SetTotal("x", id="c", total=0), CommandStatus.SUCCESS),
+        (FailUnless("x", id="c", total=9), CommandStatus.SUCCESS),
+        (AddSoftly("x", id="c", limit=0), CommandStatus.REFUSED),
+        (Create("new", id="c"), CommandStatus.SUCCESS),
+        (Add("new", id="c"), CommandStatus.FAILED),
     ],
 )
 def test_verdict_that_rests_on_a_stale_head_is_decided_again(
@@ -38,18 +38,18 @@ def test_verdict_that_rests_on_a_stale_head_is_decided_again(
 ) -> None:
     worker.send(command)
     worker.handle()
-    Worker(store).run(Add(aggregate_root_id="x", id="rival", amount=9))
+    Worker(store).run(Add("x", id="rival", amount=9))
     worker.settle()
     assert worker.status(command) is fresh
     assert_history_is_whole(store, "x")
 
 
 def test_missing_aggregate_that_was_created_meanwhile_is_found(store: MemoryEventStore, worker: Worker) -> None:
-    add = Add(aggregate_root_id="new", id="c")
+    add = Add("new", id="c")
     worker.send(add)
     (entry,) = worker.handle()
     assert (entry.kind, entry.rests_on) == (EntryKind.VERDICT, 0)
-    Worker(store).run(Create(aggregate_root_id="new"))
+    Worker(store).run(Create("new"))
     worker.settle()
     assert worker.status(add) is CommandStatus.SUCCESS
     assert_history_is_whole(store, "new")
@@ -57,8 +57,8 @@ def test_missing_aggregate_that_was_created_meanwhile_is_found(store: MemoryEven
 
 def test_verdict_between_streams_of_one_batch_is_not_stale(store: MemoryEventStore, worker: Worker) -> None:
     worker.run(
-        Add(aggregate_root_id="x"), SetTotal(aggregate_root_id="x", total=1), Add(aggregate_root_id="x"),
-        SetTotal(aggregate_root_id="x", total=2), Add(aggregate_root_id="x"),
+        Add("x"), SetTotal("x", total=1), Add("x"),
+        SetTotal("x", total=2), Add("x"),
     )  # fmt: skip
     assert worker.committer.conflicts == 0
 
@@ -67,12 +67,12 @@ def test_verdict_between_streams_of_one_batch_is_not_stale(store: MemoryEventSto
 def test_verdict_on_a_stream_that_is_refused_is_decided_again(
     store: MemoryEventStore, worker: Worker, size: int
 ) -> None:
-    nothing = SetTotal(aggregate_root_id="x", id="nothing", total=1)
-    refused = AddWithin(aggregate_root_id="x", id="refused", limit=1)
-    failed = FailUnless(aggregate_root_id="x", id="failed", total=3)
-    worker.send(Add(aggregate_root_id="x", id="one"), nothing, refused, failed)
+    nothing = SetTotal("x", id="nothing", total=1)
+    refused = AddWithin("x", id="refused", limit=1)
+    failed = FailUnless("x", id="failed", total=3)
+    worker.send(Add("x", id="one"), nothing, refused, failed)
     assert [entry.kind.value for entry in worker.handle()] == ["stream", "verdict", "refusal", "verdict"]
-    Worker(store).run(Add(aggregate_root_id="x", id="rival", amount=-1))  # the total will be 0 after "one"
+    Worker(store).run(Add("x", id="rival", amount=-1))  # the total will be 0 after "one"
     while worker.entries:
         worker.commit(size)
     worker.settle()
@@ -88,10 +88,10 @@ def test_verdict_on_a_stream_that_is_refused_is_decided_again(
 def test_refusal_on_a_stream_that_is_refused_in_an_earlier_batch_is_not_stored(
     store: MemoryEventStore, worker: Worker
 ) -> None:
-    refused = AddWithin(aggregate_root_id="x", id="refused", limit=1)
-    worker.send(Add(aggregate_root_id="x", id="one"), refused)
+    refused = AddWithin("x", id="refused", limit=1)
+    worker.send(Add("x", id="one"), refused)
     worker.handle()
-    Worker(store).run(Add(aggregate_root_id="x", id="rival", amount=-1))
+    Worker(store).run(Add("x", id="rival", amount=-1))
     worker.commit(1)
     worker.commit(1)
     assert store.find([("refused", "x")]) == {}
@@ -102,11 +102,11 @@ def test_refusal_on_a_stream_that_is_refused_in_an_earlier_batch_is_not_stored(
 def test_refusal_behind_a_verdict_that_the_store_corrects_is_decided_again(
     store: MemoryEventStore, worker: Worker
 ) -> None:
-    verdict = FailUnless(aggregate_root_id="x", id="verdict", total=-9)
-    refused = AddWithin(aggregate_root_id="x", id="refused", limit=0, amount=5)
+    verdict = FailUnless("x", id="verdict", total=-9)
+    refused = AddWithin("x", id="refused", limit=0, amount=5)
     worker.send(verdict, refused)
     assert worker.handle()[1].kind is EntryKind.REFUSAL
-    Worker(store).run(Add(aggregate_root_id="x", id="rival", amount=-9), verdict)
+    Worker(store).run(Add("x", id="rival", amount=-9), verdict)
     worker.commit(1)
     worker.settle()
     assert worker.status(refused) is CommandStatus.SUCCESS
@@ -114,11 +114,11 @@ def test_refusal_behind_a_verdict_that_the_store_corrects_is_decided_again(
 
 
 def test_stored_outcome_counts_more_than_a_verdict(store: MemoryEventStore, worker: Worker) -> None:
-    command = FailUnless(aggregate_root_id="x", id="c", total=9)
-    worker.send(command, Add(aggregate_root_id="x", id="next"))
+    command = FailUnless("x", id="c", total=9)
+    worker.send(command, Add("x", id="next"))
     worker.handle()
     other = Worker(store)
-    other.run(Add(aggregate_root_id="x", id="nine", amount=9), command)
+    other.run(Add("x", id="nine", amount=9), command)
     worker.settle()
     assert worker.answers["c"] == other.answers["c"]
     assert worker.status(command) is CommandStatus.SUCCESS
@@ -128,11 +128,11 @@ def test_stored_outcome_counts_more_than_a_verdict(store: MemoryEventStore, work
 
 def test_durable_refusal_that_rests_on_a_stale_head_is_decided_again(store: MemoryEventStore, worker: Worker) -> None:
     """A refusal has no version for the index to judge, and once stored it would be final."""
-    add = AddWithin(aggregate_root_id="x", id="c", limit=0)
-    worker.send(add, Add(aggregate_root_id="x", id="d"))
+    add = AddWithin("x", id="c", limit=0)
+    worker.send(add, Add("x", id="d"))
     refused, _ = worker.handle()
     assert (refused.kind, refused.rests_on) == (EntryKind.REFUSAL, 1)
-    Worker(store).run(SetTotal(aggregate_root_id="x", id="rival", total=-9))
+    Worker(store).run(SetTotal("x", id="rival", total=-9))
     worker.settle()
     assert worker.status(add) is CommandStatus.SUCCESS
     assert [record.version for record in store.find([("c", "x")]).values()] == [3]
@@ -141,7 +141,7 @@ def test_durable_refusal_that_rests_on_a_stale_head_is_decided_again(store: Memo
 
 
 def test_refusals_between_own_streams_of_one_batch_are_not_stale(store: MemoryEventStore, worker: Worker) -> None:
-    commands = [Add(aggregate_root_id="x"), AddWithin(aggregate_root_id="x", limit=0), Add(aggregate_root_id="x")]
+    commands = [Add("x"), AddWithin("x", limit=0), Add("x")]
     worker.send(*commands)
     worker.handle()
     worker.settle()

@@ -43,7 +43,7 @@ def follow(desk: Desk, stream: PublishedStream) -> None:
 
 
 def execute_first(desk: Desk, worker: WholeWorker, command: Add) -> None:
-    desk.ask(Create(aggregate_root_id="x"), handled=False)
+    desk.ask(Create("x"), handled=False)
     asked = desk.ask(command, handled=False)
     worker.work()
     assert asked.future.result(SOON).version == 2
@@ -63,22 +63,22 @@ def execute_again(desk: Desk, worker: WholeWorker, command: Add) -> None:
 
 
 def test_repeat_that_the_worker_remembers(desk: Desk, make: Make) -> None:
-    worker, command = make("w").take(), Add(aggregate_root_id="x")
+    worker, command = make("w").take(), Add("x")
     execute_first(desk, worker, command)
     execute_again(desk, worker, command)
 
 
 def test_repeat_that_the_worker_has_forgotten(desk: Desk, make: Make) -> None:
-    worker, command = make("w").take(), Add(aggregate_root_id="x")
+    worker, command = make("w").take(), Add("x")
     execute_first(desk, worker, command)
     for _ in range(4):
-        desk.ask(Add(aggregate_root_id="x"), handled=False)
+        desk.ask(Add("x"), handled=False)
         worker.work()
     execute_again(desk, worker, command)
 
 
 def test_repeat_that_another_worker_finds_in_the_store_when_it_takes_over(desk: Desk, make: Make) -> None:
-    worker, command = make("dead").take(), Add(aggregate_root_id="x")
+    worker, command = make("dead").take(), Add("x")
     execute_first(desk, worker, command)
     asked = desk.ask(command)
     finished, _ = worker.handle()
@@ -92,8 +92,8 @@ def test_repeat_that_another_worker_finds_in_the_store_when_it_takes_over(desk: 
 def test_message_that_is_published_twice_leads_to_the_same_notices_twice_and_does_no_harm(
     desk: Desk, make: Make
 ) -> None:
-    worker, command = make("dead").take(), Add(aggregate_root_id="x")
-    created = desk.ask(Create(aggregate_root_id="x"), handled=False)
+    worker, command = make("dead").take(), Add("x")
+    created = desk.ask(Create("x"), handled=False)
     asked = desk.ask(command)
     worker.publisher.publish(worker.handle()[0])  # it died before it committed its offset
     make("heir").take("dead").work()

@@ -86,17 +86,17 @@ class Postings(Projection):
     aggregate_field = "account"
     volatile = ("made_at",)
 
-    @handles(Opened)
+    @handles
     def opened(self, event: Opened) -> None:
         effects.posting(event)
 
-    @handles(Added)
+    @handles
     def added(self, event: Added) -> None:
         posting = Posting.objects.create(account=event.aggregate_root_id, amount=event.amount)
         PostingLine.objects.create(account=event.aggregate_root_id, posting=posting, text=f"adds {event.amount}")
         effects.posting(event)
 
-    @handles(Closed)
+    @handles
     def closed(self, event: Closed) -> None:
         PostingLine.objects.filter(account=event.aggregate_root_id).delete()
         Posting.objects.filter(account=event.aggregate_root_id).delete()
@@ -105,15 +105,14 @@ class Postings(Projection):
 
 class Balances(ModelProjection[Balance]):
     name = "rebuilding.balances"
-    model = Balance
 
-    @handles(Added)
+    @handles
     def added(self, row: Balance, event: Added) -> None:
         row.total += event.amount
         row.count += 1
         effects.balance(row, event)
 
-    @handles(Closed)
+    @handles
     def closed(self, row: Balance, event: Closed) -> None:
         self.delete(row)
         effects.balance(row, event)
@@ -126,7 +125,7 @@ class Books(Projection):
     models = (Label, Book)
     aggregate_field = "account"
 
-    @handles(Added)
+    @handles
     def added(self, event: Added) -> None:
         account = event.aggregate_root_id
         before = Book.objects.filter(account=account).order_by("id").last()

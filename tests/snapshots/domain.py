@@ -47,7 +47,7 @@ class Shelf(AggregateRoot):
     labels: set[str] = set()
     nested: dict[int, list[tuple[int, str]]] = {}
 
-    @applies(Put)
+    @applies
     def _put(self, event: Put) -> None:
         if event.fails:
             raise ValueError("told to fail")
@@ -71,7 +71,7 @@ class Undeclared(AggregateRoot):
         self.rules = ("constant",)
         self.seen: list[int] = []
 
-    @applies(Put)
+    @applies
     def _put(self, event: Put) -> None:
         self.seen.append(event.amount)
 
@@ -92,7 +92,7 @@ class Hooked(AggregateRoot):
     def restore(self, plain: Any) -> None:
         self.counts = Counter(dict(plain))
 
-    @applies(Put)
+    @applies
     def _put(self, event: Put) -> None:
         self.counts[event.amount] += 1
 
@@ -105,7 +105,7 @@ class Misdeclared(AggregateRoot):
     total: str = ""
     counts: dict[str, int] = {}
 
-    @applies(Put)
+    @applies
     def _put(self, event: Put) -> None:
         if event.amount == 1:
             self.total = event.amount  # type: ignore[assignment]
@@ -118,7 +118,7 @@ class Off(AggregateRoot):
     snapshot_every = None
     total: int = 0
 
-    @applies(Put)
+    @applies
     def _put(self, event: Put) -> None:
         self.total += event.amount
 
@@ -135,6 +135,6 @@ class Fussy(AggregateRoot):
             raise RuntimeError("unlucky")
         return version in (2, 3, 5, 7, 11) and version > previous
 
-    @applies(Put)
+    @applies
     def _put(self, event: Put) -> None:
         self.total += event.amount

@@ -26,7 +26,7 @@ def _young_aggregates_have_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def store() -> MemoryEventStore:
     store = MemoryEventStore()
-    Worker(store).run(Create(aggregate_root_id="x"), Create(aggregate_root_id="y"), *adds(LONG))
+    Worker(store).run(Create("x"), Create("y"), *adds(LONG))
     return store
 
 
@@ -44,7 +44,7 @@ def worker_on(store: MemoryEventStore, snapshots: MemorySnapshotStore) -> Worker
 
 
 def adds(count: int) -> list[Command]:
-    return [Add(aggregate_root_id="x") for _ in range(count)]
+    return [Add("x") for _ in range(count)]
 
 
 def test_commands_go_on_where_snapshot_and_streams_end(
@@ -52,7 +52,7 @@ def test_commands_go_on_where_snapshot_and_streams_end(
 ) -> None:
     monkeypatch.setattr(MemoryEventStore, "load_many", None)  # all histories at once are not asked for
     worker = worker_on(store, snapshots)
-    (result,) = worker.run(Add(aggregate_root_id="x"))
+    (result,) = worker.run(Add("x"))
     assert (result.version, result.value) == (LONG + 2, LONG + 1)
     assert_history_is_whole(store, "x")
 
@@ -65,7 +65,7 @@ def test_after_a_conflict_the_recovery_may_use_what_the_rival_left(
     worker, rival = worker_on(store, snapshots), worker_on(store, snapshots)
     worker.send(*adds(3))
     worker.handle()
-    rival.run(Add(aggregate_root_id="x", amount=100))
+    rival.run(Add("x", amount=100))
     snapshots.save([snapshot_at(store, "x", snapshot_version)])
     worker.settle()
     assert {answer.status for answer in worker.answers.values()} == {CommandStatus.SUCCESS}
@@ -78,7 +78,7 @@ def test_a_command_that_fails_after_apply_leaves_the_state_as_it_was(
     store: MemoryEventStore, snapshots: MemorySnapshotStore
 ) -> None:
     worker = worker_on(store, snapshots)
-    results = worker.run(Add(aggregate_root_id="x"), ApplyThenRaise(aggregate_root_id="x"), Add(aggregate_root_id="x"))
+    results = worker.run(Add("x"), ApplyThenRaise("x"), Add("x"))
     assert [result.status for result in results] == [
         CommandStatus.SUCCESS, CommandStatus.FAILED, CommandStatus.SUCCESS,
     ]  # fmt: skip
@@ -94,7 +94,7 @@ def test_a_snapshot_that_cannot_be_used_stops_nothing(
     Worker(ahead).run(*adds(10))
     snapshots.save([snapshot_at(ahead, "x", LONG + 11)])
     worker = worker_on(store, snapshots)
-    results = worker.run(Add(aggregate_root_id="y"), Add(aggregate_root_id="x"), Add(aggregate_root_id="y"))
+    results = worker.run(Add("y"), Add("x"), Add("y"))
     assert [result.status for result in results] == [CommandStatus.SUCCESS] * 3
     assert "no such version" in caplog.text
     assert_history_is_whole(store, "x")

@@ -54,11 +54,11 @@ def worker(store: MemoryEventStore, states: Watched) -> Worker:
 
 
 def create(*ids: str) -> list[Command]:
-    return [Create(aggregate_root_id=id) for id in ids]
+    return [Create(id) for id in ids]
 
 
 def add(*ids: str) -> list[Command]:
-    return [Add(aggregate_root_id=id) for id in ids]
+    return [Add(id) for id in ids]
 
 
 # -- only what is durable ---------------------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ def test_a_state_is_shared_when_it_is_durable_and_not_before(worker: Worker, sta
 
 def test_an_aggregate_with_an_unfinished_command_has_its_turn_when_it_rests(worker: Worker, states: Watched) -> None:
     worker.run(*create("x"))
-    worker.send(AddWithin(aggregate_root_id="x", limit=0))
+    worker.send(AddWithin("x", limit=0))
     worker.handle()
     worker.keep()
     assert states.versions == {}
@@ -146,9 +146,9 @@ def test_what_has_not_changed_is_not_written_again(worker: Worker, states: Watch
     worker.run(*create("x", "y"))
     worker.keep()
     worker.run(
-        SetTotal(aggregate_root_id="x", total=0),
-        AddWithin(aggregate_root_id="x", limit=0),
-        ApplyThenRaise(aggregate_root_id="x"),
+        SetTotal("x", total=0),
+        AddWithin("x", limit=0),
+        ApplyThenRaise("x"),
     )
     worker.keep()
     assert states.saved == [[("y", 1), ("x", 1)]]

@@ -72,7 +72,7 @@ def store(shared: Shared) -> MemoryEventStore:
     """With an aggregate ``x`` that has START versions, the newest of which is shared."""
     store = MemoryEventStore()
     worker = Worker(store, states=shared)
-    worker.run(Create(aggregate_root_id="x"), *adds(START - 1))
+    worker.run(Create("x"), *adds(START - 1))
     worker.keep()
     assert shared.versions == {"x": START}
     shared.asked.clear()
@@ -80,7 +80,7 @@ def store(shared: Shared) -> MemoryEventStore:
 
 
 def adds(count: int, amount: int = 1) -> list[Command]:
-    return [Add(aggregate_root_id="x", amount=amount) for _ in range(count)]
+    return [Add("x", amount=amount) for _ in range(count)]
 
 
 def assert_all_is_well(store: MemoryEventStore, *workers: Worker) -> None:
@@ -200,7 +200,7 @@ def test_a_command_that_fails_after_apply_is_undone_from_the_store_alone(
     worker = Worker(store, states=shared)
     worker.run(*adds(1))
     shared.asked.clear()
-    worker.run(ApplyThenRaise(aggregate_root_id="x"))
+    worker.run(ApplyThenRaise("x"))
     assert shared.asked == []
     (result,) = worker.run(*adds(1))
     assert (result.version, result.value) == (START + 2, START + 1)
@@ -245,7 +245,7 @@ def test_a_state_by_the_same_command_that_came_to_something_else_is_not_used(
     (last,) = store.load("x", after=START - 1)
     restored = set_back(store, START - 2)
     Worker(restored).run(*adds(1, amount=100))
-    again = Add(id=last.command_id, aggregate_root_id="x", amount=1)
+    again = Add("x", id=last.command_id, amount=1)
     Worker(restored).run(again)
     assert [(one.version, one.command_id) for one in restored.load("x", after=START - 1)] == [(START, last.command_id)]
     worker = Worker(restored, states=shared)
@@ -271,7 +271,7 @@ def test_workers_that_fight_for_an_aggregate_share_only_what_is_stored(store: Me
     workers = [Worker(store, states=shared) for _ in range(3)]
     for turn in range(30):
         worker = workers[turn % 3]
-        worker.send(*[Add(id=new_id(), aggregate_root_id="x", amount=turn) for _ in range(turn % 4 + 1)])
+        worker.send(*[Add("x", id=new_id(), amount=turn) for _ in range(turn % 4 + 1)])
         worker.handle()
         if turn % 2:
             workers[(turn + 1) % 3].settle()

@@ -54,7 +54,7 @@ def desk() -> Iterator[Desk]:
 
 
 def execute_later(desk: Desk, wait_for: WaitFor) -> Any:
-    return desk._callers.submit(execute_command, Add(aggregate_root_id="x"), wait_for=wait_for, timeout=SOON)
+    return desk._callers.submit(execute_command, Add("x"), wait_for=wait_for, timeout=SOON)
 
 
 def execute_async(command: Add, **options: Any) -> Any:
@@ -111,9 +111,9 @@ def test_a_class_that_is_not_run_or_is_no_subscriber_is_refused(desk: Desk) -> N
         models = (Subscription,)
 
     with pytest.raises(UnknownSubscriber, match="'unknown'"):
-        execute_command(Add(aggregate_root_id="x"), wait_for=WaitFor.subscriber(Unknown))
+        execute_command(Add("x"), wait_for=WaitFor.subscriber(Unknown))
     with pytest.raises(DefinitionError, match="names no subscriber; give its class or name"):
-        execute_command(Add(aggregate_root_id="x"), wait_for=WaitFor.subscriber(Add))  # type: ignore[arg-type]
+        execute_command(Add("x"), wait_for=WaitFor.subscriber(Add))  # type: ignore[arg-type]
 
 
 def test_subscriber_that_follows_none_of_the_events_is_not_waited_for(desk: Desk) -> None:
@@ -125,9 +125,9 @@ def test_subscriber_that_follows_none_of_the_events_is_not_waited_for(desk: Desk
 @both_forms
 def test_unknown_subscriber_is_refused_before_anything_is_sent(desk: Desk, execute: Execute) -> None:
     with pytest.raises(UnknownSubscriber, match="no subscriber is named 'leger'; there are ledger, mails, summaries"):
-        execute(Add(aggregate_root_id="x"), wait_for=WaitFor.subscriber("leger"))
+        execute(Add("x"), wait_for=WaitFor.subscriber("leger"))
     with pytest.raises(UnknownSubscriber, match="no subscriber is named ''"):
-        execute(Add(aggregate_root_id="x"), wait_for=WaitFor.subscriber(""))
+        execute(Add("x"), wait_for=WaitFor.subscriber(""))
     assert desk.transport.end_offsets("commands") == {0: 0}
 
 
@@ -135,7 +135,7 @@ def test_unknown_subscriber_is_refused_before_anything_is_sent(desk: Desk, execu
 @pytest.mark.parametrize("wait_for", ["handled", None, WaitFor])
 def test_what_is_no_wait_for_is_refused(desk: Desk, execute: Execute, wait_for: Any) -> None:
     with pytest.raises(DefinitionError, match=r"use WaitFor\.EXECUTED, WaitFor\.HANDLED or WaitFor\.subscriber"):
-        execute(Add(aggregate_root_id="x"), wait_for=wait_for)
+        execute(Add("x"), wait_for=wait_for)
 
 
 def test_wait_for_is_a_value() -> None:
@@ -150,8 +150,8 @@ def test_handler_of_a_subscriber_may_send_and_not_execute(desk: Desk, execute: E
     token = running_subscriber.set("ledger")
     try:
         with pytest.raises(ExecuteInsideHandler, match="Add cannot be executed by a handler of ledger"):
-            execute(Add(aggregate_root_id="x"), wait_for=wait_for)
-        send_command(Add(aggregate_root_id="x", id="sent"))
+            execute(Add("x"), wait_for=wait_for)
+        send_command(Add("x", id="sent"))
     finally:
         running_subscriber.reset(token)
     assert desk.received().id == "sent"
@@ -161,7 +161,7 @@ def test_handler_of_a_subscriber_may_not_execute_inline_either() -> None:
     token = running_subscriber.set("ledger")
     try:
         with inline(MemoryEventStore()), pytest.raises(ExecuteInsideHandler, match="a handler of ledger"):
-            execute_command(Add(aggregate_root_id="x"))
+            execute_command(Add("x"))
     finally:
         running_subscriber.reset(token)
 
@@ -173,8 +173,8 @@ def test_forwarded_commands_have_metadata_of_their_own_and_nobody_waits(desk: De
     with metadata(user_id="ambient"):
         desk.bus.forward(
             [
-                (Add(aggregate_root_id="x", id="1"), Metadata(user_id="ada")),
-                (Add(aggregate_root_id="x", id="2"), Metadata(causation_id="e")),
+                (Add("x", id="1"), Metadata(user_id="ada")),
+                (Add("x", id="2"), Metadata(causation_id="e")),
             ]
         )
     first, second = desk.received(), desk.received()
@@ -185,7 +185,7 @@ def test_forwarded_commands_have_metadata_of_their_own_and_nobody_waits(desk: De
 
 def test_forwarding_is_tried_again_like_sending() -> None:
     desk = Desk(Shaky(failures=2))
-    desk.bus.forward([(Add(aggregate_root_id="x", id="c"), Metadata())])
+    desk.bus.forward([(Add("x", id="c"), Metadata())])
     assert [desk.received().id for _ in range(3)] == ["c", "c", "c"]
     desk.close()
 

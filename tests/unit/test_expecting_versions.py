@@ -24,7 +24,7 @@ from enode_django.testing import given, inline
 from sample_project.notes.domain import ChangeTitle, CreateNote, Note, NoteCreated, TitleChanged
 from tests.unit.commanding.desk import Desk
 
-CHANGE = ChangeTitle(aggregate_root_id="n", title="two", id="c")
+CHANGE = ChangeTitle("n", title="two", id="c")
 
 
 def execute(version: int | None) -> None:
@@ -82,9 +82,9 @@ def test_each_of_many_commands_can_have_a_version_of_its_own(desk: Desk) -> None
 
 def test_one_of_many_commands_is_refused_alone() -> None:
     with inline(MemoryEventStore()) as bus:
-        execute_command(CreateNote(aggregate_root_id="n", title="one"))
-        late = ChangeTitle(aggregate_root_id="n", title="late")
-        send_commands([(CHANGE, 1), (late, 1), (ChangeTitle(aggregate_root_id="n", title="three"), 2)])
+        execute_command(CreateNote("n", title="one"))
+        late = ChangeTitle("n", title="late")
+        send_commands([(CHANGE, 1), (late, 1), (ChangeTitle("n", title="three"), 2)])
     assert [result.version for result in bus.results] == [1, 2, None, 3]
     assert bus.results[2].error_type == "enode.VersionMismatch"
 
@@ -101,10 +101,10 @@ def test_what_can_be_no_version_is_refused_before_anything_is_sent(desk: Desk, s
 
 def test_expected_versions_hold_inline_and_in_scenarios() -> None:
     with inline(MemoryEventStore()):
-        created = execute_command(CreateNote(aggregate_root_id="n", title="one"), expected_version=0)
+        created = execute_command(CreateNote("n", title="one"), expected_version=0)
         late = try_command(CHANGE, expected_version=2)
     assert created.version == 1
     assert (late.error_type, late.error_fields) == ("enode.VersionMismatch", {"expected_version": 2, "version": 1})
     scenario = given(Note, "n", NoteCreated(title="one"))
     scenario.when(CHANGE, expected_version=0).then_refused(VersionMismatch, expected_version=0, version=1)
-    scenario.when(ChangeTitle(aggregate_root_id="n", title="two"), expected_version=1).then(TitleChanged(title="two"))
+    scenario.when(ChangeTitle("n", title="two"), expected_version=1).then(TitleChanged(title="two"))

@@ -96,7 +96,7 @@ def use(**middleware: list[str]) -> override_settings:
 
 
 def ship() -> CommandResult:
-    return execute_command(Ship(aggregate_root_id="a", to="b"))
+    return execute_command(Ship("a", to="b"))
 
 
 def test_without_middleware_handlers_are_called_as_they_are() -> None:
@@ -123,14 +123,14 @@ def test_middleware_of_commands_refuses_as_a_handler_does() -> None:
             ship()
         (sent,) = {result.status for result in bus.results}
         assert sent.value == "success"
-        given(Crate, "a").when(Ship(aggregate_root_id="a", to="b")).then_refused(NothingToShip)
+        given(Crate, "a").when(Ship("a", to="b")).then_refused(NothingToShip)
         with metadata(tenant="north"):
-            given(Crate, "a").when(Ship(aggregate_root_id="a", to="b")).then(Shipped())
+            given(Crate, "a").when(Ship("a", to="b")).then(Shipped())
 
 
 def test_a_command_without_a_handler_meets_no_middleware() -> None:
     with use(COMMAND_MIDDLEWARE=["outer"]), inline(MemoryEventStore()):
-        given(Crate, "a").when(Unhandled(aggregate_root_id="a")).then_failed("HandlerNotFound")
+        given(Crate, "a").when(Unhandled("a")).then_failed("HandlerNotFound")
     assert told == ["made outer"]
 
 
@@ -170,7 +170,7 @@ class Closing(ProcessManager):
     @handles(AccountOpened)
     def opened(self, event: AccountOpened) -> Iterator[Command]:
         told.append("in the handler")
-        yield CloseAccount(aggregate_root_id=event.owner)
+        yield CloseAccount(event.owner)
 
     @handles(Passing)
     def refused(self, refusal: Passing) -> None:
@@ -182,7 +182,7 @@ OPENED = AccountOpened(owner="Ada")
 
 def test_middleware_of_subscribers_is_around_each_call_of_a_handler() -> None:
     with use(SUBSCRIBER_MIDDLEWARE=["of_managers"]):
-        given(Closing, "a").when(OPENED).then(CloseAccount(aggregate_root_id="Ada"))
+        given(Closing, "a").when(OPENED).then(CloseAccount("Ada"))
         once = ["unit.closing", "in the handler", "after the handler"]
         assert told == once * 2  # a scenario hands an event over twice
         told.clear()
@@ -206,7 +206,7 @@ def test_middleware_of_subscribers_is_around_each_event_that_changes_a_row() -> 
 
 def test_inline_runs_subscribers_within_their_middleware() -> None:
     with use(SUBSCRIBER_MIDDLEWARE=["of_managers"]), inline(MemoryEventStore(), followed_by=[]):
-        execute_command(OpenAccount(aggregate_root_id="x", owner="Ada"))
+        execute_command(OpenAccount("x", owner="Ada"))
     assert told == []
 
 

@@ -17,16 +17,16 @@ from sample_project.bank.domain import Deposit, OpenAccount, Withdraw
 
 def test_a_stored_outcome_is_the_result_that_its_sender_got() -> None:
     with inline(MemoryEventStore()):
-        opened = execute_command(OpenAccount(aggregate_root_id="a", owner="Ada", id="open"))
-        paid = execute_command(Deposit(aggregate_root_id="a", amount=Decimal(1), id="pay"))
-        refused = try_command(Withdraw(aggregate_root_id="a", amount=Decimal(5), id="draw"))
+        opened = execute_command(OpenAccount("a", owner="Ada", id="open"))
+        paid = execute_command(Deposit("a", amount=Decimal(1), id="pay"))
+        refused = try_command(Withdraw("a", amount=Decimal(5), id="draw"))
         assert [result_of(id, "a") for id in ("open", "pay", "draw")] == [opened, paid, refused]
         assert asyncio.run(aresult_of("pay", "a")) == paid
 
 
 def test_of_what_is_not_stored_nothing_is_known() -> None:
     with inline(MemoryEventStore()):
-        failed = try_command(Deposit(aggregate_root_id="nobody", amount=Decimal(1), id="pay"))
+        failed = try_command(Deposit("nobody", amount=Decimal(1), id="pay"))
         assert failed.error_type == "AggregateNotFound"
         assert result_of("pay", "nobody") is None
         assert result_of("pay", "another") is None

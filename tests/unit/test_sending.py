@@ -54,7 +54,7 @@ def bus_on(transport: Shaky) -> QueueCommandBus:
 def test_a_command_is_sent_up_to_three_times(failures: int, stored: int) -> None:
     transport = Shaky(failures)
     with use_bus(bus_on(transport)):
-        send_command(Add(aggregate_root_id="x"))
+        send_command(Add("x"))
     assert transport.stored == stored
 
 
@@ -73,9 +73,9 @@ def test_a_request_is_asked_for_its_user_in_its_own_thread() -> None:
     """The database may be asked then, over the connection of the thread: the request closes its own only."""
     source, transport = Asked(), Shaky()
     with use_bus(bus_on(transport)), ambient_metadata(source):
-        send_command(Add(aggregate_root_id="x"))
+        send_command(Add("x"))
         with pytest.raises(CommandTimeout):
-            execute_command(Add(aggregate_root_id="x"), timeout=0.05)
+            execute_command(Add("x"), timeout=0.05)
     assert source.threads == [threading.current_thread()] * 2
     wait_until_stored(transport, 2)
     assert users(transport) == ["7", "7"]
@@ -85,9 +85,9 @@ def test_a_request_of_asynchronous_code_is_asked_in_the_thread_of_synchronous_co
     source, transport = Asked(), Shaky()
 
     async def send_and_execute() -> threading.Thread:
-        await asend_command(Add(aggregate_root_id="x"))
+        await asend_command(Add("x"))
         with pytest.raises(CommandTimeout):
-            await aexecute_command(Add(aggregate_root_id="x"), timeout=0.05)
+            await aexecute_command(Add("x"), timeout=0.05)
         return await sync_to_async(threading.current_thread)()
 
     with use_bus(bus_on(transport)), ambient_metadata(source):
@@ -112,7 +112,7 @@ def users(transport: Shaky) -> list[str | None]:
 def test_after_three_tries_the_sender_is_told_to_try_again() -> None:
     transport = Shaky(failures=3)
     with use_bus(bus_on(transport)), pytest.raises(TransportUnavailable) as caught:
-        send_command(Add(aggregate_root_id="x"))
+        send_command(Add("x"))
     assert caught.value.retriable
     assert (transport.stored, transport.failures) == (3, 0)
 
@@ -120,11 +120,11 @@ def test_after_three_tries_the_sender_is_told_to_try_again() -> None:
 def test_a_reply_channel_is_opened_once_and_only_for_who_waits() -> None:
     transport = Shaky()
     with use_bus(bus_on(transport)):
-        send_commands(Add(aggregate_root_id="x") for _ in range(3))
+        send_commands(Add("x") for _ in range(3))
         assert transport.inboxes == 0
         for _ in range(2):
             with pytest.raises(CommandTimeout, match=r"within 0\.02 s"):
-                execute_command(Add(aggregate_root_id="x"), timeout=0.02)
+                execute_command(Add("x"), timeout=0.02)
         assert transport.inboxes == 1
 
 
@@ -134,7 +134,7 @@ def test_the_settings_say_how_long_an_execution_waits() -> None:
         use_bus(bus_on(Shaky())),
         pytest.raises(CommandTimeout, match=r"within 0\.03 s"),
     ):
-        execute_command(Add(aggregate_root_id="x"))
+        execute_command(Add("x"))
 
 
 @pytest.mark.parametrize("timeout", [0, -1.0, "5", True, float("nan"), float("inf"), timedelta(seconds=5)])
@@ -143,7 +143,7 @@ def test_a_timeout_that_cannot_be_used_is_refused_before_anything_is_sent(timeou
     transport.create_topic("commands", 1)
     with use_bus(bus_on(transport)):
         with pytest.raises(InvalidField, match=r"timeout=.* is no number of seconds above 0"):
-            execute_command(Add(aggregate_root_id="x"), timeout=timeout)
+            execute_command(Add("x"), timeout=timeout)
         with pytest.raises(InvalidField, match=r"timeout=.* is no number of seconds above 0"):
-            asyncio.run(aexecute_command(Add(aggregate_root_id="x"), timeout=timeout))
+            asyncio.run(aexecute_command(Add("x"), timeout=timeout))
     assert (transport.stored, transport.inboxes) == (0, 0)

@@ -57,7 +57,7 @@ def settings_of_a_project() -> Iterator[None]:
 
 
 def command() -> Add:
-    return Add(aggregate_root_id=uuid.uuid4().hex)
+    return Add(uuid.uuid4().hex)
 
 
 def stored() -> int:

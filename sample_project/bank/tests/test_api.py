@@ -147,5 +147,5 @@ class Away(InlineCommandBus):
     def __init__(self, bus: InlineCommandBus) -> None:
         pass
 
-    def execute(self, command: Any, timeout: float, *options: Any) -> Any:
+    def execute(self, *command: Any, **options: Any) -> Any:
         raise TransportUnavailable("the queue is away")

@@ -208,11 +208,11 @@ class Late(InlineCommandBus):
     def __init__(self, bus: InlineCommandBus) -> None:
         self.bus = bus
 
-    def execute(self, command: Any, timeout: float, *options: Any) -> Any:
-        self.bus.execute(command, timeout, *options)
+    def execute(self, *command: Any, **options: Any) -> Any:
+        self.bus.execute(*command, **options)
         raise CommandTimeout("too late")
 
 
 class Away(Late):
-    def execute(self, command: Any, timeout: float, *options: Any) -> Any:
+    def execute(self, *command: Any, **options: Any) -> Any:
         raise TransportUnavailable("the queue is away")

@@ -12,7 +12,7 @@ LIMIT = 1.0
 """Seconds: the shorter, the sooner an innocent event of a slow machine counts as hanging."""
 
 
-@event_handler(Deposited, name="hanging.mail", group=GROUP, start="beginning", time_limit=LIMIT)
+@event_handler(name="hanging.mail", group=GROUP, start="beginning", time_limit=LIMIT)
 def mail(event: Deposited) -> None:
     while event.amount == HANGS_AT:
         time.sleep(1)

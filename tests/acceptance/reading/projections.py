@@ -6,13 +6,11 @@ from tests.acceptance.reading.models import Balance, Movement
 
 
 class Balances(ModelProjection[Balance]):
-    model = Balance
-
-    @handles(AccountOpened)
+    @handles
     def opened(self, row: Balance, event: AccountOpened) -> None:
         row.balance = 0
 
-    @handles(Deposited, Withdrawn)
+    @handles
     def moved(self, row: Balance, event: Deposited | Withdrawn) -> None:
         row.balance = event.balance
         row.changes += 1
@@ -22,6 +20,6 @@ class Movements(Projection):
     models = (Movement,)
     aggregate_field = "account"
 
-    @handles(Deposited, Withdrawn)
+    @handles
     def moved(self, event: Deposited | Withdrawn) -> None:
         Movement(account=event.aggregate_root_id, account_version=event.version, balance=event.balance).save()

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from django.db.models import TextChoices
 
-from enode_django import AggregateRoot, Command, CommandContext, DomainEvent, DomainException, applies, command_handler
+from enode_django import AggregateRoot, Command, DomainEvent, DomainException, applies, command_handler
 
 
 class Metal(Enum):
@@ -98,26 +98,21 @@ class Jar(AggregateRoot):
     type_name = "commandforms.Jar"
     coins: int = 0
 
-    @applies(Filled)
+    @command_handler(creates=True)
+    def fill(self, command: Fill) -> None:
+        self.apply(Filled(coins=command.coins))
+
+    @command_handler
+    def take(self, command: Take) -> int:
+        if command.who == "thief":
+            raise Locked("100% <b>locked</b>")
+        if command.who == "bug":
+            raise ZeroDivisionError("a secret of the code")
+        if command.coins > self.coins:
+            raise TooFew("there are not so many", coins=command.coins)
+        self.apply(Filled(coins=-command.coins))
+        return self.coins
+
+    @applies
     def _filled(self, event: Filled) -> None:
         self.coins += event.coins
-
-
-@command_handler(Fill)
-def fill(command: Fill, context: CommandContext) -> None:
-    jar = Jar(command.aggregate_root_id)
-    jar.apply(Filled(coins=command.coins))
-    context.add(jar)
-
-
-@command_handler(Take)
-def take(command: Take, context: CommandContext) -> None:
-    jar = context.get(Jar)
-    if command.who == "thief":
-        raise Locked("100% <b>locked</b>")
-    if command.who == "bug":
-        raise ZeroDivisionError("a secret of the code")
-    if command.coins > jar.coins:
-        raise TooFew("there are not so many", coins=command.coins)
-    jar.apply(Filled(coins=-command.coins))
-    context.set_result(jar.coins)

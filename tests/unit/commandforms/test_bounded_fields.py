@@ -148,7 +148,7 @@ def test_an_id_from_outside_has_no_control_characters_and_is_not_too_long(id: st
 
 
 def test_what_is_stored_under_an_id_with_control_characters_can_still_be_sent_commands_by_code() -> None:
-    assert Fill(aggregate_root_id="a\tb", coins=1).aggregate_root_id == "a\tb"
+    assert Fill("a\tb", coins=1).aggregate_root_id == "a\tb"
     with pytest.raises(InvalidId, match="id 'a\\\\tb' holds control characters; leave them out"):
         check_given_id("a\tb")
     assert check_given_id("é 日本 😀") == "é 日本 😀"

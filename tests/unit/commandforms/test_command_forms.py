@@ -23,7 +23,7 @@ FillForm = command_form(Fill)
 @pytest.fixture
 def bus() -> Iterator[InlineCommandBus]:
     with inline(MemoryEventStore()) as bus:
-        execute_command(Fill(aggregate_root_id="jar", coins=10))
+        execute_command(Fill("jar", coins=10))
         yield bus
 
 
@@ -125,7 +125,7 @@ def test_what_is_not_there_is_said_so(bus: InlineCommandBus) -> None:
 def test_what_was_refused_may_be_sent_again_from_the_page_that_said_so(bus: InlineCommandBus) -> None:
     form = TakeForm({"coins": "11", "command_id": token_of(TakeForm(aggregate_root_id="jar"))}, aggregate_root_id="jar")
     assert form.execute() is None
-    execute_command(Take(aggregate_root_id="jar", coins=-5))
+    execute_command(Take("jar", coins=-5))
     again = {"coins": "11", "command_id": token_of(form)}
     result = TakeForm(again, aggregate_root_id="jar").execute()
     assert result is not None

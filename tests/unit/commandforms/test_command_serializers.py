@@ -65,7 +65,7 @@ Takes = serializer_of(Take)
 @pytest.fixture
 def bus() -> Iterator[InlineCommandBus]:
     with inline(MemoryEventStore()) as bus:
-        execute_command(Fill(aggregate_root_id="jar", coins=10))
+        execute_command(Fill("jar", coins=10))
         yield bus
 
 

@@ -49,7 +49,7 @@ class FillPage(TakePage):
 @pytest.fixture
 def bus() -> Iterator[InlineCommandBus]:
     with inline(MemoryEventStore()) as bus:
-        execute_command(Fill(aggregate_root_id="jar", coins=10))
+        execute_command(Fill("jar", coins=10))
         yield bus
 
 

@@ -115,9 +115,9 @@ def standing_still() -> Iterator[StandsStill]:
 def test_timeout_bounds_sending_too(standing_still: StandsStill) -> None:
     bus = QueueCommandBus(standing_still, Producer(standing_still, queues=1), "commands")
     with pytest.raises(CommandTimeout, match=r"is being sent, but the queue has not confirmed it within 0\.2 s"):
-        bus.execute(Add(aggregate_root_id="x"), 0.2)
+        bus.execute(Add("x"), 0.2)
     with pytest.raises(CommandTimeout, match="not confirmed"):
-        asyncio.run(bus.aexecute(Add(aggregate_root_id="x"), 0.2))
+        asyncio.run(bus.aexecute(Add("x"), 0.2))
     assert not standing_still.let_go.is_set()
     assert bus._replies._expected == {}
     bus.close()
@@ -128,14 +128,14 @@ def test_timeout_bounds_the_opening_of_the_inbox_and_who_waits_for_it() -> None:
     bus = QueueCommandBus(transport, Producer(transport, queues=1), "commands")
     for _ in range(2):
         with pytest.raises(CommandTimeout, match="not confirmed"):
-            bus.execute(Add(aggregate_root_id="x"), 0.2)
+            bus.execute(Add("x"), 0.2)
     transport.let_go.set()
     bus.close()
 
 
 def test_an_answer_counts_though_the_queue_has_not_confirmed_the_command(standing_still: StandsStill) -> None:
     bus = QueueCommandBus(standing_still, Producer(standing_still, queues=1), "commands")
-    command = Add(aggregate_root_id="x")
+    command = Add("x")
     with ThreadPoolExecutor(1) as callers:
         result = callers.submit(bus.execute, command, SOON)
         assert standing_still.stored.acquire(timeout=SOON)
@@ -148,11 +148,11 @@ def test_an_answer_counts_though_the_queue_has_not_confirmed_the_command(standin
 def test_what_waits_for_other_sends_is_sent_though_nobody_waits_for_it_any_more(standing_still: StandsStill) -> None:
     bus = QueueCommandBus(standing_still, Producer(standing_still, queues=1), "commands")
     with ThreadPoolExecutor(MOST_SENDS) as callers:
-        others = [callers.submit(bus.execute, Add(aggregate_root_id="x"), SOON) for _ in range(MOST_SENDS)]
+        others = [callers.submit(bus.execute, Add("x"), SOON) for _ in range(MOST_SENDS)]
         for _ in others:
             assert standing_still.stored.acquire(timeout=SOON)
         with pytest.raises(CommandTimeout, match="not confirmed"):
-            bus.execute(Add(aggregate_root_id="late"), 0.2)
+            bus.execute(Add("late"), 0.2)
         standing_still.let_go.set()
         assert standing_still.stored.acquire(timeout=SOON)
         bodies = [body for batch in standing_still.pull("commands", {0: 0}, limit=1000) for body in batch.bodies]
@@ -173,7 +173,7 @@ def test_a_send_that_fails_ends_the_wait() -> None:
     transport = Refuses()
     bus = QueueCommandBus(transport, Producer(transport, queues=1), "commands")
     with pytest.raises(QueueError, match="refused"):
-        bus.execute(Add(aggregate_root_id="x"), SOON)
+        bus.execute(Add("x"), SOON)
     bus.close()
 
 
@@ -219,7 +219,7 @@ def test_execution_cancelled_while_it_is_sent_leaves_nobody_waiting() -> None:
     bus = QueueCommandBus(transport, Producer(transport, queues=1), "commands")
 
     async def cancelled() -> None:
-        task = asyncio.ensure_future(bus.aexecute(Add(aggregate_root_id="x"), 1.0))
+        task = asyncio.ensure_future(bus.aexecute(Add("x"), 1.0))
         await asyncio.to_thread(transport.reached.wait, SOON)
         task.cancel()
         transport.let_go.set()

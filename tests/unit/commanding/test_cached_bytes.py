@@ -96,11 +96,11 @@ def worker(max_cached_bytes: int) -> Worker:
 def test_large_aggregates_leave_the_cache_before_it_has_too_many_bytes() -> None:
     some = worker(10 * LARGE)
     for number in range(50):
-        some.send(Write(aggregate_root_id=f"p{number}", text=f"{number}" + "x" * LARGE))
+        some.send(Write(f"p{number}", text=f"{number}" + "x" * LARGE))
         some.settle()
     assert 8 <= some.processor.cached <= 10
     assert set(some.processor._cache.slots) == {f"p{number}" for number in range(50 - some.processor.cached, 50)}
-    some.send(*[Write(aggregate_root_id=f"p{number}", text="short") for number in range(50)])
+    some.send(*[Write(f"p{number}", text="short") for number in range(50)])
     some.settle()
     assert some.answers  # those that had left are loaded again
     assert some.processor._cache.weight <= 10 * LARGE
@@ -108,10 +108,10 @@ def test_large_aggregates_leave_the_cache_before_it_has_too_many_bytes() -> None
 
 def test_an_aggregate_that_shrinks_is_weighed_anew() -> None:
     some = worker(10 * LARGE)
-    some.send(Write(aggregate_root_id="p", text="x" * LARGE))
+    some.send(Write("p", text="x" * LARGE))
     some.settle()
     assert some.processor._cache.weight > LARGE
-    some.send(*[Write(aggregate_root_id="p", text="y" * WEIGHED_AFTER) for _ in range(LARGE // WEIGHED_AFTER + 2)])
+    some.send(*[Write("p", text="y" * WEIGHED_AFTER) for _ in range(LARGE // WEIGHED_AFTER + 2)])
     some.settle()
     assert some.processor._cache.weight < LARGE
     some.processor._cache.drop("p")
@@ -121,6 +121,6 @@ def test_an_aggregate_that_shrinks_is_weighed_anew() -> None:
 def test_small_aggregates_are_limited_by_their_number_alone() -> None:
     some = worker(1_000)
     for number in range(50):
-        some.send(Write(aggregate_root_id=f"p{number}", text="x"))
+        some.send(Write(f"p{number}", text="x"))
         some.settle()
     assert some.processor.cached == 50

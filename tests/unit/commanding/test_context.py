@@ -37,7 +37,7 @@ class Plant(AggregateRoot):
 
 
 def handling(stored: Plant | None, other: Plant | None = None) -> CommandContext:
-    context = CommandContext(Grow(aggregate_root_id="own"), stored, lambda id: other)
+    context = CommandContext(Grow("own"), stored, lambda id: other)
     handled_command.set(context)
     return context
 

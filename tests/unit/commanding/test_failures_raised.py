@@ -75,9 +75,9 @@ def pay(command: Pay, context: CommandContext) -> None:
     raise TooDear("too dear", missing=command.amount)
 
 
-DEAR = Pay(aggregate_root_id="ada", id="p1", amount=Decimal("1.50"))
-BURST = Pay(aggregate_root_id="ada", id="p2", amount=Decimal(101))
-SEALED = Pay(aggregate_root_id="ada", id="p3", amount=Decimal(51))
+DEAR = Pay("ada", id="p1", amount=Decimal("1.50"))
+BURST = Pay("ada", id="p2", amount=Decimal(101))
+SEALED = Pay("ada", id="p3", amount=Decimal(51))
 
 
 @pytest.fixture(autouse=True)

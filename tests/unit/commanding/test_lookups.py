@@ -30,8 +30,8 @@ def loader(monkeypatch: pytest.MonkeyPatch) -> AggregateLoader:
     store = MemoryEventStore()
     for id, size in (("small", 1), ("large", 10_000)):
         worker = Worker(store, max_bytes=2 * size + 1_000)
-        texts = [AddText(aggregate_root_id=id, text="x" * size) for _ in range(STREAMS - 1)]
-        worker.send(Create(aggregate_root_id=id), *texts)
+        texts = [AddText(id, text="x" * size) for _ in range(STREAMS - 1)]
+        worker.send(Create(id), *texts)
         worker.settle()
     return AggregateLoader(store)
 

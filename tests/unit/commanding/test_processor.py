@@ -62,8 +62,8 @@ def play(store: EventStore, script: Script, *, create: bool = True, **options: A
     if create:
         from tests.races.counting import Create
 
-        worker.run(Create(aggregate_root_id="x"))
-    (result,) = worker.run(Do(aggregate_root_id="x", id="do"))
+        worker.run(Create("x"))
+    (result,) = worker.run(Do("x", id="do"))
     return worker, result
 
 
@@ -107,7 +107,7 @@ def test_whatever_a_handler_raises_fails_its_command_and_leaves_clean_state(
 
     worker, result = play(store, raises(error))
     assert (result.status, result.error_type) == (CommandStatus.FAILED, name if name != "KeyError" else "KeyError")
-    assert worker.run(Add(aggregate_root_id="x"))[0].value == 1
+    assert worker.run(Add("x"))[0].value == 1
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_handler_that_fails_after_adding_leaves_no_aggregate(store: MemoryEventS
     worker, _ = play(store, add_then_raise, create=False)
     from tests.races.counting import Create
 
-    assert worker.run(Create(aggregate_root_id="x"))[0].version == 1
+    assert worker.run(Create("x"))[0].version == 1
 
 
 def test_events_copy_and_pickle_inside_a_handler(store: MemoryEventStore) -> None:
@@ -202,7 +202,7 @@ def broken(store: MemoryEventStore, **changes: Any) -> None:
     worker = Worker(store)
     from tests.races.counting import Add, Create
 
-    worker.run(Create(aggregate_root_id="y"), Add(aggregate_root_id="y"))
+    worker.run(Create("y"), Add("y"))
     for record in list(store.load("y")):
         row = record._replace(aggregate_root_id="x", command_id=f"x{record.version}")
         store.append([row._replace(**changes) if row.version == 2 else row])
@@ -225,9 +225,7 @@ def test_history_that_cannot_be_read_fails_every_command_and_no_other_aggregate(
 
     broken(store, **changes)
     worker = Worker(store)
-    here, again, elsewhere = worker.run(
-        Add(aggregate_root_id="x"), Add(aggregate_root_id="x"), Add(aggregate_root_id="y")
-    )
+    here, again, elsewhere = worker.run(Add("x"), Add("x"), Add("y"))
     assert (here.error_type, again.error_type, elsewhere.status) == (name, name, CommandStatus.SUCCESS)
     assert worker.processor.cached == 1, "it is looked at anew each time: newer code may read it"
 
@@ -236,7 +234,7 @@ def test_applier_that_raises_while_history_is_replayed_is_a_broken_history(store
     from tests.races.counting import Add
 
     broken(store, events=_stream_of("races.Added", {"amount": 1, "total": "many"}))
-    assert Worker(store).run(Add(aggregate_root_id="x"))[0].error_type == "InvalidField"
+    assert Worker(store).run(Add("x"))[0].error_type == "InvalidField"
     assert issubclass(BrokenHistory, Exception)
 
 
@@ -294,7 +292,7 @@ def test_note_says_which_command_is_handled_also_while_its_handler_loads_another
     )  # fmt: skip
     from tests.races.counting import Create
 
-    worker.send(Create(aggregate_root_id="x"), Do(aggregate_root_id="x"))
+    worker.send(Create("x"), Do("x"))
     worker.settle()
     assert [answer.error_type for answer in worker.answers.values()] == ["", "ValueError"]
     assert notes_at_load == [context_position, IDLE], "undoing what it did is not the handler's time"

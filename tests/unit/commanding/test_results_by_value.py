@@ -75,32 +75,32 @@ def worker() -> Worker:
 
 
 def test_a_command_that_changes_nothing_is_answered_with_what_it_saw(worker: Worker) -> None:
-    worker.send(Look(aggregate_root_id="x", id="look"), Put(aggregate_root_id="x", item="later"))
+    worker.send(Look("x", id="look"), Put(aggregate_root_id="x", item="later"))
     worker.settle()
     assert worker.answers["look"].status is CommandStatus.NOTHING_CHANGED
     assert worker.answers["look"].value == {"items": ["a"]}
 
 
 def test_so_is_its_repeat(worker: Worker) -> None:
-    look = Look(aggregate_root_id="x", id="look")
+    look = Look("x", id="look")
     worker.send(look, Put(aggregate_root_id="x", item="later"), look)
     worker.settle()
     assert [one.result.value for one in worker.finished if one.result] == [{"items": ["a"]}] * 2
 
 
 def test_a_command_that_changes_something_later_is_answered_with_what_was_set(worker: Worker) -> None:
-    (result,) = worker.run(LookAndPut(aggregate_root_id="x", item="b"))
+    (result,) = worker.run(LookAndPut("x", item="b"))
     assert (result.status, result.value) == (CommandStatus.SUCCESS, ["a"])
 
 
 def test_an_answer_can_be_sent_whatever_gets_into_the_list_later(worker: Worker) -> None:
-    worker.send(Look(aggregate_root_id="x", id="look"), Put(aggregate_root_id="x", item="an object"))
+    worker.send(Look("x", id="look"), Put(aggregate_root_id="x", item="an object"))
     worker.settle()
     assert encode_result(worker.answers["look"])
 
 
 def context() -> CommandContext:
-    return CommandContext(Look(aggregate_root_id="x"), None, lambda id: None)
+    return CommandContext(Look("x"), None, lambda id: None)
 
 
 @pytest.mark.parametrize(
@@ -115,9 +115,9 @@ def test_what_cannot_travel_is_refused_when_it_is_set(value: Any) -> None:
 
 def test_what_cannot_travel_fails_the_command(worker: Worker) -> None:
     worker.run(Put(aggregate_root_id="x", item="an object"))
-    (result,) = worker.run(Look(aggregate_root_id="x"))
+    (result,) = worker.run(Look("x"))
     assert (result.status, result.error_type) == (CommandStatus.FAILED, "InvalidField")
-    (result,) = worker.run(LookAndPut(aggregate_root_id="x", item="b"))
+    (result,) = worker.run(LookAndPut("x", item="b"))
     assert (result.status, result.error_type) == (CommandStatus.FAILED, "InvalidField")
 
 

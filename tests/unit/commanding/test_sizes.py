@@ -13,7 +13,7 @@ LIMIT = 400
 
 def answer(command: Command, *, metadata: bytes = b"") -> CommandResult:
     worker = Worker(MemoryEventStore(), max_bytes=LIMIT)
-    worker.send(Create(aggregate_root_id="x"))
+    worker.send(Create("x"))
     (envelope,) = worker.send(command)
     envelope.metadata = metadata
     worker.settle()
@@ -21,15 +21,15 @@ def answer(command: Command, *, metadata: bytes = b"") -> CommandResult:
 
 
 def test_a_result_without_events_that_is_too_large_fails_the_command() -> None:
-    assert answer(Tell(aggregate_root_id="x", characters=LIMIT - 10)).value == "x" * (LIMIT - 10)
-    refused = answer(Tell(aggregate_root_id="x", characters=LIMIT))
+    assert answer(Tell("x", characters=LIMIT - 10)).value == "x" * (LIMIT - 10)
+    refused = answer(Tell("x", characters=LIMIT))
     assert (refused.status, refused.error_type) == (CommandStatus.FAILED, "MessageTooLarge")
     assert "result" in refused.error_message
     assert f"more than the {LIMIT}" in refused.error_message
 
 
 def test_metadata_counts_beside_the_events() -> None:
-    text = AddText(aggregate_root_id="x", text="x" * (LIMIT // 2))
+    text = AddText("x", text="x" * (LIMIT // 2))
     assert answer(text).status is CommandStatus.SUCCESS
     refused = answer(text, metadata=bytes(LIMIT // 2))
     assert (refused.status, refused.error_type) == (CommandStatus.FAILED, "MessageTooLarge")
@@ -37,9 +37,9 @@ def test_metadata_counts_beside_the_events() -> None:
 
 def test_what_was_refused_for_its_size_has_changed_nothing() -> None:
     worker = Worker(MemoryEventStore(), max_bytes=LIMIT)
-    too_large = AddText(aggregate_root_id="x", text="x" * LIMIT)
-    last = Add(aggregate_root_id="x", amount=5)
-    worker.send(Create(aggregate_root_id="x"), too_large, AddSoftly(aggregate_root_id="x", limit=0), last)
+    too_large = AddText("x", text="x" * LIMIT)
+    last = Add("x", amount=5)
+    worker.send(Create("x"), too_large, AddSoftly("x", limit=0), last)
     worker.settle()
     assert worker.answers[too_large.id].error_type == "MessageTooLarge"
     assert worker.answers[last.id].value == 5
@@ -47,9 +47,9 @@ def test_what_was_refused_for_its_size_has_changed_nothing() -> None:
 
 def test_handling_leaves_off_when_there_is_enough_to_store() -> None:
     worker = Worker(MemoryEventStore(), max_bytes=LIMIT)
-    worker.send(Create(aggregate_root_id="x"))
+    worker.send(Create("x"))
     worker.settle()
-    envelopes = worker.send(*[AddText(aggregate_root_id="x", text="x" * 100) for _ in range(10)])
+    envelopes = worker.send(*[AddText("x", text="x" * 100) for _ in range(10)])
     entries = worker.processor.handle(envelopes, 300)
     assert [entry.record.version for entry in entries if entry.record is not None] == [2, 3, 4]
     rest = worker.processor.handle(envelopes[len(entries) :])

@@ -76,7 +76,7 @@ class Stage:
 
     def play(self, *scripts: Script) -> list[CommandResult]:
         self._script = iter(scripts)
-        return self.worker.run(*(Do(aggregate_root_id="x") for _ in scripts))
+        return self.worker.run(*(Do("x") for _ in scripts))
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ def desk() -> Iterator[Desk]:
 
 @pytest.mark.parametrize("order", ORDERS, ids=" ".join)
 def test_answer_and_notices_are_waited_for_in_any_order(desk: Desk, order: Sequence[str]) -> None:
-    asked = desk.ask(Add(aggregate_root_id="x"))
+    asked = desk.ask(Add("x"))
     for step in order:
         desk.settle()
         assert not asked.future.done()
@@ -51,7 +51,7 @@ def test_answer_and_notices_are_waited_for_in_any_order(desk: Desk, order: Seque
 @pytest.mark.parametrize("order", ORDERS, ids=" ".join)
 def test_asynchronous_form_waits_alike(desk: Desk, order: Sequence[str]) -> None:
     async def execute() -> CommandStatus:
-        task = asyncio.ensure_future(desk.bus.aexecute(Add(aggregate_root_id="x"), SOON, both))
+        task = asyncio.ensure_future(desk.bus.aexecute(Add("x"), SOON, both))
         wire = await asyncio.to_thread(desk.received)
         for step in order:
             await asyncio.to_thread(desk.settle)
@@ -65,7 +65,7 @@ def test_asynchronous_form_waits_alike(desk: Desk, order: Sequence[str]) -> None
 
 @pytest.mark.parametrize("order", ORDERS, ids=" ".join)
 def test_what_is_parked_is_told_instead_of_waited_for(desk: Desk, order: Sequence[str]) -> None:
-    asked = desk.ask(Add(aggregate_root_id="x"))
+    asked = desk.ask(Add("x"))
     for step in order:
         if step == SUMMARIES:
             desk.notify(asked.wire, SUMMARIES, "KeyError: 'owner'")
@@ -76,7 +76,7 @@ def test_what_is_parked_is_told_instead_of_waited_for(desk: Desk, order: Sequenc
 
 
 def test_who_waits_for_the_answer_only_gets_it_at_once_and_no_notices(desk: Desk) -> None:
-    asked = desk.ask(Add(aggregate_root_id="x"), handled=False)
+    asked = desk.ask(Add("x"), handled=False)
     assert notice_address(asked.wire.reply_to) == ""
     answer = desk.answer(asked.wire)
     assert asked.future.result(SOON) == answer
@@ -84,7 +84,7 @@ def test_who_waits_for_the_answer_only_gets_it_at_once_and_no_notices(desk: Desk
 
 @pytest.mark.parametrize("status", [CommandStatus.FAILED, CommandStatus.NOTHING_CHANGED])
 def test_what_left_no_events_is_answered_at_once(desk: Desk, status: CommandStatus) -> None:
-    asked = desk.ask(Add(aggregate_root_id="x"))
+    asked = desk.ask(Add("x"))
     desk.answer(asked.wire, status)
     assert asked.future.result(SOON).status is status
 
@@ -93,7 +93,7 @@ def test_events_that_nobody_follows_are_answered_at_once(desk: Desk) -> None:
     def nobody(event_types: Sequence[str]) -> Mapping[str, str]:
         return {}
 
-    asked = desk._callers.submit(desk.bus.execute, Add(aggregate_root_id="x"), SOON, nobody)
+    asked = desk._callers.submit(desk.bus.execute, Add("x"), SOON, nobody)
     desk.answer(desk.received())
     assert asked.result(SOON).version == 7
 
@@ -102,7 +102,7 @@ def test_error_in_finding_the_followers_reaches_the_sender(desk: Desk) -> None:
     def broken(event_types: Sequence[str]) -> Mapping[str, str]:
         raise LookupError(f"who follows {event_types[0]}?")
 
-    asked = desk._callers.submit(desk.bus.execute, Add(aggregate_root_id="x"), SOON, broken)
+    asked = desk._callers.submit(desk.bus.execute, Add("x"), SOON, broken)
     desk.answer(desk.received())
     with pytest.raises(LookupError, match=r"who follows races\.Added\?"):
         asked.result(SOON)
@@ -150,7 +150,7 @@ def test_who_waits_is_told_names_although_notices_carry_keys() -> None:
 def give_up(wait: Wait) -> CommandResult:
     sent: Future[SendResult] = Future()
     sent.set_result(SendResult("commands", 3, 41))
-    return bus_module._give_up(Add(aggregate_root_id="x", id="c"), wait, sent, 0.5)
+    return bus_module._give_up(Add("x", id="c"), wait, sent, 0.5)
 
 
 @pytest.mark.parametrize("steps", [(), (LEDGER,), BOTH])
@@ -189,7 +189,7 @@ def test_what_comes_while_the_time_runs_out_is_not_lost(order: Sequence[str]) ->
 
 
 def test_execution_that_times_out_is_forgotten_with_its_early_notices(desk: Desk) -> None:
-    asked = desk.ask(Add(aggregate_root_id="x"), timeout=0.5)
+    asked = desk.ask(Add("x"), timeout=0.5)
     desk.notify(asked.wire, LEDGER)
     with pytest.raises(CommandTimeout, match=r"within 0\.5 s"):
         asked.future.result(SOON)
@@ -198,7 +198,7 @@ def test_execution_that_times_out_is_forgotten_with_its_early_notices(desk: Desk
 
 def test_asynchronous_form_times_out_alike(desk: Desk) -> None:
     async def execute() -> None:
-        task = asyncio.ensure_future(desk.bus.aexecute(Add(aggregate_root_id="x"), 0.5, both))
+        task = asyncio.ensure_future(desk.bus.aexecute(Add("x"), 0.5, both))
         desk.notify(await asyncio.to_thread(desk.received), LEDGER)
         await task
 
@@ -211,7 +211,7 @@ def test_asynchronous_form_times_out_alike(desk: Desk) -> None:
 
 
 def test_two_who_wait_for_one_command_both_hear_of_it(desk: Desk) -> None:
-    command = Add(aggregate_root_id="x")
+    command = Add("x")
     first, second, third = desk.ask(command), desk.ask(command), desk.ask(command, handled=False)
     desk.answer(first.wire)
     assert third.future.result(SOON).version == 7
@@ -225,7 +225,7 @@ def test_two_who_wait_for_one_command_both_hear_of_it(desk: Desk) -> None:
 
 
 def test_one_command_for_two_aggregates_is_waited_for_apart(desk: Desk) -> None:
-    one, other = desk.ask(Add(aggregate_root_id="one", id="c")), desk.ask(Add(aggregate_root_id="other", id="c"))
+    one, other = desk.ask(Add("one", id="c")), desk.ask(Add("other", id="c"))
     for step in STEPS.values():
         step(desk, other.wire)
     assert other.future.result(SOON).aggregate_root_id == "other"
@@ -237,7 +237,7 @@ def test_one_command_for_two_aggregates_is_waited_for_apart(desk: Desk) -> None:
 
 
 def test_who_gives_up_first_leaves_the_other_waiting(desk: Desk) -> None:
-    command = Add(aggregate_root_id="x")
+    command = Add("x")
     patient, hasty = desk.ask(command), desk.ask(command, timeout=0.05)
     with pytest.raises(CommandTimeout):
         hasty.future.result(SOON)
@@ -247,7 +247,7 @@ def test_who_gives_up_first_leaves_the_other_waiting(desk: Desk) -> None:
 
 
 def test_command_executed_again_waits_for_answer_and_notices_of_its_own(desk: Desk) -> None:
-    command = Add(aggregate_root_id="x")
+    command = Add("x")
     for _ in range(2):
         asked = desk.ask(command)
         for step in STEPS.values():
@@ -258,7 +258,7 @@ def test_command_executed_again_waits_for_answer_and_notices_of_its_own(desk: De
 
 
 def test_notices_for_nobody_are_dropped(desk: Desk) -> None:
-    asked = desk.ask(Add(aggregate_root_id="x"))
+    asked = desk.ask(Add("x"))
     for n in range(100):
         desk.notify(asked.wire._replace(id=f"other-{n}"), LEDGER)
         desk.notify(asked.wire._replace(aggregate_root_id=f"other-{n}"), LEDGER)
@@ -273,7 +273,7 @@ def test_notices_for_nobody_are_dropped(desk: Desk) -> None:
 
 
 def test_bytes_that_are_neither_answer_nor_notice_do_no_harm(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
-    asked = desk.ask(Add(aggregate_root_id="x"))
+    asked = desk.ask(Add("x"))
     desk.transport.reply([(notice_address(asked.wire.reply_to), body) for body in (b"", b"\x01", b"\x02\x90", b"\xc1")])
     for step in STEPS.values():
         step(desk, asked.wire)

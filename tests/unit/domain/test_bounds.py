@@ -71,7 +71,7 @@ class Basket(AggregateRoot):
 
 
 def order(**fields: Any) -> Order:
-    return Order(aggregate_root_id="o", **fields)
+    return Order("o", **fields)
 
 
 @pytest.mark.parametrize(

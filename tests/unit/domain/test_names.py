@@ -194,7 +194,7 @@ def used() -> Iterator[Used]:
 def test_business_words_go_all_the_way_from_the_command_to_the_store_and_back(used: Used, id: str) -> None:
     store = MemoryEventStore()
     with inline(store) as bus:
-        results = [try_command(used.Do(aggregate_root_id=id, **used.commands)) for _ in range(4)]
+        results = [try_command(used.Do(id, **used.commands)) for _ in range(4)]
     assert [result.status for result in results] == [CommandStatus.SUCCESS] * 3 + [CommandStatus.REFUSED]
     assert dict(results[3].error_fields) == used.refusals
     assert [event.id for event in bus.events] == [f"{id}/{number // 2 + 1}/{number % 2}" for number in range(6)]
@@ -217,7 +217,7 @@ HANDLERS = ["follows", "followed", "event_handlers", "handlers_of", "for_replay"
 
 def test_a_handler_is_called_whatever_its_name_is(used: Used) -> None:
     def answer(self: Any, event: Any) -> Any:
-        yield used.Do(aggregate_root_id="b", amount=event.amount)
+        yield used.Do("b", amount=event.amount)
 
     def change(self: Any, row: AccountSummary, event: Any) -> None:
         row.owner = str(event.amount)
@@ -226,7 +226,7 @@ def test_a_handler_is_called_whatever_its_name_is(used: Used) -> None:
     for word in HANDLERS:
         own = {"name": f"words.{word}", word: handles(used.Happened)(answer)}
         process = class_of(ProcessManager, {**others, **own})
-        given(process, "a").when(used.Happened(amount=3)).then(used.Do(aggregate_root_id="b", amount=3))
+        given(process, "a").when(used.Happened(amount=3)).then(used.Do("b", amount=3))
         own = {"name": f"words.{word}", word: handles(used.Happened)(change), "model": AccountSummary}
         projection = class_of(ModelProjection, {**of_projections, **own})
         given(projection, "a").when(used.Happened(amount=3)).then(owner="3")

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Union
 import pytest
 
 from enode_django import (
-    AggregateRoot,
     Command,
     CommandCrashed,
     DomainEvent,
@@ -149,15 +148,7 @@ def test_an_event_handler_handles_what_its_annotation_names() -> None:
         def wrong(event: Opened) -> None: ...
 
 
-def test_a_mark_of_subscribers_on_an_aggregate_and_the_other_way_round_is_refused() -> None:
-    with pytest.raises(DefinitionError, match=r"Door\.opened\(\) is marked with @handles, .* with @applies$"):
-
-        class Door(AggregateRoot):
-            type_name = "annotated.Door"
-
-            @handles
-            def opened(self, event: Opened) -> None: ...
-
+def test_a_mark_of_aggregates_is_refused() -> None:
     with pytest.raises(DefinitionError, match=r"Doors\.opened\(\) is marked with @applies, .* with @handles$"):
 
         class Doors(ProcessManager):

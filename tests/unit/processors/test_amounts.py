@@ -109,7 +109,7 @@ def versions(transport: MemoryTransport) -> list[int | None]:
 
 def test_events_that_are_not_stored_are_no_more_than_their_limit(transport: MemoryTransport) -> None:
     store = Held()
-    send(transport, [Swell(aggregate_root_id="x", size=EVENT) for _ in range(COMMANDS)])
+    send(transport, [Swell("x", size=EVENT) for _ in range(COMMANDS)])
     with running(transport, store) as pipeline:
         (room,) = pipeline._rooms
         wait_until(lambda: room.is_full, "events of so many bytes wait")
@@ -123,7 +123,7 @@ def test_events_that_are_not_stored_are_no_more_than_their_limit(transport: Memo
 
 
 def test_a_backlog_of_large_streams_is_looked_up_bit_by_bit(transport: MemoryTransport) -> None:
-    store, commands = Held(), [Swell(aggregate_root_id="x", size=EVENT) for _ in range(COMMANDS)]
+    store, commands = Held(), [Swell("x", size=EVENT) for _ in range(COMMANDS)]
     store.goes.set()
     send(transport, commands)
     with running(transport, store):
@@ -142,7 +142,7 @@ def test_large_commands_count_for_several(transport: MemoryTransport) -> None:
     conf = make_conf(
         {"COMMANDS": {"MAILBOXES": 1, "MAX_UNFINISHED": 100, "MAX_UNFINISHED_BYTES": 1_000_000, "PULL_MAX_BATCH": 2}}
     )
-    send(transport, [Swell(aggregate_root_id="x", size=1, text="x" * EVENT) for _ in range(COMMANDS)])
+    send(transport, [Swell("x", size=1, text="x" * EVENT) for _ in range(COMMANDS)])
     with running(transport, store, conf) as pipeline:
         wait_until(lambda: pipeline._paused() == {0}, "the queue pauses")
         assert (

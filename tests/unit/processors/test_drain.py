@@ -38,7 +38,7 @@ class GivesOneMore(MemoryTransport):
     def pull(self, topic: str, offsets: Mapping[int, int], *, limit: int, wait: float) -> Sequence[PulledBatch]:
         assert self.left.wait(SOON)
         if not self.end_offsets(topic)[0]:
-            self.send(topic, {0: [encode_command(Dig(aggregate_root_id="hole"), b"")]})
+            self.send(topic, {0: [encode_command(Dig("hole"), b"")]})
         return super().pull(topic, offsets, limit=limit, wait=wait)
 
     def leave(self, group: str, topic: str, member: str) -> None:
@@ -97,7 +97,7 @@ def test_command_is_handled_again_though_nothing_else_comes() -> None:
             raise errors.pop()
 
     pipeline = started(conf, transport)
-    transport.send(conf.COMMANDS.TOPIC, {0: [encode_command(Wait(aggregate_root_id="x"), b"")]})
+    transport.send(conf.COMMANDS.TOPIC, {0: [encode_command(Wait("x"), b"")]})
     wait_until(lambda: not errors and not pipeline.consumer.unfinished, "the command is handled")
     assert pipeline.drain(SOON)
     pipeline.close(SOON)
@@ -112,7 +112,7 @@ def test_command_that_waits_for_its_next_attempt_keeps_no_queue_from_the_next_wo
 
     pipeline = started(conf, transport, queues=2)
     for at in range(2):
-        commands = [encode_command(Later(aggregate_root_id=f"x{at}"), b"") for _ in range(2)]
+        commands = [encode_command(Later(f"x{at}"), b"") for _ in range(2)]
         transport.send(conf.COMMANDS.TOPIC, {at: commands})
     wait_until(lambda: pipeline.consumer.unfinished == 4, "all commands wait")
     (queue,) = transport.join(conf.COMMANDS.CONSUMER_GROUP, conf.COMMANDS.TOPIC, "next", 60).queues

@@ -92,9 +92,9 @@ def running(monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
 
 def test_a_letter_that_cannot_be_written_keeps_its_command_in_the_queue_and_nobody_else(running: Running) -> None:
     first, second = id_in(0), id_in(1)
-    running.send(first, encode_command(Break(aggregate_root_id=first), b""))
+    running.send(first, encode_command(Break(first), b""))
     wait_for(lambda: running.letters[0].refused > 0)  # type: ignore[attr-defined]
-    running.send(second, encode_command(Break(aggregate_root_id=second), b""))
+    running.send(second, encode_command(Break(second), b""))
     wait_for(lambda: running.kept(1) == ["RuntimeError"])
     wait_for(lambda: running.committed == 1)
     assert running.kept(0) == []
@@ -115,7 +115,7 @@ def test_what_is_no_command_is_kept_in_the_first_shard(running: Running) -> None
 
 def test_letters_of_large_commands_are_written_in_portions(running: Running) -> None:
     size, number = PORTION_BYTES // 3, 5
-    bodies = [encode_command(Break(aggregate_root_id=id_in(1), text="x" * size), b"") for _ in range(number)]
+    bodies = [encode_command(Break(id_in(1), text="x" * size), b"") for _ in range(number)]
     Producer(running.transport, selector=select_queue).send_all("commands", [(id_in(1), body) for body in bodies])
     wait_for(lambda: running.committed == number)
     assert len(running.kept(1)) == number

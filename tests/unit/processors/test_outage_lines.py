@@ -74,7 +74,7 @@ def test_few_lines_are_logged_while_store_and_queue_are_away(caplog: pytest.LogC
 
     def send(count: int) -> None:
         ids = [f"bell {number}" for number in range(count)]
-        messages = [(id, encode_command(Ring(aggregate_root_id=id), b"")) for id in ids]
+        messages = [(id, encode_command(Ring(id), b"")) for id in ids]
         Producer(memory).send_all(conf.COMMANDS.TOPIC, messages)
 
     def lines() -> list[str]:

@@ -142,7 +142,7 @@ class Tower:
         self.send_to(*(id_in(place, f"bell {place} {n} ") for n in range(COUNT)))
 
     def send_to(self, *ids: str) -> None:
-        messages = [(id, encode_command(Ring(aggregate_root_id=id), b"")) for id in ids]
+        messages = [(id, encode_command(Ring(id), b"")) for id in ids]
         Producer(self.transport, selector=select_queue).send_all(self.conf.COMMANDS.TOPIC, messages)
 
     def start(self) -> None:

@@ -89,7 +89,7 @@ def test_refusals_and_commands_are_upcast_too() -> None:
     assert isinstance(refusal, Halted)
     assert (refusal.message, refusal.reason) == ("no", "tired")
     waiting = pack((1, "upcasting.Halt", "c", "a", {"why": "tired"}, b"", ""))
-    assert restore_command(decode_command(waiting)) == Halt(id="c", aggregate_root_id="a", reason="tired")
+    assert restore_command(decode_command(waiting)) == Halt("a", id="c", reason="tired")
 
 
 def test_upcaster_may_change_what_it_gets_without_changing_what_is_stored() -> None:

@@ -5,7 +5,7 @@ from tests.acceptance.meters.commands import Measure
 from tests.acceptance.meters.first.domain import Meter
 
 
-@command_handler(Measure)
+@command_handler
 def measure(command: Measure, context: CommandContext) -> None:
     meter = context.find(Meter)
     if meter is None:

@@ -21,6 +21,6 @@ class Meter(AggregateRoot):
         self.apply(Counted(kilowatt_hours=str(kilowatt_hours)))
         return int(self.kilowatt_hours * 1000)
 
-    @applies(Counted)
+    @applies
     def _counted(self, event: Counted) -> None:
         self.kilowatt_hours += Decimal(event.kilowatt_hours)

@@ -9,9 +9,8 @@ from tests.acceptance.meters.models import Reading
 
 class Readings(ModelProjection[Reading]):
     name = "meters.Readings"
-    model = Reading
 
-    @handles(Counted)
+    @handles
     def counted(self, row: Reading, event: Counted) -> None:
         row.watt_hours += int(Decimal(event.kilowatt_hours) * 1000)
         row.changes += 1

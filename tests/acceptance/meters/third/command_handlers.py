@@ -5,7 +5,7 @@ from tests.acceptance.meters.commands import Measure
 from tests.acceptance.meters.third.domain import PowerMeter
 
 
-@command_handler(Measure)
+@command_handler
 def measure(command: Measure, context: CommandContext) -> None:
     meter = context.find(PowerMeter)
     if meter is None:

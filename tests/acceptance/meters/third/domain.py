@@ -37,7 +37,7 @@ class PowerMeter(AggregateRoot):
         self.apply(Measured(watt_hours=watt_hours, source="main"))
         return self.watt_hours
 
-    @applies(Measured)
+    @applies
     def _measured(self, event: Measured) -> None:
         self.watt_hours += event.watt_hours
         self.sources[event.source] = self.sources.get(event.source, 0) + event.watt_hours

@@ -7,9 +7,8 @@ from tests.acceptance.meters.third.domain import Measured
 
 class Readings(ModelProjection[Reading]):
     name = "meters.Readings"
-    model = Reading
 
-    @handles(Measured)
+    @handles
     def measured(self, row: Reading, event: Measured) -> None:
         row.watt_hours += event.watt_hours
         row.changes += 1

@@ -1,0 +1,55 @@
+"""What `given` begins with what, and which of the three scenarios it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import assert_type
+
+from enode_django import AggregateRoot, Command, DomainEvent, ModelProjection, ProcessManager, applies, handles
+from enode_django.models import ReadModel
+from enode_django.testing import ProcessScenario, RowScenario, Scenario, given
+
+
+class Open(Command):
+    owner: str
+
+
+class Opened(DomainEvent):
+    owner: str
+
+
+class Account(AggregateRoot):
+    @applies
+    def _opened(self, event: Opened) -> None: ...
+
+
+class Row(ReadModel): ...
+
+
+class Rows(ModelProjection[Row]):
+    @handles(creates=True)
+    def opened(self, row: Row, event: Opened) -> None: ...
+
+
+class Greeting(ProcessManager):
+    @handles
+    def opened(self, event: Opened) -> Iterator[Command]:
+        yield Open("b", owner=event.owner)
+
+
+OPENED = Opened(owner="Ada")
+
+assert_type(given(), Scenario)
+assert_type(given(OPENED, OPENED), Scenario)
+assert_type(given(Account, OPENED), Scenario)
+assert_type(given(Account, "a", OPENED), Scenario)
+assert_type(given(Rows, OPENED), RowScenario[Row])
+assert_type(given(Rows, "a", OPENED).row, Row | None)
+assert_type(given(Greeting, "a", OPENED), ProcessScenario)
+
+given(Greeting, OPENED)  # error: it needs an id
+given("a", OPENED)  # error: the command names the id
+given(OPENED, Open("a", owner="Ada"))  # error: a command is no event
+given(OPENED).when(OPENED)  # error: an event is no command
+given(Rows, OPENED).when(Open("a", owner="Ada"))  # error: a command is no event
+given(Greeting, "a").then(OPENED)  # error: an event is no command
