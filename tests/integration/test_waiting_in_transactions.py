@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from django.db import transaction
 
-from enode_django import WaitFor, execute_command, send_command_on_commit
+from enode_django import WaitFor, execute_command, send_command_on_commit, try_command
 from enode_django.eventing.registry import subscribers
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import WaitInsideTransaction
@@ -45,5 +45,5 @@ def test_waiting_until_handled_inside_an_atomic_block_raises_before_anything_is_
 @pytest.mark.django_db
 def test_in_a_transaction_that_the_command_joins_it_may_be_waited_for(wait_for: WaitFor) -> None:
     with inline(MemoryEventStore()), subscribers.only(group("ledger")):
-        result = execute_command(Add("x"), wait_for=wait_for)
+        result = try_command(Add("x"), wait_for=wait_for)
     assert result.error_type == "HandlerNotFound"
