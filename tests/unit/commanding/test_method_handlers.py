@@ -24,8 +24,7 @@ from enode_django import (
     try_command,
 )
 from enode_django.checks import check_definitions
-from enode_django.domain import method_handlers
-from enode_django.domain.handlers import HandlerTable, command_handlers
+from enode_django.domain.handlers import command_handlers
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import AggregateNotFound, DefinitionError, DuplicateHandler
 from enode_django.testing import given, inline
@@ -522,8 +521,8 @@ class Reloaded(AggregateRoot):
 
 
 def test_who_has_forgotten_that_a_handler_creates_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = HandlerTable()
-    monkeypatch.setattr(method_handlers, "command_handlers", table)
+    for name in ("_handlers", "_found", "_retry_on"):
+        monkeypatch.setattr(command_handlers, name, {})
 
     class Forgetful(AggregateRoot):
         type_name = "methods.Forgetful"
@@ -548,6 +547,6 @@ def test_who_has_forgotten_that_a_handler_creates_is_told(monkeypatch: pytest.Mo
 
     def upsert(command: Open, context: CommandContext) -> None: ...
 
-    table.add(Open, upsert)  # it may make any
+    command_handlers.add(Open, upsert)  # it may make any
     with pytest.raises(AggregateNotFound, match=r"with the id 'a'$"):
         context.get(Base)
