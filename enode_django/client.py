@@ -199,11 +199,13 @@ def _checked(command: object) -> Command:
 def _check_surroundings(command: Command, wait_for: WaitFor) -> None:
     what = type(_checked(command)).__qualname__
     if not isinstance(wait_for, WaitFor):
-        raise DefinitionError(f"wait_for={wait_for!r} is no WaitFor; use WaitFor.EXECUTED or WaitFor.HANDLED")
+        raise DefinitionError(
+            f"wait_for={wait_for!r} is no WaitFor; use WaitFor.EXECUTED, WaitFor.HANDLED or WaitFor.subscriber(…)"
+        )
     if handled_command.get() is not None:
         raise ExecuteInsideHandler(
             f"{what} cannot be executed by a command handler, which would wait for itself; "
-            "send it, or let a process manager send it"
+            "send it by context.send(), or let a process manager yield it"
         )
     if (subscriber := running_subscriber.get()) is not None:
         raise ExecuteInsideHandler(

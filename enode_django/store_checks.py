@@ -35,13 +35,21 @@ def _databases() -> Iterator[CheckMessage]:
     if settings.keeps_in_memory():
         return
     for alias in aliases:
-        vendor = connections[alias].vendor
-        if settings.conf().EVENT_STORE.BACKEND == settings.POSTGRES and vendor != "postgresql":
+        if is_wrong_store(alias):
             yield Error(
-                f"The event store is in the database {alias!r}, which is {vendor}; it must be PostgreSQL.",
+                f"The event store is in the database {alias!r}, which is {connections[alias].vendor}; it must be "
+                "PostgreSQL.",
+                hint='Name one in DATABASES, "ENGINE": "django.db.backends.postgresql", or another alias in '
+                "ENODE['EVENT_STORE']['DATABASES'].",
                 id="enode_django.E006",
             )
     yield from _routes(aliases)
+
+
+def is_wrong_store(alias: str) -> bool:
+    """Return True if events are stored in this database, and it is no PostgreSQL."""
+    store = settings.conf().EVENT_STORE
+    return store.BACKEND == settings.POSTGRES and alias in store.DATABASES and connections[alias].vendor != "postgresql"
 
 
 def _are_names(value: object) -> bool:

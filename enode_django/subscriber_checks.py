@@ -16,6 +16,7 @@ from enode_django.eventing.subscribers import Subscriber, declared_subscribers, 
 from enode_django.eventing.unowned import unowned_in
 from enode_django.eventstore.sqlstates import DATABASE_ERRORS
 from enode_django.exceptions import RebuildError, TypeNameError
+from enode_django.store_checks import is_wrong_store
 
 
 def check_subscribers(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
@@ -102,7 +103,7 @@ def _databases(subscriber: Subscriber) -> Iterator[CheckMessage]:
             id="enode_django.E015",
         )
     for alias in aliases:
-        if connections[alias].vendor != "postgresql":
+        if connections[alias].vendor != "postgresql" and not is_wrong_store(alias):
             yield Error(
                 f"{_description(subscriber)} keeps its checkpoints in the database {alias!r}, which is "
                 f"{connections[alias].vendor}; it must be PostgreSQL.",

@@ -9,6 +9,7 @@ from enode_django.commanding.sending import SentCommands
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.messages import Command
 from enode_django.domain.metadata import Metadata
+from enode_django.domain.method_handlers import nothing_creates
 from enode_django.domain.origin import handled_command
 from enode_django.domain.prefixes import check_sought
 from enode_django.exceptions import (
@@ -82,7 +83,10 @@ class CommandContext:
         """
         aggregate = self.find(cls, id)
         if aggregate is None:
-            raise AggregateNotFound(f"there is no {cls.__qualname__} with the id {self._own_or(id)!r}")
+            hint = "; no handler makes one: mark its first with @command_handler(creates=True)"
+            raise AggregateNotFound(
+                f"there is no {cls.__qualname__} with the id {self._own_or(id)!r}{hint if nothing_creates(cls) else ''}"
+            )
         return aggregate
 
     def find(self, cls: type[Root], id: str | None = None) -> Root | None:

@@ -223,6 +223,8 @@ def _find_applier(cls: type[AggregateRoot], event: type[DomainEvent]) -> str:
         if base in appliers:
             appliers[event] = appliers[base]
             return appliers[event]
+    if issubclass(event, type):
+        raise DefinitionError("apply() takes a domain event, got a class; make an instance of it")
     if not issubclass(event, DomainEvent):
         raise DefinitionError(f"apply() takes a domain event, got an instance of {event.__qualname__}")
     raise ApplierNotFound(
@@ -316,6 +318,11 @@ def _collect_appliers(cls: type[AggregateRoot]) -> dict[type[DomainEvent], str]:
     appliers: dict[type[DomainEvent], str] = {}
     for base in reversed(cls.__mro__):
         for name, member in vars(base).items():
+            if getattr(member, "_enode_handles", ()):
+                raise DefinitionError(
+                    f"{cls.__qualname__}.{name}() is marked with @handles, which is for subscribers; mark a method of "
+                    "an aggregate with @applies"
+                )
             for event in getattr(member, "_enode_applies", ()):
                 other = appliers.setdefault(event, name)
                 if other != name:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
@@ -108,6 +109,9 @@ class HandlerTable:
             if self._handlers.get(base):
                 return self._retry_on.get(base)
         return None
+
+    def all(self) -> Iterator[Handler]:
+        return itertools.chain.from_iterable(self._handlers.values())
 
     def duplicates(self) -> Iterator[tuple[type[Command], str]]:
         for command, handlers in self._handlers.items():

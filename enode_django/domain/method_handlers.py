@@ -83,6 +83,7 @@ def _handler(cls: type, name: str, mark: MarkedMethod) -> Handler:
 
     handler = handle_with_context if mark.takes_context else handle
     handler._enode_aggregate = cls  # type: ignore[attr-defined]
+    handler._enode_creates = mark.creates  # type: ignore[attr-defined]
     handler.__module__, handler.__qualname__ = cls.__module__, f"{cls.__qualname__}.{name}"
     return handler
 
@@ -92,6 +93,15 @@ def aggregate_of(command: type[Command]) -> type[AggregateRoot] | None:
     `HandlerTable.find` does."""
     cls: type[AggregateRoot] | None = getattr(command_handlers.find(command), "_enode_aggregate", None)
     return cls
+
+
+def nothing_creates(cls: type[AggregateRoot]) -> bool:
+    """Return True if all commands are handled by methods, and none of them makes a new aggregate of this class."""
+    return all(
+        (owner := getattr(handler, "_enode_aggregate", None)) is not None
+        and not (getattr(handler, "_enode_creates", False) and issubclass(owner, cls))
+        for handler in command_handlers.all()
+    )
 
 
 def _added(cls: type, context: Any) -> Any:

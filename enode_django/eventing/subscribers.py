@@ -229,6 +229,11 @@ def _collect_methods(cls: type[Subscriber]) -> dict[Followed, str]:
     methods: dict[Followed, str] = {}
     for base in reversed(cls.__mro__):
         for name, member in vars(base).items():
+            if getattr(member, "_enode_applies", ()):
+                raise DefinitionError(
+                    f"{cls.__qualname__}.{name}() is marked with @applies, which is for aggregates; mark a method of a "
+                    "subscriber with @handles"
+                )
             for followed in getattr(member, "_enode_handles", ()):
                 other = methods.setdefault(followed, name)
                 if other != name:

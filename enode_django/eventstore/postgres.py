@@ -35,7 +35,7 @@ from enode_django.eventstore.known_corrections import statement_of
 from enode_django.eventstore.limits import holds
 from enode_django.eventstore.positions import FIRST, Position, check_limit, sequences_before
 from enode_django.eventstore.postgres_slow import SlowAppend
-from enode_django.eventstore.rows import connected, execute, find, records_of, run
+from enode_django.eventstore.rows import check_vendor, connected, execute, find, records_of, run
 from enode_django.eventstore.shard_map import ShardMap, owning
 from enode_django.eventstore.statements import Reading
 from enode_django.exceptions import ShardMapOutdated
@@ -62,6 +62,8 @@ class PostgresEventStore:
     """
 
     def __init__(self, alias: str = "default", shard_map: ShardMap | None = None) -> None:
+        """Raises `ConfigurationError` for a database that is no PostgreSQL."""
+        check_vendor(alias)
         self.alias = alias
         self._map = ShardMap([alias]) if shard_map is None else shard_map
         self._feed = Feed()

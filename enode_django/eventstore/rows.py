@@ -16,11 +16,20 @@ from enode_django.databases import discard_if_lost, healthy_connection
 from enode_django.eventstore import sqlstates
 from enode_django.eventstore.base import CommandKey, StreamRecord, make_record
 from enode_django.eventstore.limits import holds
-from enode_django.exceptions import StoreFailing, StoreUnavailable
+from enode_django.exceptions import ConfigurationError, StoreFailing, StoreUnavailable
 
 _TAKEN_AT_ONCE = 100
 _PLANNING = {"enable_seqscan": "off", "max_parallel_workers_per_gather": "0", "jit": "off"}
 _IN_ORDER = {**_PLANNING, "enable_sort": "off", "enable_bitmapscan": "off"}
+
+
+def check_vendor(alias: str) -> None:
+    """Raises `ConfigurationError`. It does not connect."""
+    if (vendor := connections[alias].vendor) != "postgresql":
+        raise ConfigurationError(
+            f"the event store is in the database {alias!r}, which is {vendor}; name a PostgreSQL database in "
+            "DATABASES, or another alias in ENODE['EVENT_STORE']['DATABASES']"
+        )
 
 
 @contextlib.contextmanager

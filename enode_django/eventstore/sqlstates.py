@@ -8,6 +8,7 @@ import psycopg
 DATABASE_ERRORS = (psycopg.Error, django.db.Error)
 
 UNIQUE_VIOLATION = "23505"
+UNDEFINED_TABLE = "42P01"
 
 # Data exceptions, integrity constraints.
 _DATA_CLASSES = ("22", "23")

@@ -28,7 +28,8 @@ from enode_django.domain.messages import Command
 from enode_django.domain.metadata import Metadata, current_metadata
 from enode_django.eventing.publisher import announce, is_announced
 from enode_django.eventstore.base import EventStore, StreamRecord
-from enode_django.exceptions import CommandTimeout, EnodeError
+from enode_django.eventstore.sqlstates import DATABASE_ERRORS, UNDEFINED_TABLE, message, sqlstate
+from enode_django.exceptions import CommandTimeout, ConfigurationError, EnodeError
 from enode_django.immediate.attempts import Attempts, cut
 from enode_django.immediate.patience import aliases_of, patience
 from enode_django.interception import handlers_in_use
@@ -153,6 +154,14 @@ class ImmediateCommandBus:
             turn.following.clear()
 
     def _take(self, envelopes: Sequence[Envelope]) -> list[Finished]:
+        try:
+            return self._take_all(envelopes)
+        except DATABASE_ERRORS as error:
+            if sqlstate(error) != UNDEFINED_TABLE:
+                raise
+            raise ConfigurationError(f"{message(error)}; run manage.py migrate") from error
+
+    def _take_all(self, envelopes: Sequence[Envelope]) -> list[Finished]:
         """Handle commands in order, each with all that follows from it, and then those that their handlers sent. Return
         the outcomes; none inside a handler, after which the commands are handled."""
         turn = self._turn

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import connection
 from django.test import override_settings
 
 from enode_django import send_command
@@ -102,3 +104,12 @@ def test_a_deploy_check_says_for_what_size_it_is_meant() -> None:
         assert "enode_django.W190" in {message.id for message in check_production(None)}
     with override_settings(ENODE={"QUEUE": {"BACKEND": BROKER}}):
         assert "enode_django.W190" not in {message.id for message in check_production(None)}
+
+
+def test_who_has_not_migrated_is_told_to(new_process: NewProcess) -> None:
+    new_process()
+    with connection.cursor() as cursor, ExitStack() as stack:
+        cursor.execute("ALTER TABLE enode_django_eventstream RENAME TO away")
+        stack.callback(cursor.execute, "ALTER TABLE away RENAME TO enode_django_eventstream")
+        with pytest.raises(ConfigurationError, match=r"eventstream.* does not exist .*; run manage\.py migrate"):
+            send_command(Fill("a"))

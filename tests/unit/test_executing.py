@@ -134,7 +134,7 @@ def test_unknown_subscriber_is_refused_before_anything_is_sent(desk: Desk, execu
 @both_forms
 @pytest.mark.parametrize("wait_for", ["handled", None, WaitFor])
 def test_what_is_no_wait_for_is_refused(desk: Desk, execute: Execute, wait_for: Any) -> None:
-    with pytest.raises(DefinitionError, match=r"is no WaitFor; use WaitFor\.EXECUTED or WaitFor\.HANDLED"):
+    with pytest.raises(DefinitionError, match=r"use WaitFor\.EXECUTED, WaitFor\.HANDLED or WaitFor\.subscriber"):
         execute(Add("x"), wait_for=wait_for)
 
 

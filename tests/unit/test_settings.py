@@ -255,7 +255,9 @@ def test_settings_that_are_no_dictionary_are_reported(settings: object) -> None:
 
 def test_event_store_outside_postgresql_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections["default"], "vendor", "sqlite", raising=False)
-    assert [message.id for message in check_store(None)] == ["enode_django.E006"]
+    (error,) = check_store(None)
+    assert error.id == "enode_django.E006"
+    assert '"ENGINE": "django.db.backends.postgresql"' in str(error.hint)
     with override_settings(ENODE={"EVENT_STORE": {"BACKEND": "a.store.of.ones.own"}}):
         assert check_store(None) == []
 

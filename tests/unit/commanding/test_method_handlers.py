@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any
@@ -23,9 +24,10 @@ from enode_django import (
     try_command,
 )
 from enode_django.checks import check_definitions
-from enode_django.domain.handlers import command_handlers
+from enode_django.domain import method_handlers
+from enode_django.domain.handlers import HandlerTable, command_handlers
 from enode_django.eventstore.memory import MemoryEventStore
-from enode_django.exceptions import DefinitionError, DuplicateHandler
+from enode_django.exceptions import AggregateNotFound, DefinitionError, DuplicateHandler
 from enode_django.testing import given, inline
 
 pytestmark = pytest.mark.usefixtures("undeclared")
@@ -517,3 +519,35 @@ class Reloaded(AggregateRoot):
         exec(source, names)
         assert done(Late("r")).value == number
     assert Late not in dict(command_handlers.duplicates())
+
+
+def test_who_has_forgotten_that_a_handler_creates_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = HandlerTable()
+    monkeypatch.setattr(method_handlers, "command_handlers", table)
+
+    class Forgetful(AggregateRoot):
+        type_name = "methods.Forgetful"
+
+        @command_handler
+        def open(self, command: Open) -> None: ...
+
+    hint = "; no handler makes one: mark its first with @command_handler(creates=True)"
+    context = CommandContext(Open("a", owner="x"), None, lambda id: None)
+    with pytest.raises(AggregateNotFound, match=re.escape(f"Forgetful with the id 'a'{hint}")):
+        context.get(Forgetful)
+
+    class Mindful(Forgetful):
+        type_name = "methods.Mindful"
+
+        @command_handler(creates=True)
+        def begin(self, command: OpenSavings) -> None: ...
+
+    for cls in (Forgetful, Mindful):
+        with pytest.raises(AggregateNotFound, match=r"with the id 'a'$"):
+            context.get(cls)
+
+    def upsert(command: Open, context: CommandContext) -> None: ...
+
+    table.add(Open, upsert)  # it may make any
+    with pytest.raises(AggregateNotFound, match=r"with the id 'a'$"):
+        context.get(Base)

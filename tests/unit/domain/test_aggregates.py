@@ -112,6 +112,11 @@ def test_only_events_can_be_applied() -> None:
         Tree("t").apply({"by": 1})  # type: ignore[arg-type]
 
 
+def test_a_class_of_events_cannot_be_applied() -> None:
+    with pytest.raises(DefinitionError, match=r"got a class; make an instance of it"):
+        Tree("t").apply(Grown)  # type: ignore[arg-type]
+
+
 def test_event_is_applied_once() -> None:
     tree, event = Tree("t"), Grown()
     tree.apply(event)

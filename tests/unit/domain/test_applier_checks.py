@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from enode_django import AggregateRoot, DomainEvent, applies
+from enode_django import AggregateRoot, DomainEvent, applies, handles
 from enode_django.checks import check_definitions
+from enode_django.exceptions import DefinitionError
 
 pytestmark = pytest.mark.usefixtures("undeclared")
 
@@ -86,3 +87,13 @@ def test_events_of_an_app_without_aggregates_are_let_be() -> None:
         type_name = "elsewhere.Foreign"
 
     assert warned_of("Foreign") == []
+
+
+def test_a_mark_of_subscribers_is_refused() -> None:
+    with pytest.raises(DefinitionError, match=r"Marked\.opened\(\) is marked with @handles, .* with @applies$"):
+
+        class Marked(AggregateRoot):
+            type_name = "applied.Marked"
+
+            @handles
+            def opened(self, event: Opened) -> None: ...

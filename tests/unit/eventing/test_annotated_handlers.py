@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any, Union
 
 import pytest
 
-from enode_django import Command, CommandCrashed, DomainEvent, DomainException, ProcessManager, Projection, handles
+from enode_django import (
+    Command,
+    CommandCrashed,
+    DomainEvent,
+    DomainException,
+    ProcessManager,
+    Projection,
+    applies,
+    handles,
+)
 from enode_django.eventing import event_handlers, subscribers
 from enode_django.eventing.event_handlers import declared_groups, event_handler
 from enode_django.exceptions import DefinitionError
@@ -137,3 +146,13 @@ def test_an_event_handler_handles_what_its_annotation_names() -> None:
 
         @event_handler(Closed)  # type: ignore[arg-type]
         def wrong(event: Opened) -> None: ...
+
+
+def test_a_mark_of_aggregates_is_refused() -> None:
+    with pytest.raises(DefinitionError, match=r"Doors\.opened\(\) is marked with @applies, .* with @handles$"):
+
+        class Doors(ProcessManager):
+            name = "annotated.doors"
+
+            @applies
+            def opened(self, event: Opened) -> None: ...

@@ -14,7 +14,8 @@ from django.test import override_settings
 
 from enode_django import DomainEvent, ModelProjection, ProcessManager, Projection, event_handler, handles
 from enode_django.eventing import event_handlers, subscribers
-from enode_django.exceptions import DefinitionError
+from enode_django.eventstore.postgres import PostgresEventStore
+from enode_django.exceptions import ConfigurationError, DefinitionError
 from enode_django.models import ReadModel
 from enode_django.serialization.registry import types
 from enode_django.subscriber_checks import check_subscribers
@@ -148,6 +149,13 @@ def test_rows_in_a_database_that_is_no_postgresql_are_found(elsewhere: str) -> N
     assert id == "enode_django.E016"
     assert "Rows" in text
     assert "'elsewhere', which is sqlite" in text
+
+
+def test_a_store_in_a_database_that_is_no_postgresql_is_found_by_its_own_check(elsewhere: str) -> None:
+    declare_rows()
+    declare_handler("checked.one")
+    with routed_by(EverythingElsewhere()), override_settings(ENODE={"EVENT_STORE": {"DATABASES": ["elsewhere"]}}):
+        assert found() == []
 
 
 def test_checkpoints_in_a_database_that_is_no_postgresql_are_found(elsewhere: str) -> None:
@@ -325,3 +333,8 @@ def test_an_alias_that_another_has_as_name_or_alias_is_found(aliases: tuple[str,
     ((id, text),) = found()
     assert id == "enode_django.E014"
     assert repr(aliases[0]) in text
+
+
+def test_an_event_store_of_another_kind_is_refused_where_it_is_made(elsewhere: str) -> None:
+    with pytest.raises(ConfigurationError, match="in the database 'elsewhere', which is sqlite; name a PostgreSQL"):
+        PostgresEventStore(elsewhere)
