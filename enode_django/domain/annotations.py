@@ -127,4 +127,6 @@ def _is_one_of(cls: type, annotated: Sequence[Any]) -> bool:
 
 
 def _names(classes: Sequence[Any]) -> str:
-    return " | ".join(getattr(cls, "__qualname__", None) or str(cls) for cls in classes)
+    return " | ".join(
+        cls.__qualname__ if isinstance(cls, type) and not typing.get_args(cls) else str(cls) for cls in classes
+    )

@@ -52,6 +52,8 @@ class Methods:
     def bare(self, event): ...  # type: ignore[no-untyped-def]
     def nothing(self) -> None: ...
 
+    def several(self, event: list[One]) -> None: ...
+
     @staticmethod
     def static(event: Two) -> None: ...
 
@@ -113,6 +115,7 @@ def test_local_classes_are_found_while_a_method_is_being_defined() -> None:
         ("variable", "annotated with"),
         ("bare", "does not say what it takes; annotate its parameter with a class, or write @applies"),
         ("nothing", "does not say what it takes"),
+        ("several", r"annotated with list\[.*One\]; annotate it"),
     ],
 )
 def test_an_annotation_that_says_no_classes_is_refused(name: str, told: str) -> None:
