@@ -13,7 +13,6 @@ from enode_django.eventing.event_handlers import EventHandlerGroup, declared_gro
 from enode_django.eventing.projections import ModelProjection, Projection, databases_of
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import Subscriber, declared_subscribers, is_time_limit
-from enode_django.eventing.unowned import unowned_in
 from enode_django.eventstore.sqlstates import DATABASE_ERRORS
 from enode_django.exceptions import RebuildError, TypeNameError
 from enode_django.store_checks import is_wrong_store
@@ -186,6 +185,8 @@ def check_owners(
 
 
 def _without_owner(alias: str) -> Iterator[CheckMessage]:
+    from enode_django.eventing.unowned import unowned_in  # most checks look at no database, and need not load it
+
     try:
         with transaction.atomic(using=alias):
             found = unowned_in([alias])
