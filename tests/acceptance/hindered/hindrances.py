@@ -1,6 +1,7 @@
 """Files in ``ACCEPTANCE_DIRECTORY``: with ``failing``, handlers raise for aggregates whose ids end in `UNLUCKY`; with
 ``holding-<subscriber>``, that subscriber's handlers wait until it is gone, and add a line to ``held-<subscriber>``: the
-id of their process, and that of the aggregate. If the file names aggregates, only theirs do so.
+id of their process, and that of the aggregate. If the file names aggregates, only theirs do so: one of another
+aggregate that waited would keep those from ever being called.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ def _hindered(handler: Handler, name: str) -> Handler:
         if _is_held(holding, message.aggregate_root_id):
             with held.open("a") as lines:
                 lines.write(f"{os.getpid()} {message.aggregate_root_id}\n")
-        while holding.exists():
-            time.sleep(0.01)
+            while holding.exists():
+                time.sleep(0.01)
         return result
 
     return call
