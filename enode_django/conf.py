@@ -59,7 +59,7 @@ MIB, DAY = 1024 * 1024, 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a value must be: ``wanted`` says it, ``accepts`` decides, and ``id`` is the check that reports it."""
+    """A constraint on a value. ``accepts`` decides; ``wanted`` is its text in messages; the check ``id`` reports it."""
 
     wanted: str
     accepts: Callable[[Any], bool]
@@ -164,9 +164,9 @@ class Commands:
     EVENTS_MAX_BYTES: Count = 4 * MIB
     """The most bytes of one command's events with its metadata."""
     TIME_LIMIT: Seconds = 60.0
-    """For each attempt to handle a command."""
+    """The time limit for each attempt to handle a command."""
     EXECUTE_TIMEOUT: Seconds = 10.0
-    """How long `execute_command` waits where it is not told."""
+    """The timeout of `execute_command` if a call gives none."""
     REFUSAL_RETENTION: Seconds | None = 90 * DAY
     """Stored refusals older than this are deleted (None: never)."""
     DEAD_LETTER_RETENTION: Seconds | None = 90 * DAY
@@ -181,26 +181,26 @@ class Subscribers:
     PULL_MAX_BATCH: Count = 1000
     """The most messages of one pull from one queue, for one subscriber."""
     TIME_LIMIT: Seconds = 300.0
-    """What a subscriber without a ``time_limit`` of its own may take for the events of one command."""
+    """The time limit for the events of one command, for subscribers without a ``time_limit``."""
     SWEEP_INTERVAL: Seconds = 30.0
-    """Between comparisons of the event store with a subscriber's checkpoints."""
+    """The time between two comparisons of the event store with a subscriber's checkpoints."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Workers:
-    """What command workers and event workers share."""
+    """Settings of both command workers and event workers."""
 
     PROCESSES: Count | None = None
     """Worker processes of each role in one runprocessors (None: one per core it may use)."""
     PRELOAD: Switch = True
     """Workers are forked from a process that has the project loaded, where that is safe (False: each loads it)."""
     LEASE: Seconds = 10.0
-    """Until a silent worker loses its queues."""
+    """The time after which a silent worker loses its queues."""
     GRACE: Seconds = 30.0
-    """What workers may take to drain on shutdown."""
+    """The time limit for workers to drain on shutdown."""
     COMMIT_INTERVAL: Seconds = 1.0
     LONG_POLL: Seconds = 15.0
-    """How long a pull waits for messages if there are none."""
+    """The longest time that a pull waits for messages."""
     ATTEMPTS: Count = 5
     """The most failures: after so many at the same event a subscriber without ``retry`` parks its aggregate; after so
     many errors that pass a command fails."""
@@ -213,7 +213,7 @@ class Workers:
     """A command found in the hands of a worker that died so many times is not handled again; of a subscriber, the
     aggregate is parked."""
     UNKNOWN_TYPE_DELAYS: Delays = (1.0, 2.0, 5.0, 10.0, 30.0)
-    """Before each next look at a command or an event of an unknown type."""
+    """The pauses between tries of a command or an event of an unknown type."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -237,7 +237,7 @@ class Snapshots:
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Jobs:
     LEASE: Seconds = 60.0
-    """How long a job that falls silent keeps others from the same work."""
+    """The time after which another job may take over the work of a silent one."""
     TIME_LIMIT: Seconds = 21_600.0
     ATTEMPTS: Count = 5
     """Runs of a Celery task that fails for something that may pass."""
@@ -251,9 +251,9 @@ class Spark:
     CONFIG: Mapping[str, Any] = field(default_factory=dict)
     """Properties of Spark."""
     PY_FILES: Texts = field(default_factory=list)
-    """What executors need besides the project's own packages."""
+    """Files that executors need besides the project's own packages."""
     REPLICAS: Mapping[str, str] = field(default_factory=dict)
-    """By the alias of a shard the alias to read it from."""
+    """The aliases to read shards from, by the aliases of the shards."""
     DATABASE_TASKS: Count | None = None
     """The most tasks of a job that use the database at once (None: as many as there are cores)."""
 
@@ -270,7 +270,7 @@ class Rebuilds:
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Reports:
     INTERVAL: Seconds | None = 5.0
-    """Between two rows of figures (None: none are written)."""
+    """The time between two rows of figures (None: none are written)."""
     RETENTION: Seconds = 3_600.0
 
 
@@ -286,7 +286,7 @@ class Api:
     STREAM_INTERVAL: Seconds = 1.0
     STREAM_HEARTBEAT: Seconds = 15.0
     KEY_RETENTION: Seconds = 7 * DAY
-    """How long an ``Idempotency-Key`` is remembered."""
+    """The time for which an ``Idempotency-Key`` is remembered."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -336,9 +336,9 @@ class Conf:
     API: Api = field(default_factory=Api)
     BROKER: Broker = field(default_factory=Broker, repr=False)
     COMMAND_MIDDLEWARE: Texts = ()
-    """Dotted paths of what goes around each call of a command handler, the outermost first."""
+    """Dotted paths of the middleware of command handlers, the outermost first."""
     SUBSCRIBER_MIDDLEWARE: Texts = ()
-    """Dotted paths of what goes around each call of a subscriber's handler, the outermost first."""
+    """Dotted paths of the middleware of subscribers' handlers, the outermost first."""
     SEND_IN_TESTS: Switch = False
     """Tests may send to the queue, outside of ``inline()``."""
     AUTODISCOVER_MODULES: Texts = DISCOVERED_MODULES

@@ -338,7 +338,7 @@ class _Current:
         self.lock = threading.RLock()
         self.bus: CommandBus | None = None
         self.made: CommandBus | None = None
-        """The one that was made of the settings, which another may stand in for."""
+        """The bus that was made from the settings; `use_bus` may put another in its place."""
         self.pid = 0
 
 

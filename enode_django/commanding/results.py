@@ -177,7 +177,7 @@ def stored_result(record: StreamRecord) -> CommandResult:
 
 
 def encode_result(result: CommandResult) -> bytes:
-    """Without ``parked``: that is known to who has waited.
+    """Encode all but ``parked``, which only the waiting sender knows.
 
     Earlier versions know no refused commands, but failed ones with the type name of a domain exception. So that is what
     travels; only a type name without a dot cannot be told from the class of another exception.

@@ -93,7 +93,8 @@ def _undecorated(handler: Any) -> Callable[..., Any]:
 
 
 def _classes_of(handler: Callable[..., Any], annotation: Any) -> tuple[Any, ...]:
-    """Of the one annotation: others may name what is imported for type checkers only."""
+    """Return the classes that an annotation names. Other annotations of the handler are not evaluated: their names may
+    be imported for type checkers only."""
     if annotation is inspect.Parameter.empty:
         return ()
     function = inspect.unwrap(_undecorated(handler))
@@ -119,7 +120,7 @@ def _is_union(annotation: Any) -> bool:
 
 
 def _is_one_of(cls: type, annotated: Sequence[Any]) -> bool:
-    """Also where that cannot be said: of a protocol, a type variable, Any."""
+    """Return True also if ``annotated`` has a protocol, a type variable or Any, of which that cannot be decided."""
     try:
         return Any in annotated or issubclass(cls, tuple(annotated))
     except TypeError:

@@ -38,7 +38,7 @@ class MarkedMethod:
 
 
 class Handlers(Protocol):
-    """What a command mailbox asks: which function handles a command, and after which errors it is called again."""
+    """The interface of a handler table: the handler of a command, and the errors after which it is called again."""
 
     def find(self, command: type[Command]) -> Handler: ...
 

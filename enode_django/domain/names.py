@@ -26,7 +26,7 @@ class Names(NamedTuple):
     hooks: frozenset[str]
     """Methods that a subclass may override, and settings that may be functions."""
     taken: frozenset[str]
-    """Names that a subclass must not define: not as a field, a method, a property or another attribute."""
+    """Names that a subclass must not define as a field, a method, a property or another attribute."""
 
 
 def names_of(cls: type) -> Names:

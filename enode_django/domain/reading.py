@@ -25,7 +25,7 @@ class Reader(Protocol):
 
 
 class Readable:
-    """What is stored of aggregates of this class, or of a subclass: for reading, outside of command handlers.
+    """Reads stored aggregates of this class and of its subclasses. Command handlers cannot use it.
 
     All methods block on the event store. They raise `AggregateNotFound`; `AggregateTypeMismatch` if the id is that of
     another type; `UnknownMessageType` if the class of the aggregate or of an event is gone; and `DefinitionError` in a

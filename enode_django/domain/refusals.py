@@ -115,7 +115,7 @@ class VersionMismatch(DomainException):
 
 
 class UnknownRefusal(DomainException):
-    """What `execute_command` raises for a refusal whose class is unknown here, or has other fields here.
+    """Raised by `execute_command` for a refusal whose class is unknown here, or has other fields here.
 
     It has the message of the refusal; ``result`` has its ``error_type``, the type name, and its ``error_fields``.
     """

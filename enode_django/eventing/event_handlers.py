@@ -28,7 +28,7 @@ Place = tuple[str, str]
 class EventHandler(NamedTuple):
     followed: Followed
     name: str
-    """Empty for one that is named after its function."""
+    """The name that was given; empty if the handler is named after its function."""
     priority: int
     function: Callable[[Any], Any]
     start: str

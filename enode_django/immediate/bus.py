@@ -58,7 +58,7 @@ class Following(Protocol):
         """Called after a command and all that followed from it: do what is due on a timer, for a moment."""
 
     def catch_up(self) -> None:
-        """Do all that is due."""
+        """Compare the store with the checkpoints, and retry everything that is parked and due."""
 
     def progress(self, record: StreamRecord, keys: Sequence[str]) -> tuple[list[str], list[str]]:
         """Return the names of subscribers, out of those with these keys, that have parked the aggregate, and of those
@@ -140,7 +140,7 @@ class ImmediateCommandBus:
         """There is nothing to let go of."""
 
     def run_following(self, call: Callable[[], None]) -> None:
-        """Call what follows events, now, or when the subscriber is done that this thread is inside of."""
+        """Call a function that follows events: now, or, inside a subscriber, when that subscriber is done."""
         turn = self._turn
         turn.following.append(call)
         if turn.is_following:

@@ -180,7 +180,7 @@ class DatabaseFollowing:
         return patience(self._store)(call)
 
     def _tick(self, seconds: float) -> None:
-        """Do what is due, for about so long; the rest is due at once."""
+        """Work off what is due for about that many seconds. The rest stays due."""
         began = time.monotonic()
         for subscriber in self._subscribers():
             follower = self._follower(subscriber)
@@ -215,7 +215,7 @@ def _alone(alias: str, names: Sequence[str]) -> Iterator[None]:
 
 
 class _Mine(threading.local):
-    """Followers belong to one thread each."""
+    """The followers of one thread. Threads do not share them."""
 
     def __init__(self) -> None:
         self.followers: dict[Subscriber, SweepingFollower] = {}

@@ -84,7 +84,7 @@ class MemoryFollowing:
         """Nothing is due: what a process leaves behind is gone with it."""
 
     def catch_up(self) -> None:
-        """As `keep_up`."""
+        """Do what `keep_up` does."""
 
     def progress(self, record: StreamRecord, keys: Sequence[str]) -> tuple[list[str], list[str]]:
         id = record.aggregate_root_id

@@ -72,7 +72,7 @@ class _InlineFollowing:
         self._followers = [_follower(subscriber, bus) for subscriber in followed_by]
 
     def begin(self) -> None:
-        """They begin with the bus."""
+        """Do nothing: subscribers begin when the bus is made."""
 
     def follow(self, record: StreamRecord) -> None:
         for follower in self._followers:
@@ -82,7 +82,7 @@ class _InlineFollowing:
         """Nothing is left behind: what fails is raised."""
 
     def catch_up(self) -> None:
-        """As `keep_up`."""
+        """Do what `keep_up` does."""
 
     def progress(self, record: StreamRecord, keys: Sequence[str]) -> tuple[list[str], list[str]]:
         return [], []
