@@ -26,7 +26,6 @@ from enode_django.eventing.calling import CallingApplier
 from enode_django.eventing.event_handlers import EventHandlerGroup
 from enode_django.eventing.in_flight import FIRST_QUEUE
 from enode_django.eventing.process_managers import crash_handler
-from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.running import Runner
 from enode_django.eventing.snapshotting import snapshot_subscriber
@@ -36,6 +35,7 @@ from enode_django.eventing.unowned import unowned_in
 from enode_django.eventing.work import Progress, Work, follows_events, follows_refusal
 from enode_django.eventstore.base import StreamRecord
 from enode_django.exceptions import ConfigurationError
+from enode_django.immediate.memory import has_tables
 from enode_django.immediate.patience import aliases_of, patience
 from enode_django.runtime import make_applier, make_policy, make_snapshots
 
@@ -80,7 +80,7 @@ class DatabaseFollowing:
             if not _concerns(subscriber, record):
                 continue
             call = partial(self._follow, subscriber, record)
-            if alias is None or _rolls_back(subscriber):
+            if alias is None or has_tables(subscriber):  # a rollback undoes their rows; the others wait for the commit
                 call()
             else:
                 _after_commit(partial(self._bus.run_following, call), alias)
@@ -107,7 +107,7 @@ class DatabaseFollowing:
         parked, missing = [], []
         is_open = self._open_transaction(record) is not None
         for subscriber in self._declared():
-            if key_of(subscriber) in keys and not (is_open and not _rolls_back(subscriber)):
+            if key_of(subscriber) in keys and (has_tables(subscriber) or not is_open):
                 id, runner = record.aggregate_root_id, self._follower(subscriber).runner
                 if parking.parked_among(runner.alias, runner.key, [id]):
                     parked.append(subscriber.name)
@@ -219,11 +219,6 @@ class _Mine(threading.local):
 
     def __init__(self) -> None:
         self.followers: dict[Subscriber, SweepingFollower] = {}
-
-
-def _rolls_back(subscriber: Subscriber) -> bool:
-    """Return True if what the subscriber does are rows, which a rollback undoes; the others wait for the commit."""
-    return isinstance(subscriber, ModelProjection | Projection)
 
 
 def _concerns(subscriber: Subscriber, record: StreamRecord) -> bool:

@@ -108,7 +108,7 @@ def _heads(store: EventStore) -> Iterator[tuple[str, int]]:
 
 
 def has_tables(subscriber: Subscriber) -> bool:
-    """Return True for a projection, which cannot follow without a database."""
+    """Return True for a projection: what it does are rows, so it needs a database, and a rollback undoes it."""
     return isinstance(subscriber, ModelProjection | Projection)
 
 
