@@ -150,7 +150,7 @@ def main(kind: str, sizes: Sequence[int]) -> None:
     import django
 
     django.setup()
-    from enode_django.processors.garbage import collect_seldom
+    from enode_django.concurrency.garbage import collect_seldom
 
     collect_seldom()  # as workers do
     table = Table(kind)

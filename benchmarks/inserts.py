@@ -45,7 +45,7 @@ def main(count: int) -> None:
 
     django.setup()
     from benchmarks.streams import history
-    from enode_django.commanding.loading import StoredStamp
+    from enode_django.repository.loading import StoredStamp
     from enode_django.serialization.codec import decode_events
     from sample_project.bank.domain import Deposited
     from sample_project.bank.models import LedgerEntry

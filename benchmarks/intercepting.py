@@ -13,13 +13,13 @@ from benchmarks import loads
 from benchmarks.figures import Figure, best
 from benchmarks.processors import BenchmarkError
 from benchmarks.workspace import Services
+from enode_django.bus.interception import handlers_in_use
 from enode_django.commanding.entries import STREAM, Envelope
-from enode_django.commanding.loading import AggregateLoader
 from enode_django.commanding.processor import CommandProcessor
 from enode_django.concurrency.backoff import once
 from enode_django.domain.handlers import Handlers, command_handlers
 from enode_django.eventstore.memory import MemoryEventStore
-from enode_django.interception import handlers_in_use
+from enode_django.repository.loading import AggregateLoader
 from enode_django.serialization.codec import decode_command, restore_command
 
 ACCOUNTS = 100

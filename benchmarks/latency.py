@@ -10,7 +10,7 @@ from benchmarks.figures import Figure
 from benchmarks.processors import Processors
 from benchmarks.workspace import COMMANDS, Services
 from enode_django import WaitFor, execute_command
-from enode_django.commanding.bus import QueueCommandBus
+from enode_django.bus.command_bus import QueueCommandBus
 from enode_django.eventing.registry import subscribers
 from enode_django.runtime import use_bus
 from sample_project.bank.domain import Deposit, OpenAccount

@@ -26,7 +26,7 @@ from benchmarks.rabbitmq import rabbitmq_rates
 from benchmarks.throughput import pipeline_seconds
 from benchmarks.workspace import Services
 from enode_django.equeue.broker.held_memory import HeldMemory
-from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.transport import Transport
 from enode_django.equeue.transports.broker import BrokerTransport
 from sample_project.embedded import Broker
 

@@ -82,7 +82,7 @@ def fill(roots: list[Any], streams: int) -> dict[str, Any]:
 def rebuild(spark: Any, engine: str, which: str = "") -> dict[str, Any]:
     """With ``processes`` their start is part of it; the session of Spark is there already."""
     from benchmarks.details import AccountDetails, Details
-    from enode_django.rebuilding.engines import engine_for
+    from enode_django.batch import engine_for
     from enode_django.rebuilding.rebuild import rebuild as rebuild_projection
     from sample_project.bank.models import AccountSummary
 

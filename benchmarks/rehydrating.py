@@ -60,11 +60,11 @@ def main(accounts: int, events: int) -> None:
 
     django.setup()
     from benchmarks.streams import history
-    from enode_django.commanding.loading import AggregateLoader
-    from enode_django.eventing.snapshot_making import SnapshotMaker
+    from enode_django.concurrency.garbage import collect_seldom
     from enode_django.eventstore.postgres import PostgresEventStore
-    from enode_django.processors.garbage import collect_seldom
-    from enode_django.snapshots.postgres import PostgresSnapshotStore
+    from enode_django.repository.loading import AggregateLoader
+    from enode_django.repository.postgres import PostgresSnapshotStore
+    from enode_django.repository.snapshot_making import SnapshotMaker
 
     store, snapshots = PostgresEventStore(), PostgresSnapshotStore()
     collect_seldom()  # as workers do

@@ -19,7 +19,7 @@ from benchmarks.figures import Figure, median
 from benchmarks.processors import BenchmarkError, Processors, wait_for
 from benchmarks.workspace import COMMANDS, QUEUES, SETTINGS, Services
 from enode_django import execute_command
-from enode_django.commanding.bus import QueueCommandBus
+from enode_django.bus.command_bus import QueueCommandBus
 from enode_django.ids import new_id
 from enode_django.runtime import use_bus
 from sample_project.bank.domain import OpenAccount

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from benchmarks.loads import AMOUNT, account_ids
 from benchmarks.workspace import EVENTS, Workspace
+from enode_django.bus.messages import encode_published
 from enode_django.domain.aggregate import accept_events
-from enode_django.eventing.messages import encode_published
 from enode_django.eventstore.base import StreamRecord
 from enode_django.serialization.codec import encode_stream
 from enode_django.serialization.registry import types

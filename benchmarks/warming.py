@@ -163,11 +163,11 @@ def main(ids: Sequence[str]) -> None:
 
     from benchmarks.raw_copy import encoded_rows
     from benchmarks.streams import history
-    from enode_django.commanding.loading import replay_records
     from enode_django.eventstore.copy_format import HEADER, TRAILER
     from enode_django.eventstore.statements import COPY
+    from enode_django.repository.loading import replay_records
+    from enode_django.repository.state import snapshot_of
     from enode_django.runtime import make_states
-    from enode_django.snapshots.state import snapshot_of
 
     records = history(1, EVENTS_EACH - 1).records
     model = records[0].aggregate_root_id

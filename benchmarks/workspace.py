@@ -19,7 +19,7 @@ import redis
 
 from enode_django.conf import BROKER, REDIS_STREAMS
 from enode_django.equeue.producer import Producer
-from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.transport import Transport
 from enode_django.equeue.transports.broker import BrokerTransport
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from enode_django.eventstore.buckets import select_queue

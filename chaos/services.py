@@ -31,7 +31,7 @@ from chaos.proxy import Proxy
 from chaos.redis_servers import RedisCluster, told_port
 from chaos.servers import DialledBroker, SmallPostgres, Standby, can_mount
 from enode_django import conf
-from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.transport import Transport
 from enode_django.equeue.transports.broker import BrokerTransport
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from sample_project.embedded import Postgres, Redis

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from chaos.journal import Journal
 from chaos.names import COMMANDS, EVENTS
-from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.transport import Transport
 from enode_django.exceptions import QueueError
 
 EVERY = 0.5

@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from enode_django.bus.results import CommandResult, CommandStatus, WaitFor
     from enode_django.client import (
         aexecute_command,
         aresult_of,
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
         try_command,
     )
     from enode_django.commanding.context import CommandContext
-    from enode_django.commanding.results import CommandResult, CommandStatus, WaitFor
     from enode_django.domain.aggregate import AggregateRoot, applies
     from enode_django.domain.handlers import command_handler
     from enode_django.domain.messages import Command, DomainEvent

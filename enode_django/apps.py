@@ -19,15 +19,15 @@ class EnodeConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from enode_django.api.checks import check_api
-        from enode_django.backend_checks import check_backends
-        from enode_django.checks import check_definitions, check_settings
+        from enode_django.checks.api import check_api
+        from enode_django.checks.backends import check_backends
+        from enode_django.checks.settings import check_definitions, check_settings
+        from enode_django.checks.store import check_constraints, check_sessions, check_shards, check_store
+        from enode_django.checks.subscribers import check_owners, check_rebuilds, check_subscribers
         from enode_django.conf import DISCOVERED_MODULES, conf
         from enode_django.domain.reading import provide_reader
         from enode_django.exceptions import ConfigurationError
         from enode_django.serialization.registry import types
-        from enode_django.store_checks import check_constraints, check_sessions, check_shards, check_store
-        from enode_django.subscriber_checks import check_owners, check_rebuilds, check_subscribers
 
         types.label_of = _label_of
         provide_reader(_make_reader)
@@ -61,13 +61,13 @@ class EnodeConfig(AppConfig):
 
 
 def _check_queue(app_configs: Sequence[AppConfig] | None, **options: Any) -> list[CheckMessage]:
-    from enode_django.deploy_checks import check_queue
+    from enode_django.checks.deploy import check_queue
 
     return check_queue(app_configs, **options)
 
 
 def _check_production(app_configs: Sequence[AppConfig] | None, **options: Any) -> list[CheckMessage]:
-    from enode_django.deploy_checks import check_production
+    from enode_django.checks.deploy import check_production
 
     return check_production(app_configs, **options)
 

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from asgiref.sync import sync_to_async
 from django.db import connections, transaction
 
-from enode_django.commanding.bus import acurrent_metadata
-from enode_django.commanding.results import CommandResult, WaitFor, stored_result
-from enode_django.commanding.waiting import Followers
+from enode_django.bus.command_bus import acurrent_metadata
+from enode_django.bus.results import CommandResult, WaitFor, stored_result
+from enode_django.bus.waiting import Followers
 from enode_django.conf import conf
 from enode_django.domain.messages import Command, ResultT
 from enode_django.domain.metadata import ambient_metadata

@@ -124,12 +124,10 @@ class EnodeError(Exception):
     """Trying again works only after somebody has mended something."""
 
 
-class MessageError(EnodeError):
-    pass
+class MessageError(EnodeError): ...
 
 
-class InvalidField(MessageError, ValueError):
-    pass
+class InvalidField(MessageError, ValueError): ...
 
 
 Path = tuple[str | int, ...]
@@ -144,80 +142,62 @@ class InvalidFields(InvalidField):
         self.errors: Mapping[Path, str] = errors
 
 
-class InvalidId(MessageError, ValueError):
-    pass
+class InvalidId(MessageError, ValueError): ...
 
 
 class UnknownMessageType(MessageError):
     retriable = True
 
 
-class MalformedMessage(MessageError):
-    pass
+class MalformedMessage(MessageError): ...
 
 
-class MessageTooLarge(MessageError):
-    pass
+class MessageTooLarge(MessageError): ...
 
 
-class DefinitionError(EnodeError, TypeError):
-    pass
+class DefinitionError(EnodeError, TypeError): ...
 
 
-class DuplicateHandler(DefinitionError):
-    pass
+class DuplicateHandler(DefinitionError): ...
 
 
-class TypeNameError(DefinitionError):
-    pass
+class TypeNameError(DefinitionError): ...
 
 
-class AggregateError(EnodeError):
-    pass
+class AggregateError(EnodeError): ...
 
 
-class AggregateNotFound(AggregateError):
-    pass
+class AggregateNotFound(AggregateError): ...
 
 
-class AggregateAlreadyExists(AggregateError):
-    pass
+class AggregateAlreadyExists(AggregateError): ...
 
 
-class AggregateNotAdded(AggregateError):
-    pass
+class AggregateNotAdded(AggregateError): ...
 
 
-class AggregateReadOnly(AggregateError):
-    pass
+class AggregateReadOnly(AggregateError): ...
 
 
-class AggregateTypeMismatch(AggregateError):
-    pass
+class AggregateTypeMismatch(AggregateError): ...
 
 
-class ForeignAggregateChanged(AggregateError):
-    pass
+class ForeignAggregateChanged(AggregateError): ...
 
 
-class ApplierNotFound(AggregateError):
-    pass
+class ApplierNotFound(AggregateError): ...
 
 
-class BrokenHistory(AggregateError):
-    pass
+class BrokenHistory(AggregateError): ...
 
 
-class HistoryTooLong(AggregateError):
-    pass
+class HistoryTooLong(AggregateError): ...
 
 
-class CommandError(EnodeError):
-    pass
+class CommandError(EnodeError): ...
 
 
-class HandlerNotFound(CommandError):
-    pass
+class HandlerNotFound(CommandError): ...
 
 
 class CommandFailed(CommandError):
@@ -242,12 +222,10 @@ class CommandTimeout(CommandError, TimeoutError):
         self.missing = missing
 
 
-class CommandKilledWorker(CommandError):
-    pass
+class CommandKilledWorker(CommandError): ...
 
 
-class CommandIdReused(CommandError):
-    pass
+class CommandIdReused(CommandError): ...
 
 
 class Retry(CommandError):
@@ -266,56 +244,45 @@ class Retry(CommandError):
         self.after = after
 
 
-class ExecuteInsideHandler(CommandError):
-    pass
+class ExecuteInsideHandler(CommandError): ...
 
 
-class SendInsideTest(CommandError):
-    pass
+class SendInsideTest(CommandError): ...
 
 
-class WaitInsideTransaction(CommandError):
-    pass
+class WaitInsideTransaction(CommandError): ...
 
 
-class SubscriberError(EnodeError):
-    pass
+class SubscriberError(EnodeError): ...
 
 
-class UnknownSubscriber(SubscriberError):
-    pass
+class UnknownSubscriber(SubscriberError): ...
 
 
-class NotParked(SubscriberError):
-    pass
+class NotParked(SubscriberError): ...
 
 
-class EventKilledWorker(SubscriberError):
-    pass
+class EventKilledWorker(SubscriberError): ...
 
 
 class SubscriberUnavailable(SubscriberError):
     retriable = True
 
 
-class RebuildError(SubscriberError):
-    pass
+class RebuildError(SubscriberError): ...
 
 
-class RebuildOvertaken(RebuildError):
-    pass
+class RebuildOvertaken(RebuildError): ...
 
 
-class ProjectionsDiffer(RebuildError):
-    pass
+class ProjectionsDiffer(RebuildError): ...
 
 
 class TablesInUse(RebuildError):
     retriable = True
 
 
-class SnapshotError(EnodeError):
-    pass
+class SnapshotError(EnodeError): ...
 
 
 class InvalidState(SnapshotError):
@@ -324,24 +291,19 @@ class InvalidState(SnapshotError):
     concerns_class = False
 
 
-class UnusableSnapshot(SnapshotError):
-    pass
+class UnusableSnapshot(SnapshotError): ...
 
 
-class StoreError(EnodeError):
-    pass
+class StoreError(EnodeError): ...
 
 
-class CorrectionRefused(StoreError):
-    pass
+class CorrectionRefused(StoreError): ...
 
 
-class CorrectionOutdated(CorrectionRefused):
-    pass
+class CorrectionOutdated(CorrectionRefused): ...
 
 
-class StagingLost(StoreError):
-    pass
+class StagingLost(StoreError): ...
 
 
 class StoreUnavailable(StoreError):
@@ -352,12 +314,10 @@ class StoreFailing(StoreUnavailable):
     needs_help = True
 
 
-class ShardMapOutdated(StoreUnavailable):
-    pass
+class ShardMapOutdated(StoreUnavailable): ...
 
 
-class JobError(EnodeError):
-    pass
+class JobError(EnodeError): ...
 
 
 class JobRunning(JobError):
@@ -369,40 +329,32 @@ class JobRunning(JobError):
         self.task_id = task_id
 
 
-class JobStopped(JobError):
-    pass
+class JobStopped(JobError): ...
 
 
-class JobCancelled(JobStopped):
-    pass
+class JobCancelled(JobStopped): ...
 
 
-class JobTimeout(JobStopped, TimeoutError):
-    pass
+class JobTimeout(JobStopped, TimeoutError): ...
 
 
-class JobLost(JobStopped):
-    pass
+class JobLost(JobStopped): ...
 
 
-class UnknownJob(JobError):
-    pass
+class UnknownJob(JobError): ...
 
 
-class ArchiveError(EnodeError):
-    pass
+class ArchiveError(EnodeError): ...
 
 
-class ArchiveMismatch(ArchiveError):
-    pass
+class ArchiveMismatch(ArchiveError): ...
 
 
 class ArchiveBusy(ArchiveError):
     retriable = True
 
 
-class QueueError(EnodeError):
-    pass
+class QueueError(EnodeError): ...
 
 
 class TransportUnavailable(QueueError, ConnectionError):
@@ -418,16 +370,13 @@ class PartlyUnavailable(TransportUnavailable):
         self.answers: Mapping[int, Any] = answers or {}
 
 
-class QueueFull(TransportUnavailable):
-    pass
+class QueueFull(TransportUnavailable): ...
 
 
-class ForeignEntries(TransportUnavailable):
-    pass
+class ForeignEntries(TransportUnavailable): ...
 
 
-class UnknownTopic(QueueError):
-    pass
+class UnknownTopic(QueueError): ...
 
 
 class TopicDeleted(UnknownTopic):
@@ -444,8 +393,7 @@ class StaleRoute(QueueError):
         self.stored: Mapping[int, int] = stored or {}
 
 
-class QueueBacklog(QueueError):
-    pass
+class QueueBacklog(QueueError): ...
 
 
 class QueueHeld(QueueError):
@@ -459,41 +407,38 @@ class QueueHeld(QueueError):
         self.seconds = seconds
 
 
-class MalformedRecords(QueueError, ValueError):
-    pass
+class MalformedRecords(QueueError, ValueError): ...
 
 
-class MalformedFrame(QueueError, ValueError):
-    pass
+class MalformedFrame(QueueError, ValueError): ...
 
 
-class BadRequest(QueueError):
-    pass
+class BadRequest(QueueError): ...
 
 
-class UnknownRequest(BadRequest):
-    pass
+class UnknownRequest(BadRequest): ...
 
 
-class RoleMissing(QueueError):
-    pass
+class RoleMissing(QueueError): ...
 
 
-class DirectoryInUse(QueueError):
-    pass
+class DirectoryInUse(QueueError): ...
 
 
-class StorageFailed(TransportUnavailable):
-    pass
+class StorageFailed(TransportUnavailable): ...
 
 
 class SparkUnavailable(EnodeError):
     """The message names what to install."""
 
 
-class ConfigurationError(EnodeError):
-    pass
+class ConfigurationError(EnodeError): ...
 
 
-class ShardMismatch(ConfigurationError):
-    pass
+class ShardMismatch(ConfigurationError): ...
+
+
+def missing_extra(extra: str, error: ImportError) -> ModuleNotFoundError:
+    """Return the error to raise for a module that could not be imported and comes with an extra."""
+    what = error.name or str(error)
+    return ModuleNotFoundError(f'{what} is not installed; install it: pip install "enode_django[{extra}]"', name=what)

@@ -15,16 +15,16 @@ from django.core.signing import BadSignature, Signer
 from django.forms.forms import DeclarativeFieldsMetaclass
 from django.utils.translation import gettext_lazy as _
 
+from enode_django.bus.results import CommandResult, WaitFor
 from enode_django.client import execute_command
-from enode_django.commanding.results import CommandResult, WaitFor
 from enode_django.domain.messages import Command
 from enode_django.domain.prefixes import target_of
 from enode_django.domain.refusals import DomainException
 from enode_django.exceptions import CommandFailed, DefinitionError, InvalidField, InvalidId
-from enode_django.failures import Failure, place_of, text_of
-from enode_django.form_fields import AGGREGATE, Declaration, chosen
 from enode_django.ids import MAX_ID_LENGTH, check_given_id, new_id
 from enode_django.serialization.registry import types
+from enode_django.web.failures import Failure, place_of, text_of
+from enode_django.web.form_fields import AGGREGATE, Declaration, chosen
 
 __all__ = ["CommandForm", "command_form"]
 

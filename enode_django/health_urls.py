@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import re_path
 
-from enode_django import health
+from enode_django.monitoring import health
 
 app_name = "enode_health"
 

@@ -10,10 +10,10 @@ from typing import Any
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.http import HttpRequest, HttpResponse
 
-from enode_django.commanding import flow
+from enode_django.bus.interception import SubscriberContext
 from enode_django.domain.metadata import Metadata, ambient_metadata
 from enode_django.ids import new_id
-from enode_django.interception import SubscriberContext
+from enode_django.telemetry import steplog
 
 __all__ = ["EnodeMiddleware", "SubscriberContext"]
 
@@ -49,22 +49,22 @@ class EnodeMiddleware:
         source, begun = _Source(self.get_metadata, request), time.perf_counter()
         with ambient_metadata(source):
             response: HttpResponse = self.get_response(request)
-        _tell(request, source.correlation_id, response, begun)
+        _log(request, source.correlation_id, response, begun)
         return response
 
     async def _answer_async(self, request: HttpRequest) -> HttpResponse:
         source, begun = _Source(self.get_metadata, request), time.perf_counter()
         with ambient_metadata(source):
             response: HttpResponse = await self.get_response(request)
-        _tell(request, source.correlation_id, response, begun)
+        _log(request, source.correlation_id, response, begun)
         return response
 
 
-def _tell(request: HttpRequest, request_id: str, response: HttpResponse, begun: float) -> None:
+def _log(request: HttpRequest, request_id: str, response: HttpResponse, begun: float) -> None:
     """Without the query, which may hold what is nobody's business."""
-    if flow.is_told():
+    if steplog.enabled():
         subject, seconds = f"{request.method} {request.path}", time.perf_counter() - begun
-        flow.tell("web", subject, flow_id=request_id, outcome=str(response.status_code), seconds=seconds)
+        steplog.log("web", subject, flow_id=request_id, outcome=str(response.status_code), seconds=seconds)
 
 
 class _Source:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from enode_django.commanding.results import CommandResult
+    from enode_django.bus.results import CommandResult
     from enode_django.domain.messages import Command
     from enode_django.eventstore.memory import MemoryEventStore
     from enode_django.testing import InlineCommandBus

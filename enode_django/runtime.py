@@ -13,20 +13,22 @@ from typing import Any
 
 from django.conf import settings
 from django.core.signals import setting_changed
+from django.utils.module_loading import import_string
 
-from enode_django.broker_settings import chosen_allocation
-from enode_django.commanding.bus import CommandBus, QueueCommandBus
+from enode_django.bus.command_bus import CommandBus, QueueCommandBus
+from enode_django.bus.interception import subscriber_middleware
+from enode_django.bus.notices import notices_through
 from enode_django.commanding.retrying import HandlerRetries
 from enode_django.concurrency.backoff import Persist, once, until_it_works
 from enode_django.conf import Conf, conf, imported, keeps_in_memory
 from enode_django.databases import beside
+from enode_django.equeue.assignment import Allocate, divide
 from enode_django.equeue.producer import Producer
-from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.transport import Transport
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventing.applying import Applier, RowApplier, TransactionApplier
 from enode_django.eventing.calling import CallingApplier, SendCommands
 from enode_django.eventing.in_flight import InFlight
-from enode_django.eventing.notices import notices_through
 from enode_django.eventing.process_managers import ProcessManager, crash_handler
 from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.registry import subscribers
@@ -45,12 +47,11 @@ from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.eventstore.shard_map import ShardMap
 from enode_django.eventstore.sharding import ShardedEventStore
 from enode_django.exceptions import ConfigurationError, SendInsideTest
-from enode_django.interception import subscriber_middleware
-from enode_django.snapshots import policy
-from enode_django.snapshots.postgres import PostgresSnapshotStore
-from enode_django.snapshots.sharding import ShardedSnapshotStore
-from enode_django.snapshots.states import SharedStates
-from enode_django.snapshots.store import SnapshotStore
+from enode_django.repository import policy
+from enode_django.repository.postgres import PostgresSnapshotStore
+from enode_django.repository.sharding import ShardedSnapshotStore
+from enode_django.repository.states import SharedStates
+from enode_django.repository.store import SnapshotStore
 
 __all__ = [
     "close_bus",
@@ -183,7 +184,7 @@ def make_states() -> SharedStates | None:
     current = conf()
     if current.AGGREGATE_CACHE.LOCATION is None:
         return None
-    make = imported("enode_django.snapshots.redis_states.RedisStates", 'AGGREGATE_CACHE["LOCATION"]')
+    make = imported("enode_django.repository.redis_states.RedisStates", 'AGGREGATE_CACHE["LOCATION"]')
     states: SharedStates = make(
         current.AGGREGATE_CACHE.LOCATION,
         secrets=[settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS],
@@ -404,3 +405,19 @@ def _forked() -> None:
 
 setting_changed.connect(_settings_changed)
 os.register_at_fork(after_in_child=_forked)
+
+
+def chosen_allocation(current: Conf) -> Allocate:
+    """Return the function that divides the queues among the members of a group. Raises `ConfigurationError`."""
+    path = current.QUEUE.ALLOCATION
+    if path is None:
+        return divide
+    try:
+        allocate: Allocate = import_string(path)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise ConfigurationError(
+            f"ENODE['QUEUE']['ALLOCATION'] is {path!r}, which cannot be imported: {error}"
+        ) from error
+    if not callable(allocate):
+        raise ConfigurationError(f"ENODE['QUEUE']['ALLOCATION'] is {path!r}, which cannot be called; name a function")
+    return allocate

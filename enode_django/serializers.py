@@ -14,22 +14,28 @@ from uuid import UUID
 
 from django.utils.translation import gettext_lazy as _
 
+from enode_django.bus.results import CommandResult, WaitFor
 from enode_django.client import execute_command
-from enode_django.commanding.results import CommandResult, WaitFor
 from enode_django.domain.bounds import Bound
 from enode_django.domain.declarations import schema_of
 from enode_django.domain.messages import Command
 from enode_django.domain.prefixes import target_of
 from enode_django.domain.refusals import DomainException
 from enode_django.domain.scalars import is_enum, is_literal
-from enode_django.exceptions import CommandFailed, CommandTimeout, InvalidField, InvalidId, TransportUnavailable
-from enode_django.extras import missing
-from enode_django.failures import BROKEN, CHANGED, NOT_FOUND, Failure, place_of, status_of, text_of, texts_of
-from enode_django.form_fields import AGGREGATE, Declaration, chosen
+from enode_django.exceptions import (
+    CommandFailed,
+    CommandTimeout,
+    InvalidField,
+    InvalidId,
+    TransportUnavailable,
+    missing_extra,
+)
 from enode_django.ids import id_of_key, new_id
-from enode_django.json_scalars import ID, bounded_type
-from enode_django.json_values import Errors, JsonType, json_type
+from enode_django.serialization.json_scalars import ID, bounded_type
 from enode_django.serialization.json_text import json_value
+from enode_django.serialization.json_values import Errors, JsonType, json_type
+from enode_django.web.failures import BROKEN, CHANGED, NOT_FOUND, Failure, place_of, status_of, text_of, texts_of
+from enode_django.web.form_fields import AGGREGATE, Declaration, chosen
 
 try:
     from rest_framework import serializers
@@ -41,7 +47,7 @@ try:
     from enode_django.api.parsing import StrictJsonParser
     from enode_django.api.received import command_id_of, receive
 except ImportError as error:
-    raise missing("api", error) from error
+    raise missing_extra("api", error) from error
 
 __all__ = [
     "CommandResultSerializer",
@@ -141,7 +147,7 @@ _ERRORS: Mapping[int, Callable[..., APIException]] = {
 
 class _ReadsJson(Field):
     """A mixin for fields of REST Framework, which give the browsable API their widgets: reading and description follow
-    from `enode_django.json_values`."""
+    from `enode_django.serialization.json_values`."""
 
     json: JsonType
     is_text: bool

@@ -12,14 +12,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from enode_django.batch import EVERYTHING, KINDS
 from enode_django.concurrency.threads import join_threads, start_thread
 from enode_django.conf import conf
-from enode_django.eventing.failing import is_transient
-from enode_django.exceptions import JobCancelled, JobRunning
-from enode_django.extras import missing
-from enode_django.job_kinds import EVERYTHING, KINDS
-from enode_django.job_termination import ProcessTerminated, Termination
-from enode_django.jobs import RunningJob, running_job
+from enode_django.eventstore.sqlstates import is_transient
+from enode_django.exceptions import JobCancelled, JobRunning, missing_extra
+from enode_django.jobs.running import RunningJob, running_job
+from enode_django.jobs.termination import ProcessTerminated, Termination
 
 try:
     from billiard import current_process
@@ -27,7 +26,7 @@ try:
     from celery.exceptions import Ignore, Reject
     from celery.utils.time import get_exponential_backoff_interval
 except ImportError as error:
-    raise missing("celery", error) from error
+    raise missing_extra("celery", error) from error
 
 __all__ = ["build_snapshots", "export_events", "rebuild_projection", "run_job", "undo_rebuild"]
 

@@ -17,13 +17,13 @@ from django.utils.translation import gettext_lazy as _
 from django.views.decorators.cache import never_cache
 from django.views.generic import FormView
 
-from enode_django.commanding.results import CommandResult, WaitFor
+from enode_django.bus.results import CommandResult, WaitFor
 from enode_django.domain.messages import Command
 from enode_django.exceptions import CommandTimeout, InvalidId, TransportUnavailable
-from enode_django.failures import status_of
 from enode_django.forms import CommandForm, command_form
 from enode_django.ids import check_id
 from enode_django.models import ReadModel
+from enode_django.web.failures import status_of
 
 __all__ = ["CommandView"]
 
@@ -48,7 +48,7 @@ class CommandView(AccessMixin, FormBase):
     with ``expects_version`` the command is refused if the aggregate is not as the page has shown it.
 
     ``success_url`` may hold ``{aggregate_root_id}``. A form that is shown again has the status 200 if it is invalid,
-    and that of `enode_django.failures.status_of` if the command failed (409 for most refusals).
+    and that of `enode_django.web.failures.status_of` if the command failed (409 for most refusals).
     """
 
     command: type[Command] | None = None

@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-from enode_django.processors.children import PRELOADED
+from enode_django.processes.children import PRELOADED
 
 ROOT = Path(__file__).parent.parent
 LIBRARIES = [
@@ -36,8 +36,17 @@ LIBRARIES = [
     *("django.core.management.commands.check", "django.core.management.commands.makemigrations"),
     *("django.core.management.commands.migrate", "django.core.management.commands.test", "django.middleware.common"),
     *("django.middleware.security", "django.test.runner", "django.utils.translation.reloader", "django.views.generic"),
-    *("enode_django.checks", "enode_django.client", "enode_django.deploy_checks", "enode_django.eventstore.postgres"),
-    *("enode_django.eventstore.scanning", "enode_django.json_values", "enode_django.rebuilding.shadow_applier"),
+    *(
+        "enode_django.checks.settings",
+        "enode_django.client",
+        "enode_django.checks.deploy",
+        "enode_django.eventstore.postgres",
+    ),
+    *(
+        "enode_django.eventstore.scanning",
+        "enode_django.serialization.json_values",
+        "enode_django.rebuilding.shadow_applier",
+    ),
     *("enode_django.runtime", "enode_django.serialization.codec", "enode_django.testing", "inflection", "jsonschema"),
     *("opentelemetry.trace", "prometheus_client", "psutil", "rest_framework.request", "rest_framework.serializers"),
     *("rich.console", "yaml"),

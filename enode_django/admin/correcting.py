@@ -11,8 +11,9 @@ from django.http import Http404, HttpRequest, HttpResponse
 
 from enode_django.admin.operating import Operation, operate
 from enode_django.exceptions import CorrectionRefused, EnodeError
-from enode_django.management.correcting import Retried, handled_before, retry_all
-from enode_django.management.corrections import (
+from enode_django.models import ParkedEvent
+from enode_django.operating.correcting import Retried, handled_before, retry_all
+from enode_django.operating.corrections import (
     LONGEST_REASON,
     Editable,
     check,
@@ -22,7 +23,6 @@ from enode_django.management.corrections import (
     json_of,
     take_back,
 )
-from enode_django.models import ParkedEvent
 from enode_django.runtime import make_store
 
 STAYS = "The event stays as it was stored. Everything that reads it from now on reads the correction."

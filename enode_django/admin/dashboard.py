@@ -20,7 +20,7 @@ from enode_django.databases import execute
 from enode_django.models import ProcessorReport
 
 if TYPE_CHECKING:
-    from enode_django.series import Report
+    from enode_django.monitoring.series import Report
 
     DashboardBase = admin.ModelAdmin[ProcessorReport]
 else:  # generic for the type checker only
@@ -104,7 +104,7 @@ class DashboardAdmin(ReadOnly, DashboardBase):
 
     def status_view(self, request: HttpRequest) -> JsonResponse:
         self._check_permission(request)
-        from enode_django.status import gather  # see the package
+        from enode_django.monitoring import gather  # see the package
 
         return JsonResponse(gather().as_map())
 
@@ -129,8 +129,8 @@ def step_width() -> float:
 def figures(since: float) -> dict[str, Any]:
     """``until``: the end of the last step; ``ends``: of each step, in seconds since 1970; ``charts``: by name, the
     lines by name, each with a value or None for each step; ``reporting``: whether anything was reported at all."""
-    from enode_django.series import Steps, charts, reported_until  # see the package
-    from enode_django.status.processors import MISSED
+    from enode_django.monitoring.processors import MISSED
+    from enode_django.monitoring.series import Steps, charts, reported_until  # see the package
 
     width, now = step_width(), _now()
     patience, since = MISSED * width, min(since, now)
@@ -152,7 +152,7 @@ def _now() -> float:
 
 
 def _reports(after: float) -> Iterator[Report]:
-    from enode_django.series import Report  # see the package
+    from enode_django.monitoring.series import Report  # see the package
 
     reports = ProcessorReport.objects.using(_database()).filter(reported_at__gt=datetime.fromtimestamp(after, UTC))
     rows = reports.values_list("supervisor", "started_at", "reported_at", "ended", "figures")

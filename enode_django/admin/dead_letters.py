@@ -65,7 +65,7 @@ class DeadLetterAdmin(ByDatabase, WithError, LetterBase):
         ]
 
     def get_queryset(self, request: HttpRequest) -> Letters:
-        from enode_django.management.dead_letters import letters_in  # see the package
+        from enode_django.operating.dead_letters import letters_in  # see the package
 
         return letters_in(super().get_queryset(request).db).defer("body", "error")  # megabytes, maybe, in a list
 
@@ -120,7 +120,7 @@ class DeadLetterAdmin(ByDatabase, WithError, LetterBase):
 
     @admin.action(description="Send again, and be done with them", permissions=["settle"])
     def requeue(self, request: HttpRequest, chosen: Letters) -> None:
-        from enode_django.management.dead_letters import requeue_in
+        from enode_django.operating.dead_letters import requeue_in
         from enode_django.runtime import make_transport
 
         try:
@@ -133,7 +133,7 @@ class DeadLetterAdmin(ByDatabase, WithError, LetterBase):
 
     @admin.action(description="Discard for good", permissions=["settle"])
     def discard(self, request: HttpRequest, chosen: Letters) -> None:
-        from enode_django.management.dead_letters import discard_in
+        from enode_django.operating.dead_letters import discard_in
 
         self._settle(request, chosen, "discarded", discard_in)
 

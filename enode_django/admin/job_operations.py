@@ -13,13 +13,13 @@ from django.utils.module_loading import import_string
 
 from enode_django.admin.operating import Operation
 from enode_django.admin.showing import VIEW_PAYLOAD
+from enode_django.batch import EVERYTHING
 from enode_django.conf import conf
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import key_of
 from enode_django.exceptions import ConfigurationError, JobRunning
-from enode_django.job_kinds import EVERYTHING
 from enode_django.models import Job, JobState
 from enode_django.serialization.registry import types
 

@@ -18,8 +18,8 @@ from django.utils.safestring import SafeString
 from enode_django.admin.operating import operate
 from enode_django.admin.showing import STYLES, ReadOnly, WithError, as_json, preformatted, without_hidden
 from enode_django.exceptions import EnodeError
-from enode_django.job_leases import request_cancel, with_lease_state
-from enode_django.job_texts import duration_of, in_words, state_of
+from enode_django.jobs.leases import request_cancel, with_lease_state
+from enode_django.jobs.texts import duration_of, in_words, state_of
 from enode_django.models import Job, JobState
 
 if TYPE_CHECKING:

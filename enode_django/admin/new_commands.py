@@ -21,12 +21,12 @@ from enode_django.domain.messages import Command
 from enode_django.domain.metadata import metadata
 from enode_django.eventstore.base import StreamRecord
 from enode_django.exceptions import DefinitionError, EnodeError
-from enode_django.form_fields import AGGREGATE
 from enode_django.forms import CommandForm, CommandFormMetaclass
 from enode_django.models import ParkedEvent
 from enode_django.runtime import make_store
 from enode_django.serialization.codec import StoredStream, decode_command, decode_metadata, read_stored
 from enode_django.serialization.registry import types
+from enode_django.web.form_fields import AGGREGATE
 
 
 class Cause(NamedTuple):

@@ -13,7 +13,7 @@ from enode_django.admin.operating import Operation
 from enode_django.equeue import administration, dead_letters
 from enode_django.equeue.messages import Start
 from enode_django.equeue.retrying import dead_letter_topic
-from enode_django.equeue.transports.base import LONGEST_AGE, Transport
+from enode_django.equeue.transport import LONGEST_AGE, Transport
 from enode_django.exceptions import QueueError
 
 MOST_OFFSET = (1 << 63) - 1

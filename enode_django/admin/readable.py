@@ -8,9 +8,9 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from enode_django.admin.showing import MOST_TEXT, as_json
+from enode_django.bus.messages import decode_published
 from enode_django.equeue.retrying import Failed
 from enode_django.equeue.retrying import decode as decode_set_aside
-from enode_django.eventing.messages import decode_published
 from enode_django.exceptions import EnodeError
 from enode_django.serialization.codec import StoredRefusal, decode_command, decode_metadata, read_stored
 from enode_django.serialization.plain import unpack

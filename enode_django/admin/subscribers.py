@@ -20,7 +20,7 @@ from enode_django.models import Subscriber, Subscription
 
 if TYPE_CHECKING:
     from enode_django.eventing.subscribers import Subscriber as Following
-    from enode_django.status.lags import Lag
+    from enode_django.monitoring.lags import Lag
 
     SubscriberBase = admin.ModelAdmin[Subscriber]
 else:  # generic for the type checker only
@@ -65,9 +65,9 @@ def _may_see_parked(request: HttpRequest) -> bool:
 
 def _found(*, may_see_parked: bool) -> dict[str, Any]:
     from enode_django.eventing.unowned import unowned_in  # see the package
+    from enode_django.monitoring.databases import subscriber_databases
+    from enode_django.monitoring.lags import ask_lags
     from enode_django.runtime import running_subscribers
-    from enode_django.status.databases import subscriber_databases
-    from enode_django.status.lags import ask_lags
 
     lags, problems = ask_lags()
     running = {subscriber.name: subscriber for subscriber in running_subscribers()}

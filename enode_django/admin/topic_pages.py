@@ -25,7 +25,7 @@ from enode_django.admin.showing import type_of_error
 from enode_django.equeue import administration, dead_letters
 from enode_django.equeue.dead_letters import DeadLetter
 from enode_django.equeue.retrying import dead_letter_topic
-from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.transport import Transport
 from enode_django.equeue.transports.broker import BrokerTransport
 from enode_django.exceptions import EnodeError, UnknownTopic
 from enode_django.models import Topic

@@ -10,11 +10,11 @@ from enode_django.api.base import ApiView, MayViewPayload, MayViewStreams, may_v
 from enode_django.api.outcomes import etag
 from enode_django.api.problems import Problem, invalid_parameter
 from enode_django.api.streams import Places, read_cursor, read_feed, stream_body, write_cursor
-from enode_django.commanding.loading import AggregateLoader
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.prefixes import with_prefix
 from enode_django.eventstore.base import EventStore
 from enode_django.exceptions import EnodeError, StoreError, UnknownMessageType, shown
+from enode_django.repository.loading import AggregateLoader
 from enode_django.runtime import make_snapshots, make_store
 from enode_django.serialization.json_text import json_value
 from enode_django.serialization.registry import types

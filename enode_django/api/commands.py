@@ -14,8 +14,8 @@ from enode_django.api.outcomes import body_of, etag, outcome, problem_of, timed_
 from enode_django.api.parsing import StrictJsonParser
 from enode_django.api.problems import Problem, invalid, invalid_parameter
 from enode_django.api.received import command_id_of, is_pending, is_sent_by, receive
+from enode_django.bus.results import CommandResult, WaitFor, stored_result
 from enode_django.client import execute_command, send_command
-from enode_django.commanding.results import CommandResult, WaitFor, stored_result
 from enode_django.conf import conf
 from enode_django.domain.messages import Command
 from enode_django.domain.metadata import metadata
@@ -24,9 +24,9 @@ from enode_django.eventstore.limits import holds
 from enode_django.exceptions import CommandFailed, CommandTimeout, shown
 from enode_django.history.tables import record_of
 from enode_django.ids import id_of_key
-from enode_django.json_scalars import Errors, add_error
-from enode_django.json_values import command_from_json
 from enode_django.models import EventStream
+from enode_django.serialization.json_scalars import Errors, add_error
+from enode_django.serialization.json_values import command_from_json
 
 if TYPE_CHECKING:
     from rest_framework.request import Request

@@ -22,7 +22,7 @@ from enode_django.api.exposure import all_offered
 from enode_django.api.problems import CONTENT_TYPE
 from enode_django.domain.messages import Command
 from enode_django.ids import MAX_ID_LENGTH
-from enode_django.json_values import json_fields
+from enode_django.serialization.json_values import json_fields
 
 ID = {"type": "string", "minLength": 1, "maxLength": MAX_ID_LENGTH}
 

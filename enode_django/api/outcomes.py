@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from enode_django.api.problems import Problem, problem_body
-from enode_django.commanding.results import CommandResult
+from enode_django.bus.results import CommandResult
 from enode_django.domain.refusals import DomainException, VersionMismatch
 from enode_django.exceptions import CommandTimeout
-from enode_django.failures import Failure
 from enode_django.serialization.json_text import json_value
+from enode_django.web.failures import Failure
 
 _STATUSES: Mapping[str, int] = {
     "AggregateAlreadyExists": 409,

@@ -6,12 +6,12 @@ from django.apps import apps
 from django.urls import path, register_converter
 from django.urls.converters import PathConverter
 
-from enode_django.extras import missing
+from enode_django.exceptions import missing_extra
 
 try:
     import rest_framework  # noqa: F401  the views need it
 except ImportError as error:
-    raise missing("api", error) from error
+    raise missing_extra("api", error) from error
 
 from enode_django.api.aggregates import AggregateEventsView, AggregateView, FeedView
 from enode_django.api.commands import CommandsView, CommandView

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
+from enode_django.bus.results import CommandResult, CommandStatus, Crash
 from enode_django.commanding.entries import STORED, Entry, Envelope, Finished
 from enode_django.commanding.outcomes import SENDERS_ERRORS
-from enode_django.commanding.results import CommandResult, CommandStatus, Crash
 from enode_django.concurrency.backoff import Persist
 from enode_django.equeue.portions import portions
 from enode_django.eventstore.dead_letters import ERROR_MAX, DeadLetter, DeadLetters, column_text, key_of

@@ -9,9 +9,9 @@ from collections.abc import Callable, Collection
 
 from enode_django.commanding.cache import AggregateCache, Slot
 from enode_django.commanding.keeping import StateKeeper
-from enode_django.commanding.loading import AggregateLoader, Begin
 from enode_django.eventstore.base import EventStore, Shard
 from enode_django.exceptions import StoreUnavailable
+from enode_django.repository.loading import AggregateLoader, Begin
 
 logger = logging.getLogger("enode_django.commands")
 

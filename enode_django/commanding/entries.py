@@ -8,9 +8,9 @@ intake ── Envelope ──► command mailbox ── Entry ──► event ma
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from enode_django.commanding.results import CommandResult
+from enode_django.bus.results import CommandResult
 from enode_django.domain.messages import Command
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.eventstore.base import StreamRecord
@@ -85,31 +85,6 @@ class Envelope:
     def is_backlog(self) -> bool:
         """Return True if the command stood in its queue when that was taken over."""
         return self.window is not None and self.offset < self.window.backlog_end
-
-
-def position_of(queue: int, offset: int) -> int:
-    """Queue and offset in one number above 0 that fits eight bytes: 15 bits of queue, 48 of offset.
-
-    >>> position_of(0, 0), queue_and_offset(position_of(3, 41))
-    (1, (3, 41))
-    """
-    return ((queue << 48) | offset) + 1
-
-
-def queue_and_offset(position: int) -> tuple[int, int]:
-    return (position - 1) >> 48, (position - 1) & 0xFFFF_FFFF_FFFF
-
-
-IDLE = 0
-"""The position of a note when nothing is being handled."""
-
-
-class Note(Protocol):
-    """Integers in memory that outlives the process: at index 0 the position of what is being handled."""
-
-    def __getitem__(self, index: int, /) -> int: ...
-
-    def __setitem__(self, index: int, position: int, /) -> None: ...
 
 
 class EntryKind(Enum):

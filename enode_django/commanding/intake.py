@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from enode_django.commanding.addresses import crash_handler_in
+from enode_django.bus.addresses import crash_handler_in
 from enode_django.commanding.entries import Envelope, Finished
 from enode_django.commanding.identity import conflict_with_content
 from enode_django.commanding.outcomes import failed

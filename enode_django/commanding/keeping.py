@@ -16,10 +16,10 @@ from enode_django.commanding.cache import Slot
 from enode_django.commanding.entries import STREAM, Entry
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.exceptions import InvalidState
-from enode_django.snapshots import policy
-from enode_django.snapshots.state import snapshot_of
-from enode_django.snapshots.states import SharedStates
-from enode_django.snapshots.store import Snapshot
+from enode_django.repository import policy
+from enode_django.repository.state import snapshot_of
+from enode_django.repository.states import SharedStates
+from enode_django.repository.store import Snapshot
 
 logger = logging.getLogger("enode_django.snapshots")
 

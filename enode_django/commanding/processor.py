@@ -14,15 +14,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
+from enode_django.bus.results import CommandResult, failure
 from enode_django.commanding.burying import as_told, is_withdrawn
 from enode_django.commanding.cache import AggregateCache, Slot
 from enode_django.commanding.context import CommandContext
 from enode_django.commanding.corrections import CorrectionLookout
-from enode_django.commanding.entries import IDLE, POSTPONED, STORED, STREAM, Entry, EntryKind, Envelope, Note, Recovery
-from enode_django.commanding.flow import is_told, telling
+from enode_django.commanding.entries import POSTPONED, STORED, STREAM, Entry, EntryKind, Envelope, Recovery
 from enode_django.commanding.identity import conflict_with_message, conflict_with_row
 from enode_django.commanding.keeping import StateKeeper
-from enode_django.commanding.loading import AggregateLoader, Begin, History, replay_record
+from enode_django.commanding.logged_steps import logged
 from enode_django.commanding.outcomes import (
     SENDERS_ERRORS,
     check_version,
@@ -34,9 +34,9 @@ from enode_django.commanding.outcomes import (
     stream_of,
 )
 from enode_django.commanding.recent import RecentCommands
-from enode_django.commanding.results import CommandResult, failure
 from enode_django.commanding.retrying import NO_RETRIES, HandlerRetries, Postponed, PostponedCommands
 from enode_django.concurrency.backoff import Persist
+from enode_django.concurrency.in_flight import IDLE, Note
 from enode_django.domain.aggregate import AggregateRoot, accept_events
 from enode_django.domain.handlers import Handlers
 from enode_django.domain.origin import handled_command
@@ -44,7 +44,9 @@ from enode_django.domain.refusals import DomainException
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.eventstore.base import Shard, StreamRecord
 from enode_django.exceptions import EnodeError, StoreUnavailable, UnknownMessageType, UnusableSnapshot
-from enode_django.tracing import current_tracing
+from enode_django.repository.loading import AggregateLoader, Begin, History, replay_record
+from enode_django.telemetry import steplog
+from enode_django.telemetry.tracing import current_tracing
 
 logger = logging.getLogger("enode_django.commands")
 
@@ -122,7 +124,7 @@ class CommandProcessor:
         self._heed_corrections()
         self._load_missing(envelopes)
         slots = self._cache.slots
-        take = telling(self._take) if is_told() else self._take
+        take = logged(self._take) if steplog.enabled() else self._take
         entries: list[Entry] = []
         left = sys.maxsize if most_bytes is None else most_bytes
         for envelope in envelopes:
@@ -238,7 +240,7 @@ class CommandProcessor:
         slot = self._cache.slots[id]
         entries = [Entry(EntryKind.RESUMED, id, slot.epoch, None, None)]
         seen: set[str] = set()
-        take = telling(self._take) if is_told() else self._take
+        take = logged(self._take) if steplog.enabled() else self._take
         for entry, envelope in decided:
             # A verdict from memory is that of a copy which is finished: answered once, it stays as it is.
             if envelope.id not in seen and not (entry.kind is EntryKind.VERDICT and entry.rests_on is None):

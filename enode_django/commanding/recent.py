@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from enode_django.commanding.results import CommandResult
+from enode_django.bus.results import CommandResult
 from enode_django.eventstore.base import CommandKey
 
 _MOST_BYTES = 16 * 1024 * 1024

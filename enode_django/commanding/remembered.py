@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from enode_django.commanding.results import CommandResult, Receipt, decode_receipt, encode_receipt
+from enode_django.bus.results import CommandResult, Receipt, decode_receipt, encode_receipt
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.eventstore.base import CommandKey
 from enode_django.exceptions import MalformedMessage

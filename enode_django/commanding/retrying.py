@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from math import inf
 from typing import NamedTuple
 
+from enode_django.bus.results import CommandResult
 from enode_django.commanding.entries import Entry, EntryKind, Envelope
-from enode_django.commanding.results import CommandResult
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.exceptions import EnodeError, Retry, UnknownMessageType
 

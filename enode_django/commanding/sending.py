@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from enode_django.commanding.derived_ids import derived_id, with_id
+from enode_django.bus.derived_ids import derived_id, with_id
 from enode_django.domain.messages import Command
 from enode_django.domain.metadata import Metadata, caused_by
 from enode_django.exceptions import DefinitionError, shown

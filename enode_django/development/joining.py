@@ -16,9 +16,9 @@ import time
 from django.conf import settings
 from django.core.signals import request_started
 
-from enode_django.commanding.flow import logger as flow_logger
 from enode_django.concurrency.threads import start_thread
 from enode_django.development.steps import encode_step
+from enode_django.telemetry.steplog import logger as flow_logger
 
 ADDRESS = "ENODE_DEVELOPMENT"
 """The environment variable with the socket's path."""

@@ -6,14 +6,14 @@ import json
 import logging
 from typing import NamedTuple
 
-from enode_django.commanding.flow import FIELDS
+from enode_django.telemetry.steplog import FIELDS
 
 LONGEST_TEXT = 200
 """Characters of each text: a datagram should not be larger than what every system takes (2,048 bytes)."""
 
 
 class Step(NamedTuple):
-    """``time`` in seconds since 1970; the rest as `enode_django.commanding.flow.FIELDS` says."""
+    """``time`` in seconds since 1970; the rest as `enode_django.telemetry.steplog.FIELDS` says."""
 
     time: float
     part: str

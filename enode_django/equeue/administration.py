@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from enode_django.equeue.deletion import check_unused
 from enode_django.equeue.messages import GroupState, QueueState, Start
 from enode_django.equeue.retrying import dead_letter_topic, retry_topic
-from enode_django.equeue.transports.base import (
+from enode_django.equeue.transport import (
     DeletesQueues,
     DeletesTopics,
     Mends,

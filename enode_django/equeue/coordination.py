@@ -24,7 +24,7 @@ from enode_django.equeue.topic_records import (
     restored_group,
     shown_group,
 )
-from enode_django.equeue.transports.base import check_age, check_new_topic
+from enode_django.equeue.transport import check_age, check_new_topic
 from enode_django.exceptions import QueueError, QueueHeld, UnknownTopic
 
 EPOCHS_PER_RUN = 1 << 32

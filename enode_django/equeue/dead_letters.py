@@ -27,7 +27,7 @@ from enode_django.equeue.retrying import (
     retry_queue,
     retry_topic,
 )
-from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.transport import Transport
 from enode_django.exceptions import MalformedMessage, QueueError
 
 __all__ = ["DeadLetter", "dead_letters", "discard", "groups_with_dead_letters", "requeue"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from enode_django.equeue.transports.base import MOST_PRODUCERS, PRODUCER_SECONDS
+from enode_django.equeue.transport import MOST_PRODUCERS, PRODUCER_SECONDS
 
 
 class KnownProducers:

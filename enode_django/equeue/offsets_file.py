@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 from urllib.parse import quote
 
-from enode_django.equeue.broker.files import make_directory, open_private, replaced_file
+from enode_django.equeue.files import make_directory, open_private, replaced_file
 from enode_django.exceptions import QueueError, QueueFull
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})

@@ -14,7 +14,7 @@ import mmh3
 
 from enode_django.equeue.messages import Route, SendResult
 from enode_django.equeue.portions import PORTION_BYTES, PORTION_ITEMS, portions
-from enode_django.equeue.transports.base import ROOM_AROUND, Transport, with_reserve
+from enode_django.equeue.transport import ROOM_AROUND, Transport, with_reserve
 from enode_django.exceptions import (
     MessageTooLarge,
     PartlyUnavailable,

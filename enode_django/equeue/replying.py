@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.transport import Transport
 from enode_django.exceptions import BadRequest, MalformedFrame, PartlyUnavailable, shown
 
 logger = logging.getLogger("enode_django.equeue")

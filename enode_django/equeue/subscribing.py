@@ -20,17 +20,17 @@ from functools import partial
 from math import inf
 from pathlib import Path
 
-from enode_django.equeue.failing import FailureTopics
-from enode_django.equeue.handling import Handling
+from enode_django.equeue.consumer.failing import FailureTopics
+from enode_django.equeue.consumer.handling import Handling
+from enode_django.equeue.consumer.share import Share
+from enode_django.equeue.consumer.sharing import Limits, Mode, Order, Subscription
+from enode_django.equeue.consumer.timers import Timers
+from enode_django.equeue.consumer.worklist import Worklist
 from enode_django.equeue.leases import lease_holds
 from enode_django.equeue.messages import Start
 from enode_django.equeue.retrying import Message, RetryPolicy, retry_topic
-from enode_django.equeue.share import Share
-from enode_django.equeue.sharing import Limits, Mode, Order, Subscription
 from enode_django.equeue.threads import Threads
-from enode_django.equeue.timers import Timers
-from enode_django.equeue.transports.base import Transport
-from enode_django.equeue.worklist import Worklist
+from enode_django.equeue.transport import Transport
 from enode_django.exceptions import EnodeError, TopicDeleted, UnknownTopic
 
 __all__ = ["Consumer", "Limits", "Message", "Mode", "Order", "RetryPolicy", "Start", "lease_holds"]

@@ -13,7 +13,7 @@ from enode_django.equeue.known_producers import KnownProducers
 from enode_django.equeue.membership import Group
 from enode_django.equeue.messages import Claim, Commit, GroupState, QueueState, Route
 from enode_django.equeue.receipts import Receipts
-from enode_django.equeue.transports.base import check_queues
+from enode_django.equeue.transport import check_queues
 from enode_django.exceptions import QueueBacklog, QueueError
 
 Bounds = Mapping[int, tuple[int, int]]

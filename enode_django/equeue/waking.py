@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from enode_django.equeue.transports.base import Transport, WakesPulls
+from enode_django.equeue.transport import Transport, WakesPulls
 
 
 class PullingThread:

@@ -11,18 +11,19 @@ from django.db import connections, transaction
 
 from enode_django.databases import execute, let_hooks_fail_alone
 from enode_django.eventing import checkpoints, failovers, parking
-from enode_django.eventing.deferring import DeferredInserts
-from enode_django.eventing.failing import HandlerInterrupted, failure_of, is_transient
+from enode_django.eventing.failing import HandlerInterrupted, failure_of
 from enode_django.eventing.heeding import Heeded
 from enode_django.eventing.in_flight import InFlight
 from enode_django.eventing.projections import ModelProjection, Projection, makes_row
-from enode_django.eventing.row_changes import RowChanges, changed_row
-from enode_django.eventing.rows import RowTable
+from enode_django.eventing.read_models.deferring import DeferredInserts
+from enode_django.eventing.read_models.row_changes import RowChanges, changed_row
+from enode_django.eventing.read_models.rows import RowTable
 from enode_django.eventing.subscribers import NOW, Subscriber, key_of
 from enode_django.eventing.work import Failure, FollowedEvents, Progress, Work, bearable, contiguous
 from enode_django.eventstore.base import EventStore, Shard, StreamRecord
 from enode_django.eventstore.positions import BEGINNING
-from enode_django.tracing import FollowsEvents, current_tracing
+from enode_django.eventstore.sqlstates import is_transient
+from enode_django.telemetry.tracing import FollowsEvents, current_tracing
 
 
 class Applier(ABC):

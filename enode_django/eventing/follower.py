@@ -13,14 +13,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 
-from enode_django.commanding.flow import is_told
-from enode_django.equeue.consumer import PulledMessages
+from enode_django.bus.messages import PublishedStream, decode_published
+from enode_django.bus.notices import Notice, SendNotices
+from enode_django.equeue.consumer.queue_consumer import PulledMessages
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.eventing import parking
-from enode_django.eventing.flow import tell_followed
 from enode_django.eventing.in_flight import FIRST_QUEUE, is_of_a_sweep, suspect_swept
-from enode_django.eventing.messages import PublishedStream, decode_published
-from enode_django.eventing.notices import Notice, SendNotices
+from enode_django.eventing.logged_steps import log_handled
 from enode_django.eventing.retrying import NextTry, RetryPolicy
 from enode_django.eventing.running import Runner
 from enode_django.eventing.subscribers import follows
@@ -29,6 +28,7 @@ from enode_django.eventing.work import Failure, Message, Progress, Work, follows
 from enode_django.eventstore.base import StreamRecord
 from enode_django.exceptions import MalformedMessage, shown
 from enode_django.signals import aggregate_parked
+from enode_django.telemetry import steplog
 
 logger = logging.getLogger("enode_django.subscribers")
 
@@ -195,8 +195,8 @@ class Follower:
             while some := self._still_ours(some):
                 begun = time.perf_counter()
                 progress = self.runner.run(some, portion)
-                if is_told():
-                    tell_followed(self.subscriber, some, progress, time.perf_counter() - begun)
+                if steplog.enabled():
+                    log_handled(self.subscriber, some, progress, time.perf_counter() - begun)
                 finished: list[tuple[Message, str]] = []
                 blamed, behind = [], []
                 for work in some:

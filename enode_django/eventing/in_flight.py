@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
-from enode_django.commanding.entries import IDLE, Note, position_of
+from enode_django.concurrency.in_flight import IDLE, Note, position_of
 from enode_django.eventing.work import Work
 
 FIRST_QUEUE = 0

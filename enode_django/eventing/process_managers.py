@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar
 
-from enode_django.commanding.bus import CrashHandler
-from enode_django.commanding.derived_ids import derived_id, with_id
+from enode_django.bus.command_bus import CrashHandler
+from enode_django.bus.derived_ids import derived_id, with_id
 from enode_django.domain.messages import Command
 from enode_django.eventing.marks import Method
 from enode_django.eventing.subscribers import NOW, Subscriber, key_of

@@ -10,8 +10,8 @@ from enode_django.eventing.follower import Follower
 from enode_django.eventing.retrying import RAISE
 from enode_django.eventing.running import Runner
 from enode_django.eventing.subscribers import Subscriber, part_for_replay
-from enode_django.eventing.sweeping import behind, parts_of
-from enode_django.eventstore.base import EventStore
+from enode_django.eventing.sweeping import behind
+from enode_django.eventstore.base import EventStore, parts_of
 from enode_django.eventstore.positions import BEGINNING, END
 
 

@@ -17,14 +17,14 @@ from typing import NamedTuple
 from enode_django.databases import execute
 from enode_django.domain.messages import Command
 from enode_django.domain.metadata import Metadata
-from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.transport import Transport
 from enode_django.eventing import checkpoints
 from enode_django.eventing.calling import CallingApplier
-from enode_django.eventing.failing import is_transient
 from enode_django.eventing.worked_off import is_worked_off
 from enode_django.eventstore.base import FeedEntry, Shard, StreamRecord
 from enode_django.eventstore.dead_letters import DeadLetters, key_of
 from enode_django.eventstore.positions import Position
+from enode_django.eventstore.sqlstates import is_transient
 from enode_django.exceptions import QueueError
 
 logger = logging.getLogger("enode_django.subscribers")

@@ -14,14 +14,14 @@ from enode_django.databases import execute, heal_connections
 from enode_django.eventing import checkpoints, event_types, parking
 from enode_django.eventing.applying import Applier, reached
 from enode_django.eventing.code import code_fingerprint
-from enode_django.eventing.failing import HandlerInterrupted, is_transient
+from enode_django.eventing.failing import HandlerInterrupted
 from enode_django.eventing.healing import take_up
 from enode_django.eventing.heeding import StoreMovedOn
 from enode_django.eventing.in_flight import InFlight
 from enode_django.eventing.subscribers import running_subscriber
 from enode_django.eventing.work import Failure, Progress, Work, contiguous
 from enode_django.eventstore.base import StreamRecord
-from enode_django.eventstore.sqlstates import DATABASE_ERRORS
+from enode_django.eventstore.sqlstates import DATABASE_ERRORS, is_transient
 from enode_django.exceptions import EventKilledWorker, SubscriberUnavailable
 
 Value = TypeVar("Value")

@@ -12,16 +12,16 @@ from datetime import UTC, datetime
 
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.eventing.applying import Applier
-from enode_django.eventing.failing import is_transient
 from enode_django.eventing.registry import subscribers
-from enode_django.eventing.snapshot_making import SnapshotMaker
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventing.work import Failure, Progress, Work
 from enode_django.eventstore.base import EventStore
+from enode_django.eventstore.sqlstates import is_transient
 from enode_django.exceptions import UnknownMessageType
+from enode_django.repository import policy
+from enode_django.repository.snapshot_making import SnapshotMaker
+from enode_django.repository.store import Snapshot, SnapshotStore
 from enode_django.serialization.registry import types
-from enode_django.snapshots import policy
-from enode_django.snapshots.store import Snapshot, SnapshotStore
 
 logger = logging.getLogger("enode_django.subscribers")
 

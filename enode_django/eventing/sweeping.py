@@ -14,9 +14,10 @@ from functools import partial
 from math import inf
 from typing import NamedTuple
 
+from enode_django.bus.notices import SendNotices
 from enode_django.concurrency.outages import Attempts
-from enode_django.equeue.consumer import PulledMessages
-from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.consumer.queue_consumer import PulledMessages
+from enode_django.equeue.transport import Transport
 from enode_django.eventing import checkpoints, event_types, failovers, unknown_types
 from enode_django.eventing.applying import Applier
 from enode_django.eventing.failovers import Known
@@ -24,7 +25,6 @@ from enode_django.eventing.follower import Follower
 from enode_django.eventing.healing import Lookout, heal_claims, notice
 from enode_django.eventing.heeding import Heeded
 from enode_django.eventing.in_flight import FIRST_QUEUE
-from enode_django.eventing.notices import SendNotices
 from enode_django.eventing.parked_retries import ParkedRetries
 from enode_django.eventing.resending import Resender
 from enode_django.eventing.retrying import RetryPolicy
@@ -32,7 +32,7 @@ from enode_django.eventing.running import Runner
 from enode_django.eventing.subscribers import follows
 from enode_django.eventing.work import Work, follows_refusal
 from enode_django.eventing.worked_off import is_worked_off
-from enode_django.eventstore.base import Part, Settled, Shard
+from enode_django.eventstore.base import Part, Settled, Shard, parts_of
 from enode_django.eventstore.positions import Position
 from enode_django.exceptions import QueueError, StoreUnavailable
 
@@ -44,15 +44,6 @@ LOOK_AGAIN = 0.5
 RESTORED = "%s has compared the store up to position %s, but that is at %s: it was set back, so a generation is begun"
 FORGET_REFUSALS = 86_400.0
 """Seconds. A handled refusal is remembered for so long at least, and until the sweep has passed it."""
-
-
-def parts_of(shard: Shard, after: Position, before: Position) -> Iterator[Part]:
-    """Yield the streams that were stored at positions from ``after`` on and below ``before``, in parts of a limited
-    size. Blocks on the shard with each part."""
-    while after < before:
-        part = shard.settled(after, before, limit=ROWS_AT_ONCE)
-        yield part
-        after = part.until
 
 
 def behind(follower: Follower, settled: Settled) -> Collection[Work]:

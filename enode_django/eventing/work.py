@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from enode_django.commanding.loading import StoredStamp
+from enode_django.bus.interception import intercepted
 from enode_django.domain.messages import DomainEvent, EventStamp
 from enode_django.domain.refusals import DomainException, stamp_refusal
 from enode_django.equeue.offsets import OffsetWindow
@@ -16,7 +16,7 @@ from enode_django.eventing.subscribers import Handler, Subscriber, event_handler
 from enode_django.eventstore.base import EventStore, StreamRecord
 from enode_django.eventstore.positions import END, FIRST
 from enode_django.exceptions import EnodeError, MalformedMessage, MessageError, UnknownMessageType, shown
-from enode_django.interception import intercepted
+from enode_django.repository.loading import StoredStamp
 from enode_django.serialization.codec import (
     Restore,
     StoredRefusal,

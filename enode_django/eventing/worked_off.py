@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.transport import Transport
 
 
 def is_worked_off(transport: Transport, group: str, topic: str, ends: Mapping[int, int]) -> bool:

@@ -276,3 +276,16 @@ class Shard(EventStore, Protocol):
     def begin_generation(self, last: int) -> None:
         """Begin a new generation of positions, if ``last`` is the newest one: what is stored from now on comes after
         every position given so far. For a shard that was set back in a way that it cannot notice itself."""
+
+
+PART_ROWS = 10_000
+"""Rows of a part, at most."""
+
+
+def parts_of(shard: Shard, after: Position, before: Position) -> Iterator[Part]:
+    """Yield the streams that were stored at positions from ``after`` on and below ``before``, in parts of a limited
+    size. Blocks on the shard with each part."""
+    while after < before:
+        part = shard.settled(after, before, limit=PART_ROWS)
+        yield part
+        after = part.until

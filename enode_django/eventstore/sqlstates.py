@@ -5,6 +5,8 @@ from __future__ import annotations
 import django.db
 import psycopg
 
+from enode_django.exceptions import EnodeError, Retry, UnknownMessageType
+
 DATABASE_ERRORS = (psycopg.Error, django.db.Error)
 
 UNIQUE_VIOLATION = "23505"
@@ -65,3 +67,26 @@ def message(error: BaseException) -> str:
 
 def _driver_error(error: BaseException) -> BaseException:
     return error.__cause__ if isinstance(error.__cause__, psycopg.Error) else error
+
+
+_NOT_MIGRATED = ("42P01", "42703")
+"""A table or a column is missing: code that runs ahead of its migrations must not park every aggregate there is."""
+
+
+def is_transient(error: BaseException) -> bool:
+    """Return True if the call should simply be tried again: the database or the queue is away, or two transactions are
+    in each other's way. A `Retry` is no such error: what raised it is tried again when it says."""
+    if isinstance(error, EnodeError):
+        return error.retriable and not isinstance(error, UnknownMessageType | Retry)
+    if isinstance(error.__cause__ or error, psycopg.InterfaceError):
+        return False  # a closed cursor, say: what is lost is an OperationalError
+    return is_unavailable(error) or sqlstate(error) in _NOT_MIGRATED
+
+
+_NOT_UNIQUE = (UNIQUE_VIOLATION, "23P01")
+"""The second is that of an exclusion constraint."""
+
+
+def is_conflict_of_rows(error: BaseException) -> bool:
+    """Return True if the database refuses a row because of what another row has at the moment."""
+    return sqlstate(error) in _NOT_UNIQUE

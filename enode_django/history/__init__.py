@@ -3,13 +3,13 @@
 Everything here reads. It asks the event store of the settings, in the calling thread and its connections, and blocks.
 """
 
-from enode_django.commanding.loading import events_of, replay_records
-from enode_django.commanding.results import stored_result
+from enode_django.bus.results import stored_result
 from enode_django.history.causation import Causation, Limits, causation
 from enode_django.history.differences import Change, differences
 from enode_django.history.reaching import Reached, reached
 from enode_django.history.states import State, difference, state_at
 from enode_django.history.steps import Happened, Step
+from enode_django.repository.loading import events_of, replay_records
 
 __all__ = [
     "Causation",

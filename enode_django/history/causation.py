@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-from enode_django.commanding.derived_ids import derived_id
+from enode_django.bus.derived_ids import derived_id
 from enode_django.domain.messages import Command
 from enode_django.eventing.process_managers import ProcessManager
 from enode_django.eventing.registry import subscribers

@@ -10,7 +10,6 @@ from typing import Any, TypeVar, cast
 
 from asgiref.sync import sync_to_async
 
-from enode_django.commanding.loading import events_of
 from enode_django.domain.aggregate import AggregateRoot, read_only
 from enode_django.domain.messages import DomainEvent
 from enode_django.domain.origin import handled_command
@@ -19,6 +18,7 @@ from enode_django.eventstore.base import EventStore, StreamRecord
 from enode_django.exceptions import AggregateNotFound, AggregateTypeMismatch, DefinitionError, InvalidField, shown
 from enode_django.history.states import head_of, loaded
 from enode_django.ids import check_id
+from enode_django.repository.loading import events_of
 from enode_django.runtime import current_store
 from enode_django.serialization.registry import types
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from enode_django.commanding.loading import AggregateLoader, Begin
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.eventstore.base import EventStore
 from enode_django.eventstore.limits import holds
 from enode_django.exceptions import AggregateNotFound, EnodeError, HistoryTooLong, InvalidState, shown
 from enode_django.history.differences import Change, differences
+from enode_django.repository.loading import AggregateLoader, Begin
+from enode_django.repository.reading import SnapshotReader
+from enode_django.repository.store import SnapshotStore
 from enode_django.runtime import current_store, make_snapshots
 from enode_django.serialization.registry import types
-from enode_django.snapshots.reading import SnapshotReader
-from enode_django.snapshots.store import SnapshotStore
 
 
 class State(NamedTuple):

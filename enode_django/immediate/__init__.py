@@ -10,7 +10,7 @@ import logging
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from enode_django.commanding.bus import CommandBus
+    from enode_django.bus.command_bus import CommandBus
 
 __all__ = ["Immediate", "catch_up"]
 

@@ -15,24 +15,24 @@ from typing import Protocol
 from asgiref.sync import sync_to_async
 from django.db import connections, transaction
 
-from enode_django.commanding.bus import CrashHandler, nobody
+from enode_django.bus.command_bus import CrashHandler, nobody
+from enode_django.bus.interception import handlers_in_use
+from enode_django.bus.results import CommandResult, decode_result, encode_result, failure, stored_result
+from enode_django.bus.waiting import Followers
 from enode_django.commanding.committing import Committer
 from enode_django.commanding.entries import Entry, Envelope, Finished
-from enode_django.commanding.loading import AggregateLoader
 from enode_django.commanding.processor import CommandProcessor
-from enode_django.commanding.results import CommandResult, decode_result, encode_result, failure, stored_result
-from enode_django.commanding.waiting import Followers
+from enode_django.commanding.publisher import announce, is_announced
 from enode_django.concurrency.backoff import once
 from enode_django.conf import conf
 from enode_django.domain.messages import Command
 from enode_django.domain.metadata import Metadata, current_metadata
-from enode_django.eventing.publisher import announce, is_announced
 from enode_django.eventstore.base import EventStore, StreamRecord
 from enode_django.eventstore.sqlstates import DATABASE_ERRORS, UNDEFINED_TABLE, message, sqlstate
 from enode_django.exceptions import CommandTimeout, ConfigurationError, EnodeError
 from enode_django.immediate.attempts import Attempts, cut
 from enode_django.immediate.patience import aliases_of, patience
-from enode_django.interception import handlers_in_use
+from enode_django.repository.loading import AggregateLoader
 from enode_django.runtime import make_retries, make_snapshots
 from enode_django.serialization.codec import (
     decode_command,

@@ -14,10 +14,10 @@ from enode_django.equeue import administration, dead_letters
 from enode_django.equeue.administration import PeekedMessage, QueueShare
 from enode_django.equeue.broker.check import check_directory
 from enode_django.equeue.messages import Start
-from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.transport import Transport
 from enode_django.exceptions import QueueError
-from enode_django.management import dead_letters as command_letters
 from enode_django.management.tables import Row
+from enode_django.operating import dead_letters as command_letters
 
 Options = Mapping[str, Any]
 TAIL_WAIT = 1.0

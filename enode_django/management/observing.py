@@ -8,11 +8,9 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from enode_django.conf import Conf
-from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.transport import Transport
 from enode_django.eventstore.base import EventStore
-from enode_django.processors.notifying import Notifier
-from enode_django.processors.observing import Observations
-from enode_django.processors.probes import (
+from enode_django.monitoring.probes import (
     LOOPBACK,
     BrokerHealth,
     Listening,
@@ -20,8 +18,10 @@ from enode_django.processors.probes import (
     metrics_page,
     serving,
 )
-from enode_django.processors.probing import Pages, ProbeServer
-from enode_django.reports import ReportWriter
+from enode_django.monitoring.probing import Pages, ProbeServer
+from enode_django.processes.notifying import Notifier
+from enode_django.processors.observing import Observations
+from enode_django.processors.supervisor_reports import ReportWriter
 from enode_django.runtime import make_dead_letters
 
 Say = Callable[[str], object]

@@ -11,8 +11,8 @@ from django.core.management.base import CommandError, CommandParser, OutputWrapp
 
 from enode_django.eventstore.sqlstates import DATABASE_ERRORS
 from enode_django.exceptions import EnodeError
-from enode_django.jobs import RunningJob, running_job
-from enode_django.reporting import Report
+from enode_django.jobs.progress import Report
+from enode_django.jobs.running import RunningJob, running_job
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

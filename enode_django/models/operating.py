@@ -18,7 +18,7 @@ class Job(models.Model):
     """One run of a batch job. While it is running, its row is the lease of who works on it: ``owner``, until
     ``lease_until`` by the clock of the database.
 
-    Rows are written by `enode_django.jobs`. They may be deleted when they have ended.
+    Rows are written by `enode_django.jobs.running`. They may be deleted when they have ended.
     """
 
     kind = models.CharField("kind", max_length=50)

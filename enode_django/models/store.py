@@ -155,7 +155,7 @@ class DeadLetter(models.Model):
     """A command that could not be handled, or that an exception ended while nobody waited for it, kept until it is sent
     again or discarded; or a message of the commands' topic that is no command.
 
-    Written by the event mailboxes, in the database of its aggregate's streams. `enode_django.management.dead_letters`
+    Written by the event mailboxes, in the database of its aggregate's streams. `enode_django.operating.dead_letters`
     settles it.
     """
 

@@ -13,7 +13,7 @@ from typing import Any
 from enode_django.concurrency.threads import start_thread
 from enode_django.conf import Conf
 from enode_django.exceptions import ConfigurationError, QueueError, TransportUnavailable
-from enode_django.processors.children import Children, Job
+from enode_django.processes.children import Children, Job
 from enode_django.processors.logs import log_to_console
 from enode_django.processors.worker import load_project
 
@@ -90,9 +90,9 @@ def run_broker(connection: Connection, notes: Any, orphaned_for: float, verbosit
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     load_project()
     log_to_console(verbosity)
-    from enode_django.broker_settings import broker_options
     from enode_django.conf import conf
     from enode_django.equeue.broker.server import run
+    from enode_django.processors.broker_options import broker_options
 
     start_thread("enode-orphaned", lambda: _end_when_orphaned(connection, orphaned_for))
     try:

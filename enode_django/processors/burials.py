@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from enode_django.concurrency.outages import Attempts
-from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.transport import Transport
 from enode_django.exceptions import EnodeError
 
 logger = logging.getLogger("enode_django.supervisor")

@@ -15,10 +15,10 @@ from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 from enode_django.conf import Conf
-from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.transport import Transport
 from enode_django.eventing.in_flight import is_of_a_sweep
+from enode_django.processes.children import UNKNOWN_STATUS, Children
 from enode_django.processors.burials import Burials
-from enode_django.processors.children import UNKNOWN_STATUS, Children
 from enode_django.processors.control import Beat, Role, Stop, receive, send
 from enode_django.processors.endings import is_nobodys_fault
 from enode_django.processors.statistics import add_reports, without_momentary

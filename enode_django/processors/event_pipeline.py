@@ -20,21 +20,20 @@ from math import inf
 from types import MappingProxyType
 from typing import Protocol, TypeVar
 
-from enode_django.commanding.entries import Note
+from enode_django.bus.messages import decode_published
 from enode_django.concurrency.backoff import Persist, delays
+from enode_django.concurrency.in_flight import Note
 from enode_django.concurrency.outages import Attempts
 from enode_django.concurrency.threads import join_threads
 from enode_django.conf import Conf
 from enode_django.databases import end_sessions, heal_connections
-from enode_django.equeue.consumer import Acquired, PulledMessages, QueueConsumer
+from enode_django.equeue.consumer.queue_consumer import Acquired, PulledMessages, QueueConsumer
 from enode_django.equeue.offsets import OffsetWindow
-from enode_django.equeue.transports.base import Transport
-from enode_django.eventing.failing import is_transient
+from enode_django.equeue.transport import Transport
 from enode_django.eventing.in_flight import InFlight
-from enode_django.eventing.messages import decode_published
 from enode_django.eventing.subscribers import Subscriber, key_of
 from enode_django.eventstore.base import EventStore, Shard
-from enode_django.eventstore.sqlstates import DATABASE_ERRORS
+from enode_django.eventstore.sqlstates import DATABASE_ERRORS, is_transient
 from enode_django.exceptions import (
     EnodeError,
     MalformedMessage,

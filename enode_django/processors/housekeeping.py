@@ -13,8 +13,8 @@ from django.db import close_old_connections
 
 from enode_django.concurrency.outages import Attempts
 from enode_django.conf import Conf
-from enode_django.equeue.consumer import QueueConsumer
-from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.consumer.queue_consumer import QueueConsumer
+from enode_django.equeue.transport import Transport
 from enode_django.eventstore.base import EventStore, Shard
 from enode_django.eventstore.dead_letters import DeadLetters
 from enode_django.exceptions import EnodeError, UnknownTopic

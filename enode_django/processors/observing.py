@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from enode_django.equeue.administration import broker_figures, list_groups
-from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.transport import Transport
 from enode_django.equeue.transports.broker import BrokerTransport
 from enode_django.eventstore.base import EventStore
 from enode_django.eventstore.dead_letters import DeadLetters

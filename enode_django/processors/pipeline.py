@@ -18,32 +18,32 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
-from enode_django.commanding import flow
+from enode_django.bus.interception import handlers_in_use
 from enode_django.commanding.burying import crashed_among, keep_crashed, kept_and_answered
 from enode_django.commanding.committing import Committer
-from enode_django.commanding.entries import Entry, Envelope, Finished, Note, Recovery
+from enode_django.commanding.entries import Entry, Envelope, Finished, Recovery
 from enode_django.commanding.intake import Intake, Received
 from enode_django.commanding.keeping import StateKeeper
-from enode_django.commanding.loading import AggregateLoader
+from enode_django.commanding.logged_steps import log_committed
 from enode_django.commanding.processor import CommandProcessor
+from enode_django.commanding.publisher import EventPublisher
 from enode_django.commanding.remembered import RememberedAnswers
 from enode_django.commanding.routing import MailboxRouter
 from enode_django.concurrency.backoff import CountedWaits, delays, until_it_works
+from enode_django.concurrency.in_flight import Note
 from enode_django.concurrency.mailbox import Mailbox
 from enode_django.concurrency.outages import Attempts
 from enode_django.concurrency.room import Room
 from enode_django.concurrency.threads import join_threads
 from enode_django.conf import Conf
 from enode_django.databases import heal_connections
-from enode_django.equeue.consumer import QueueConsumer
+from enode_django.equeue.consumer.queue_consumer import QueueConsumer
 from enode_django.equeue.lookups import Lookups
 from enode_django.equeue.offsets import OffsetWindow
-from enode_django.equeue.transports.base import Transport
-from enode_django.eventing.publisher import EventPublisher
+from enode_django.equeue.transport import Transport
 from enode_django.eventstore.base import EventStore, Shard
 from enode_django.eventstore.dead_letters import DeadLetters
 from enode_django.exceptions import EnodeError, StoreUnavailable, TransportUnavailable
-from enode_django.interception import handlers_in_use
 from enode_django.processors.amounts import FIRST_LOOKUP, HANDLE_BYTES, LOOKUP_BYTES, size_of_entries
 from enode_django.processors.backlogs import ShardBacklogs
 from enode_django.processors.housekeeping import Housekeeper, queue_keepers, store_duties, trimming
@@ -62,9 +62,11 @@ from enode_django.processors.mail import (
 from enode_django.processors.measuring import BatchMeter
 from enode_django.processors.statistics import Statistics
 from enode_django.processors.threads import PULL_WAIT, start_noting_thread, start_worker_thread
+from enode_django.repository.loading import AggregateLoader
+from enode_django.repository.writing_behind import WriteBehind
 from enode_django.runtime import make_dead_letters, make_producer, make_retries, make_snapshots, make_states
-from enode_django.snapshots.writing_behind import WriteBehind
-from enode_django.tracing import current_tracing
+from enode_django.telemetry import steplog
+from enode_django.telemetry.tracing import current_tracing
 
 logger = logging.getLogger("enode_django.worker")
 
@@ -445,8 +447,8 @@ class Pipeline:
         committed = committer.commit(batch.items)
         self._meter.stored(committed.finished, len(committed.recoveries), committer.store_seconds)
         self._tracing.batch("commit", (one.envelope for one in committed.finished), began)
-        if flow.is_told():
-            flow.tell_committed(committed, time.perf_counter() - clock)
+        if steplog.enabled():
+            log_committed(committed, time.perf_counter() - clock)
         if crashed := crashed_among(committed.finished):
             keep_crashed(letters, crashed, until_it_works)
         if committed.finished:

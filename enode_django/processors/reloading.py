@@ -10,7 +10,7 @@ from typing import Any
 
 from django.utils import autoreload
 
-from enode_django.processors.children import STOP_SIGNALS
+from enode_django.processes.children import STOP_SIGNALS
 
 CHANGED = 3
 """The inner process's exit status when code has changed."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from enode_django.commanding.entries import IDLE, queue_and_offset
+from enode_django.concurrency.in_flight import IDLE, queue_and_offset
 
 
 class Seat(NamedTuple):

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, Protocol
 
-from enode_django.processors.children import STOP_SIGNALS, Job
+from enode_django.concurrency.garbage import collect_seldom, map_large_blocks
+from enode_django.processes.children import STOP_SIGNALS, Job
 from enode_django.processors.control import Beat, Role, Stop, receive, send
-from enode_django.processors.garbage import collect_seldom, map_large_blocks
 from enode_django.processors.logs import log_to_console
 from enode_django.processors.waking import Wakeup
 

@@ -18,11 +18,11 @@ from enode_django.eventstore.position_ranges import PositionRange, ranges_betwee
 from enode_django.eventstore.positions import Position
 from enode_django.eventstore.scanning import persistently
 from enode_django.exceptions import RebuildError, shown
+from enode_django.jobs.progress import Report
 from enode_django.rebuilding.catch_up_tasks import ALONE, CatchUpTask, passed_over, tasks_of, todo_of
 from enode_django.rebuilding.engine import Engine, postgres_shards
 from enode_django.rebuilding.replaying import Replayed, Todo, replayer
 from enode_django.rebuilding.shadow import Shadow
-from enode_django.reporting import Report
 
 SMALL = 500
 """Streams that a round may leave for the next."""

@@ -36,7 +36,7 @@ def main(number: int) -> None:
 def _load_project() -> None:
     import django
 
-    from enode_django.processors.garbage import collect_seldom
+    from enode_django.concurrency.garbage import collect_seldom
 
     django.setup()
     collect_seldom()

@@ -20,6 +20,7 @@ from enode_django.concurrency.backoff import within
 from enode_django.databases import execute
 from enode_django.eventstore import sqlstates
 from enode_django.exceptions import RebuildError
+from enode_django.jobs.progress import Report
 from enode_django.rebuilding.catching_up import CatchingUp
 from enode_django.rebuilding.clearing import shortly
 from enode_django.rebuilding.comparing import Generation, reached
@@ -32,7 +33,6 @@ from enode_django.rebuilding.retrying import take_back
 from enode_django.rebuilding.shadow import Shadow
 from enode_django.rebuilding.swapping import check_alike
 from enode_django.rebuilding.target import Target
-from enode_django.reporting import Report
 
 PATIENCE = 600.0
 """Seconds to wait for locks, and for a server that restarts: by now much would be lost."""

@@ -11,10 +11,10 @@ from enode_django.eventstore.positions import Position
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.eventstore.scanning import Scan, scan_records
 from enode_django.exceptions import ConfigurationError
+from enode_django.jobs.progress import Report
 from enode_django.rebuilding.catch_up_tasks import CatchUpTask, work_off
 from enode_django.rebuilding.replaying import Replayed, Todo, replayer
 from enode_django.rebuilding.shadow import Shadow
-from enode_django.reporting import Report
 from enode_django.runtime import make_store
 
 

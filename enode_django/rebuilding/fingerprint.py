@@ -11,9 +11,9 @@ from enode_django.eventing.marks import Followed
 from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.exceptions import TypeNameError
 from enode_django.rebuilding.shadow import declared_models
+from enode_django.repository.codetexts import CodeReader
 from enode_django.serialization.registry import types
 from enode_django.serialization.upcasting import upcasters
-from enode_django.snapshots.codetexts import CodeReader
 
 
 def fingerprint_of(projection: ModelProjection[Any] | Projection) -> str:

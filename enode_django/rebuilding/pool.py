@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 from enode_django.concurrency import stopping
 from enode_django.exceptions import RebuildError
-from enode_django.processors.children import stop_signals_blocked
-from enode_django.processors.settings_module import SETTINGS_VARIABLE, settings_module
+from enode_django.processes.children import stop_signals_blocked
+from enode_django.processes.settings_module import SETTINGS_VARIABLE, settings_module
 from enode_django.rebuilding.replaying import Replayed
 from enode_django.rebuilding.task_messages import Failed, Task, packed_task, receive_answer
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 
 from enode_django.exceptions import ConfigurationError
+from enode_django.jobs.progress import Report
 from enode_django.rebuilding.catch_up_tasks import CatchUpTask, work_off
 from enode_django.rebuilding.engine import InProcess, Plan
 from enode_django.rebuilding.pool import Pool
@@ -13,7 +14,6 @@ from enode_django.rebuilding.ranges import scans
 from enode_django.rebuilding.replaying import Replayed, Todo
 from enode_django.rebuilding.shadow import Shadow
 from enode_django.rebuilding.task_messages import Task
-from enode_django.reporting import Report
 
 ALONE = 2_000
 """So many aggregates are brought up to date in this process: to tell others costs more."""

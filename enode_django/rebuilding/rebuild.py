@@ -17,6 +17,7 @@ from enode_django.eventstore.base import EventStore
 from enode_django.eventstore.positions import BEGINNING, Position
 from enode_django.eventstore.sqlstates import DATABASE_ERRORS
 from enode_django.exceptions import RebuildError, RebuildOvertaken, TablesInUse
+from enode_django.jobs.progress import Report
 from enode_django.models import Rebuild
 from enode_django.rebuilding.catching_up import CatchingUp, Corrections, Positions, corrections_now, now
 from enode_django.rebuilding.checking import Check, check_sample
@@ -27,7 +28,6 @@ from enode_django.rebuilding.putting_in_use import put_in_use
 from enode_django.rebuilding.results import Accepted, Rebuilt
 from enode_django.rebuilding.retrying import retry_parked
 from enode_django.rebuilding.target import State, Target
-from enode_django.reporting import Report
 from enode_django.runtime import make_store
 
 logger = logging.getLogger("enode_django.rebuilding")

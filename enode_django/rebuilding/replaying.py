@@ -20,20 +20,19 @@ from django.db import connections
 from enode_django.concurrency.backoff import Persist, within
 from enode_django.databases import heal_connections
 from enode_django.eventing import checkpoints, event_types
-from enode_django.eventing.failing import is_transient
 from enode_django.eventing.follower import Follower
 from enode_django.eventing.parking import parked_among
 from enode_django.eventing.projections import ModelProjection, makes_row
+from enode_django.eventing.read_models.row_changes import changed_row
+from enode_django.eventing.read_models.rows import RowTable
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.retries import Retries
 from enode_django.eventing.retrying import RetryPolicy
-from enode_django.eventing.row_changes import changed_row
-from enode_django.eventing.rows import RowTable
 from enode_django.eventing.subscribers import Subscriber, key_of, running_subscriber
 from enode_django.eventing.sweeping import behind
 from enode_django.eventing.work import FollowedEvents, Work
 from enode_django.eventstore.base import Settled, StreamRecord
-from enode_django.eventstore.sqlstates import DATABASE_ERRORS, sqlstate
+from enode_django.eventstore.sqlstates import DATABASE_ERRORS, is_transient, sqlstate
 from enode_django.exceptions import RebuildError, SubscriberUnavailable
 from enode_django.rebuilding.shadow import ReachesOutside, Shadow, hooks_forgotten
 from enode_django.rebuilding.shadow_applier import ShadowRunner

@@ -297,7 +297,7 @@ class WireCommand(NamedTuple):
 
 
 def encode_command(command: Command, metadata: bytes, reply_to: str = "", expected_version: int | None = None) -> bytes:
-    """``reply_to`` says who is told what became of it, as `enode_django.commanding.addresses` has it; empty: nobody.
+    """``reply_to`` says who is told what became of it, as `enode_django.bus.addresses` has it; empty: nobody.
     ``expected_version`` is the only one of the aggregate that the command may be handled on (None: any)."""
     version = command.schema_version
     conditions: tuple[Any, ...] = () if version == 1 else (version,)

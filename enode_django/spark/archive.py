@@ -18,7 +18,7 @@ from enode_django.eventstore.base import EventStore
 from enode_django.eventstore.dividing import position_bounds, size
 from enode_django.eventstore.positions import BEGINNING
 from enode_django.exceptions import ArchiveBusy, ArchiveError, ArchiveMismatch
-from enode_django.reporting import Report
+from enode_django.jobs.progress import Report
 from enode_django.runtime import make_store
 from enode_django.spark.archive_files import ArchiveFiles
 from enode_django.spark.archive_rows import BUCKETS_COLUMN, rows_by_bucket, rows_by_day, with_columns, write, written

@@ -11,7 +11,7 @@ from pyspark.sql import functions as sql
 from enode_django.conf import conf
 from enode_django.eventstore.base import EventStore
 from enode_django.exceptions import ArchiveError, ArchiveMismatch
-from enode_django.reporting import Report, silent
+from enode_django.jobs.progress import Report, silent
 from enode_django.spark.archive import ArchiveRun, check_history, has_new, tail_held, write_new
 from enode_django.spark.archive_corrections import with_corrections
 from enode_django.spark.archive_files import ArchiveFiles

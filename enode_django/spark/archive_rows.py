@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from enode_django.eventstore.buckets import BUCKETS
-from enode_django.reporting import Report
+from enode_django.jobs.progress import Report
 from enode_django.spark.archive_files import INCREMENT, ArchiveFiles
 from enode_django.spark.batches import SCHEMA
 from enode_django.spark.decoding import ARCHIVE_DDL, ARCHIVE_NAMES, READ_DDL, decoded

@@ -10,9 +10,9 @@ import django
 from django.apps import apps
 from django.db import connections
 
+from enode_django.concurrency.garbage import collect_seldom
 from enode_django.exceptions import ConfigurationError
-from enode_django.processors.garbage import collect_seldom
-from enode_django.processors.settings_module import SETTINGS_VARIABLE
+from enode_django.processes.settings_module import SETTINGS_VARIABLE
 
 
 def set_up() -> None:

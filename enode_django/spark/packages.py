@@ -12,7 +12,7 @@ from pathlib import Path
 
 from django.apps import apps
 
-from enode_django.processors.settings_module import settings_module
+from enode_django.processes.settings_module import settings_module
 
 _LEFT_OUT = {"__pycache__", "node_modules"}
 _BEGINNING_OF_TIME = (1980, 1, 1, 0, 0, 0)

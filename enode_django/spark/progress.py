@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from enode_django.concurrency import stopping
 from enode_django.concurrency.threads import join_threads, start_thread
-from enode_django.reporting import Report
+from enode_django.jobs.progress import Report
 
 Value = TypeVar("Value")
 TELL_EVERY = 1.0

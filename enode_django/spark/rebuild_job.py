@@ -17,12 +17,12 @@ import pyarrow as pa
 
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.scanning import Scan, scan_records
+from enode_django.jobs.progress import Report, silent
 from enode_django.rebuilding.catch_up_tasks import CatchUpTask, work_off
 from enode_django.rebuilding.engine import Plan
 from enode_django.rebuilding.ranges import scans
 from enode_django.rebuilding.replaying import Replayed, Todo, replayer
 from enode_django.rebuilding.shadow import Shadow
-from enode_django.reporting import Report, silent
 from enode_django.runtime import make_store
 from enode_django.spark.archive_reading import archived_events
 from enode_django.spark.batches import records_of

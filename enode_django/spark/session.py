@@ -26,7 +26,7 @@ from enode_django.concurrency import stopping
 from enode_django.concurrency.threads import join_threads, start_thread
 from enode_django.conf import conf
 from enode_django.exceptions import SparkUnavailable
-from enode_django.processors.settings_module import SETTINGS_VARIABLE, settings_module
+from enode_django.processes.settings_module import SETTINGS_VARIABLE, settings_module
 from enode_django.spark import packages
 from enode_django.spark.java import check_java
 from enode_django.spark.progress import LOOK_EVERY, make_active

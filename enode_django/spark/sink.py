@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 
 from enode_django.eventstore.scanning import persistently
 from enode_django.exceptions import ConfigurationError
-from enode_django.reporting import Report
+from enode_django.jobs.progress import Report
 from enode_django.spark import staging
 from enode_django.spark.executors import task
 from enode_django.spark.progress import with_progress

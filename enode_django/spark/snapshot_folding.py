@@ -9,17 +9,17 @@ from operator import attrgetter
 
 import pyarrow as pa
 
-from enode_django.commanding.loading import History
 from enode_django.domain.aggregate import AggregateRoot
-from enode_django.eventing.snapshot_building import is_wanted
-from enode_django.eventing.snapshot_making import Outcome, SnapshotMaker, outcome_of
 from enode_django.eventstore.base import EventStore, StreamRecord, by_place
 from enode_django.eventstore.scanning import persistently
 from enode_django.exceptions import ConfigurationError
+from enode_django.repository.loading import History
+from enode_django.repository.reading import SnapshotReader
+from enode_django.repository.snapshot_building import is_wanted
+from enode_django.repository.snapshot_making import Outcome, SnapshotMaker, outcome_of
+from enode_django.repository.state import ReadSnapshot
+from enode_django.repository.store import SnapshotStore
 from enode_django.runtime import make_snapshots, make_store
-from enode_django.snapshots.reading import SnapshotReader
-from enode_django.snapshots.state import ReadSnapshot
-from enode_django.snapshots.store import SnapshotStore
 from enode_django.spark.batches import records_of
 from enode_django.spark.executors import task
 from enode_django.spark.horizons import Positions, positions_of

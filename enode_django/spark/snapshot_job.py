@@ -23,10 +23,10 @@ from enode_django.domain.declarations import aliases_of, declared
 from enode_django.eventstore.base import EventStore
 from enode_django.eventstore.dividing import bounds
 from enode_django.exceptions import ConfigurationError, TypeNameError
-from enode_django.reporting import Report
+from enode_django.jobs.progress import Report
+from enode_django.repository import policy
 from enode_django.runtime import make_snapshots, make_store
 from enode_django.serialization import registry
-from enode_django.snapshots import policy
 from enode_django.spark.archive_reading import archived_events
 from enode_django.spark.horizons import horizon_of, text_of
 from enode_django.spark.reading import limited

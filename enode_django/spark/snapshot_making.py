@@ -15,16 +15,16 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from enode_django.commanding.loading import History
 from enode_django.domain.aggregate import AggregateRoot
-from enode_django.eventing.snapshot_building import UNSUITABLE, failure_text, is_wanted
-from enode_django.eventing.snapshot_making import Outcome, SnapshotMaker, outcome_of
 from enode_django.eventstore.heads import Head, heads_page
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.eventstore.scanning import Scan, persistently, scan_records
+from enode_django.repository.loading import History
+from enode_django.repository.postgres import PostgresSnapshotStore
+from enode_django.repository.snapshot_building import UNSUITABLE, failure_text, is_wanted
+from enode_django.repository.snapshot_making import Outcome, SnapshotMaker, outcome_of
+from enode_django.repository.store import Snapshot
 from enode_django.serialization.registry import types
-from enode_django.snapshots.postgres import PostgresSnapshotStore
-from enode_django.snapshots.store import Snapshot
 from enode_django.spark.executors import task
 from enode_django.spark.reading import read_alias
 

@@ -19,6 +19,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 from pyspark.sql.functions import col
 from pyspark.sql.types import StructType
 
+from enode_django.concurrency.cores import usable_cores
 from enode_django.eventstore import dividing, generations
 from enode_django.eventstore.base import EventStore, FeedPage, StreamRecord
 from enode_django.eventstore.feed import Feed
@@ -27,7 +28,6 @@ from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.eventstore.rows import connected
 from enode_django.eventstore.scanning import CHUNK_BYTES, Scan, check_settled, persistently, scan
 from enode_django.exceptions import ConfigurationError
-from enode_django.processors.cores import usable_cores
 from enode_django.runtime import make_store
 from enode_django.spark import pushdown
 from enode_django.spark.batches import DDL, SCHEMA, batch_of, ddl_of, names_in

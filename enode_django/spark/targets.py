@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from enode_django.exceptions import ConfigurationError
-from enode_django.snapshots import postgres
+from enode_django.repository import postgres
 
 
 class Target(NamedTuple):

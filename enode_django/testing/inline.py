@@ -9,16 +9,15 @@ from contextlib import ContextDecorator, ExitStack
 from functools import partial
 from typing import Any, Self, TypeVar
 
+from enode_django.bus.results import CommandResult
 from enode_django.commanding.entries import Envelope, Finished
-from enode_django.commanding.loading import events_of
-from enode_django.commanding.results import CommandResult
+from enode_django.commanding.publisher import announce
 from enode_django.concurrency.backoff import once
 from enode_django.conf import keeps_in_memory
 from enode_django.domain.messages import DomainEvent
 from enode_django.eventing.event_handlers import group_of
 from enode_django.eventing.follower import Follower
 from enode_django.eventing.process_managers import crash_handler
-from enode_django.eventing.publisher import announce
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.retrying import RAISE
 from enode_django.eventing.running import Runner
@@ -28,6 +27,7 @@ from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import DefinitionError
 from enode_django.immediate.bus import ImmediateCommandBus, Together, result_of
 from enode_django.immediate.memory import MemoryFollower, has_tables, without_tables
+from enode_django.repository.loading import events_of
 from enode_django.runtime import make_applier, make_store, use_bus
 
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -10,9 +10,9 @@ from django.db import connections, models
 
 from enode_django.domain.messages import DomainEvent
 from enode_django.eventing.projections import ModelProjection, makes_row
+from enode_django.eventing.read_models.row_changes import changed_row
+from enode_django.eventing.read_models.row_normalising import RowNormaliser
 from enode_django.eventing.registry import subscribers
-from enode_django.eventing.row_changes import changed_row
-from enode_django.eventing.row_normalising import RowNormaliser
 from enode_django.eventing.work import FollowedEvents
 from enode_django.eventstore.base import StreamRecord
 from enode_django.testing.histories import check_events, streams

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Self, overload
 
+from enode_django.bus.results import CommandResult, CommandStatus
 from enode_django.client import check_version
-from enode_django.commanding.results import CommandResult, CommandStatus
 from enode_django.domain.aggregate import AggregateRoot, accept_events
 from enode_django.domain.declarations import plain_of
 from enode_django.domain.messages import Command, DomainEvent, message_of

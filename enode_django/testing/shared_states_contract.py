@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from enode_django.snapshots.states import SharedStates
-from enode_django.snapshots.store import Snapshot
+from enode_django.repository.states import SharedStates
+from enode_django.repository.store import Snapshot
 
 
 def state(id: str = "a", version: int = 7, payload: bytes = b"state") -> Snapshot:

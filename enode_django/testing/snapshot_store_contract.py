@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from enode_django.snapshots.store import Snapshot, SnapshotStore, SnapshotVersion
+from enode_django.repository.store import Snapshot, SnapshotStore, SnapshotVersion
 
 
 def snapshot(id: str = "a", version: int = 100, fingerprint: str = "f", payload: bytes = b"state") -> Snapshot:

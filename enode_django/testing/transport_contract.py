@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from enode_django.equeue.messages import Commit
-from enode_django.equeue.transports.base import TellsTimelines, Transport, WakesPulls
+from enode_django.equeue.transport import TellsTimelines, Transport, WakesPulls
 from enode_django.exceptions import QueueError, UnknownTopic
 from enode_django.testing.transport_deletion_contract import TransportDeletionContract
 from enode_django.testing.transport_group_contract import TransportGroupContract

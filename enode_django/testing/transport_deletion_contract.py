@@ -12,7 +12,7 @@ import pytest
 
 from enode_django.equeue.messages import Commit, Once, Receipt, Start
 from enode_django.equeue.producer import Producer
-from enode_django.equeue.transports.base import DeletesQueues, DeletesTopics, Transport
+from enode_django.equeue.transport import DeletesQueues, DeletesTopics, Transport
 from enode_django.exceptions import QueueError, StaleRoute, TopicDeleted
 from enode_django.testing.transport_lease_contract import DEADLINE, QUEUES, messages
 

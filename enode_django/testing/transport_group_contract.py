@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from enode_django.equeue.messages import Commit, Membership, Once, Receipt, Route, Start
-from enode_django.equeue.transports.base import KNOWN_SENDS, MOST_PRODUCERS, PRODUCER_SECONDS, Transport
+from enode_django.equeue.transport import KNOWN_SENDS, MOST_PRODUCERS, PRODUCER_SECONDS, Transport
 from enode_django.exceptions import QueueBacklog, QueueError, StaleRoute, UnknownTopic
 from enode_django.testing.transport_lease_contract import QUEUES, TransportLeaseContract, eventually, kept, messages
 

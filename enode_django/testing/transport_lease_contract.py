@@ -12,7 +12,7 @@ from typing import TypeVar
 import pytest
 
 from enode_django.equeue.messages import Commit, Lease, Receipt
-from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.transport import Transport
 from enode_django.exceptions import QueueHeld
 
 QUEUES = 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from enode_django.equeue.messages import Commit
-from enode_django.equeue.transports.base import RetainsByTopic, Transport
+from enode_django.equeue.transport import RetainsByTopic, Transport
 from enode_django.exceptions import QueueError, UnknownTopic
 from enode_django.testing.transport_deletion_contract import delete
 from enode_django.testing.transport_lease_contract import QUEUES, fill

@@ -8,7 +8,7 @@ import pytest
 
 from enode_django.equeue.messages import Commit, Receipt
 from enode_django.equeue.producer import Producer
-from enode_django.equeue.transports.base import ROOM_AROUND, Transport
+from enode_django.equeue.transport import ROOM_AROUND, Transport
 from enode_django.exceptions import MessageTooLarge, QueueError
 from enode_django.testing.transport_lease_contract import QUEUES, messages
 

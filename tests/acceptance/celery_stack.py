@@ -15,7 +15,7 @@ from urllib.parse import urlsplit, urlunsplit
 import redis
 from celery import Celery
 
-from enode_django.rebuilding.engines import NO_MASTER
+from enode_django.batch import NO_MASTER
 from sample_project.embedded import Postgres, Redis
 from tests.acceptance.processors import PROJECT, Group
 from tests.acceptance.stack import REDIS_STREAMS, Stack

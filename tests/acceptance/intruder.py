@@ -29,7 +29,7 @@ def main() -> None:
 
 def follow(subscriber: Any, end: float) -> None:
     from enode_django.conf import conf
-    from enode_django.equeue.consumer import PulledMessages
+    from enode_django.equeue.consumer.queue_consumer import PulledMessages
     from enode_django.equeue.offsets import OffsetWindow
     from enode_django.runtime import make_follower, make_store, make_transport
 

@@ -34,12 +34,12 @@ class Reading:
     """Looks at the databases, once. What each method yields are problems, as sentences."""
 
     def __init__(self) -> None:
-        from enode_django.commanding.loading import replay_records
         from enode_django.conf import conf
         from enode_django.eventing.parking import list_parked
         from enode_django.eventing.registry import subscribers
         from enode_django.eventstore.base import StreamRecord
         from enode_django.models import EventStream
+        from enode_django.repository.loading import replay_records
         from sample_project.bank.domain import BankAccount, MoneyTransfer
 
         self.shards = conf().EVENT_STORE.DATABASES
@@ -166,7 +166,7 @@ class Reading:
 
     def _movements(self) -> tuple[Decimal, dict[str, list[tuple[str, Decimal]]]]:
         """What was paid in at the counters, less what was paid out; and what each transfer added to which account."""
-        from enode_django.commanding.loading import events_of
+        from enode_django.repository.loading import events_of
         from sample_project.bank.domain import DepositConfirmed, Deposited, WithdrawalConfirmed, Withdrawn
 
         paid_in = Decimal(0)

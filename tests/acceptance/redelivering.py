@@ -7,7 +7,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Sequence
 
-from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.transport import Transport
 
 WINDOW = 100
 IDLE = 0.05

@@ -16,13 +16,13 @@ from typing import Any
 import psycopg
 import redis
 
-from enode_django.commanding.bus import QueueCommandBus
+from enode_django.bus.command_bus import QueueCommandBus
+from enode_django.bus.messages import decode_published
 from enode_django.conf import BROKER
 from enode_django.equeue.producer import Producer
-from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.transport import Transport
 from enode_django.equeue.transports.broker import BrokerTransport
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
-from enode_django.eventing.messages import decode_published
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.buckets import select_queue
 from enode_django.eventstore.rows import record_of

@@ -17,7 +17,7 @@ import pytest
 
 from enode_django.equeue.administration import list_groups
 from enode_django.equeue.dead_letters import dead_letters, requeue
-from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.transport import Transport
 from enode_django.equeue.transports.broker import BrokerTransport
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from tests.equeue.brokers import RunningBroker

@@ -9,7 +9,7 @@ from decimal import Decimal
 import pytest
 
 from enode_django import Command, CommandResult, CommandStatus
-from enode_django.commanding.results import failure, stored_result
+from enode_django.bus.results import failure, stored_result
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.buckets import bucket_of, even_shares
 from enode_django.exceptions import AggregateNotFound

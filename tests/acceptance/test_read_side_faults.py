@@ -10,7 +10,7 @@ from decimal import Decimal
 import pytest
 
 from enode_django import Command
-from enode_django.eventing.messages import decode_published
+from enode_django.bus.messages import decode_published
 from enode_django.ids import new_id
 from sample_project.bank.domain import Deposit, OpenAccount, StartTransfer, Withdraw
 from sample_project.notes.domain import ChangeTitle, CreateNote, DeleteNote

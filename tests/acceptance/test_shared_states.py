@@ -13,7 +13,7 @@ import redis
 from django.conf import settings
 
 from enode_django.exceptions import MalformedMessage
-from enode_django.snapshots.sealing import Seal
+from enode_django.repository.sealing import Seal
 from sample_project.embedded import Redis
 from tests.acceptance.load import Load
 from tests.acceptance.processors import Processors

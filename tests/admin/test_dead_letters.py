@@ -142,7 +142,7 @@ def test_what_was_sent_before_an_error_is_logged(
     client: Client, queue: MemoryTransport, deposit: DeadLetter, garbage: DeadLetter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logged_in(client, "change_deadletter")
-    monkeypatch.setattr("enode_django.management.dead_letters.AT_ONCE", 1)
+    monkeypatch.setattr("enode_django.operating.dead_letters.AT_ONCE", 1)
     monkeypatch.setattr(queue, "max_send", len(garbage.body))  # the other one does not go through
     assert "what is left here can be sent again once more" in act(client, "requeue", garbage, deposit)
     sent = {str(letter.pk) for letter in (deposit, garbage)} - {str(letter.pk) for letter in DeadLetter.objects.all()}

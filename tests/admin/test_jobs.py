@@ -15,10 +15,10 @@ from django.utils import timezone
 from django.utils.html import escape
 
 from enode_django.admin.operating import CONFIRMED
-from enode_django.job_kinds import KINDS
-from enode_django.jobs import RunningJob
+from enode_django.batch import KINDS
+from enode_django.jobs.running import RunningJob
 from enode_django.models import Job, Rebuild
-from enode_django.status.work import ask_jobs
+from enode_django.monitoring.work import ask_jobs
 from sample_project.celery import app
 from tests.admin.users import client_of
 

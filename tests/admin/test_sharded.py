@@ -15,7 +15,7 @@ from enode_django.admin import links
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.dead_letters import DeadLetter, PostgresDeadLetters
 from enode_django.history import causation
-from enode_django.management.dead_letters import Choice, discard
+from enode_django.operating.dead_letters import Choice, discard
 from enode_django.serialization.codec import STREAM
 from enode_django.serialization.plain import pack
 from tests.admin.people import logged_in

@@ -9,8 +9,8 @@ import pytest
 from django.test import Client, override_settings
 from django.utils import timezone
 
+from enode_django.bus.messages import encode_published
 from enode_django.equeue.transports.memory import MemoryTransport
-from enode_django.eventing.messages import encode_published
 from enode_django.eventstore.base import StreamRecord
 from enode_django.models import ParkedEvent, ProjectionGeneration, Subscription
 from tests.admin.users import client_of

@@ -7,7 +7,7 @@ from django.conf import settings
 from django.core.checks import run_checks
 from django.test import override_settings
 
-from enode_django.api.checks import check_api
+from enode_django.checks.api import check_api
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,10 @@ from enode_django.api.base import ApiView, Throttle, throttles
 from enode_django.api.commands import CommandsView
 from enode_django.api.outcomes import problem_of
 from enode_django.exceptions import CommandFailed
-from enode_django.failures import BROKEN, status_of, text_of
 from enode_django.ids import id_of_key
 from enode_django.models import EventStream
 from enode_django.testing.inline import InlineCommandBus
+from enode_django.web.failures import BROKEN, status_of, text_of
 from tests.api import commands
 from tests.api.calls import COMMANDS, Caller, problem, wrong_parts
 from tests.api.conftest import MakeCaller

@@ -155,7 +155,7 @@ def test_nothing_is_noted_without_a_key_or_of_what_is_not_valid(sender: Caller) 
 
 @override_settings(ENODE={**REAL_QUEUE, "QUEUE": {"BACKEND": "enode_django.equeue.transports.memory.MemoryTransport"}})
 def test_a_command_with_a_key_is_pending_until_it_is_stored(sender: Caller, caller: MakeCaller) -> None:
-    from enode_django.commanding.bus import QueueCommandBus
+    from enode_django.bus.command_bus import QueueCommandBus
     from enode_django.runtime import close_bus, make_producer, make_transport, use_bus
 
     transport = make_transport()

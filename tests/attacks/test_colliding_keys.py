@@ -13,8 +13,8 @@ import pytest
 from enode_django.domain.fields import field_type
 from enode_django.domain.hashes import MOST_ALIKE, collide
 from enode_django.exceptions import InvalidField, MalformedMessage
-from enode_django.json_values import json_type
 from enode_django.serialization import plain, unpacking
+from enode_django.serialization.json_values import json_type
 from enode_django.serialization.plain import pack, unpack
 
 MODULUS = sys.hash_info.modulus

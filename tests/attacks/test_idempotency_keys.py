@@ -11,7 +11,7 @@ import pytest
 from rest_framework import serializers
 
 from enode_django import execute_command
-from enode_django.commanding.derived_ids import derived_id
+from enode_django.bus.derived_ids import derived_id
 from enode_django.ids import id_of_key
 from enode_django.models import EventStream
 from enode_django.serializers import CommandSerializer

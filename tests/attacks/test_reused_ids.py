@@ -11,19 +11,19 @@ from django.utils import timezone
 
 from enode_django import execute_command
 from enode_django.api.outcomes import problem_of
+from enode_django.bus.derived_ids import derived_id
+from enode_django.bus.results import CommandResult, CommandStatus
 from enode_django.commanding.burying import crashed_among, letters_of
-from enode_django.commanding.derived_ids import derived_id
 from enode_django.commanding.identity import conflict_with_content, conflict_with_row, content_of
-from enode_django.commanding.results import CommandResult, CommandStatus
 from enode_django.conf import conf
 from enode_django.domain.messages import Command
 from enode_django.domain.metadata import Metadata
 from enode_django.equeue.transports.memory import MemoryTransport
-from enode_django.failures import CONFLICT, status_of
-from enode_django.management.dead_letters import Choice, requeue
 from enode_django.models import DeadLetter
+from enode_django.operating.dead_letters import Choice, requeue
 from enode_django.serialization.codec import decode_command, encode_command, encode_metadata
 from enode_django.testing import inline
+from enode_django.web.failures import CONFLICT, status_of
 from sample_project.bank.domain import Deposit, OpenAccount
 from tests.races.counting import Add, AddSoftly, AddWithin, FailUnless, SetTotal
 from tests.races.harness import commands_stored, envelope
@@ -222,7 +222,7 @@ def test_a_row_under_an_alias_or_a_name_that_is_unknown_here_is_no_conflict(
 
 def test_answers_that_an_earlier_version_has_remembered_are_given_again(setting: Setting) -> None:
     """They do not say what was asked."""
-    from enode_django.commanding.results import decode_receipt, encode_receipt
+    from enode_django.bus.results import decode_receipt, encode_receipt
 
     old = CommandResult(status=CommandStatus.NOTHING_CHANGED, command_id="c", aggregate_root_id="x", version=1)
     assert decode_receipt(encode_receipt(old)) == (old, "")

@@ -14,7 +14,7 @@ import pytest
 import redis
 
 from enode_django.equeue.messages import Commit, Receipt
-from enode_django.equeue.transports import redis_inbox
+from enode_django.equeue.redis import inbox as redis_inbox
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from enode_django.exceptions import ConfigurationError, QueueHeld, TransportUnavailable
 from enode_django.testing.transport_lease_contract import DEADLINE, eventually, messages

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.transport import Transport
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from enode_django.testing.transport_contract import TransportContract

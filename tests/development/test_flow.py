@@ -10,17 +10,18 @@ from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory
 
 from enode_django import metadata
-from enode_django.commanding import flow
-from enode_django.commanding.bus import QueueCommandBus
+from enode_django.bus.command_bus import QueueCommandBus
+from enode_django.commanding.logged_steps import log_committed
 from enode_django.domain.messages import Command, DomainEvent
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventing.event_handlers import EventHandler, EventHandlerGroup
-from enode_django.eventing.flow import tell_followed
+from enode_django.eventing.logged_steps import log_handled
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.work import Failure, Message, Progress, Work
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.middleware import EnodeMiddleware
+from enode_django.telemetry import steplog
 from sample_project.bank.projections import AccountSummaries
 from tests.races.counting import Add, AddWithin, ApplyThenRaise, Create
 from tests.races.harness import Worker
@@ -44,7 +45,7 @@ def handled(*commands: Command) -> Worker:
     worker = Worker(MemoryEventStore())
     worker.send(*commands)
     worker.handle()
-    flow.tell_committed(worker.commit(), 0.0)
+    log_committed(worker.commit(), 0.0)
     return worker
 
 
@@ -75,7 +76,7 @@ def test_refusals_failures_and_repeats_are_told_as_what_they_are(told: pytest.Lo
 
 
 def test_nothing_is_told_and_nothing_is_looked_up_unless_somebody_listens(caplog: pytest.LogCaptureFixture) -> None:
-    assert not flow.is_told()
+    assert not steplog.enabled()
     handled(Create("x"))
     assert steps(caplog) == []
 
@@ -120,9 +121,9 @@ def test_what_a_projection_made_of_a_stream_is_told(
     told.clear()
     if progress.failure is not None:
         progress = progress._replace(failure=progress.failure._replace(command_id="c1"))
-    tell_followed(subscribers.instance(AccountSummaries), [work], {"x": progress}, 0.0)
+    log_handled(subscribers.instance(AccountSummaries), [work], {"x": progress}, 0.0)
     assert steps(told) == []  # it handles none of these events
     follows_all = EventHandlerGroup("test.All")
     follows_all.add(EventHandler(DomainEvent, "test.all", 1, print, "now"))
-    tell_followed(follows_all, [work], {"x": progress}, 0.0)
+    log_handled(follows_all, [work], {"x": progress}, 0.0)
     assert [one[4] for one in steps(told)] == ([outcome] if outcome else [])

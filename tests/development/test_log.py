@@ -7,8 +7,8 @@ import logging
 from typing import Any
 
 import pytest
-
 from enode_django.commanding.flow import FIELDS
+
 from enode_django.development.groups import LONGEST, QUIET, Groups
 from enode_django.development.lines import Lines
 from enode_django.development.steps import LONGEST_TEXT, Step, decode_step, encode_step

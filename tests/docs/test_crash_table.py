@@ -7,11 +7,11 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 
-from enode_django.commanding.results import CommandResult, CommandStatus, decode_result
+from enode_django.bus.messages import decode_published
+from enode_django.bus.results import CommandResult, CommandStatus, decode_result
 from enode_django.domain.messages import Command
-from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.transport import Transport
 from enode_django.equeue.transports.memory import MemoryTransport
-from enode_django.eventing.messages import decode_published
 from enode_django.eventstore.base import EventStore
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.serialization.codec import encode_command

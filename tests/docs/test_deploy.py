@@ -13,7 +13,7 @@ from django.core.management import get_commands, load_command_class
 from django.test import override_settings
 from django.urls import get_resolver
 
-from enode_django import checks
+from enode_django.checks import settings as checks
 from enode_django.conf import Conf
 from enode_django.processors.supervisor import BEYOND_GRACE
 from tests.docs.blocks import blocks

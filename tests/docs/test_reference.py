@@ -14,8 +14,13 @@ from django.core.management.base import BaseCommand
 from django.test import override_settings
 
 import enode_django
-from enode_django import backend_checks, checks, conf, deploy_checks, store_checks, subscriber_checks
-from enode_django.api import checks as api_checks
+from enode_django import conf
+from enode_django.checks import api as api_checks
+from enode_django.checks import backends as backend_checks
+from enode_django.checks import deploy as deploy_checks
+from enode_django.checks import settings as checks
+from enode_django.checks import store as store_checks
+from enode_django.checks import subscribers as subscriber_checks
 from enode_django.conf import GROUPS, MOVED, Conf, keys_of
 from enode_django.equeue.transports.broker import BrokerTransport
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from django.test import override_settings
 
-from enode_django import checks
-from enode_django.broker_settings import broker_options
+from enode_django.checks import settings as checks
 from enode_django.conf import conf
 from enode_django.equeue.transports.broker import BrokerTransport
 from enode_django.exceptions import ConfigurationError, RoleMissing, TransportUnavailable
+from enode_django.processors.broker_options import broker_options
 from tests.docs.blocks import Block, blocks
 from tests.docs.pages import DOCS
 from tests.equeue.brokers import DEADLINE, RunningBroker

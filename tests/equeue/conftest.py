@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.transport import Transport
 from enode_django.equeue.transports.broker import BrokerTransport
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from enode_django.equeue.subscribing import Consumer, Limits, Message, RetryPolicy
-from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.transport import Transport
 
 FAST = Limits(pull_wait=0.05, commit_interval=0.05, lease=4.0)
 AT_ONCE = RetryPolicy(delays=(0.02, 0.05))

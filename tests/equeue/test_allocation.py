@@ -13,15 +13,15 @@ import pytest
 import redis
 from django.test import override_settings
 
-from enode_django.broker_settings import broker_options, chosen_allocation
-from enode_django.checks import check_settings
+from enode_django.checks.settings import check_settings
 from enode_django.conf import conf
 from enode_django.equeue.assignment import Allocate, allocated, divide
-from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.transport import Transport
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from enode_django.exceptions import ConfigurationError
-from enode_django.runtime import make_transport
+from enode_django.processors.broker_options import broker_options
+from enode_django.runtime import chosen_allocation, make_transport
 from tests.equeue.allocations import all_to_the_first, nonsense
 from tests.equeue.brokers import RunningBroker
 

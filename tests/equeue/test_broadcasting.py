@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from enode_django.equeue.broadcasting import BroadcastQueues
+from enode_django.equeue.consumer.broadcasting import BroadcastQueues
+from enode_django.equeue.consumer.reached import SETTLED_AFTER
 from enode_django.equeue.dead_letters import dead_letters, requeue
 from enode_django.equeue.offsets_file import KeptOffsets, OffsetsFile
-from enode_django.equeue.reached import SETTLED_AFTER
 from enode_django.equeue.subscribing import Consumer, Mode, Start
-from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.transport import Transport
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.exceptions import QueueError
 from tests.equeue.brokers import RunningBroker

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from enode_django.equeue.messages import Commit
-from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.transport import Transport
 from enode_django.equeue.transports.broker import BrokerTransport
 from enode_django.testing.transport_lease_contract import messages
 from tests.equeue.brokers import DEADLINE, RunningBroker

@@ -16,8 +16,8 @@ from enode_django.equeue.broker.state import BrokerState
 from enode_django.equeue.broker.store import MessageStore
 from enode_django.equeue.messages import Commit
 from enode_django.equeue.transports.broker import BrokerTransport
+from enode_django.monitoring.prometheus import exposition
 from enode_django.processors.observing import Observations
-from enode_django.processors.prometheus import exposition
 from tests.equeue.brokers import RunningBroker
 from tests.equeue.consuming import eventually, texts
 

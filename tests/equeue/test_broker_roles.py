@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from django.test import override_settings
 
-from enode_django.broker_settings import broker_options
 from enode_django.conf import conf
 from enode_django.equeue.broker.access import Role, Secret, proven
 from enode_django.equeue.broker.options import BrokerOptions
@@ -21,6 +20,7 @@ from enode_django.equeue.transports.broker import BrokerTransport
 from enode_django.equeue.transports.broker_address import address_of
 from enode_django.equeue.wire import proof
 from enode_django.exceptions import ConfigurationError, QueueError, RoleMissing
+from enode_django.processors.broker_options import broker_options
 from tests.docs.pages import DOCS, rows_by_code
 from tests.equeue.brokers import RunningBroker
 

@@ -14,7 +14,7 @@ from django.test import override_settings
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventstore.dead_letters import DeadLetter, PostgresDeadLetters, key_of
 from enode_django.models import DeadLetter as Row
-from enode_django.status.work import ask_letters
+from enode_django.monitoring.work import ask_letters
 from tests.services import REAL_QUEUE
 
 pytestmark = pytest.mark.django_db

@@ -11,7 +11,7 @@ import pytest
 
 from enode_django.equeue.messages import Commit
 from enode_django.equeue.subscribing import Consumer, Limits, Message, Mode, Order, Start, lease_holds
-from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.transport import Transport
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.exceptions import QueueError, TransportUnavailable, UnknownTopic
 from tests.equeue.consuming import FAST, Handled, consuming, eventually, texts

@@ -11,7 +11,7 @@ from enode_django.equeue.dead_letters import dead_letters, requeue
 from enode_django.equeue.messages import Commit, Start
 from enode_django.equeue.retrying import Failed, encode_failed
 from enode_django.equeue.subscribing import Message, Order, RetryPolicy
-from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.transport import Transport
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.exceptions import QueueError, QueueFull, QueueHeld, TopicDeleted
 from tests.equeue.consuming import AT_ONCE, Handled, consuming, eventually, texts

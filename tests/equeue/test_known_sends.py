@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from enode_django.equeue.broker.known_sends import FORGOTTEN_AFTER, SENDS_KEPT, KnownSends
-from enode_django.equeue.transports.base import KNOWN_SENDS
+from enode_django.equeue.transport import KNOWN_SENDS
 
 ONE, TWO = bytes(15) + b"1", bytes(15) + b"2"
 

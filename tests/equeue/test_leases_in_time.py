@@ -10,13 +10,13 @@ from collections.abc import Set as AbstractSet
 import pytest
 
 from enode_django.equeue.clocks import boot_time
-from enode_django.equeue.consumer import QueueConsumer
-from enode_django.equeue.failing import FailureTopics
-from enode_django.equeue.handling import Handling
+from enode_django.equeue.consumer.failing import FailureTopics
+from enode_django.equeue.consumer.handling import Handling
+from enode_django.equeue.consumer.queue_consumer import QueueConsumer
+from enode_django.equeue.consumer.worklist import Task, Worklist
 from enode_django.equeue.messages import Commit, Membership
 from enode_django.equeue.retrying import Message, RetryPolicy
 from enode_django.equeue.transports.memory import MemoryTransport
-from enode_django.equeue.worklist import Task, Worklist
 from tests.equeue.consuming import Handled, consuming, eventually, texts
 
 LEASE = 10.0

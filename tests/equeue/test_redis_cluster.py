@@ -15,13 +15,13 @@ import pytest
 from chaos.redis_servers import SLOTS, RedisCluster, ask
 from enode_django.equeue.messages import PulledBatch
 from enode_django.equeue.producer import Producer
-from enode_django.equeue.transports import redis_reading
-from enode_django.equeue.transports.base import Transport
-from enode_django.equeue.transports.redis_keys import Keys
+from enode_django.equeue.redis import reading as redis_reading
+from enode_django.equeue.redis.keys import Keys
+from enode_django.equeue.transport import Transport
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from enode_django.exceptions import ConfigurationError, TransportUnavailable
-from enode_django.snapshots.redis_states import RedisStates
-from enode_django.snapshots.store import Snapshot
+from enode_django.repository.redis_states import RedisStates
+from enode_django.repository.store import Snapshot
 from enode_django.testing.transport_contract import TransportContract
 from enode_django.testing.transport_lease_contract import DEADLINE, QUEUES, eventually, messages
 from tests.equeue.outdated_node import OutdatedNode

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator, Mapping
 import pytest
 
 from chaos.redis_servers import RedisCluster, ask
-from enode_django.equeue.consumer import QueueConsumer
+from enode_django.equeue.consumer.queue_consumer import QueueConsumer
 from enode_django.equeue.messages import Commit
 from enode_django.equeue.producer import Producer
+from enode_django.equeue.redis.keys import Keys
 from enode_django.equeue.subscribing import Limits
-from enode_django.equeue.transports.redis_keys import Keys
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from enode_django.exceptions import PartlyUnavailable, TransportUnavailable
 from enode_django.testing.transport_lease_contract import messages

@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from enode_django.equeue.messages import Commit, Receipt
-from enode_django.equeue.transports import redis_topics
+from enode_django.equeue.redis import topics as redis_topics
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from enode_django.exceptions import TopicDeleted
 

@@ -16,9 +16,9 @@ from functools import partial
 import pytest
 
 from chaos.redis_servers import RedisCluster, Servers, ask, is_master
-from enode_django.equeue.consumer import QueueConsumer
+from enode_django.equeue.consumer.queue_consumer import QueueConsumer
 from enode_django.equeue.messages import Commit, Once
-from enode_django.equeue.transports.redis_keys import Keys
+from enode_django.equeue.redis.keys import Keys
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from enode_django.exceptions import TransportUnavailable
 from enode_django.testing.transport_lease_contract import DEADLINE, eventually, messages

@@ -9,10 +9,10 @@ import redis
 
 from enode_django.equeue import administration
 from enode_django.equeue.messages import PulledBatch
+from enode_django.equeue.redis.keys import Keys
+from enode_django.equeue.redis.trimming import MENDED_PER_CALL
 from enode_django.equeue.transports.memory import MemoryTransport
-from enode_django.equeue.transports.redis_keys import Keys
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
-from enode_django.equeue.transports.redis_trimming import MENDED_PER_CALL
 from enode_django.exceptions import ForeignEntries, QueueError
 
 

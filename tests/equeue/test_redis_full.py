@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 import redis
 
-from enode_django.commanding.bus import QueueCommandBus
+from enode_django.bus.command_bus import QueueCommandBus
 from enode_django.domain.metadata import Metadata
-from enode_django.equeue.failing import FailureTopics
+from enode_django.equeue.consumer.failing import FailureTopics
 from enode_django.equeue.messages import Commit, Once, PulledBatch, Receipt
 from enode_django.equeue.portions import PORTION_BYTES
 from enode_django.equeue.producer import Producer
+from enode_django.equeue.redis import pulling as redis_pulling
 from enode_django.equeue.retrying import Message, RetryPolicy, retry_topic
-from enode_django.equeue.transports import redis_pulling
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from enode_django.exceptions import QueueFull
 from sample_project.bank.domain import OpenAccount

@@ -15,8 +15,9 @@ import redis
 
 from enode_django.equeue.messages import Commit, Once
 from enode_django.equeue.producer import Producer
-from enode_django.equeue.transports import redis_topics, redis_trimming
-from enode_django.equeue.transports.redis_keys import Keys
+from enode_django.equeue.redis import topics as redis_topics
+from enode_django.equeue.redis import trimming as redis_trimming
+from enode_django.equeue.redis.keys import Keys
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from enode_django.exceptions import QueueBacklog, StaleRoute, TransportUnavailable
 from enode_django.testing.transport_lease_contract import DEADLINE, eventually, messages

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from enode_django.equeue.replying import deliver
-from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.transport import Transport
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.exceptions import BadRequest, MalformedFrame, PartlyUnavailable
 from tests.equeue.brokers import DEADLINE

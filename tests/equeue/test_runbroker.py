@@ -15,14 +15,14 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.test import override_settings
 
-from enode_django import checks
-from enode_django.broker_settings import broker_options
+from enode_django.checks import settings as checks
 from enode_django.conf import conf
 from enode_django.equeue.broker.access import Role, Secret
 from enode_django.equeue.broker.options import BrokerOptions, Tls
 from enode_django.equeue.broker.retention import Retention
 from enode_django.equeue.transports.broker import BrokerTransport
 from enode_django.exceptions import ConfigurationError
+from enode_django.processors.broker_options import broker_options
 from tests.equeue.brokers import DEADLINE, RunningBroker
 from tests.equeue.consuming import eventually
 from tests.equeue.test_checkpoints import garble, written

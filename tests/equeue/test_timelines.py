@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enode_django.equeue import reached
 from enode_django.equeue.broker.timelines import Copies, copied, run_after_copy
+from enode_django.equeue.consumer import reached
+from enode_django.equeue.consumer.reached import Reached
 from enode_django.equeue.offsets_file import KeptOffsets
-from enode_django.equeue.reached import Reached
 
 plain = st.recursive(st.none() | st.integers(0, 1 << 63) | st.text() | st.binary(), st.lists, max_leaves=20)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.transport import Transport
 from enode_django.testing.transport_contract import TransportContract
 from tests.equeue.brokers import RunningBroker
 

@@ -10,14 +10,14 @@ from typing import Any, Protocol
 
 import pytest
 
-from enode_django.equeue.broadcasting import BroadcastQueues, OffsetsFile
-from enode_django.equeue.consumer import LOOK_AGAIN, WORKING_PULL, QueueConsumer
+from enode_django.equeue.consumer.broadcasting import BroadcastQueues, OffsetsFile
+from enode_django.equeue.consumer.queue_consumer import LOOK_AGAIN, WORKING_PULL, QueueConsumer
 from enode_django.equeue.messages import PulledBatch
+from enode_django.equeue.redis import wakes as redis_wakes
+from enode_django.equeue.redis.wakes import Wakes
 from enode_django.equeue.subscribing import Consumer, Limits, Mode
-from enode_django.equeue.transports import redis_wakes
-from enode_django.equeue.transports.base import LONG_POLL, Transport, WakesPulls
+from enode_django.equeue.transport import LONG_POLL, Transport, WakesPulls
 from enode_django.equeue.transports.memory import MemoryTransport
-from enode_django.equeue.transports.redis_wakes import Wakes
 from tests.equeue.consuming import Handled, eventually, texts
 
 TOPIC = "orders"

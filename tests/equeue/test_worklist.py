@@ -6,9 +6,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from enode_django.equeue.consumer.worklist import Task, Worklist
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.equeue.retrying import Message
-from enode_django.equeue.worklist import Task, Worklist
 
 
 def test_a_queue_has_one_lane_whichever_of_its_windows_a_message_was_pulled_for() -> None:

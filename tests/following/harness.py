@@ -9,21 +9,21 @@ from datetime import UTC, datetime
 from django.db import OperationalError
 
 from enode_django import Command, DomainEvent, DomainException, Metadata
-from enode_django.commanding.loading import events_of
+from enode_django.bus.messages import encode_published
+from enode_django.bus.notices import Notice
 from enode_django.concurrency.backoff import Persist, once
-from enode_django.equeue.consumer import PulledMessages
+from enode_django.equeue.consumer.queue_consumer import PulledMessages
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.eventing import checkpoints, parking
 from enode_django.eventing.follower import Follower
 from enode_django.eventing.in_flight import InFlight
-from enode_django.eventing.messages import encode_published
-from enode_django.eventing.notices import Notice
 from enode_django.eventing.retrying import RetryPolicy
 from enode_django.eventing.running import Runner
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.ids import new_id
+from enode_django.repository.loading import events_of
 from enode_django.runtime import make_applier
 from enode_django.serialization.codec import encode_refusal, encode_stream
 from enode_django.serialization.registry import types

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from enode_django.commanding.loading import AggregateLoader
 from enode_django.eventing.registry import subscribers
 from enode_django.exceptions import (
     AggregateNotFound,
@@ -20,12 +19,13 @@ from enode_django.exceptions import (
     InvalidFields,
     RebuildError,
 )
-from enode_django.management.correcting import handled_before, retry_all
-from enode_django.management.corrections import correct, corrections_of, editable, json_of, take_back
 from enode_django.models import EventCorrection, EventStream
+from enode_django.operating.correcting import handled_before, retry_all
+from enode_django.operating.corrections import correct, corrections_of, editable, json_of, take_back
 from enode_django.rebuilding.engine import InProcess
 from enode_django.rebuilding.rebuild import rebuild
-from enode_django.snapshots.postgres import PostgresSnapshotStore
+from enode_django.repository.loading import AggregateLoader
+from enode_django.repository.postgres import PostgresSnapshotStore
 from tests.following.domain import Added, Counter, CounterRows, Entries, Noted, Opened
 from tests.following.harness import Harness
 from tests.following.test_sweeping import Sweep

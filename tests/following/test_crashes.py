@@ -21,7 +21,7 @@ from enode_django import (
     handles_crash,
     send_command,
 )
-from enode_django.commanding.addresses import answer_address, crash_handler_in, crashes_address
+from enode_django.bus.addresses import answer_address, crash_handler_in, crashes_address
 from enode_django.commanding.intake import Intake
 from enode_django.commanding.remembered import RememberedAnswers
 from enode_django.commanding.routing import MailboxRouter

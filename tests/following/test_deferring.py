@@ -10,8 +10,8 @@ from django.db import connection, transaction
 from django.db.models.signals import post_save, pre_save
 
 from enode_django.databases import execute
-from enode_django.eventing.deferring import ROWS_MAX, DeferredInserts
-from enode_django.eventing.rows import RowTable
+from enode_django.eventing.read_models.deferring import ROWS_MAX, DeferredInserts
+from enode_django.eventing.read_models.rows import RowTable
 from tests.following.deferred import Run, a_line, accounts, statements, waits
 from tests.following.domain import Added, CounterRow
 from tests.following.harness import Harness

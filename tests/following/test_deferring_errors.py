@@ -9,7 +9,7 @@ import pytest
 from django.db import IntegrityError, transaction
 from django.db.transaction import TransactionManagementError
 
-from enode_django.eventing.deferring import DeferredInserts
+from enode_django.eventing.read_models.deferring import DeferredInserts
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.work import Work
 from enode_django.runtime import make_applier

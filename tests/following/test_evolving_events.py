@@ -18,9 +18,9 @@ from enode_django import (
     handles,
     upcasts,
 )
-from enode_django.commanding.loading import AggregateLoader
 from enode_django.eventing.projections import ModelProjection
 from enode_django.eventstore.base import StreamRecord
+from enode_django.repository.loading import AggregateLoader
 from enode_django.serialization.codec import encode_stream
 from enode_django.serialization.plain import pack
 from tests.following.domain import Console, CounterRow

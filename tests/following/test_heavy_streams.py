@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from enode_django.admin.readable import readable
-from enode_django.eventing.messages import decode_published, encode_published
+from enode_django.bus.messages import decode_published, encode_published
 from enode_django.eventing.registry import subscribers
 from enode_django.eventstore.base import StreamRecord
 from enode_django.exceptions import MalformedMessage

@@ -8,8 +8,8 @@ import pytest
 from django.db import connection, models, transaction
 
 from enode_django.databases import StatementsWait, execute
-from enode_django.eventing import deferring
-from enode_django.eventing.deferring import DeferredInserts, is_hook_known
+from enode_django.eventing.read_models import deferring
+from enode_django.eventing.read_models.deferring import DeferredInserts, is_hook_known
 from tests.following import lines
 from tests.following.deferred import Run, a_line, statements, waits
 from tests.following.harness import Harness

@@ -12,7 +12,7 @@ from typing import TypeVar
 import pytest
 import redis
 
-from enode_django.commanding.bus import QueueCommandBus
+from enode_django.bus.command_bus import QueueCommandBus
 from enode_django.concurrency.backoff import within
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from enode_django.eventing.calling import CallingApplier

@@ -10,7 +10,8 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import connection, models
 
-from enode_django import event_handler, subscriber_checks
+from enode_django import event_handler
+from enode_django.checks import subscribers as subscriber_checks
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventing import event_handlers
 from enode_django.eventing import subscribers as declaring
@@ -22,9 +23,9 @@ from enode_django.exceptions import DefinitionError
 from enode_django.history import reached
 from enode_django.management.owners import check_owners
 from enode_django.models import Checkpoint, GenerationCheck, HandledRefusal, ParkedEvent, Subscription
+from enode_django.monitoring import Health
+from enode_django.monitoring.lags import ask_lags
 from enode_django.rebuilding.fingerprint import fingerprint_of
-from enode_django.status import Health
-from enode_django.status.lags import ask_lags
 from tests.following.domain import (
     Added,
     Behaviour,
@@ -274,7 +275,7 @@ def memory_queue(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_status_says_what_no_code_owns(stored: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("enode_django.status.lags.make_transport_if_any", MemoryTransport)
+    monkeypatch.setattr("enode_django.monitoring.lags.make_transport_if_any", MemoryTransport)
     with subscribers.only(Kindness):
         assert [(one.health, one.reason.splitlines()[0]) for one in ask_lags().problems if "owns" in one.reason] == [
             (Health.DEGRADED, "no code owns the stored subscription following.entries:")

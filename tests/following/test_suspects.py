@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import pytest
 from django.db import transaction
 
-from enode_django.commanding.entries import IDLE, position_of, queue_and_offset
+from enode_django.concurrency.in_flight import IDLE, position_of, queue_and_offset
 from enode_django.domain.messages import DomainEvent
 from enode_django.domain.refusals import DomainException
 from enode_django.eventing.follower import Follower

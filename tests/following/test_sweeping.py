@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from django.db import connection
 
+from enode_django.bus.messages import encode_published
 from enode_django.concurrency.backoff import once
 from enode_django.equeue.messages import Commit
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventing import checkpoints
 from enode_django.eventing.in_flight import InFlight
-from enode_django.eventing.messages import encode_published
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.retrying import RetryPolicy
 from enode_django.eventing.running import Runner

@@ -10,7 +10,6 @@ import pytest
 from django.test import override_settings
 
 from enode_django import execute_command
-from enode_django.commanding.loading import AggregateLoader
 from enode_django.eventing import parking
 from enode_django.eventing.parking import Parked
 from enode_django.eventing.registry import subscribers
@@ -19,11 +18,12 @@ from enode_django.exceptions import AggregateNotFound, HistoryTooLong, UnknownMe
 from enode_django.history import Change, causation, difference, reached, state_at
 from enode_django.history.causation import Limits
 from enode_django.models import Subscription
+from enode_django.repository.loading import AggregateLoader
+from enode_django.repository.state import snapshot_of
+from enode_django.repository.store import Snapshot
 from enode_django.runtime import make_snapshots, make_store
 from enode_django.serialization.codec import STREAM
 from enode_django.serialization.plain import pack
-from enode_django.snapshots.state import snapshot_of
-from enode_django.snapshots.store import Snapshot
 from enode_django.testing import inline
 from sample_project.bank.domain import Deposit, OpenAccount, StartTransfer, Withdraw
 from sample_project.bank.process_managers import TransferProcess

@@ -35,10 +35,10 @@ from enode_django.exceptions import (
     UnknownMessageType,
 )
 from enode_django.history import state_at
+from enode_django.repository.state import snapshot_of
 from enode_django.runtime import make_snapshots, make_store
 from enode_django.serialization.codec import STREAM, encode_stream
 from enode_django.serialization.plain import pack
-from enode_django.snapshots.state import snapshot_of
 from enode_django.testing import inline
 from sample_project.bank.domain import BankAccount, Deposit, Deposited, MoneyTransfer, OpenAccount
 

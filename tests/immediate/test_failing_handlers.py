@@ -21,7 +21,7 @@ from enode_django import (
     send_command,
     try_command,
 )
-from enode_django.commanding.results import CommandResult
+from enode_django.bus.results import CommandResult
 from enode_django.eventstore.base import Appended, StreamRecord
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import StoreUnavailable

@@ -11,17 +11,17 @@ from django.db import connection
 from django.test import override_settings
 
 from enode_django import send_command
-from enode_django.backend_checks import check_backends
-from enode_django.checks import check_settings
+from enode_django.checks.backends import check_backends
+from enode_django.checks.deploy import check_production, check_queue
+from enode_django.checks.settings import check_settings
 from enode_django.conf import BROKER, IMMEDIATE
-from enode_django.deploy_checks import check_production, check_queue
 from enode_django.eventing import parking
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.unparking import retry_parked
 from enode_django.exceptions import ConfigurationError
 from enode_django.immediate import catch_up
+from enode_django.monitoring import Health, gather
 from enode_django.runtime import follower_of, has_queue, make_transport
-from enode_django.status import Health, gather
 from tests.immediate.conftest import NewProcess
 from tests.immediate.domain import Behaviour, Fill, JarRow, JarRows, mails
 

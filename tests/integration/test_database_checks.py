@@ -9,7 +9,7 @@ from django.core.checks import CheckMessage, run_checks
 from django.db import connection
 from django.test import override_settings
 
-from enode_django.store_checks import check_constraints, check_sessions
+from enode_django.checks.store import check_constraints, check_sessions
 
 pytestmark = pytest.mark.django_db
 TABLE = "enode_django_eventstream"

@@ -13,8 +13,8 @@ from enode_django.conf import conf
 from enode_django.equeue.producer import Producer
 from enode_django.eventstore.dead_letters import PostgresDeadLetters
 from enode_django.exceptions import TransportUnavailable
-from enode_django.management.dead_letters import Choice, discard, requeue
 from enode_django.models import DeadLetter
+from enode_django.operating.dead_letters import Choice, discard, requeue
 from enode_django.runtime import make_producer, make_transport
 from enode_django.serialization.codec import encode_command
 from enode_django.serialization.plain import pack

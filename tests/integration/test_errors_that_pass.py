@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager, nullcontext
 import pytest
 from django.db import connection, connections, transaction
 
+from enode_django.bus.results import CommandStatus
 from enode_django.commanding.context import CommandContext
-from enode_django.commanding.results import CommandStatus
 from enode_django.conf import conf
 from enode_django.databases import heal_connections
 from enode_django.domain.handlers import HandlerTable

@@ -7,10 +7,10 @@ import pytest
 from django.db import connection
 
 from enode_django import AggregateRoot, applies
-from enode_django.commanding.loading import AggregateLoader, replay_records
 from enode_django.eventstore.fetched import FetchedRecords
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.exceptions import AggregateTypeMismatch, BrokenHistory, MalformedMessage
+from enode_django.repository.loading import AggregateLoader, replay_records
 from enode_django.testing.event_store_read_contract import history
 from tests.snapshots.domain import Put, Shelf
 from tests.snapshots.histories import store_history, streams

@@ -26,9 +26,9 @@ from enode_django import (
     send_commands,
     try_command,
 )
-from enode_django.commanding.results import CommandResult, decode_result
+from enode_django.bus.messages import decode_published
+from enode_django.bus.results import CommandResult, decode_result
 from enode_django.conf import conf
-from enode_django.eventing.messages import decode_published
 from enode_django.exceptions import CommandFailed, CommandTimeout, DefinitionError, InvalidField, InvalidId
 from enode_django.middleware import EnodeMiddleware
 from enode_django.models import EventStream

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from enode_django.equeue.consumer import QueueConsumer
+from enode_django.equeue.consumer.queue_consumer import QueueConsumer
 from enode_django.equeue.subscribing import Consumer, Limits, Mode
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from sample_project.embedded import Redis

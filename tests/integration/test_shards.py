@@ -12,6 +12,7 @@ from django.db import connections, transaction
 from pytest_django import DjangoDbBlocker
 
 from enode_django import execute_command, result_of
+from enode_django.checks.store import check_shards, check_store
 from enode_django.eventstore import statements
 from enode_django.eventstore.base import Outcome
 from enode_django.eventstore.buckets import bucket_of
@@ -19,9 +20,8 @@ from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.eventstore.shard_map import ShardMap, owning
 from enode_django.eventstore.sharding import ShardedEventStore
 from enode_django.exceptions import ShardMapOutdated, ShardMismatch, StoreUnavailable
+from enode_django.repository.sharding import ShardedSnapshotStore
 from enode_django.runtime import make_snapshots, make_store
-from enode_django.snapshots.sharding import ShardedSnapshotStore
-from enode_django.store_checks import check_shards, check_store
 from enode_django.testing import inline
 from enode_django.testing.event_store_contract import EventStoreAppendContract
 from enode_django.testing.event_store_read_contract import STORED, history, outcomes, stream

@@ -15,7 +15,7 @@ TAKES_SO_LONG = 0.01
 def main(kind: str, name: str, lease: str) -> None:
     django.setup()
     from enode_django.exceptions import JobError
-    from enode_django.jobs import running_job
+    from enode_django.jobs.running import running_job
 
     may_end = threading.Event()
     threading.Thread(target=lambda: may_end.set() if sys.stdin.read() == "" else None, daemon=True).start()

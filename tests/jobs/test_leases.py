@@ -15,8 +15,8 @@ from django.db import connection, transaction
 from django.db.models.functions import Now
 
 from enode_django.exceptions import JobCancelled, JobLost, JobRunning, JobTimeout, UnknownJob
-from enode_django.job_texts import in_words
-from enode_django.jobs import RunningJob, request_cancel, running_job
+from enode_django.jobs.running import RunningJob, request_cancel, running_job
+from enode_django.jobs.texts import in_words
 from enode_django.models import Job
 from tests.integration.running import end_other_sessions, other_session, wait_for
 from tests.jobs.holder import HELD, STOPPED

@@ -12,18 +12,17 @@ import pytest
 from django.db import connection
 from django.test import override_settings
 
-from enode_django import jobs
+from enode_django.batch import KINDS, NO_MASTER
 from enode_django.concurrency import stopping
 from enode_django.concurrency.backoff import within
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.eventstore.scanning import persistently
 from enode_django.exceptions import JobCancelled, JobLost, StoreUnavailable
-from enode_django.job_kinds import KINDS
-from enode_django.jobs import RunningJob, request_cancel, running_job
+from enode_django.jobs import running as jobs
+from enode_django.jobs.running import RunningJob, request_cancel, running_job
 from enode_django.models import Job
-from enode_django.rebuilding.engines import NO_MASTER
+from enode_django.repository.fingerprint import fingerprint_of
 from enode_django.runtime import replay
-from enode_django.snapshots.fingerprint import fingerprint_of
 from sample_project.bank.domain import BankAccount
 from tests.integration.running import end_other_sessions, other_session, wait_for
 from tests.jobs.test_leases import KIND, NAME, ending_in, let_run_out

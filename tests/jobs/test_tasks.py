@@ -15,14 +15,13 @@ from django.test import override_settings
 from django_celery_beat.models import PeriodicTask
 from django_celery_beat.schedulers import DatabaseScheduler
 
+from enode_django.batch import KINDS, NO_MASTER
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.exceptions import JobCancelled, JobLost, JobRunning, ProjectionsDiffer, StoreUnavailable
 from enode_django.ids import new_id
-from enode_django.job_kinds import KINDS
-from enode_django.jobs import RunningJob, running_job
+from enode_django.jobs.running import RunningJob, running_job
 from enode_django.models import Job, Snapshot
-from enode_django.rebuilding.engines import NO_MASTER
 from enode_django.serialization.codec import encode_stream
 from enode_django.tasks import JobTask, build_snapshots, export_events, rebuild_projection, run_job, undo_rebuild
 from sample_project.bank.domain import AccountOpened

@@ -10,17 +10,17 @@ from typing import Any, TypeVar
 from enode_django.commanding.committing import Committed, Committer
 from enode_django.commanding.entries import Entry, Envelope, Finished
 from enode_django.commanding.intake import Intake
-from enode_django.commanding.loading import AggregateLoader
 from enode_django.commanding.processor import CommandProcessor
+from enode_django.commanding.publisher import EventPublisher
 from enode_django.commanding.remembered import RememberedAnswers
 from enode_django.commanding.routing import MailboxRouter
-from enode_django.equeue.consumer import QueueConsumer
+from enode_django.equeue.consumer.queue_consumer import QueueConsumer
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.memory import MemoryTransport
-from enode_django.eventing.publisher import EventPublisher
 from enode_django.eventstore.base import Appended, CommandKey, StreamRecord
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import StoreUnavailable
+from enode_django.repository.loading import AggregateLoader
 from tests.races.counting import handlers
 from tests.races.whole_worker import COMMANDS, GROUP
 

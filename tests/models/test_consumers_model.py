@@ -8,7 +8,7 @@ from itertools import count
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from enode_django.equeue.consumer import QueueConsumer
+from enode_django.equeue.consumer.queue_consumer import QueueConsumer
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.equeue.transports.memory import MemoryTransport
 from tests.models.profiles import as_test

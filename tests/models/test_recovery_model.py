@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from enode_django.commanding.loading import events_of
-from enode_django.commanding.results import CommandResult, CommandStatus, decode_result, stored_result
+from enode_django.bus.messages import decode_published
+from enode_django.bus.results import CommandResult, CommandStatus, decode_result, stored_result
 from enode_django.domain.declarations import plain_of
 from enode_django.domain.messages import Command
 from enode_django.equeue.transports.memory import MemoryTransport
-from enode_django.eventing.messages import decode_published
 from enode_django.eventstore.base import StreamRecord
+from enode_django.repository.loading import events_of
 from enode_django.serialization.codec import encode_command
 from tests.models.profiles import as_test
 from tests.models.stepped_worker import LEASE, SteppedWorker, UnsteadyStore

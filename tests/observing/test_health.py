@@ -12,9 +12,10 @@ from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventstore.dead_letters import DeadLetter, MemoryDeadLetters
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import StoreUnavailable, TransportUnavailable
-from enode_django.processors import crew, observing, probes
+from enode_django.monitoring import probes
+from enode_django.monitoring.probes import BrokerHealth
+from enode_django.processors import crew, observing
 from enode_django.processors.observing import Observations, backlog_of
-from enode_django.processors.probes import BrokerHealth
 from tests.integration.running import wait_for
 
 WELL = {

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from enode_django.processors import notifying
-from enode_django.processors.notifying import Notifier
+from enode_django.processes import notifying
+from enode_django.processes.notifying import Notifier
 
 
 @pytest.fixture(params=["path", "abstract"])

@@ -12,8 +12,8 @@ from http import HTTPStatus
 import pytest
 
 from enode_django.exceptions import ConfigurationError
-from enode_django.processors import probing
-from enode_django.processors.probing import (
+from enode_django.monitoring import probing
+from enode_django.monitoring.probing import (
     MAX_CONNECTIONS,
     MAX_REQUEST,
     MAX_WAITING_OF_ADDRESS,

@@ -11,8 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from enode_django.equeue.histograms import SECONDS, Histogram
 from enode_django.exceptions import ConfigurationError
-from enode_django.processors.probes import METRICS, metrics_page
-from enode_django.processors.prometheus import exposition
+from enode_django.monitoring.probes import METRICS, metrics_page
+from enode_django.monitoring.prometheus import exposition
 from enode_django.processors.statistics import Outcomes, Statistics
 from tests.docs.pages import DOCS
 
@@ -176,7 +176,7 @@ def test_every_metric_is_documented(figures: dict[str, Any], of_broker: dict[str
 
 
 def test_without_the_package_the_option_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "enode_django.processors.prometheus")
+    monkeypatch.delitem(sys.modules, "enode_django.monitoring.prometheus")
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     with pytest.raises(ConfigurationError, match=r"pip install \"enode_django\[metrics\]\""):
         metrics_page(dict, needed=True)

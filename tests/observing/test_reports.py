@@ -11,8 +11,8 @@ from django.db import DatabaseError, connection
 from django.db.models.functions import Now
 
 from enode_django.models import ProcessorReport
+from enode_django.processors.supervisor_reports import ReportWriter
 from enode_django.processors.watching import Watch
-from enode_django.reports import ReportWriter
 from tests.integration.running import wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)

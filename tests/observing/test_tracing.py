@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased, Sampler
 
-from enode_django import execute_command, metadata, tracing
+from enode_django import execute_command, metadata
 from enode_django.domain.metadata import Metadata
 from enode_django.eventing.registry import subscribers
 from enode_django.eventstore.base import StreamRecord
@@ -22,7 +22,8 @@ from enode_django.exceptions import CommandFailed
 from enode_django.ids import new_id
 from enode_django.runtime import close_bus, make_follower, make_store, make_transport
 from enode_django.serialization.codec import decode_metadata
-from enode_django.tracing import NO_TRACING, current_tracing
+from enode_django.telemetry import tracing
+from enode_django.telemetry.tracing import NO_TRACING, current_tracing
 from sample_project.bank.domain import Deposit, OpenAccount
 from sample_project.bank.domain.transfers import StartTransfer
 from tests.integration.running import processors, wait_for
@@ -169,7 +170,8 @@ def test_without_the_package_nothing_is_hooked_in(monkeypatch: pytest.MonkeyPatc
 )
 def test_the_package_is_imported_only_where_a_provider_may_be_set(variables: dict[str, str], expected: bool) -> None:
     asks = (
-        "import sys; from enode_django.tracing import current_tracing as c; c(); print('opentelemetry' in sys.modules)"
+        "import sys; from enode_django.telemetry.tracing import current_tracing as c; "
+        "c(); print('opentelemetry' in sys.modules)"
     )
     asked = subprocess.run(
         [sys.executable, "-c", asks],

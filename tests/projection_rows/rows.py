@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.db import connection, models
 
-from enode_django.eventing.rows import RowTable
+from enode_django.eventing.read_models.rows import RowTable
 from tests.integration.rowsapp.models import (
     Plain,
     WithArray,

@@ -18,10 +18,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from psycopg.types.range import Range
 
-from enode_django.eventing.column_types import OnlyDatabaseKnows
-from enode_django.eventing.row_changes import changed_row
-from enode_django.eventing.row_normalising import HANDLED
-from enode_django.eventing.rows import RowTable
+from enode_django.eventing.read_models.column_types import OnlyDatabaseKnows
+from enode_django.eventing.read_models.row_changes import changed_row
+from enode_django.eventing.read_models.row_normalising import HANDLED
+from enode_django.eventing.read_models.rows import RowTable
 from tests.integration.rowsapp.models import Colour, Every, Odd, Region, Remembering, Size
 from tests.projection_rows.rows import stored, table
 

@@ -8,7 +8,7 @@ import pytest
 from django.db import connections, transaction
 from django.db.transaction import TransactionManagementError
 
-from enode_django.eventing.rows import RowTable
+from enode_django.eventing.read_models.rows import RowTable
 from tests.integration.rowsapp.models import (
     Bare,
     WithArray,

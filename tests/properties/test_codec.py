@@ -17,13 +17,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from enode_django.commanding.results import CommandResult, CommandStatus, decode_result, encode_result
+from enode_django.bus.messages import decode_published, encode_published
+from enode_django.bus.results import CommandResult, CommandStatus, decode_result, encode_result
 from enode_django.domain.declarations import plain_of
 from enode_django.domain.fields import field_type
 from enode_django.domain.messages import Command, DomainEvent, EventStamp
 from enode_django.domain.metadata import Metadata
 from enode_django.domain.refusals import DomainException
-from enode_django.eventing.messages import decode_published, encode_published
 from enode_django.eventstore.base import StreamRecord
 from enode_django.exceptions import InvalidField, InvalidId, MessageError
 from enode_django.ids import check_id

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from enode_django.bus.results import CommandStatus
 from enode_django.commanding.context import CommandContext
-from enode_django.commanding.loading import AggregateLoader
-from enode_django.commanding.results import CommandStatus
 from enode_django.domain.aggregate import AggregateRoot, applies
 from enode_django.domain.declarations import schema_of
 from enode_django.domain.fields import field_type
@@ -21,6 +20,7 @@ from enode_django.domain.handlers import HandlerTable
 from enode_django.domain.messages import Command, DomainEvent, is_stamped, message_of
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import InvalidField
+from enode_django.repository.loading import AggregateLoader
 from enode_django.serialization.codec import decode_events, encode_stream
 from tests.properties.test_codec import typed_values
 from tests.races.harness import Worker

@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 from enode_django.domain.fields import field_type
 from enode_django.domain.messages import Command
 from enode_django.exceptions import InvalidFields
-from enode_django.json_scalars import MOST_ERRORS
-from enode_django.json_values import (
+from enode_django.serialization.json_scalars import MOST_ERRORS
+from enode_django.serialization.json_text import json_text, json_value
+from enode_django.serialization.json_values import (
     Errors,
     command_from_json,
     json_fields,
     json_type,
     message_to_json,
 )
-from enode_django.serialization.json_text import json_text, json_value
 from tests.properties.test_codec import FIELDS, Colour, Everything, Level, Line, typed, typed_values
 
 anything = st.recursive(

@@ -17,12 +17,12 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from enode_django import Command, DomainEvent, DomainException
-from enode_django.commanding.loading import StoredStamp, events_of, replay_records
 from enode_django.domain.refusals import stamp_refusal
 from enode_django.eventing.process_managers import with_derived_ids
 from enode_django.eventing.subscribers import handlers_of
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.memory import MemoryEventStore
+from enode_django.repository.loading import StoredStamp, events_of, replay_records
 from enode_django.serialization.codec import StoredRefusal, decode_refusal, read_stored
 from enode_django.testing import InlineCommandBus
 from sample_project.bank.domain import (

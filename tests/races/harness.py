@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 
+from enode_django.bus.results import CommandResult, CommandStatus
 from enode_django.commanding.committing import Committed, Committer
 from enode_django.commanding.entries import Entry, Envelope, Finished
 from enode_django.commanding.keeping import StateKeeper
-from enode_django.commanding.loading import AggregateLoader
 from enode_django.commanding.processor import CommandProcessor
-from enode_django.commanding.results import CommandResult, CommandStatus
+from enode_django.commanding.publisher import answer_of
 from enode_django.commanding.retrying import NO_RETRIES, HandlerRetries
 from enode_django.concurrency.backoff import Persist, once
 from enode_django.domain.declarations import plain_of
 from enode_django.domain.messages import Command
 from enode_django.equeue.offsets import OffsetWindow
-from enode_django.eventing.publisher import answer_of
 from enode_django.eventstore.base import Appended, EventStore, Shard, StreamRecord
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import StoreUnavailable
+from enode_django.repository.loading import AggregateLoader
+from enode_django.repository.states import SharedStates
+from enode_django.repository.store import SnapshotStore
 from enode_django.serialization.codec import decode_command, encode_command, restore_command
-from enode_django.snapshots.states import SharedStates
-from enode_django.snapshots.store import SnapshotStore
 from tests.races.counting import handlers
 
 WRITE_INTERVAL = 1.0
@@ -224,7 +224,7 @@ def assert_history_is_whole(store: EventStore, id: str) -> None:
 
 
 def _events(record: StreamRecord) -> Sequence:  # type: ignore[type-arg]
-    from enode_django.commanding.loading import events_of
+    from enode_django.repository.loading import events_of
 
     return events_of(record)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from enode_django.commanding.results import CommandResult, CommandStatus, decode_result
+from enode_django.bus.results import CommandResult, CommandStatus, decode_result
 from enode_django.domain.messages import Command
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.memory import MemoryTransport

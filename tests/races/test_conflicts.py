@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import pytest
 
+from enode_django.bus.results import CommandStatus
 from enode_django.commanding.entries import EntryKind
-from enode_django.commanding.results import CommandStatus
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import StoreUnavailable

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from enode_django.equeue.consumer import RETRY_ACQUIRE, QueueConsumer
+from enode_django.equeue.consumer.queue_consumer import RETRY_ACQUIRE, QueueConsumer
 from enode_django.equeue.messages import Membership
 from enode_django.equeue.transports.memory import MemoryTransport
 from tests.races.harness import Clock

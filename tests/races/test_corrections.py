@@ -6,13 +6,13 @@ from datetime import timedelta
 
 import pytest
 
-from enode_django.commanding.loading import AggregateLoader
-from enode_django.commanding.results import CommandStatus
+from enode_django.bus.results import CommandStatus
 from enode_django.eventstore.base import Corrected
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import StoreUnavailable
+from enode_django.repository.loading import AggregateLoader
+from enode_django.repository.states import MemoryStates
 from enode_django.serialization.codec import encode_stream
-from enode_django.snapshots.states import MemoryStates
 from tests.races.counting import Add, Added, Counter, Create, SetTotal
 from tests.races.harness import Worker, assert_answers_are_final, versions
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from enode_django.bus.results import CommandResult, CommandStatus, decode_result
 from enode_django.commanding.entries import EntryKind
-from enode_django.commanding.results import CommandResult, CommandStatus, decode_result
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.serialization.codec import encode_command

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from enode_django.commanding.results import CommandStatus
+from enode_django.bus.results import CommandStatus
 from enode_django.eventstore.memory import MemoryEventStore
 from tests.races.counting import Add, AddSoftly, Create, SetTotal
 from tests.races.harness import Worker, assert_answers_are_final, commands_stored

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
+from enode_django.bus.results import CommandResult, encode_receipt
 from enode_django.commanding.entries import EntryKind
 from enode_django.commanding.intake import Intake, Received
+from enode_django.commanding.publisher import answer_of
 from enode_django.commanding.remembered import RememberedAnswers
-from enode_django.commanding.results import CommandResult, encode_receipt
 from enode_django.commanding.routing import MailboxRouter
 from enode_django.domain.messages import Command
 from enode_django.equeue.offsets import OffsetWindow
-from enode_django.eventing.publisher import answer_of
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import CommandKilledWorker, InvalidField, MalformedMessage, UnknownMessageType
 from enode_django.serialization.codec import encode_command

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from enode_django.commanding.results import CommandStatus
+from enode_django.bus.results import CommandStatus
 from enode_django.domain.messages import Command
 from enode_django.eventstore.memory import MemoryEventStore
 from tests.races.counting import (

@@ -11,13 +11,13 @@ from typing import NamedTuple
 import pytest
 import redis
 
+from enode_django.bus.messages import decode_published
+from enode_django.bus.results import CommandResult, decode_result
 from enode_django.commanding.entries import Finished
-from enode_django.commanding.results import CommandResult, decode_result
 from enode_django.domain.messages import Command
-from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.transport import Transport
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
-from enode_django.eventing.messages import decode_published
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.serialization.codec import encode_command
 from tests.equeue.brokers import RunningBroker

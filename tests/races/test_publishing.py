@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from enode_django.commanding.addresses import reply_address
+from enode_django.bus.addresses import reply_address
+from enode_django.bus.messages import decode_published
+from enode_django.bus.results import CommandResult, decode_result, failure
 from enode_django.commanding.entries import Envelope, Finished
+from enode_django.commanding.publisher import EventPublisher
 from enode_django.commanding.remembered import RememberedAnswers
-from enode_django.commanding.results import CommandResult, decode_result, failure
 from enode_django.concurrency.backoff import once
-from enode_django.equeue.consumer import QueueConsumer
+from enode_django.equeue.consumer.queue_consumer import QueueConsumer
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.memory import MemoryInbox, MemoryTransport
-from enode_django.eventing.messages import decode_published
-from enode_django.eventing.publisher import EventPublisher
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import TransportUnavailable
 from tests.races.counting import Add, AddWithin, Create, SetTotal

@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 
 import pytest
 
-from enode_django.commanding.results import CommandResult, CommandStatus, decode_receipt, decode_result, encode_result
+from enode_django.bus.results import CommandResult, CommandStatus, decode_receipt, decode_result, encode_result
 from enode_django.domain.messages import Command
 from enode_django.equeue.messages import Commit
 from enode_django.equeue.transports.memory import MemoryTransport

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
+from enode_django.bus.results import CommandStatus, Crash
 from enode_django.commanding.burying import answered_keys, crashed_among, letters_of
 from enode_django.commanding.entries import EntryKind
-from enode_django.commanding.results import CommandStatus, Crash
+from enode_django.commanding.publisher import answer_of
 from enode_django.domain.messages import Command
-from enode_django.eventing.publisher import answer_of
 from enode_django.eventstore.dead_letters import key_of
 from enode_django.eventstore.memory import MemoryEventStore
 from tests.races.counting import Add, AddSoftly, AddWithin, Create, FailUnless, SetTotal

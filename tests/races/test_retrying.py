@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from enode_django.bus.results import CommandStatus
 from enode_django.commanding.context import CommandContext
 from enode_django.commanding.entries import POSTPONED, EntryKind
-from enode_django.commanding.results import CommandStatus
 from enode_django.commanding.retrying import HandlerRetries
 from enode_django.domain.handlers import HandlerTable
 from enode_django.domain.messages import Command

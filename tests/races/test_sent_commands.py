@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from enode_django.commanding.results import CommandStatus, decode_result, encode_result
+from enode_django.bus.results import CommandStatus, decode_result, encode_result
+from enode_django.commanding.publisher import answer_of
 from enode_django.domain.metadata import Metadata
 from enode_django.equeue.transports.memory import MemoryTransport
-from enode_django.eventing.publisher import answer_of
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.serialization.codec import (

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from enode_django.commanding.results import CommandResult
+from enode_django.bus.results import CommandResult
 from enode_django.signals import command_finished
 from tests.races.counting import Add, AddWithin, Create, SetTotal
 from tests.races.test_publishing import Setting, outcomes

@@ -8,11 +8,11 @@ from typing import TypeVar
 
 import pytest
 
-from enode_django.commanding.entries import IDLE
-from enode_django.commanding.loading import AggregateLoader
 from enode_django.commanding.processor import CommandProcessor
+from enode_django.concurrency.in_flight import IDLE
 from enode_django.domain.messages import Command
 from enode_django.eventstore.memory import MemoryEventStore
+from enode_django.repository.loading import AggregateLoader
 from tests.races.counting import Add, ApplyThenRaise, Create, handlers
 from tests.races.harness import Worker, envelope
 

@@ -7,13 +7,13 @@ from typing import TypeVar
 
 import pytest
 
-from enode_django.commanding import loading
 from enode_django.commanding.context import CommandContext
 from enode_django.commanding.entries import Envelope
 from enode_django.commanding.processor import CommandProcessor
 from enode_django.domain.handlers import HandlerTable
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import EnodeError
+from enode_django.repository import loading
 from tests.races.counting import Add, ApplyThenRaise, Counter, Create
 from tests.races.harness import Worker, envelope
 

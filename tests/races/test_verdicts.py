@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from enode_django.bus.results import CommandStatus
 from enode_django.commanding.entries import EntryKind
-from enode_django.commanding.results import CommandStatus
 from enode_django.eventstore.memory import MemoryEventStore
 from tests.races.counting import Add, AddSoftly, AddWithin, Create, FailUnless, SetTotal
 from tests.races.harness import Worker, assert_answers_are_final, assert_history_is_whole

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from enode_django.eventing.messages import PublishedStream, decode_published
-from enode_django.eventing.notices import Notice, encode_notice
+from enode_django.bus.messages import PublishedStream, decode_published
+from enode_django.bus.notices import Notice, encode_notice
 from enode_django.eventstore.memory import MemoryEventStore
 from tests.races.counting import Add, Create
 from tests.races.whole_worker import WholeWorker

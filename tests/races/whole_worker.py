@@ -7,16 +7,16 @@ import time
 from enode_django.commanding.committing import Committer
 from enode_django.commanding.entries import Finished
 from enode_django.commanding.intake import Intake
-from enode_django.commanding.loading import AggregateLoader
 from enode_django.commanding.processor import CommandProcessor
+from enode_django.commanding.publisher import EventPublisher
 from enode_django.commanding.remembered import RememberedAnswers
 from enode_django.commanding.routing import MailboxRouter
 from enode_django.concurrency.backoff import once
-from enode_django.equeue.consumer import QueueConsumer
+from enode_django.equeue.consumer.queue_consumer import QueueConsumer
 from enode_django.equeue.producer import Producer
-from enode_django.equeue.transports.base import Transport
-from enode_django.eventing.publisher import EventPublisher
+from enode_django.equeue.transport import Transport
 from enode_django.eventstore.base import EventStore
+from enode_django.repository.loading import AggregateLoader
 from tests.races.counting import handlers
 
 GROUP, COMMANDS = "g", "commands"

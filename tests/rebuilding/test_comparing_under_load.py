@@ -9,6 +9,7 @@ import pytest
 from enode_django import DomainEvent
 from enode_django.eventing.registry import subscribers
 from enode_django.exceptions import ProjectionsDiffer
+from enode_django.jobs.progress import Report
 from enode_django.models import Rebuild
 from enode_django.rebuilding import putting_in_use
 from enode_django.rebuilding.catch_up_tasks import CatchUpTask
@@ -17,7 +18,6 @@ from enode_django.rebuilding.rebuild import rebuild
 from enode_django.rebuilding.replaying import Replayed, Todo
 from enode_django.rebuilding.results import describe
 from enode_django.rebuilding.shadow import Shadow
-from enode_django.reporting import Report
 from tests.following.domain import Added, Opened
 from tests.following.harness import Harness
 from tests.integration.store_sessions import Call

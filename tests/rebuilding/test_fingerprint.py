@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from enode_django import handles
+from enode_django.checks.subscribers import check_rebuilds
 from enode_django.eventing.registry import subscribers
 from enode_django.exceptions import ProjectionsDiffer
 from enode_django.models import Rebuild
 from enode_django.rebuilding.engine import InProcess
 from enode_django.rebuilding.fingerprint import fingerprint_of
 from enode_django.rebuilding.rebuild import rebuild, undo
-from enode_django.subscriber_checks import check_rebuilds
 from tests.following.domain import Added
 from tests.following.harness import Harness
 from tests.rebuilding.domain import Balance, Balances, Posting, Postings

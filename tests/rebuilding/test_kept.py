@@ -7,18 +7,18 @@ from contextlib import nullcontext
 
 import pytest
 
+from enode_django.batch import KINDS
 from enode_django.eventstore.base import EventStore
 from enode_django.exceptions import ProjectionsDiffer, RebuildError, TablesInUse
-from enode_django.job_kinds import KINDS
-from enode_django.jobs import running_job
-from enode_django.management.corrections import correct, editable
+from enode_django.jobs.progress import Report
+from enode_django.jobs.running import running_job
 from enode_django.models import Rebuild
+from enode_django.operating.corrections import correct, editable
 from enode_django.rebuilding import swapping
 from enode_django.rebuilding.engine import InProcess, Plan
 from enode_django.rebuilding.rebuild import rebuild, swap_kept, undo
 from enode_django.rebuilding.replaying import Replayed
 from enode_django.rebuilding.target import Target
-from enode_django.reporting import Report
 from tests.following.domain import Added
 from tests.following.harness import Harness
 from tests.integration.store_sessions import bare_session
@@ -66,7 +66,7 @@ def test_what_could_not_be_swapped_is_swapped_later_and_not_built_again(kept: Ha
 
 
 def test_a_job_swaps_what_an_earlier_one_has_built(kept: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("enode_django.job_kinds.engine_for", lambda archive: nullcontext(SwapsOnly()))
+    monkeypatch.setattr("enode_django.batch.engine_for", lambda archive: nullcontext(SwapsOnly()))
     with running_job("rebuild", Postings.name) as job:
         KINDS["rebuild"](job, name=Postings.name)
     assert job.figures["swapped"]

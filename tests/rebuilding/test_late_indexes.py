@@ -9,11 +9,11 @@ import pytest
 from django.db import connection
 
 from enode_django.exceptions import JobCancelled, RebuildError, TablesInUse
+from enode_django.jobs.progress import Report
 from enode_django.rebuilding import clearing, completing
 from enode_django.rebuilding.engine import InProcess, Plan
 from enode_django.rebuilding.rebuild import rebuild, undo
 from enode_django.rebuilding.replaying import Replayed
-from enode_django.reporting import Report
 from tests.following.domain import Added, Opened
 from tests.following.harness import Harness
 from tests.integration.store_sessions import Call

@@ -10,12 +10,12 @@ import pytest
 
 from enode_django import DomainEvent
 from enode_django.eventing import checkpoints
+from enode_django.jobs.progress import Report
 from enode_django.rebuilding.catch_up_tasks import CatchUpTask
 from enode_django.rebuilding.engine import InProcess, Plan
 from enode_django.rebuilding.rebuild import rebuild
 from enode_django.rebuilding.replaying import Replayed
 from enode_django.rebuilding.shadow import Shadow
-from enode_django.reporting import Report
 from tests.following.domain import Added, Closed, Opened
 from tests.following.harness import Harness
 from tests.integration.store_sessions import Call

@@ -19,21 +19,21 @@ from django.db import connection
 from django.db.models import Model
 from django.test import override_settings
 
+from enode_django.batch import engine_for
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.exceptions import ConfigurationError, JobCancelled, RebuildError, StoreUnavailable, UnknownSubscriber
+from enode_django.jobs.progress import Report
 from enode_django.models import ParkedEvent
 from enode_django.rebuilding import catch_up_tasks, catching_up, processes
 from enode_django.rebuilding import pool as pools
 from enode_django.rebuilding.catch_up_tasks import CatchUpTask
 from enode_django.rebuilding.engine import InProcess, Plan
-from enode_django.rebuilding.engines import engine_for
 from enode_django.rebuilding.pool import Pool
 from enode_django.rebuilding.processes import Processes
 from enode_django.rebuilding.rebuild import rebuild
 from enode_django.rebuilding.replaying import Replayed, Todo
 from enode_django.rebuilding.shadow import Shadow
 from enode_django.rebuilding.task_messages import Failed, Task
-from enode_django.reporting import Report
 from enode_django.runtime import replay
 from enode_django.serialization.codec import encode_stream
 from sample_project.bank.domain import Deposited

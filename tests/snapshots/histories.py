@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
-from enode_django.commanding.loading import AggregateLoader
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.eventstore.base import EventStore, StreamRecord
 from enode_django.ids import new_id
+from enode_django.repository.loading import AggregateLoader
+from enode_django.repository.state import snapshot_of
+from enode_django.repository.store import Snapshot
 from enode_django.serialization.codec import encode_stream
 from enode_django.serialization.registry import types
-from enode_django.snapshots.state import snapshot_of
-from enode_django.snapshots.store import Snapshot
 from tests.snapshots.domain import Put, Shelf
 
 

@@ -13,8 +13,8 @@ from django.test import override_settings
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.models import Snapshot as SnapshotRow
-from enode_django.snapshots.fingerprint import forget
-from enode_django.snapshots.postgres import PostgresSnapshotStore
+from enode_django.repository.fingerprint import forget
+from enode_django.repository.postgres import PostgresSnapshotStore
 from tests.snapshots.domain import Hooked, Off, Put, Shelf, Undeclared
 from tests.snapshots.histories import snapshot_at, store_history
 
@@ -103,7 +103,7 @@ def test_many_aggregates_in_many_parts_of_the_store_get_one_each(
     store: PostgresEventStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("enode_django.eventing.sweeping.ROWS_AT_ONCE", 40)
-    monkeypatch.setattr("enode_django.eventing.snapshot_building.AT_ONCE", 3)
+    monkeypatch.setattr("enode_django.repository.snapshot_building.AT_ONCE", 3)
     ids = [f"a{n:02}" for n in range(15)]
     for after in (0, 10, 20):
         for id in ids:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from enode_django.commanding.loading import AggregateLoader
-from enode_django.commanding.results import CommandStatus
+from enode_django.bus.results import CommandStatus
 from enode_django.domain.messages import Command
 from enode_django.eventstore.memory import MemoryEventStore
-from enode_django.snapshots import reading
-from enode_django.snapshots.store import MemorySnapshotStore
+from enode_django.repository import reading
+from enode_django.repository.loading import AggregateLoader
+from enode_django.repository.store import MemorySnapshotStore
 from tests.races.counting import Add, ApplyThenRaise, Counter, Create
 from tests.races.harness import Worker, assert_answers_are_final, assert_history_is_whole, versions
 from tests.snapshots.histories import snapshot_at

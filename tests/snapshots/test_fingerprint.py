@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from enode_django.exceptions import DefinitionError
-from enode_django.snapshots.fingerprint import compute_fingerprint
+from enode_django.repository.fingerprint import compute_fingerprint
 from tests.meta.tree import ROOT
 from tests.snapshots.conftest import Define
 
@@ -220,7 +220,7 @@ import django
 django.setup()
 from enode_django.serialization.registry import types
 from enode_django.domain.aggregate import AggregateRoot
-from enode_django.snapshots.fingerprint import fingerprint_of
+from enode_django.repository.fingerprint import fingerprint_of
 print(fingerprint_of(types.class_of(AggregateRoot, "bank.BankAccount")))
 """
 

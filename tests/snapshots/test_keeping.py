@@ -10,12 +10,12 @@ import pytest
 from enode_django.commanding.cache import Slot
 from enode_django.commanding.entries import Entry, EntryKind
 from enode_django.commanding.keeping import AT_ONCE, MOST_EVICTED, StateKeeper
-from enode_django.commanding.loading import replay_records
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.messages import Command
 from enode_django.eventstore.memory import MemoryEventStore
-from enode_django.snapshots.states import MemoryStates
-from enode_django.snapshots.store import Snapshot
+from enode_django.repository.loading import replay_records
+from enode_django.repository.states import MemoryStates
+from enode_django.repository.store import Snapshot
 from tests.races.counting import Add, AddWithin, ApplyThenRaise, Create, SetTotal
 from tests.races.harness import WRITE_INTERVAL, Clock, Worker
 from tests.snapshots.domain import Misdeclared, Off, Shelf, Undeclared

@@ -8,17 +8,16 @@ from typing import Any
 
 import pytest
 
-from enode_django.commanding import loading
-from enode_django.commanding.loading import AggregateLoader, Begin, History
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.eventstore.base import EventStore, StreamRecord
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.exceptions import AggregateTypeMismatch, BrokenHistory, StoreUnavailable, UnusableSnapshot
-from enode_django.snapshots import reading
-from enode_django.snapshots.fingerprint import forget
-from enode_django.snapshots.postgres import PostgresSnapshotStore
-from enode_django.snapshots.store import MemorySnapshotStore, Snapshot, SnapshotStore
+from enode_django.repository import loading, reading
+from enode_django.repository.fingerprint import forget
+from enode_django.repository.loading import AggregateLoader, Begin, History
+from enode_django.repository.postgres import PostgresSnapshotStore
+from enode_django.repository.store import MemorySnapshotStore, Snapshot, SnapshotStore
 from tests.snapshots.domain import Hooked, Off, Put, Shelf
 from tests.snapshots.histories import snapshot_at, store_history, streams, total
 

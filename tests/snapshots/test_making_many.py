@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from enode_django.commanding import loading
-from enode_django.commanding.loading import History
-from enode_django.eventing.snapshot_making import SnapshotMaker
 from enode_django.eventstore.base import EventStore, StreamRecord
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import BrokenHistory, StoreUnavailable
-from enode_django.snapshots.reading import SnapshotReader
-from enode_django.snapshots.store import MemorySnapshotStore, Snapshot
+from enode_django.repository import loading
+from enode_django.repository.loading import History
+from enode_django.repository.reading import SnapshotReader
+from enode_django.repository.snapshot_making import SnapshotMaker
+from enode_django.repository.store import MemorySnapshotStore, Snapshot
 from tests.snapshots.domain import Shelf, Undeclared
 from tests.snapshots.histories import snapshot_at, store_history
 

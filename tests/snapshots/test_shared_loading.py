@@ -10,15 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from enode_django.commanding import loading
-from enode_django.commanding.loading import AggregateLoader, Begin, History
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.eventstore.base import EventStore
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import UnusableSnapshot
-from enode_django.snapshots import reading
-from enode_django.snapshots.states import MemoryStates
-from enode_django.snapshots.store import MemorySnapshotStore, Snapshot
+from enode_django.repository import loading, reading
+from enode_django.repository.loading import AggregateLoader, Begin, History
+from enode_django.repository.states import MemoryStates
+from enode_django.repository.store import MemorySnapshotStore, Snapshot
 from tests.snapshots.domain import Off, Put, Shelf
 from tests.snapshots.histories import snapshot_at, store_history, streams, total
 from tests.snapshots.test_loading import Watched, WatchedSnapshots

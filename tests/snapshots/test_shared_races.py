@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import pytest
 
-from enode_django.commanding.results import CommandStatus
+from enode_django.bus.results import CommandStatus
 from enode_django.domain.messages import Command
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.ids import new_id
-from enode_django.snapshots import reading
-from enode_django.snapshots.states import MemoryStates
-from enode_django.snapshots.store import Snapshot
+from enode_django.repository import reading
+from enode_django.repository.states import MemoryStates
+from enode_django.repository.store import Snapshot
 from tests.races.counting import Add, ApplyThenRaise, Create
 from tests.races.harness import Worker, assert_answers_are_final, assert_history_is_whole, versions
 

@@ -15,7 +15,7 @@ from enode_django.domain.aggregate import accept_events
 from enode_django.domain.declarations import plain_of
 from enode_django.domain.messages import message_of
 from enode_django.exceptions import InvalidState, UnusableSnapshot
-from enode_django.snapshots.state import differences, is_same, read_snapshot, snapshot_of
+from enode_django.repository.state import differences, is_same, read_snapshot, snapshot_of
 from tests.snapshots.domain import Fussy, Hooked, Misdeclared, Off, Place, Put, Shelf, Size, Undeclared
 
 NAMES = st.text(max_size=8).filter(lambda text: "\0" not in text and text.isprintable())
@@ -122,7 +122,7 @@ def test_what_would_come_back_as_something_else_is_not_kept(amount: int, said: s
 
 
 def test_a_policy_may_be_a_method_of_the_class() -> None:
-    from enode_django.snapshots.policy import is_due, is_on
+    from enode_django.repository.policy import is_due, is_on
 
     assert is_on(Fussy)
     assert [version for version in range(1, 12) if is_due(Fussy, 3, version)] == [5, 7, 11]

@@ -13,12 +13,12 @@ import pytest
 import redis
 
 from enode_django.exceptions import ConfigurationError
-from enode_django.snapshots import redis_states
-from enode_django.snapshots.breaker import Breaker
-from enode_django.snapshots.redis_states import LARGEST, encode_state
-from enode_django.snapshots.redis_states import RedisStates as RealRedisStates
-from enode_django.snapshots.sealing import Seal
-from enode_django.snapshots.states import MemoryStates, SharedStates
+from enode_django.repository import redis_states
+from enode_django.repository.breaker import Breaker
+from enode_django.repository.redis_states import LARGEST, encode_state
+from enode_django.repository.redis_states import RedisStates as RealRedisStates
+from enode_django.repository.sealing import Seal
+from enode_django.repository.states import MemoryStates, SharedStates
 from enode_django.testing.shared_states_contract import SharedStatesContract, state
 from sample_project.embedded_servers import Redis
 

@@ -7,8 +7,8 @@ import pytest
 from django.db import connection, connections, transaction
 
 from enode_django.exceptions import StoreUnavailable
-from enode_django.snapshots.postgres import PostgresSnapshotStore
-from enode_django.snapshots.store import MemorySnapshotStore, SnapshotStore
+from enode_django.repository.postgres import PostgresSnapshotStore
+from enode_django.repository.store import MemorySnapshotStore, SnapshotStore
 from enode_django.testing.snapshot_store_contract import SnapshotStoreContract, snapshot
 
 

@@ -11,11 +11,11 @@ from enode_django.eventing.snapshotting import AT_ONCE, snapshot_subscriber
 from enode_django.eventstore.base import StreamRecord
 from enode_django.exceptions import ConfigurationError
 from enode_django.models import Checkpoint
+from enode_django.repository.fingerprint import forget
+from enode_django.repository.postgres import PostgresSnapshotStore
 from enode_django.runtime import make_applier, make_snapshots, running_subscribers
 from enode_django.serialization.codec import STREAM
 from enode_django.serialization.plain import pack
-from enode_django.snapshots.fingerprint import forget
-from enode_django.snapshots.postgres import PostgresSnapshotStore
 from tests.following.harness import Harness, shuffled
 from tests.following.test_sweeping import Sweep
 from tests.snapshots.domain import Fussy, Misdeclared, Off, Put, Shelf, Undeclared
@@ -199,7 +199,7 @@ def test_event_workers_run_it_unless_settings_or_classes_do_without(
         assert list(running_subscribers()) == []
     with override_settings(ENODE={"SNAPSHOTS": {"ENABLED": False}}):
         assert NAME not in [one.name for one in running_subscribers()]
-    monkeypatch.setattr("enode_django.snapshots.policy.lowest", lambda: None)
+    monkeypatch.setattr("enode_django.repository.policy.lowest", lambda: None)
     assert NAME not in [one.name for one in running_subscribers()]
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from enode_django.concurrency.threads import join_threads, start_thread
-from enode_django.snapshots.states import MemoryStates
-from enode_django.snapshots.store import Snapshot
-from enode_django.snapshots.writing_behind import WriteBehind
+from enode_django.repository.states import MemoryStates
+from enode_django.repository.store import Snapshot
+from enode_django.repository.writing_behind import WriteBehind
 from enode_django.testing.shared_states_contract import state
 
 SOON = 60.0

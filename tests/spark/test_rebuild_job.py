@@ -14,6 +14,7 @@ from django.db.models import Model
 from pyspark.sql import SparkSession
 
 from enode_django.eventstore.postgres import PostgresEventStore
+from enode_django.jobs.progress import Report
 from enode_django.models import ParkedEvent
 from enode_django.rebuilding import catch_up_tasks, catching_up
 from enode_django.rebuilding.catch_up_tasks import CatchUpTask
@@ -21,7 +22,6 @@ from enode_django.rebuilding.engine import InProcess, Plan
 from enode_django.rebuilding.rebuild import rebuild
 from enode_django.rebuilding.replaying import Replayed
 from enode_django.rebuilding.shadow import Shadow
-from enode_django.reporting import Report
 from enode_django.runtime import replay
 from enode_django.serialization.codec import encode_stream
 from enode_django.spark import rebuild_job

@@ -11,10 +11,10 @@ from django.db import connection
 from django.test import override_settings
 from pyspark.sql import SparkSession
 
+from enode_django.batch import KINDS
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.exceptions import ConfigurationError, JobCancelled
-from enode_django.job_kinds import KINDS
-from enode_django.jobs import running_job
+from enode_django.jobs.running import running_job
 from enode_django.models import Snapshot
 from enode_django.spark import progress
 from enode_django.spark.archive import export_events

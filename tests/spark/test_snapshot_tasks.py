@@ -9,14 +9,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from enode_django.commanding.loading import READ_AHEAD
-from enode_django.eventing.snapshot_building import UNSUITABLE
-from enode_django.eventing.snapshot_making import SnapshotMaker
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.eventstore.scanning import Scan, scan
-from enode_django.snapshots.fingerprint import forget
-from enode_django.snapshots.postgres import PostgresSnapshotStore
+from enode_django.repository.fingerprint import forget
+from enode_django.repository.loading import READ_AHEAD
+from enode_django.repository.postgres import PostgresSnapshotStore
+from enode_django.repository.snapshot_building import UNSUITABLE
+from enode_django.repository.snapshot_making import SnapshotMaker
 from enode_django.spark import snapshot_making
 from enode_django.spark.batches import batch_of
 from enode_django.spark.horizons import horizon_of, text_of

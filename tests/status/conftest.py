@@ -72,7 +72,7 @@ def wait_until_landed() -> None:
 @pytest.fixture(autouse=True)
 def patient_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no busy machine make a living database one that does not answer."""
-    monkeypatch.setattr("enode_django.health.TIMEOUT", 60.0)
+    monkeypatch.setattr("enode_django.monitoring.health.TIMEOUT", 60.0)
 
 
 @pytest.fixture

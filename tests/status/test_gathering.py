@@ -17,16 +17,16 @@ from django.db.models.functions import Now
 
 from enode_django.conf import conf
 from enode_django.models import Job, JobState, ParkedEvent
+from enode_django.monitoring import PARTS, Health, gather
+from enode_django.monitoring import databases as databases_of_status
+from enode_django.monitoring.databases import ask_database
+from enode_django.monitoring.flights import ask_all
+from enode_django.monitoring.lags import ask_lags
+from enode_django.monitoring.parts import Finding
+from enode_django.monitoring.processors import ask_mailboxes, ask_processors
+from enode_django.monitoring.queue import ask_queue, shown_location
+from enode_django.monitoring.work import ask_jobs, ask_parked
 from enode_django.runtime import make_transport
-from enode_django.status import PARTS, Health, gather
-from enode_django.status import databases as databases_of_status
-from enode_django.status.databases import ask_database
-from enode_django.status.flights import ask_all
-from enode_django.status.lags import ask_lags
-from enode_django.status.parts import Finding
-from enode_django.status.processors import ask_mailboxes, ask_processors
-from enode_django.status.queue import ask_queue, shown_location
-from enode_django.status.work import ask_jobs, ask_parked
 from sample_project.embedded import Broker
 from tests.status.conftest import BROKER, Configure, broker_at, wait_until_landed
 from tests.status.reports import figures, write_report

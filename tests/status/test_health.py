@@ -84,7 +84,7 @@ class TestReady:
         self, client: Client, configure: Configure, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         configure()
-        monkeypatch.setattr("enode_django.status.databases.unapplied_migrations", lambda alias: 3)
+        monkeypatch.setattr("enode_django.monitoring.databases.unapplied_migrations", lambda alias: 3)
         client.force_login(User.objects.create_superuser("root"))
         answer = self.ask(client)
         assert (answer.status_code, answer.json()["parts"]["database"]) == (503, "not ok")

@@ -9,11 +9,11 @@ import pytest
 from django.db import connection
 from django.db.models.functions import Now
 
+from enode_django.bus.messages import encode_published
 from enode_django.conf import conf
 from enode_django.equeue.messages import Commit
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventing import checkpoints
-from enode_django.eventing.messages import encode_published
 from enode_django.eventing.registry import subscribers
 from enode_django.eventstore import amounts
 from enode_django.eventstore.base import StreamRecord
@@ -21,8 +21,8 @@ from enode_django.eventstore.positions import BEGINNING, Position
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.ids import new_id
 from enode_django.models import ParkedEvent, ProjectionGeneration
-from enode_django.status import Health, Lag, lags, subscriber_lags
-from enode_django.status.lags import ask_lags
+from enode_django.monitoring import Health, Lag, lags, subscriber_lags
+from enode_django.monitoring.lags import ask_lags
 from tests.status.conftest import Configure, broker_at
 
 pytestmark = pytest.mark.django_db

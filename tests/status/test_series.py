@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from enode_django.series import Line, Report, Steps, charts, quantile_of, reported_until
+from enode_django.monitoring.series import Line, Report, Steps, charts, quantile_of, reported_until
 from tests.status.reports import distribution, figures, followed
 
 START = 10_000.0

@@ -9,7 +9,7 @@ import pytest
 from django.core.checks import run_checks
 from django.test import override_settings
 
-from enode_django.backend_checks import check_backends
+from enode_django.checks.backends import check_backends
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventstore.memory import MemoryEventStore
 

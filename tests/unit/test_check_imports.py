@@ -53,19 +53,29 @@ call_command("check", fail_level="WARNING")
 print(*sys.modules)
 """
 NEEDED = {
-    *("enode_django.checks", "enode_django.store_checks", "enode_django.subscriber_checks", "enode_django.api.checks"),
+    *(
+        "enode_django.checks.settings",
+        "enode_django.checks.store",
+        "enode_django.checks.subscribers",
+        "enode_django.checks.api",
+    ),
     *("enode_django.admin.dashboard", "enode_django.admin.streams", "enode_django.admin.topics"),
 }
 NEEDLESS = [
     *("celery", "redis", "rest_framework", "drf_spectacular", "prometheus_client", "opentelemetry", "pyspark"),
     *("pandas", "psycopg_pool", "msgpack", "mmh3"),
-    *("enode_django.runtime", "enode_django.client", "enode_django.status", "enode_django.series"),
-    *("enode_django.history", "enode_django.jobs", "enode_django.job_kinds", "enode_django.forms"),
-    *("enode_django.rebuilding", "enode_django.snapshots", "enode_django.commanding", "enode_django.processors"),
+    *("enode_django.runtime", "enode_django.client", "enode_django.monitoring", "enode_django.monitoring.series"),
+    *("enode_django.history", "enode_django.jobs.running", "enode_django.batch", "enode_django.forms"),
+    *("enode_django.rebuilding", "enode_django.repository", "enode_django.commanding", "enode_django.processors"),
     *("enode_django.eventstore.base", "enode_django.eventstore.shard_map", "enode_django.eventing.follower"),
-    *("enode_django.equeue", "enode_django.broker_settings", "enode_django.serialization.codec", "enode_django.spark"),
+    *(
+        "enode_django.equeue",
+        "enode_django.processors.broker_options",
+        "enode_django.serialization.codec",
+        "enode_django.spark",
+    ),
     *("enode_django.admin.stream_pages", "enode_django.admin.topic_pages", "enode_django.admin.job_operations"),
-    *("enode_django.admin.new_commands", "enode_django.deploy_checks", "enode_django.testing"),
+    *("enode_django.admin.new_commands", "enode_django.checks.deploy", "enode_django.testing"),
 ]
 
 

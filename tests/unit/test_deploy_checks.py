@@ -10,8 +10,8 @@ import pytest
 from django.core.checks import run_checks
 from django.test import override_settings
 
-from enode_django import deploy_checks
-from enode_django.deploy_checks import check_production, check_queue
+from enode_django.checks import deploy as deploy_checks
+from enode_django.checks.deploy import check_production, check_queue
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventstore.memory import MemoryEventStore
 

@@ -21,13 +21,13 @@ from enode_django import (
     metadata,
     try_command,
 )
-from enode_django.backend_checks import check_backends
-from enode_django.checks import check_settings
-from enode_django.commanding.results import CommandResult
+from enode_django.bus.interception import handlers_in_use, intercepted, subscriber_middleware
+from enode_django.bus.results import CommandResult
+from enode_django.checks.backends import check_backends
+from enode_django.checks.settings import check_settings
 from enode_django.domain.handlers import command_handlers
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import ConfigurationError
-from enode_django.interception import handlers_in_use, intercepted, subscriber_middleware
 from enode_django.middleware import SubscriberContext
 from enode_django.testing import given, inline
 from sample_project.bank.domain import AccountClosed, AccountOpened, CloseAccount, OpenAccount

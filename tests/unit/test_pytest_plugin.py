@@ -95,7 +95,7 @@ def test_with_a_database_that_is_not_a_tests_own(request):
 )
 CONTRACT = """
 import pytest
-from enode_django.snapshots.store import MemorySnapshotStore
+from enode_django.repository.store import MemorySnapshotStore
 from enode_django.testing.contracts import SnapshotStoreContract
 
 class Forgetful(MemorySnapshotStore):

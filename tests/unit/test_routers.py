@@ -5,9 +5,9 @@ from django.apps import apps
 from django.db import connections
 from django.test import override_settings
 
+from enode_django.checks.store import check_store
 from enode_django.models import Checkpoint, EventStream, Snapshot
 from enode_django.routers import STORE_MODELS, EventStoreRouter
-from enode_django.store_checks import check_store
 
 ROUTER = EventStoreRouter()
 

@@ -12,7 +12,7 @@ from asgiref.sync import sync_to_async
 from django.test import override_settings
 
 from enode_django import Metadata, aexecute_command, asend_command, execute_command, send_command, send_commands
-from enode_django.commanding.bus import QueueCommandBus
+from enode_django.bus.command_bus import QueueCommandBus
 from enode_django.domain.metadata import ambient_metadata
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.memory import MemoryInbox, MemoryTransport

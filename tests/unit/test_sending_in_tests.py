@@ -21,12 +21,12 @@ from enode_django import (
     send_commands,
     try_command,
 )
-from enode_django.commanding.bus import QueueCommandBus
+from enode_django.bus.command_bus import QueueCommandBus
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import SendInsideTest
-from enode_django.management.dead_letters import requeue_in
+from enode_django.operating.dead_letters import requeue_in
 from enode_django.runtime import close_bus, use_bus
 from enode_django.testing import inline
 from tests.races.counting import Add

@@ -8,18 +8,18 @@ from django.core.checks import run_checks
 from django.db import connections
 from django.test import override_settings
 
-from enode_django.checks import check_definitions, check_settings
+from enode_django.checks.settings import check_definitions, check_settings
+from enode_django.checks.store import check_store
 from enode_django.conf import MOVED, REDIS_STREAMS, Conf, conf, make_conf
 from enode_django.domain.handlers import command_handlers
 from enode_django.domain.messages import Command
-from enode_django.equeue.transports.base import ROOM_AROUND
+from enode_django.equeue.transport import ROOM_AROUND
 from enode_django.equeue.transports.broker import BrokerTransport
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.exceptions import ConfigurationError
+from enode_django.repository.redis_states import RedisStates
+from enode_django.repository.sealing import Seal
 from enode_django.runtime import current_bus, make_states, make_store, make_transport, use_bus
-from enode_django.snapshots.redis_states import RedisStates
-from enode_django.snapshots.sealing import Seal
-from enode_django.store_checks import check_store
 from enode_django.testing import inline
 from tests.services import REAL_QUEUE
 

@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 from enode_django.equeue.broker.checkpoint import Checkpoint, before, load_checkpoint, write_checkpoint
 from enode_django.equeue.broker.chunk import Chunk
-from enode_django.equeue.broker.files import make_directory, open_private, sync_directory, translated
 from enode_django.equeue.broker.index import ENTRY_SIZE, SEGMENT_ENTRIES
 from enode_django.equeue.broker.index_files import index_path
 from enode_django.equeue.broker.timelines import copied
+from enode_django.equeue.files import make_directory, open_private, sync_directory, translated
 from enode_django.exceptions import QueueError
 
 BACKUPS = "backups"

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from enode_django.equeue.broker.files import replaced_file
 from enode_django.equeue.broker.interpreter import let_others_run
 from enode_django.equeue.broker.packing import joined, pieces
 from enode_django.equeue.broker.queues import SavedQueue
+from enode_django.equeue.files import replaced_file
 from enode_django.equeue.records import CHECK_BYTES, check_of, is_whole, unseal
 from enode_django.exceptions import StorageFailed
 

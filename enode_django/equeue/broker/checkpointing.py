@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from enode_django.equeue.broker.checkpoint import write_checkpoint
-from enode_django.equeue.broker.files import FULL, translated
 from enode_django.equeue.broker.log import MessageLog
 from enode_django.equeue.broker.queues import SavedQueue, SegmentWrite
 from enode_django.equeue.broker.space import DiskSpace
+from enode_django.equeue.files import FULL, translated
 
 
 class PendingCheckpoint(NamedTuple):

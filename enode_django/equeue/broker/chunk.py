@@ -9,8 +9,8 @@ from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
-from enode_django.equeue.broker.files import PRIVATE, UNREADABLE, write_all
 from enode_django.equeue.broker.held_memory import IDLE_SECONDS, HeldMemory
+from enode_django.equeue.files import PRIVATE, UNREADABLE, write_all
 from enode_django.equeue.records import Buffer
 
 _MOST_BUFFERS = 512

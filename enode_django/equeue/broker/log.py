@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from enode_django.equeue.broker.chunk import Chunk
-from enode_django.equeue.broker.files import FULL, make_directory, sync_directory, translated
 from enode_django.equeue.broker.held_memory import HeldMemory
 from enode_django.equeue.broker.space import DiskSpace
+from enode_django.equeue.files import FULL, make_directory, sync_directory, translated
 from enode_django.equeue.histograms import SECONDS, Histogram
 from enode_django.equeue.records import Buffer
 from enode_django.exceptions import StorageFailed

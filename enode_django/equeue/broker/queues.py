@@ -11,7 +11,6 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from enode_django.equeue.broker.files import PRIVATE, make_directory, sync_directory, write_all
 from enode_django.equeue.broker.index import (
     ENTRY_SIZE,
     ENTRY_WORDS,
@@ -24,6 +23,7 @@ from enode_django.equeue.broker.index import (
 from enode_django.equeue.broker.index_files import IndexFile, directory_name
 from enode_django.equeue.broker.retention import QueuePart
 from enode_django.equeue.broker.segments import FindEntries, QueueView, SegmentFile, SegmentLoad, UnreadTime
+from enode_django.equeue.files import PRIVATE, make_directory, sync_directory, write_all
 
 _CACHED_SEGMENTS = 128
 VIEWED_AT_ONCE = 100

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from enode_django.equeue.broker.batches import StoredBatch, batch_length, decode_header
-from enode_django.equeue.broker.files import UNREADABLE
 from enode_django.equeue.broker.index import Effort, Entry, NotInMemory
 from enode_django.equeue.broker.log import MessageLog
 from enode_django.equeue.broker.queues import Queues
@@ -19,6 +18,7 @@ from enode_django.equeue.broker.read_counts import ReadCounts
 from enode_django.equeue.broker.recovery import entry_of
 from enode_django.equeue.broker.ring import Ring
 from enode_django.equeue.broker.segments import SegmentLoad
+from enode_django.equeue.files import UNREADABLE
 from enode_django.equeue.records import Buffer, is_whole
 from enode_django.exceptions import StorageFailed
 

@@ -7,8 +7,8 @@ from typing import NamedTuple, TypeAlias
 
 from enode_django.equeue.broker.batches import ALIGNMENT, MAGIC, MAX_HEADER, Header, decode_header
 from enode_django.equeue.broker.chunk import UNREADABLE_PAGE, Chunk
-from enode_django.equeue.broker.files import UNREADABLE
 from enode_django.equeue.broker.log import LogReader
+from enode_django.equeue.files import UNREADABLE
 from enode_django.equeue.records import is_whole
 
 _PAGE = 4096

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from enode_django.equeue.broker.files import translated
 from enode_django.equeue.broker.index import ENTRY_SIZE, ENTRY_WORDS, POSITION, Entry, Segment, entry_at, time_in
 from enode_django.equeue.broker.index_files import IndexFile
 from enode_django.equeue.broker.retention import QueueParts
+from enode_django.equeue.files import translated
 from enode_django.exceptions import StorageFailed
 
 logger = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from enode_django.equeue.broker.files import FULL, PRIVATE
 from enode_django.equeue.broker.retention import Retention
+from enode_django.equeue.files import FULL, PRIVATE
 
 logger = logging.getLogger(__name__)
 

@@ -32,7 +32,7 @@ from enode_django.equeue.membership import Group, joined, left
 from enode_django.equeue.messages import Commit, GroupState, Lease, Membership, Receipt
 from enode_django.equeue.retrying import dead_letter_topic
 from enode_django.equeue.topic_records import Bounds
-from enode_django.equeue.transports.base import check_age, check_new_topic
+from enode_django.equeue.transport import check_age, check_new_topic
 from enode_django.exceptions import QueueError, QueueFull
 
 logger = logging.getLogger(__name__)

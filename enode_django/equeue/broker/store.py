@@ -24,7 +24,6 @@ from enode_django.equeue.broker.checkpoint import Checkpoint, found_checkpoint
 from enode_django.equeue.broker.checkpointing import PendingCheckpoint
 from enode_django.equeue.broker.clock import FAR_AHEAD, SteadyClock
 from enode_django.equeue.broker.deletion import Deletion
-from enode_django.equeue.broker.files import DirectoryLock, make_ignored_directory, shut_out_others, translated
 from enode_django.equeue.broker.held_memory import HeldMemory
 from enode_django.equeue.broker.index import Effort
 from enode_django.equeue.broker.index_files import IndexFile
@@ -39,6 +38,7 @@ from enode_django.equeue.broker.ring import RING_BATCHES, RING_BYTES, Ring
 from enode_django.equeue.broker.sending import Stamp, lay_out, lay_out_control
 from enode_django.equeue.broker.space import DiskSpace, urgent
 from enode_django.equeue.clocks import boot_time
+from enode_django.equeue.files import DirectoryLock, make_ignored_directory, shut_out_others, translated
 from enode_django.equeue.histograms import Histogram
 
 logger = logging.getLogger(__name__)

@@ -30,7 +30,7 @@ from enode_django.equeue.messages import (
 )
 from enode_django.equeue.portions import PORTION_BYTES, portions
 from enode_django.equeue.records import decode_records, encode_records, is_whole, record_count
-from enode_django.equeue.transports.base import LONG_POLL, check_limit, check_size
+from enode_django.equeue.transport import LONG_POLL, check_limit, check_size
 from enode_django.equeue.transports.broker_address import address_of
 from enode_django.equeue.transports.broker_connection import (
     ConnectionLost,

@@ -31,7 +31,7 @@ from enode_django.equeue.messages import (
     Start,
 )
 from enode_django.equeue.topic_records import Bounds
-from enode_django.equeue.transports.base import KNOWN_SENDS, LONG_POLL, check_limit, check_route, check_size
+from enode_django.equeue.transport import KNOWN_SENDS, LONG_POLL, check_limit, check_route, check_size
 
 __all__ = ["MemoryTransport"]
 

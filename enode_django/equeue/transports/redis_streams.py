@@ -45,22 +45,22 @@ from enode_django.equeue.messages import (
     Route,
     Start,
 )
-from enode_django.equeue.transports.base import LONG_POLL, check_size
+from enode_django.equeue.redis.batches import milliseconds
+from enode_django.equeue.redis.claim_scripts import TIMELINE
+from enode_django.equeue.redis.claims import RedisClaims
+from enode_django.equeue.redis.connection import Confirmation, RedisConnection, ScriptCall
+from enode_django.equeue.redis.deletion import DeletableTopics
+from enode_django.equeue.redis.groups import RedisGroups
+from enode_django.equeue.redis.inbox import RedisInbox, replies_as_calls
+from enode_django.equeue.redis.keys import Keys
+from enode_django.equeue.redis.partly import raise_failure
+from enode_django.equeue.redis.reading import RedisReader
+from enode_django.equeue.redis.retention import RedisRetention
+from enode_django.equeue.redis.scripts import SEND_WITH_RESERVE
+from enode_django.equeue.redis.sending import RedisSender
+from enode_django.equeue.redis.trimming import RedisTrimmer
+from enode_django.equeue.transport import LONG_POLL, check_size
 from enode_django.equeue.transports.options import check_count, check_function, check_kind, check_seconds
-from enode_django.equeue.transports.redis_batches import milliseconds
-from enode_django.equeue.transports.redis_claim_scripts import TIMELINE
-from enode_django.equeue.transports.redis_claims import RedisClaims
-from enode_django.equeue.transports.redis_connection import Confirmation, RedisConnection, ScriptCall
-from enode_django.equeue.transports.redis_deletion import DeletableTopics
-from enode_django.equeue.transports.redis_groups import RedisGroups
-from enode_django.equeue.transports.redis_inbox import RedisInbox, replies_as_calls
-from enode_django.equeue.transports.redis_keys import Keys
-from enode_django.equeue.transports.redis_partly import raise_failure
-from enode_django.equeue.transports.redis_reading import RedisReader
-from enode_django.equeue.transports.redis_retention import RedisRetention
-from enode_django.equeue.transports.redis_scripts import SEND_WITH_RESERVE
-from enode_django.equeue.transports.redis_sending import RedisSender
-from enode_django.equeue.transports.redis_trimming import RedisTrimmer
 from enode_django.exceptions import EnodeError
 
 __all__ = ["RedisStreamsTransport"]

@@ -14,16 +14,16 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError, connections
 from django.db.migrations.executor import MigrationExecutor
 
-from enode_django.broker_settings import broker_options
 from enode_django.conf import BROKER, Conf, conf
 from enode_django.development.joining import ADDRESS, end_soon
 from enode_django.development.lines import Lines
 from enode_django.development.parts import Plan, head_of_command_line
 from enode_django.development.session import Development
 from enode_django.equeue.broker.options import parse_location
-from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.transport import Transport
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.exceptions import ConfigurationError, QueueError
+from enode_django.processors.broker_options import broker_options
 from enode_django.runtime import make_transport
 
 WORKERS_END = 2.0

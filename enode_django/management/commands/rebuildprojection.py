@@ -7,13 +7,13 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError
 
+from enode_django.batch import NO_MASTER, engine_for
 from enode_django.conf import ENGINES
 from enode_django.exceptions import EnodeError
-from enode_django.jobs import running_job
+from enode_django.jobs.running import running_job
 from enode_django.management.on_spark import Lines
 from enode_django.management.output import PrintableCommand
 from enode_django.rebuilding.comparing import Comparison
-from enode_django.rebuilding.engines import NO_MASTER, engine_for
 from enode_django.rebuilding.rebuild import MOST_FAILURES, plan, rebuild, swap_kept, undo
 from enode_django.rebuilding.results import Rebuilt
 

@@ -8,13 +8,13 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from enode_django.broker_settings import broker_options
 from enode_django.conf import IMMEDIATE, conf
 from enode_django.equeue.broker.options import EVERY_WRITE, INTERVAL
 from enode_django.equeue.broker.server import run
 from enode_django.exceptions import ConfigurationError, QueueError
 from enode_django.management.observing import add_port, listening, observed_broker
 from enode_django.management.output import PrintableCommand
+from enode_django.processors.broker_options import broker_options
 from enode_django.processors.logs import log_to_console
 
 

@@ -17,8 +17,9 @@ from typing import Any
 from django.core.management.base import CommandError
 from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections
 
+from enode_django.concurrency.cores import usable_cores
 from enode_django.conf import POSTGRES, Conf, conf
-from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.transport import Transport
 from enode_django.eventstore.shard_map import ShardMap
 from enode_django.exceptions import (
     ConfigurationError,
@@ -31,17 +32,16 @@ from enode_django.management.observing import add_port, listening, observed_proc
 from enode_django.management.output import PrintableCommand
 from enode_django.management.owners import check_owners
 from enode_django.models import Checkpoint, EventCorrection, EventStream, Shard
+from enode_django.processes.children import Children
+from enode_django.processes.template import make_children
 from enode_django.processors.broker import BrokerProcess
-from enode_django.processors.children import Children
 from enode_django.processors.connections import Share, connections_by_database
 from enode_django.processors.control import Role
-from enode_django.processors.cores import usable_cores
 from enode_django.processors.crew import Plan
 from enode_django.processors.logs import log_to_console
 from enode_django.processors.reloading import is_inner, run_reloading
 from enode_django.processors.supervisor import BEYOND_GRACE, Supervisor, supervisor_name
-from enode_django.processors.template import make_children
-from enode_django.reports import STOP_SECONDS
+from enode_django.processors.supervisor_reports import STOP_SECONDS
 from enode_django.runtime import make_store, make_transport, running_subscribers, time_limits
 
 logger = logging.getLogger("enode_django.supervisor")

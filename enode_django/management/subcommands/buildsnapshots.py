@@ -11,16 +11,16 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError
 
+from enode_django.batch import EVERYTHING
 from enode_django.domain.aggregate import AggregateRoot
-from enode_django.eventing.snapshot_building import Compared, Due, build
-from enode_django.eventing.snapshot_building import verify as compare
 from enode_django.exceptions import EnodeError, UnknownMessageType
-from enode_django.job_kinds import EVERYTHING
 from enode_django.management.on_spark import Lines, add_master, job_on_spark
 from enode_django.management.output import PrintableCommand
+from enode_django.repository import policy
+from enode_django.repository.snapshot_building import Compared, Due, build
+from enode_django.repository.snapshot_building import verify as compare
 from enode_django.runtime import make_snapshots, make_store
 from enode_django.serialization.registry import types
-from enode_django.snapshots import policy
 
 TELL_EVERY = 5.0
 """Seconds."""

@@ -10,8 +10,8 @@ from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError
 
 from enode_django.exceptions import EnodeError
-from enode_django.job_leases import job_database, request_cancel, with_lease_state
-from enode_django.job_texts import duration_of, in_words, state_of
+from enode_django.jobs.leases import job_database, request_cancel, with_lease_state
+from enode_django.jobs.texts import duration_of, in_words, state_of
 from enode_django.management.output import PrintableCommand
 from enode_django.management.tables import write_table
 from enode_django.models import Job

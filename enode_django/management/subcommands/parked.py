@@ -19,10 +19,10 @@ from enode_django.eventing.registry import subscribers
 from enode_django.eventing.unparking import retry_parked, skip_parked
 from enode_django.eventstore.base import Correction
 from enode_django.exceptions import EnodeError, NotParked, UnknownSubscriber
-from enode_django.management.correcting import Retried, handled_before, parked_rows, parked_version, retry_all
-from enode_django.management.corrections import correct, editable, json_of, take_back
 from enode_django.management.output import PrintableCommand, printable, printable_json
 from enode_django.management.tables import write_table
+from enode_django.operating.correcting import Retried, handled_before, parked_rows, parked_version, retry_all
+from enode_django.operating.corrections import correct, editable, json_of, take_back
 from enode_django.runtime import close_bus, follower_of, make_store
 
 HEADINGS = ("subscriber", "aggregate", "parked at", "attempts", "last failed", "next try", "error")

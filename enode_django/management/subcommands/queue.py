@@ -18,7 +18,7 @@ from django.utils import timezone
 
 from enode_django.equeue.dead_letters import REQUEUE_GROUP
 from enode_django.equeue.messages import Start
-from enode_django.equeue.transports.base import LONGEST_AGE
+from enode_django.equeue.transport import LONGEST_AGE
 from enode_django.exceptions import EnodeError, QueueBacklog, UnknownTopic
 from enode_django.management.equeue_actions import ACTIONS, check
 from enode_django.management.output import PrintableCommand

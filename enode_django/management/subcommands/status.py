@@ -14,8 +14,8 @@ from django.core.serializers.json import DjangoJSONEncoder
 from enode_django.exceptions import ConfigurationError
 from enode_django.management.output import PrintableCommand
 from enode_django.management.tables import write_table
-from enode_django.status import PARTS, Health, Part, gather
-from enode_django.status.gathering import TIMEOUT
+from enode_django.monitoring import PARTS, Health, Part, gather
+from enode_django.monitoring.gathering import TIMEOUT
 
 
 class Command(PrintableCommand):

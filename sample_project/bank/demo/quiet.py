@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from enode_django.conf import conf
-from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.transport import Transport
 from enode_django.runtime import subscribers
 
 Place = tuple[str, str]

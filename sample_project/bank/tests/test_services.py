@@ -10,11 +10,11 @@ import pytest
 from django.db import connections
 from django.test import override_settings
 
-from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.transport import Transport
 from enode_django.eventstore.base import EventStore
+from enode_django.repository.states import SharedStates
+from enode_django.repository.store import SnapshotStore
 from enode_django.runtime import make_snapshots, make_states, make_store, make_transport
-from enode_django.snapshots.states import SharedStates
-from enode_django.snapshots.store import SnapshotStore
 from enode_django.testing.contracts import (
     EventStoreContract,
     SharedStatesContract,

@@ -8,7 +8,7 @@ class LongJobsConfig(AppConfig):
     label = "long_jobs"
 
     def ready(self) -> None:
-        from enode_django import job_kinds
+        from enode_django import batch as job_kinds
         from tests.acceptance.long_jobs.work import KINDS
 
         job_kinds.KINDS.update(KINDS)

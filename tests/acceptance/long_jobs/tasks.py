@@ -6,7 +6,7 @@ from typing import Any
 from celery import shared_task
 from django.db import connections
 
-from enode_django.job_leases import job_database
+from enode_django.jobs.leases import job_database
 from enode_django.models import Job
 from enode_django.tasks import JobTask, run_job
 from tests.acceptance.long_jobs.work import terminate_when_begun, terminate_when_ending

@@ -10,9 +10,9 @@ from typing import Any
 
 from django.db import transaction
 
-from enode_django import job_termination
 from enode_django.exceptions import JobStopped
-from enode_django.jobs import RunningJob
+from enode_django.jobs import termination as job_termination
+from enode_django.jobs.running import RunningJob
 
 
 def compute(job: RunningJob) -> None:

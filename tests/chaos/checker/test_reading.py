@@ -15,12 +15,12 @@ from chaos.checker.reading.broker_log import read_broker_log
 from chaos.checker.reading.clients import read_clients, read_handled, read_samples
 from chaos.checker.reading.problems import Problems
 from chaos.checker.reading.queue import Topics
+from enode_django.bus.messages import encode_published
 from enode_django.equeue.broker.batches import NewBatch
 from enode_django.equeue.broker.state import BrokerState
 from enode_django.equeue.broker.store import MessageStore
 from enode_django.equeue.messages import Commit
 from enode_django.equeue.records import encode_records
-from enode_django.eventing.messages import encode_published
 from enode_django.eventstore.base import StreamRecord
 from enode_django.serialization.plain import pack
 

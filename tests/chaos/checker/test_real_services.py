@@ -23,7 +23,7 @@ from chaos.names import ONLOOKER
 from enode_django import Command, try_command
 from enode_django.conf import BROKER, REDIS_STREAMS, conf
 from enode_django.domain.declarations import plain_of
-from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.transport import Transport
 from enode_django.ids import new_id
 from enode_django.processors.event_pipeline import EventPipeline
 from enode_django.processors.statistics import Statistics

@@ -8,7 +8,7 @@ from typing import Any
 from celery import shared_task
 from celery.signals import worker_process_init, worker_process_shutdown
 
-from enode_django.job_kinds import KINDS
+from enode_django.batch import KINDS
 from enode_django.tasks import JobTask, run_job
 from tests.spark.clustered.work import look
 

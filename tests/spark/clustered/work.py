@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from enode_django.jobs import RunningJob  # executors import this before they have loaded the apps
+    from enode_django.jobs.running import RunningJob  # executors import this before they have loaded the apps
 
 COLUMNS = "pid bigint, file string, fingerprint string, settings string"
 
@@ -22,7 +22,7 @@ def seen(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with task():
             from django.conf import settings
 
-            from enode_django.snapshots.fingerprint import fingerprint_of
+            from enode_django.repository.fingerprint import fingerprint_of
             from sample_project.bank.domain import accounts
 
             fingerprint = fingerprint_of(accounts.BankAccount)
@@ -37,7 +37,7 @@ def seen(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def look(job: RunningJob) -> None:
-    from enode_django.snapshots.fingerprint import fingerprint_of
+    from enode_django.repository.fingerprint import fingerprint_of
     from enode_django.spark.session import spark_session
     from enode_django.spark.source import events
     from sample_project.bank.domain import accounts

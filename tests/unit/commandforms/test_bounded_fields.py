@@ -13,7 +13,7 @@ from enode_django.api.openapi import nullable
 from enode_django.exceptions import InvalidFields, InvalidId
 from enode_django.forms import command_form
 from enode_django.ids import check_given_id
-from enode_django.json_values import command_from_json, json_fields
+from enode_django.serialization.json_values import command_from_json, json_fields
 from enode_django.serialization.plain import MOST_DIGITS
 from enode_django.serializers import CommandSerializer
 from tests.unit.commandforms.domain import Fill

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
-from enode_django.commanding.addresses import answer_address, notice_address
-from enode_django.commanding.bus import QueueCommandBus
-from enode_django.commanding.results import CommandResult, CommandStatus, encode_result
+from enode_django.bus.addresses import answer_address, notice_address
+from enode_django.bus.command_bus import QueueCommandBus
+from enode_django.bus.notices import Notice, encode_notice
+from enode_django.bus.results import CommandResult, CommandStatus, encode_result
 from enode_django.domain.messages import Command
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.memory import MemoryTransport
-from enode_django.eventing.notices import Notice, encode_notice
 from enode_django.serialization.codec import WireCommand, decode_command
 
 SOON = 60.0

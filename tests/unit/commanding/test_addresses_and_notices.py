@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enode_django.commanding import addresses
-from enode_django.commanding.addresses import answer_address, notice_address, reply_address
-from enode_django.commanding.replies import decode_reply
-from enode_django.commanding.results import CommandResult, CommandStatus, decode_result, encode_result
+from enode_django.bus import addresses
+from enode_django.bus.addresses import answer_address, notice_address, reply_address
+from enode_django.bus.notices import LONGEST_ERROR, Notice, decode_notice, encode_notice, notices_through
+from enode_django.bus.replies import decode_reply
+from enode_django.bus.results import CommandResult, CommandStatus, decode_result, encode_result
 from enode_django.concurrency.backoff import once
 from enode_django.equeue.transports.memory import MemoryTransport
-from enode_django.eventing.notices import LONGEST_ERROR, Notice, decode_notice, encode_notice, notices_through
 from enode_django.exceptions import MalformedMessage
 
 RESULT = CommandResult(

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from enode_django.commanding.bus import MOST_SENDS, QueueCommandBus
-from enode_django.commanding.replies import Replies
-from enode_django.commanding.results import CommandResult, CommandStatus, encode_result
+from enode_django.bus.command_bus import MOST_SENDS, QueueCommandBus
+from enode_django.bus.replies import Replies
+from enode_django.bus.results import CommandResult, CommandStatus, encode_result
 from enode_django.concurrency.threads import CallingThreads
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.memory import MemoryInbox, MemoryTransport

@@ -29,7 +29,7 @@ from enode_django import (
     try_command,
     upcasts,
 )
-from enode_django.commanding.results import ANSWER, CommandResult, decode_result, encode_result, failure, stored_result
+from enode_django.bus.results import ANSWER, CommandResult, decode_result, encode_result, failure, stored_result
 from enode_django.domain.refusals import UnknownRefusal
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.memory import MemoryEventStore

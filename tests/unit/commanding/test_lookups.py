@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from enode_django.commanding import loading
-from enode_django.commanding.loading import AggregateLoader
 from enode_django.equeue.lookups import Lookups
 from enode_django.eventstore.memory import MemoryEventStore
+from enode_django.repository import loading
+from enode_django.repository.loading import AggregateLoader
 from tests.races.counting import AddText, Create
 from tests.races.harness import Worker
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from enode_django.bus.results import CommandResult, CommandStatus
 from enode_django.commanding.context import CommandContext
-from enode_django.commanding.entries import IDLE
 from enode_django.commanding.processor import CommandProcessor
-from enode_django.commanding.results import CommandResult, CommandStatus
+from enode_django.concurrency.in_flight import IDLE
 from enode_django.domain.aggregate import rebuilt
 from enode_django.domain.handlers import HandlerTable
 from enode_django.domain.messages import Command
@@ -125,7 +125,7 @@ def test_whatever_fails_a_command_is_logged_for_senders_that_do_not_wait(
 
 
 def test_unencodable_error_text_still_arrives(store: MemoryEventStore) -> None:
-    from enode_django.commanding.results import decode_result, encode_result
+    from enode_django.bus.results import decode_result, encode_result
 
     _, result = play(store, raises(ValueError("lone \ud800")))
     assert decode_result(encode_result(result)).error_message == "lone ?"

@@ -4,8 +4,7 @@ import logging
 
 import pytest
 
-from enode_django.commanding.remembered import RememberedAnswers
-from enode_django.commanding.results import (
+from enode_django.bus.results import (
     RECEIPT_MAX_BYTES,
     CommandResult,
     CommandStatus,
@@ -14,6 +13,7 @@ from enode_django.commanding.results import (
     encode_result,
     failure,
 )
+from enode_django.commanding.remembered import RememberedAnswers
 from enode_django.equeue.offsets import OffsetWindow
 
 KEY = ("c", "x")

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from enode_django.bus.results import CommandStatus, encode_result
 from enode_django.commanding.context import CommandContext
-from enode_django.commanding.results import CommandStatus, encode_result
 from enode_django.domain.aggregate import AggregateRoot, applies
 from enode_django.domain.handlers import HandlerTable
 from enode_django.domain.messages import Command, DomainEvent

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enode_django.commanding.results import CommandResult, CommandStatus
+from enode_django.bus.results import CommandResult, CommandStatus
 from enode_django.domain.messages import Command
 from enode_django.eventstore.memory import MemoryEventStore
 from tests.races.counting import Add, AddSoftly, AddText, Create, Tell

@@ -7,8 +7,8 @@ from contextlib import suppress
 
 import pytest
 
+from enode_django.bus.results import CommandResult, CommandStatus
 from enode_django.commanding.context import CommandContext
-from enode_django.commanding.results import CommandResult, CommandStatus
 from enode_django.domain.aggregate import AggregateRoot, applies
 from enode_django.domain.handlers import HandlerTable
 from enode_django.domain.messages import Command, DomainEvent

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from enode_django import CommandResult, CommandStatus
-from enode_django.commanding import bus as bus_module
-from enode_django.commanding.addresses import notice_address
-from enode_django.commanding.waiting import Wait
+from enode_django.bus import command_bus as bus_module
+from enode_django.bus.addresses import notice_address
+from enode_django.bus.notices import Notice
+from enode_django.bus.waiting import Wait
 from enode_django.equeue.messages import SendResult
-from enode_django.eventing.notices import Notice
 from enode_django.exceptions import CommandTimeout, TransportUnavailable
 from enode_django.serialization.codec import WireCommand
 from tests.races.counting import Add

@@ -24,14 +24,14 @@ from enode_django import (
     handles,
     try_command,
 )
-from enode_django.commanding.loading import AggregateLoader
 from enode_django.domain.handlers import command_handlers
 from enode_django.domain.names import PREFIX, names_of
 from enode_django.eventing import subscribers
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import DefinitionError
 from enode_django.models import ReadModel
-from enode_django.snapshots.state import differences, read_snapshot, snapshot_of
+from enode_django.repository.loading import AggregateLoader
+from enode_django.repository.state import differences, read_snapshot, snapshot_of
 from enode_django.testing import given, inline
 from sample_project.bank.models import AccountSummary
 from tests.docs.pages import DOCS, rows_by_code

@@ -15,12 +15,12 @@ from enode_django import (
     command_handler,
     try_command,
 )
-from enode_django.checks import check_definitions
+from enode_django.checks.settings import check_definitions
 from enode_django.commanding.context import CommandContext as Context
 from enode_django.domain.prefixes import target_of
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import DefinitionError, InvalidId
-from enode_django.json_values import command_from_json
+from enode_django.serialization.json_values import command_from_json
 from enode_django.testing import inline
 
 

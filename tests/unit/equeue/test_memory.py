@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from enode_django.equeue.messages import Commit
-from enode_django.equeue.transports.base import PRODUCER_SECONDS
+from enode_django.equeue.transport import PRODUCER_SECONDS
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.exceptions import QueueHeld
 

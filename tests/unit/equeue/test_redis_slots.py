@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from enode_django.equeue.transports.redis_slots import SlotMap
+from enode_django.equeue.redis.slots import SlotMap
 
 A, B, C, D = (("127.0.0.1", port) for port in (1, 2, 3, 4))
 

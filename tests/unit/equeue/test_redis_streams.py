@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from enode_django.equeue.transports.redis_batches import chunks, parse_entries
-from enode_django.equeue.transports.redis_location import ClusterLocation, SentinelLocation, parse_location
+from enode_django.equeue.redis.batches import chunks, parse_entries
+from enode_django.equeue.redis.location import ClusterLocation, SentinelLocation, parse_location
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from enode_django.exceptions import ConfigurationError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from enode_django.equeue.consumer import QueueConsumer
+from enode_django.equeue.consumer.queue_consumer import QueueConsumer
 from enode_django.equeue.messages import Lease, Start
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.exceptions import TransportUnavailable

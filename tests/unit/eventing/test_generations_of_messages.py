@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from enode_django.eventing.messages import decode_published, encode_published
+from enode_django.bus.messages import decode_published, encode_published
 from enode_django.eventstore.base import StreamRecord
 from enode_django.exceptions import MalformedMessage
 from enode_django.serialization.plain import pack, unpack

@@ -6,16 +6,16 @@ from typing import TypeVar
 
 import pytest
 
+from enode_django.bus.messages import decode_published
+from enode_django.bus.results import CommandResult, CommandStatus
 from enode_django.commanding.entries import Envelope, Finished
+from enode_django.commanding.publisher import FULL_SECONDS, EventPublisher
 from enode_django.commanding.remembered import RememberedAnswers
-from enode_django.commanding.results import CommandResult, CommandStatus
 from enode_django.concurrency.backoff import Persist, once
 from enode_django.equeue.messages import Once
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.memory import MemoryTransport
-from enode_django.eventing.messages import decode_published
-from enode_django.eventing.publisher import FULL_SECONDS, EventPublisher
 from enode_django.eventstore.base import StreamRecord
 from enode_django.exceptions import PartlyUnavailable, QueueFull
 

@@ -13,12 +13,12 @@ from django.db.backends.sqlite3.base import DatabaseWrapper
 from django.test import override_settings
 
 from enode_django import DomainEvent, ModelProjection, ProcessManager, Projection, event_handler, handles
+from enode_django.checks.subscribers import check_subscribers
 from enode_django.eventing import event_handlers, subscribers
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.exceptions import ConfigurationError, DefinitionError
 from enode_django.models import ReadModel
 from enode_django.serialization.registry import types
-from enode_django.subscriber_checks import check_subscribers
 
 
 class Checked(DomainEvent):

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from enode_django.concurrency.backoff import Persist
 from enode_django.conf import Conf, make_conf
-from enode_django.equeue.consumer import PulledMessages
+from enode_django.equeue.consumer.queue_consumer import PulledMessages
 from enode_django.equeue.messages import Membership
 from enode_django.equeue.offsets import OffsetWindow
-from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.transport import Transport
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventing.event_handlers import EventHandlerGroup
 from enode_django.eventing.in_flight import InFlight

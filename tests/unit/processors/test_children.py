@@ -8,7 +8,7 @@ from multiprocessing.context import ForkServerContext, SpawnContext
 
 import pytest
 
-from enode_django.processors.children import LONGEST_DIRECTORY, PRELOADED, children_context
+from enode_django.processes.children import LONGEST_DIRECTORY, PRELOADED, children_context
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is forked")
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from enode_django.commanding.entries import position_of
+from enode_django.concurrency.in_flight import position_of
 from enode_django.conf import Conf
 from enode_django.equeue.transports.memory import MemoryTransport
-from enode_django.processors.children import ContextChildren, Job, Started
+from enode_django.processes.children import ContextChildren, Job, Started
 from enode_django.processors.control import Beat, Role, send
 from enode_django.processors.crew import FAILING_AFTER, RESTART_DELAYS, Crew, Plan, Worker
 from tests.acceptance.waiting import wait_until

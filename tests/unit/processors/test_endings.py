@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from enode_django.commanding.entries import position_of
+from enode_django.concurrency.in_flight import position_of
 from enode_django.processors.endings import HANDLER_DIED, handler_died, is_nobodys_fault, status_of_death
 
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from enode_django.equeue.consumer import PulledMessages
-from enode_django.equeue.transports.base import Transport
+from enode_django.equeue.consumer.queue_consumer import PulledMessages
+from enode_django.equeue.transport import Transport
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.eventstore.shard_map import ShardMap
 from enode_django.eventstore.sharding import ShardedEventStore

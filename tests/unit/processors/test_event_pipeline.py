@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 
 import pytest
 
+from enode_django.bus.messages import encode_published
 from enode_django.conf import make_conf
-from enode_django.equeue.consumer import PulledMessages
+from enode_django.equeue.consumer.queue_consumer import PulledMessages
 from enode_django.equeue.messages import PulledBatch
 from enode_django.equeue.offsets import OffsetWindow
-from enode_django.eventing.messages import encode_published
 from enode_django.eventstore.base import StreamRecord
 from enode_django.exceptions import StoreUnavailable, TransportUnavailable
 from enode_django.processors.event_pipeline import oldest_of

@@ -8,7 +8,7 @@ import pytest
 
 LARGE_AFTER_A_LARGER_ONE = """
 import ctypes
-from enode_django.processors.garbage import LARGE, map_large_blocks
+from enode_django.concurrency.garbage import LARGE, map_large_blocks
 
 class Info(ctypes.Structure):
     _fields_ = [(name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", *"abcdef")]

@@ -46,7 +46,7 @@ NEEDLESS = [
         "pandas",
     ),
     *("psycopg_pool", "django.contrib.admin", "enode_django.admin", "enode_django.api.urls", "enode_django.spark"),
-    *("enode_django.equeue.broker.server", "enode_django.processors.prometheus", "enode_django.testing"),
+    *("enode_django.equeue.broker.server", "enode_django.monitoring.prometheus", "enode_django.testing"),
 ]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from enode_django.commanding.entries import Note
+from enode_django.concurrency.in_flight import Note
 from enode_django.conf import make_conf
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.memory import MemoryTransport

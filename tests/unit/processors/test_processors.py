@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from enode_django.commanding.entries import IDLE, position_of
+from enode_django.concurrency.cores import usable_cores
+from enode_django.concurrency.in_flight import IDLE, position_of
 from enode_django.conf import make_conf
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventing.event_handlers import EventHandlerGroup
 from enode_django.eventing.registry import subscribers
 from enode_django.exceptions import QueueHeld, TransportUnavailable
 from enode_django.processors.burials import RETRY_DELAY, Burials
-from enode_django.processors.cores import usable_cores
 from enode_django.processors.statistics import Statistics, add_reports
 from enode_django.processors.suspicion import Hand, Overdue, Patience, Seat, found_with, hands_of
 from enode_django.runtime import time_limits

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from enode_django.commanding.entries import IDLE, position_of
+from enode_django.concurrency.in_flight import IDLE, position_of
 from enode_django.processors.suspicion import Hand, ended_well
 
 HANDLING = position_of(3, 41)

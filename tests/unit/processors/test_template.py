@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from enode_django.conf import Conf, make_conf
-from enode_django.processors import template
-from enode_django.processors.children import STOP_SIGNALS, UNKNOWN_STATUS, ContextChildren, Job, Started
-from enode_django.processors.template import ForkedChild, TemplateChildren, make_children, why_not
+from enode_django.processes import template
+from enode_django.processes.children import STOP_SIGNALS, UNKNOWN_STATUS, ContextChildren, Job, Started
+from enode_django.processes.template import ForkedChild, TemplateChildren, make_children, why_not
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is forked")
 
@@ -205,7 +205,7 @@ def test_closing_ends_those_that_live() -> None:
 ASKS = """
 import sys, os
 {before}
-from enode_django.processors.template import why_not
+from enode_django.processes.template import why_not
 print(why_not())
 """
 

@@ -20,8 +20,7 @@ from enode_django import (
     command_handler,
     handles,
 )
-from enode_django.checks import check_definitions
-from enode_django.commanding.loading import AggregateLoader
+from enode_django.checks.settings import check_definitions
 from enode_django.domain.handlers import command_handlers
 from enode_django.eventing.process_managers import with_derived_ids
 from enode_django.eventing.registry import subscribers
@@ -29,6 +28,7 @@ from enode_django.eventing.subscribers import event_handlers_of, follows, refusa
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import AggregateTypeMismatch, DefinitionError, UnknownMessageType
+from enode_django.repository.loading import AggregateLoader
 from enode_django.serialization.codec import (
     StoredEvent,
     StoredRefusal,

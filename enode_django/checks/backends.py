@@ -1,0 +1,90 @@
+"""System checks of what the settings name for queue, event store and middleware. Every id is documented in
+``docs/reference/checks.md``.
+
+Nothing is connected to. What the settings leave out is not looked at, so that a project with the defaults imports
+none of them for its checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from django.apps import AppConfig
+from django.core.checks import CheckMessage, Error
+
+from enode_django import conf as settings
+from enode_django.exceptions import ConfigurationError
+
+
+def check_backends(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
+    try:
+        return [*_queue(), *_store(), *_middleware()]
+    except ConfigurationError:  # E001 says so
+        return []
+
+
+def _queue() -> Iterator[CheckMessage]:
+    if not settings.given().get("QUEUE", {}).keys() & {"BACKEND", "LOCATION", "OPTIONS"}:
+        return
+    from enode_django.runtime import has_queue, import_queue_backend, make_transport
+
+    try:
+        import_queue_backend()
+    except ConfigurationError as error:
+        known = " or ".join(map(repr, [*settings.LOCATIONS, settings.IMMEDIATE]))
+        yield Error(f"{error}.", hint=f"Name {known}, or a transport of your own.", id="enode_django.E080")
+        return
+    if not has_queue():
+        yield from _no_queue()
+        return
+    try:
+        make_transport().close()
+    except ConfigurationError as error:
+        yield Error(
+            f"ENODE['QUEUE'] cannot be used: {error}.",
+            hint="LOCATION is that of the BACKEND: "
+            + ", ".join(f"{location!r} of {backend}" for backend, location in settings.LOCATIONS.items())
+            + "; OPTIONS are its keyword arguments.",
+            id="enode_django.E081",
+        )
+
+
+def _no_queue() -> Iterator[CheckMessage]:
+    useless = sorted({"LOCATION", "OPTIONS", "ALLOCATION"} & settings.given()["QUEUE"].keys())
+    if useless:
+        yield Error(
+            f"ENODE['QUEUE'] has {', '.join(useless)}, but its BACKEND is no queue and takes none of it.",
+            hint="Leave it out, or name the transport that it is for.",
+            id="enode_django.E190",
+        )
+
+
+def _store() -> Iterator[CheckMessage]:
+    if "BACKEND" not in settings.given().get("EVENT_STORE", {}):
+        return
+    from enode_django.runtime import import_store_backend
+
+    try:
+        import_store_backend()
+    except ConfigurationError as error:
+        yield Error(
+            f"{error}.", hint=f"Name {settings.POSTGRES!r}, or an event store of your own.", id="enode_django.E082"
+        )
+
+
+def _middleware() -> Iterator[CheckMessage]:
+    for key in ("COMMAND_MIDDLEWARE", "SUBSCRIBER_MIDDLEWARE"):
+        paths = getattr(settings.conf(), key)
+        if not paths or not isinstance(paths, list | tuple) or not all(isinstance(path, str) for path in paths):
+            continue  # E085 says what is wrong
+        from enode_django.bus.interception import factories
+
+        try:
+            factories(key)
+        except ConfigurationError as error:
+            yield Error(
+                f"{error}.",
+                hint="List dotted paths of functions that take the next one and return one, or of such classes.",
+                id="enode_django.E210",
+            )

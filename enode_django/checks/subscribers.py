@@ -1,0 +1,233 @@
+"""System checks of subscribers. Every id is documented in ``docs/reference/checks.md``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from django.apps import AppConfig
+from django.core.checks import CheckMessage, Error, Warning
+from django.db import connections, transaction
+
+from enode_django.checks.store import is_wrong_store
+from enode_django.eventing.event_handlers import EventHandlerGroup, declared_groups, handler_groups, place_of
+from enode_django.eventing.projections import ModelProjection, Projection, databases_of
+from enode_django.eventing.registry import subscribers
+from enode_django.eventing.subscribers import Subscriber, declared_subscribers, is_time_limit
+from enode_django.eventstore.sqlstates import DATABASE_ERRORS
+from enode_django.exceptions import RebuildError, TypeNameError
+
+
+def check_subscribers(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
+    named, messages = _named()
+    messages += _unnamed_groups()
+    groups = handler_groups()
+    messages += _duplicates([*named, *groups])
+    messages += _shared_rows(named)
+    for subscriber in [*named, *groups]:
+        messages += _databases(subscriber)
+        messages += _fields_for_rebuilds(subscriber)
+        messages += _limits(subscriber)
+    for group in groups:
+        messages += [*_agreement(group), *_ambiguity(group)]
+    return messages
+
+
+def _named() -> tuple[list[Subscriber], list[CheckMessage]]:
+    named: list[Subscriber] = []
+    unnamed: list[CheckMessage] = []
+    for cls in declared_subscribers():
+        try:
+            named.append(subscribers.instance(cls))
+        except TypeNameError:
+            unnamed.append(_nameless(_path(cls), f'a name = "label.{cls.__name__}" in its body', cls))
+    return named, unnamed
+
+
+def _unnamed_groups() -> Iterator[CheckMessage]:
+    named = handler_groups()
+    for group in declared_groups():
+        if group not in named:
+            function = group.handlers[0].function
+            yield _nameless(_description(group), f'a name="label.{function.__name__}" in its decorator', function)
+
+
+def _nameless(what: str, name: str, obj: object) -> CheckMessage:
+    return Warning(
+        f"{what} belongs to no installed app: it has no name to follow events by.",
+        hint=f"Give it {name}, or install its app.",
+        obj=obj,
+        id="enode_django.W018",
+    )
+
+
+def _duplicates(known: Sequence[Subscriber]) -> Iterator[CheckMessage]:
+    by_name: dict[str, list[str]] = {}
+    for subscriber in known:
+        for name in {subscriber.name, *subscriber.aliases}:
+            by_name.setdefault(name, []).append(_description(subscriber))
+    for name, described in by_name.items():
+        if len(described) > 1:
+            yield Error(
+                f"{' and '.join(described)} are or were both named {name!r}: "
+                "each would skip what the other has handled.",
+                hint="Give one of them another name, and each alias to one of them.",
+                id="enode_django.E014",
+            )
+
+
+def _shared_rows(known: Sequence[Subscriber]) -> Iterator[CheckMessage]:
+    by_table: dict[tuple[str, str], list[str]] = {}
+    for subscriber in known:
+        if isinstance(subscriber, ModelProjection):
+            place = (subscriber.database, subscriber.model._meta.db_table)
+            by_table.setdefault(place, []).append(_description(subscriber))
+    for (_, table), described in by_table.items():
+        if len(described) > 1:
+            yield Error(
+                f"{' and '.join(described)} have their rows in the same table {table!r}: a row's version says how far "
+                "one projection has come, so each would skip what the other has handled.",
+                hint="Give each of them a model of its own, or make one projection of them.",
+                id="enode_django.E019",
+            )
+
+
+def _databases(subscriber: Subscriber) -> Iterator[CheckMessage]:
+    aliases = databases_of(subscriber) if isinstance(subscriber, Projection) else [subscriber.database]
+    if len(aliases) > 1:
+        yield Error(
+            f"{_description(subscriber)} writes to several databases: {', '.join(aliases)}. "
+            "No transaction spans them, so its events could not be handled exactly once.",
+            hint="Make one projection for each database.",
+            id="enode_django.E015",
+        )
+    for alias in aliases:
+        if connections[alias].vendor != "postgresql" and not is_wrong_store(alias):
+            yield Error(
+                f"{_description(subscriber)} keeps its checkpoints in the database {alias!r}, which is "
+                f"{connections[alias].vendor}; it must be PostgreSQL.",
+                hint="Let the project's routers send its models, or the model Checkpoint, to another database.",
+                id="enode_django.E016",
+            )
+
+
+def _fields_for_rebuilds(subscriber: Subscriber) -> Iterator[CheckMessage]:
+    if not isinstance(subscriber, ModelProjection | Projection):
+        return
+    from enode_django.rebuilding.shadow import declared_models  # only projects with projections need it
+
+    known = {field.name for model in declared_models(subscriber) for field in model._meta.concrete_fields}
+    named = [("volatile", name) for name in subscriber.volatile]
+    if isinstance(subscriber, Projection) and subscriber.aggregate_field:
+        named.append(("aggregate_field", subscriber.aggregate_field))
+    for option, name in named:
+        if name not in known:
+            yield Error(
+                f"{_description(subscriber)} names {name!r} in {option}, but none of its models has such a field.",
+                hint=f"They have {', '.join(sorted(known))}.",
+                id="enode_django.E025",
+            )
+
+
+def _limits(subscriber: Subscriber) -> Iterator[CheckMessage]:
+    if not is_time_limit(subscriber.time_limit):
+        yield Error(
+            f"{_description(subscriber)} has the time_limit {subscriber.time_limit!r}; it must be a number of seconds "
+            "above 0.",
+            hint="Give it one, math.inf for any time, or None for ENODE['SUBSCRIBERS']['TIME_LIMIT'].",
+            id="enode_django.E040",
+        )
+
+
+def _agreement(group: EventHandlerGroup) -> Iterator[CheckMessage]:
+    if group.is_at_one:
+        return
+    said = sorted(
+        {
+            f"{one.full_name!r} (start={one.start!r}, replays={one.replays}, retry={one.retry}, aliases={one.aliases})"
+            for one in group.handlers
+        }
+    )
+    yield Error(
+        f"The handlers of {_description(group)} share checkpoints, but differ: {', '.join(said)}.",
+        hint="Give all of them the same start, replays, retry and aliases, or those that differ another group.",
+        id="enode_django.E017",
+    )
+
+
+def _ambiguity(group: EventHandlerGroup) -> Iterator[CheckMessage]:
+    for name in group.ambiguous:
+        functions = [handler.function for handler in group.handlers if handler.full_name == name]
+        places = sorted({f"{function.__module__}.{function.__qualname__}" for function in functions})
+        yield Error(
+            f"Several event handlers of {_description(group)} are named {name!r}: {', '.join(places)}.",
+            hint="Give each a name of its own.",
+            id="enode_django.E020",
+        )
+
+
+def check_rebuilds(
+    app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **_: Any
+) -> list[CheckMessage]:
+    """Check the projections in the ``databases`` that Django was asked to look at. Tables that are missing, or away,
+    are left out."""
+    projections = [one for one in subscribers.all() if isinstance(one, ModelProjection | Projection)]
+    asked = {*(databases or ())}
+    return [message for one in projections if one.database in asked for message in _other_code(one)]
+
+
+def check_owners(
+    app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **_: Any
+) -> list[CheckMessage]:
+    """Check the stored subscriptions in the ``databases`` that Django was asked to look at. A database whose tables are
+    missing, or that is away, is left out."""
+    return [message for alias in databases or () for message in _without_owner(alias)]
+
+
+def _without_owner(alias: str) -> Iterator[CheckMessage]:
+    from enode_django.eventing.unowned import unowned_in  # most checks look at no database, and need not load it
+
+    try:
+        with transaction.atomic(using=alias):
+            found = unowned_in([alias])
+    except DATABASE_ERRORS:
+        return
+    for one in found:
+        if one.kept_since is None:
+            yield Warning(
+                f"No code owns the stored subscription {one.key!r} in the database {alias!r}: runprocessors will not "
+                "start.",
+                hint=one.ways_out.strip(),
+                id="enode_django.W170",
+            )
+
+
+def _other_code(projection: ModelProjection[Any] | Projection) -> Iterator[CheckMessage]:
+    from enode_django.rebuilding.target import Target  # only `check --database` needs it
+
+    try:
+        with transaction.atomic(using=projection.database):
+            changed = Target.of(projection.name).is_of_other_code()
+    except (RebuildError, *DATABASE_ERRORS):
+        return
+    if changed:
+        yield Warning(
+            f"The code of {_description(projection)} has changed since its tables were last rebuilt: rows from before "
+            "may differ from what it makes now.",
+            hint=f"manage.py rebuildprojection {projection.name} --compare-only: where no row differs, that is noted; "
+            "else rebuild it.",
+            obj=type(projection),
+            id="enode_django.W030",
+        )
+
+
+def _description(subscriber: Subscriber) -> str:
+    if isinstance(subscriber, EventHandlerGroup) and subscriber.alone:
+        return f"the event handler {'.'.join(place_of(subscriber.handlers[0].function))}"
+    if isinstance(subscriber, EventHandlerGroup):
+        return f"the group of event handlers {subscriber.name!r}"
+    return _path(type(subscriber))
+
+
+def _path(cls: type[Subscriber]) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"

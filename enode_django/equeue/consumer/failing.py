@@ -1,0 +1,86 @@
+"""Setting messages aside on the queue when their handler has failed."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+from enode_django.equeue.retrying import (
+    Failed,
+    Message,
+    RetryPolicy,
+    dead_letter_topic,
+    encode_failed,
+    retry_queue,
+    retry_topic,
+)
+from enode_django.equeue.transport import Transport, check_new_topic, with_reserve
+from enode_django.exceptions import EnodeError, UnknownTopic
+
+logger = logging.getLogger("enode_django.equeue")
+
+UNREACHABLE_DELAY = 1.0
+"""Seconds before a message is handled again that should be a dead letter, but could not be sent."""
+
+
+class FailureTopics:
+    """A group's topics of retries and of dead letters, made when they are first needed. Safe for threads.
+
+    ``for_all``: each consumer gets all messages, so there is no topic of retries.
+    """
+
+    def __init__(
+        self, transport: Transport, group: str, policy: RetryPolicy, *, for_all: bool, clock: Callable[[], float]
+    ) -> None:
+        self._transport = with_reserve(transport)
+        self._policy = policy
+        self._for_all = for_all
+        self._clock = clock
+        self._retries = retry_topic(group)
+        self._dead_letters = dead_letter_topic(group)
+        self._made: dict[str, int] = {}
+        self._making = threading.Lock()
+        check_new_topic(self._retries, 1)
+
+    def set_aside(self, message: Message, error: str, *, for_good: bool = False) -> float | None:
+        """Store a message that could not be handled where it belongs: ``for_good`` among the dead letters. Returns
+        None when it is there, and else the time (in seconds since 1970) to handle it again here."""
+        now = self._clock()
+        delay = None if for_good else self._policy.delay_after(message.attempt)
+        if delay is not None and self._for_all:
+            return now + delay
+        failed = Failed(message, error, now, now + (delay or 0.0), self._for_all)
+        try:
+            if delay is None:
+                self._send(self._dead_letters, 0, failed)
+            else:
+                self._send(self._retries, retry_queue(message, len(self._policy.delays)), failed)
+        except EnodeError as unreachable:
+            # Whatever it is, only this process has the message now.
+            logger.error("a failed message stays here until it can be set aside: %s", unreachable)
+            return now + (UNREACHABLE_DELAY if delay is None else delay)
+        return None
+
+    def _send(self, topic: str, queue: int, failed: Failed) -> None:
+        self._make(topic, queue, failed.message.topic)
+        try:
+            self._transport.send(topic, {queue: [encode_failed(failed)]})
+        except UnknownTopic:
+            self._made.pop(topic, None)
+            raise
+
+    def _make(self, topic: str, queue: int, origin: str) -> None:
+        """Let the topic have this queue. Those of retries are made for all queues of ``origin`` at once."""
+        with self._making:
+            if queue < self._made.get(topic, 0):
+                return
+            queues = queue + 1
+            if topic == self._retries:
+                with suppress(UnknownTopic):  # it was deleted, but its message is still here
+                    queues = max(queues, self._transport.queue_count(origin) * len(self._policy.delays))
+            has = self._transport.create_topic(topic, queues)
+            if has < queues:  # no key moves: a message's queue and its delay say which queue is its own
+                has = self._transport.add_queues(topic, queues, unordered=True)
+            self._made[topic] = has

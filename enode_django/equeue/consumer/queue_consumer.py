@@ -1,0 +1,406 @@
+"""Consuming the queues that a process is told to: leases, windows, pulling, committing."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from enode_django.equeue.clocks import boot_time
+from enode_django.equeue.messages import Commit, PulledBatch, Start
+from enode_django.equeue.offsets import OffsetWindow
+from enode_django.equeue.transport import LONG_POLL, Transport
+from enode_django.equeue.waking import PullingThread
+from enode_django.exceptions import PartlyUnavailable, QueueHeld, TransportUnavailable
+
+logger = logging.getLogger("enode_django.equeue")
+
+RETRY_ACQUIRE = 0.1
+"""Seconds between tries to acquire a queue that another worker is about to release."""
+RETRY_UNAVAILABLE = 1.0
+"""Seconds between tries to acquire a queue whose server cannot be used, while others are ours or to be given back."""
+NOTHING_TO_PULL = 0.05
+"""Seconds that `QueueConsumer.pull` takes when it may pull from none of its queues at the moment."""
+LOOK_AGAIN = 0.2
+"""Seconds of one pull of a thread that has to look by itself whether its queues have changed."""
+WORKING_PULL = 1.0
+"""Seconds of one pull of a thread that is woken when they do, while something that it has pulled is unfinished: a queue
+whose window is full is left out until the next pull."""
+
+
+class PulledMessages(NamedTuple):
+    window: OffsetWindow
+    offsets: list[int]
+    bodies: list[bytes]
+
+
+class Acquired(NamedTuple):
+    """``previous_owner`` is set when that owner's lease ran out: it may be alive, and hold database sessions.
+    ``deaths``: how many owners died while they were at the message of that offset."""
+
+    window: OffsetWindow
+    previous_owner: str | None
+    deaths: Mapping[int, int]
+
+
+class QueueConsumer:
+    """One consumer group's share of one topic in one process.
+
+    `join` learns from the group which queues to own, or `assign` says so; the pulling thread then calls
+    `acquire_missing` and `pull`, another one `join`, `renew` and `commit` on a timer. A queue that is ours no more is
+    drained (its window is finished by whoever handles its messages) and released by `release_drained`. Every error of
+    the transport passes through.
+
+    In its window's ``weight`` a message counts for one more whenever it has another ``heavy`` bytes (None: never).
+    Of the receipts that windows keep, the newest ``keep_receipts`` of each queue stay in the transport. ``start`` is
+    for queues that the group never had. ``long_poll``: seconds that a pull may wait while nothing else is to be done.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        group: str,
+        topic: str,
+        owner: str,
+        lease: float,
+        max_held: int = 100_000,
+        heavy: int | None = None,
+        keep_receipts: int = 0,
+        start: Start | Callable[[int], int] = Start.FIRST,
+        long_poll: float = LONG_POLL,
+        clock: Callable[[], float] = boot_time,
+    ) -> None:
+        self._transport = transport
+        self.group = self._group = group
+        self._topic = topic
+        self._owner = owner
+        self._lease = lease
+        self._max_held = max_held
+        self._heavy = heavy
+        self._keep_receipts = keep_receipts
+        self._clock = clock
+        self._assigned: frozenset[int] = frozenset()
+        self._start = start
+        self._has_left = False
+        self._ended = False
+        self._joining = threading.Lock()
+        self._long_poll = long_poll
+        self._puller = PullingThread(transport)
+        self._windows: dict[int, OffsetWindow] = {}
+        self._draining: list[OffsetWindow] = []
+        self._next_try = 0.0
+        self._warned: dict[int, float] = {}
+        self._committing = threading.Lock()
+
+    def assign(self, queues: Iterable[int]) -> None:
+        """From now on own these queues."""
+        assigned = frozenset(queues)
+        has_changed = assigned != self._assigned
+        self._assigned = assigned
+        self._next_try = 0.0
+        if has_changed:
+            self.wake()
+
+    def join(self) -> None:
+        """Be a member of the group, and own from now on what it gives to this one; nothing after `leave`. To be called
+        again and again, several times in a lease."""
+        if self._has_left:
+            return
+        membership = self._transport.join(self._group, self._topic, self._owner, self._lease)
+        with self._joining:
+            if not self._has_left:
+                self.assign(membership.queues)
+                return
+        self._transport.leave(self._group, self._topic, self._owner)  # it was overtaken
+
+    def leave(self) -> None:
+        """Own nothing from now on, and let the group give the queues to others, who wait until they are released."""
+        with self._joining:
+            self.assign(())
+            self._has_left = True  # last: who sees it owns nothing more
+        self.wake()
+        self._transport.leave(self._group, self._topic, self._owner)
+
+    def wake(self) -> None:
+        """Let the pulling thread return from its pull; if it is in none, the next one does not wait."""
+        self._puller.wake()
+
+    @property
+    def pull_wait(self) -> float:
+        """Seconds that the next pull may wait for messages: few if it has to be looked soon whether a queue can be
+        taken or given back, and if nothing wakes the pulling thread when its queues change."""
+        if not self._is_settled or not self._puller.can_be_woken:
+            return min(self._long_poll, LOOK_AGAIN)
+        is_working = any(window.held for window in self._all_windows())
+        return min(self._long_poll, WORKING_PULL) if is_working else self._long_poll
+
+    @property
+    def _is_settled(self) -> bool:
+        return not self._has_left and not self._draining and self._assigned == self._windows.keys()
+
+    @property
+    def owned(self) -> frozenset[int]:
+        return frozenset(self._windows)
+
+    @property
+    def open_windows(self) -> list[OffsetWindow]:
+        """Those that messages may come from or are unfinished in."""
+        return [window for window in self._all_windows() if not window.closed]
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is owned and nothing is left to drain."""
+        return not self._windows and not self._draining
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the pulling thread has taken note of `leave`: it pulls nothing any more."""
+        return self._ended
+
+    @property
+    def unfinished(self) -> int:
+        """How many messages were pulled and are not finished, in all windows that are open."""
+        return sum(window.unfinished for window in self.open_windows)
+
+    def _all_windows(self) -> list[OffsetWindow]:
+        return [*self._windows.values(), *self._draining]
+
+    def acquire_missing(self) -> list[Acquired]:
+        """Take what is assigned and not owned yet, as far as nobody else holds it. Called by the pulling thread. Raises
+        `TransportUnavailable` only if there is nothing to pull from and nothing to give back meanwhile."""
+        has_left = self._has_left
+        for queue, window in list(self._windows.items()):
+            if window.closed:
+                del self._windows[queue]
+            elif queue not in self._assigned:
+                # In this order, so that no other thread ever finds the window in neither place.
+                self._draining.append(window)
+                del self._windows[queue]
+        self._ended = has_left
+        missing = self._assigned - self._windows.keys() - {window.queue for window in self._draining}
+        if not missing or self._clock() < self._next_try:
+            return []
+        self._next_try = self._clock() + RETRY_ACQUIRE
+        acquired, failure = self._acquire_all(missing)
+        if failure is not None:
+            if self.is_idle:
+                raise failure
+            self._next_try = self._clock() + RETRY_UNAVAILABLE  # what is ours is pulled or given back meanwhile
+        if acquired:
+            queues = ", ".join(str(one.window.queue) for one in acquired)
+            logger.info("acquired %s/%s for %s", self._topic, queues, self._group)
+        return acquired
+
+    def _acquire_all(self, missing: Collection[int]) -> tuple[list[Acquired], TransportUnavailable | None]:
+        """Acquire what can be; and what was wrong with the rest, which is for the next call."""
+        acquired: list[Acquired] = []
+        failure: TransportUnavailable | None = None
+        for queue in sorted(missing):
+            try:
+                one = self._acquire(queue)
+            except PartlyUnavailable as error:
+                failure = error  # other queues lie elsewhere
+            except TransportUnavailable as error:
+                return acquired, error
+            else:
+                acquired += [one] if one is not None else []
+        return acquired, failure
+
+    def _acquire(self, queue: int) -> Acquired | None:
+        started = self._clock()
+        try:
+            start = self._start if isinstance(self._start, Start) else self._start(queue)
+            lease = self._transport.acquire(self._group, self._topic, queue, self._owner, self._lease, start=start)
+        except QueueHeld as held:
+            self._warn(queue, held)
+            return None
+        window = OffsetWindow(
+            self._topic,
+            queue,
+            epoch=lease.epoch,
+            committed=lease.committed,
+            deadline=started + self._lease,
+            backlog_end=lease.end,
+            clock=self._clock,
+        )
+        self._windows[queue] = window
+        self._warned.pop(queue, None)
+        logger.debug(
+            "%s/%d is ours for %s from offset %d on, epoch %d",
+            *(self._topic, queue, self._group, lease.committed, lease.epoch),
+        )
+        return Acquired(window, lease.previous_owner, lease.deaths)
+
+    def _warn(self, queue: int, held: QueueHeld) -> None:
+        """Say it once a lease, and only when it lasts: a hand-over takes a moment."""
+        now = self._clock()
+        if now < self._warned.setdefault(queue, now + self._lease / 2):
+            return
+        self._warned[queue] = now + self._lease
+        logger.warning(
+            "%s/%d is to be ours, but %s holds it for another %.1f s; does it not drain?",
+            self._topic,
+            queue,
+            held.owner,
+            held.seconds,
+        )
+
+    def pull(self, limit: int, wait: float, *, without: Collection[int] = ()) -> list[PulledMessages]:
+        """New messages of the owned queues, ``without`` some; blocks up to ``wait`` seconds. Called by the pulling
+        thread.
+
+        A queue whose window holds ``max_held`` messages is left out until its first unfinished one is finished.
+        """
+        wait = self._puller.wait_of(wait)
+        windows = {queue: window for queue, window in self._windows.items() if not window.closed}
+        offsets = {
+            queue: window.next_offset
+            for queue, window in windows.items()
+            if window.held < self._max_held and queue not in without
+        }
+        if not offsets:
+            # Whoever owns nothing, and shall own nothing, is woken when that changes.
+            self._puller.rest(wait if self._is_settled and not windows else min(wait, NOTHING_TO_PULL))
+            return []
+        pulled = []
+        for batch in self._transport.pull(self._topic, offsets, limit=limit, wait=wait):
+            window = windows[batch.queue]
+            if window.add(batch.offsets, self._extra(batch)):
+                pulled.append(PulledMessages(window, list(batch.offsets), list(batch.bodies)))
+        return pulled
+
+    def _extra(self, batch: PulledBatch) -> dict[int, int]:
+        heavy = self._heavy
+        if heavy is None or max(map(len, batch.bodies)) <= heavy:
+            return {}
+        extra = zip(batch.offsets, (len(body) // heavy for body in batch.bodies), strict=True)
+        return {offset: more for offset, more in extra if more}
+
+    def renew(self) -> None:
+        """Prolong all leases; the windows of queues that were lost are closed."""
+        open_windows = {window.queue: window for window in self.open_windows}
+        if not open_windows:
+            return
+        started = self._clock()
+        epochs = {queue: window.epoch for queue, window in open_windows.items()}
+        try:
+            lost = self._transport.renew(self._group, self._topic, self._owner, epochs, self._lease)
+        except PartlyUnavailable as some:
+            self._renewed(open_windows, some.answers, started)
+            raise
+        self._renewed(open_windows, {queue: queue not in lost for queue in epochs}, started)
+
+    def _renewed(self, windows: Mapping[int, OffsetWindow], answers: Mapping[int, bool], started: float) -> None:
+        for queue, is_ours in answers.items():
+            if is_ours:
+                windows[queue].deadline = started + self._lease
+            else:
+                self._lose(windows[queue])
+
+    def commit(self) -> None:
+        """Store how far each window has come, and the receipts it keeps. Safe to call from several threads."""
+        with self._committing:
+            moved = [w for w in self._all_windows() if not w.closed and w.committable > w.committed]
+            if not moved:
+                return
+            commits = {window.queue: window.next_commit(self._keep_receipts) for window in moved}
+            windows = {window.queue: window for window in moved}
+            try:
+                refused = self._transport.commit(self._group, self._topic, commits)
+            except PartlyUnavailable as some:
+                self._committed(windows, commits, some.answers)
+                raise
+            self._committed(windows, commits, {queue: queue not in refused for queue in commits})
+
+    def commit_some(self) -> None:
+        """Commit what can be committed. Queues whose server is away wait for the next call, unless all are away."""
+        with suppress(PartlyUnavailable):
+            self.commit()
+
+    def _committed(
+        self, windows: Mapping[int, OffsetWindow], commits: Mapping[int, Commit], answers: Mapping[int, bool]
+    ) -> None:
+        for queue, is_taken in answers.items():
+            if is_taken:
+                windows[queue].commit_taken(commits[queue].offset)
+            else:
+                self._lose(windows[queue])
+
+    def receipts(self, window: OffsetWindow) -> Sequence[bytes]:
+        """What the group kept of the queue's messages before this lease, the oldest first."""
+        return self._transport.receipts(self._group, self._topic, window.queue)
+
+    def route_version(self) -> int:
+        """Return the version of the topic's current route."""
+        return self._transport.route(self._topic).version
+
+    def receipts_of_all(self) -> list[bytes]:
+        """As `receipts`, of every queue of the topic, hidden ones too."""
+        queues = range(self._transport.queue_count(self._topic))
+        return [body for queue in queues for body in self._transport.receipts(self._group, self._topic, queue)]
+
+    def _lose(self, window: OffsetWindow) -> None:
+        if not window.closed:
+            logger.warning("lost %s/%d: another worker has taken it over", window.topic, window.queue)
+            window.close()
+            self.wake()
+
+    def lose_all(self) -> None:
+        """Own nothing any more, without saying so to the transport: the topic is deleted."""
+        self.assign(())
+        for window in self.open_windows:
+            window.close()
+
+    def trim(self) -> None:
+        """Let the transport delete what every group has committed."""
+        self._transport.trim(self._topic)
+
+    def release_drained(self, held: Callable[[OffsetWindow], int] = lambda window: 0) -> None:
+        """Commit and give back the drained queues. Called by the pulling thread.
+
+        ``held`` says how many messages of a window nobody is at work on: they are left to the next owner. A queue whose
+        server cannot be used while others can is left to the next call.
+        """
+        done = [window for window in self._draining if window.closed or window.unfinished <= held(window)]
+        if not done:
+            return
+        self.commit_some()
+        self._release([window for window in done if not window.closed and window.committed >= window.committable])
+        self._draining = [window for window in self._draining if not window.closed]
+
+    def _release(self, windows: Sequence[OffsetWindow]) -> None:
+        """Give back queues, and close the windows of those that were."""
+        if not windows:
+            return
+        epochs = {window.queue: window.epoch for window in windows}
+        released: Collection[int] = epochs
+        try:
+            self._transport.release(self._group, self._topic, self._owner, epochs)
+        except PartlyUnavailable as some:
+            released = some.answers
+        for window in windows:
+            if window.queue in released:
+                window.close()
+
+    def abandon(self) -> None:
+        """Commit what is finished and give every queue back at once; what is unfinished comes again elsewhere. Raises
+        `PartlyUnavailable` after that was done where it can be."""
+        failures: list[PartlyUnavailable] = []
+        try:
+            self.commit()
+        except PartlyUnavailable as error:
+            failures.append(error)
+        windows = self.open_windows
+        for window in windows:
+            window.close()
+        try:
+            self._transport.release(self._group, self._topic, self._owner, {w.queue: w.epoch for w in windows})
+        except PartlyUnavailable as error:
+            failures.append(error)
+        self._windows.clear()
+        self._draining.clear()
+        if failures:
+            raise failures[0]

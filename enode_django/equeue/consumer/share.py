@@ -1,0 +1,267 @@
+"""One topic's messages on their way to a consumer."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime
+from typing import NamedTuple, Protocol
+
+from enode_django.equeue.consumer.queue_consumer import Acquired, PulledMessages
+from enode_django.equeue.consumer.worklist import Task, Worklist
+from enode_django.equeue.messages import MalformedBatch, Start
+from enode_django.equeue.offsets import OffsetWindow
+from enode_django.equeue.retrying import Failed, Message, decode
+from enode_django.equeue.transport import Transport
+from enode_django.exceptions import MalformedMessage
+
+logger = logging.getLogger("enode_django.equeue")
+
+MakeTask = Callable[[OffsetWindow, int, bytes], Task]
+
+
+class Room(NamedTuple):
+    """What may be pulled: ``limit`` messages of each queue at once, but none of those that are ``full``. Such a queue
+    is not full any more when ``step`` of its messages are finished, or fewer."""
+
+    limit: int
+    full: frozenset[int]
+    step: int
+
+
+def room_in(unfinished: Mapping[int, int], *, max_held: int, limit: int) -> Room:
+    """Divide ``max_held`` messages among queues, of which so many are unfinished already. A queue that holds its share
+    is full until a quarter of it is finished, whatever the others do.
+
+    >>> room_in({0: 750, 1: 0, 2: 600, 3: 500}, max_held=3_000, limit=200)
+    Room(limit=200, full=frozenset({0, 2}), step=187)
+    >>> room_in({0: 0, 1: 0, 2: 0}, max_held=2, limit=200)
+    Room(limit=1, full=frozenset(), step=1)
+    """
+    share = max(1, max_held // max(1, len(unfinished)))
+    step = max(1, share // 4)
+    room = {queue: share - held for queue, held in unfinished.items()}
+    full = frozenset(queue for queue, left in room.items() if left < step)
+    return Room(min([limit, *(left for left in room.values() if left >= step)]), full, step)
+
+
+class OwnedQueues(Protocol):
+    """What `QueueConsumer` and `BroadcastQueues` have in common."""
+
+    @property
+    def owned(self) -> frozenset[int]: ...
+
+    @property
+    def unfinished(self) -> int: ...
+
+    def join(self) -> None: ...
+
+    def leave(self) -> None: ...
+
+    def renew(self) -> None: ...
+
+    def commit(self) -> None: ...
+
+    def trim(self) -> None: ...
+
+    def acquire_missing(self) -> list[Acquired]: ...
+
+    @property
+    def pull_wait(self) -> float: ...
+
+    def pull(self, limit: int, wait: float, *, without: Collection[int] = ()) -> list[PulledMessages]: ...
+
+    def wake(self) -> None: ...
+
+    def lose_all(self) -> None: ...
+
+    def release_drained(self, held: Callable[[OffsetWindow], int] = ...) -> None: ...
+
+
+class Starts:
+    """Where queues begin of which a group has nothing yet. It is asked once, so that a queue which is added later
+    begins at its first message."""
+
+    def __init__(self, transport: Transport, topic: str, start: Start | datetime) -> None:
+        self._transport = transport
+        self._topic = topic
+        self._start = start
+        self._offsets: dict[int, int] | None = None
+
+    def ask(self) -> None:
+        """Raises what the transport raises. Later calls change nothing."""
+        if self._offsets is not None:
+            return
+        if isinstance(self._start, datetime):
+            self._offsets = dict(self._transport.offsets_at(self._topic, self._start.timestamp()))
+        elif self._start is Start.LAST:
+            self._offsets = dict(self._transport.end_offsets(self._topic))
+        else:
+            self._transport.queue_count(self._topic)
+            self._offsets = {}
+
+    def __call__(self, queue: int) -> int:
+        return (self._offsets or {}).get(queue, 0)
+
+
+def task_of_message(window: OffsetWindow, offset: int, body: bytes) -> Task:
+    return Task(window, offset, Message(window.topic, window.queue, offset, body))
+
+
+def task_of_retry(window: OffsetWindow, offset: int, body: bytes) -> Task:
+    try:
+        failed = decode(body)
+        if isinstance(failed, Failed):
+            message = failed.message
+            return Task(window, offset, message._replace(attempt=message.attempt + 1), failed.due)
+        broken = "no message to try again"
+    except MalformedMessage as error:
+        broken = str(error)
+    return task_of_message(window, offset, body)._replace(broken=broken)
+
+
+class Share:
+    """`prepare`, `pull` and `release` are called by the pulling thread, `renew` and `join` by one thread each, `commit`
+    and `leave` by the keeper, `finish` by any. All but `finish` raise what the transport raises.
+
+    Of ``max_held`` unfinished messages each queue may have its share (see `room_in`), so that one whose messages are
+    not finished stops no other. It pulls when a quarter of ``max_held`` is free, and after ``pause`` seconds in any
+    case: queues that came or went may have had other shares. While a queue is full, pulls do not wait for messages of
+    the others, who are asked again after the pause, or when so much is finished that the queue has room.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        queues: OwnedQueues,
+        worklist: Worklist,
+        *,
+        starts: Starts,
+        make_task: MakeTask = task_of_message,
+        max_held: int,
+        limit: int,
+        pause: float,
+    ) -> None:
+        self.topic = topic
+        self.prepared = False
+        self._queues = queues
+        self._worklist = worklist
+        self._starts = starts
+        self._make_task = make_task
+        self._max_held = max_held
+        self._limit = limit
+        self._pause = pause
+        self._windows: list[OffsetWindow] = []
+        self._given_up: list[OffsetWindow] = []
+        self._awaited = 0
+        self._finishing = threading.Lock()
+        self._has_room = threading.Event()
+
+    def prepare(self) -> None:
+        """Raises `UnknownTopic` while there is none."""
+        if not self.prepared:
+            self._starts.ask()
+            self._queues.join()
+            self.prepared = True
+
+    def pull(self) -> None:
+        """Blocks until something has come, `wake` is called, or the long poll is over."""
+        self.prepare()
+        self._take_over()
+        scarce = self._queues.unfinished - (self._max_held - max(1, self._max_held // 4))
+        if scarce > 0:
+            self._wait_until_finished(scarce)
+        room = self._room()
+        if not self._pull(room) and room.full:
+            self._wait_until_finished(room.step)
+
+    def _pull(self, room: Room) -> int:
+        """Return how many messages have come."""
+        wait = 0.0 if room.full else self._queues.pull_wait
+        came = 0
+        for pulled in self._queues.pull(room.limit, wait, without=room.full):
+            self._worklist.post(self._tasks(pulled))
+            came += len(pulled.offsets)
+        return came
+
+    def _take_over(self) -> None:
+        try:
+            self._windows += (one.window for one in self._queues.acquire_missing())
+        finally:
+            self._give_up([w for w in self._windows if w.closed or w.queue not in self._queues.owned])
+        self._queues.release_drained(self._worklist.left)
+        for window in [window for window in self._given_up if window.closed]:
+            self._given_up.remove(window)
+            self._worklist.forget(window)
+
+    def _give_up(self, windows: Sequence[OffsetWindow]) -> None:
+        for window in windows:
+            self._worklist.withdraw(window)
+            self._windows.remove(window)
+            self._given_up.append(window)
+
+    def _room(self) -> Room:
+        unfinished = {window.queue: window.unfinished for window in self._windows}
+        return room_in(unfinished, max_held=self._max_held, limit=self._limit)
+
+    def _wait_until_finished(self, messages: int) -> None:
+        """At most for the pause."""
+        with self._finishing:
+            self._has_room.clear()
+            self._awaited = messages
+        self._has_room.wait(self._pause)
+
+    def _tasks(self, pulled: PulledMessages) -> list[Task]:
+        return [self._task(pulled.window, *message) for message in zip(pulled.offsets, pulled.bodies, strict=True)]
+
+    def _task(self, window: OffsetWindow, offset: int, body: bytes) -> Task:
+        """Return the task of a pulled message. Nobody's function is called with a malformed batch."""
+        if isinstance(body, MalformedBatch):
+            return task_of_message(window, offset, bytes(body))._replace(broken=f"a malformed batch: {body.reason}")
+        return self._make_task(window, offset, bytes(body))
+
+    def finish(self, task: Task) -> None:
+        task.window.finish(task.offset)
+        with self._finishing:
+            self._awaited -= 1
+            has_room = self._awaited == 0
+        if has_room:
+            self._has_room.set()
+
+    def wake(self) -> None:
+        """Let the pulling thread return from `pull` soon. Called by any thread."""
+        self._queues.wake()
+
+    def join(self) -> None:
+        if self.prepared:
+            self._queues.join()
+
+    def begin_anew(self) -> None:
+        """Own nothing until `prepare` finds the topic again, which is deleted. Called by any thread."""
+        self.prepared = False
+        self._queues.lose_all()
+
+    def renew(self) -> None:
+        self._queues.renew()
+
+    def commit(self) -> None:
+        self._queues.commit()
+
+    def trim(self) -> None:
+        if self.prepared:
+            self._queues.trim()
+
+    def leave(self) -> None:
+        if self.prepared:
+            self._queues.leave()
+
+    def withdraw(self) -> None:
+        """Let nothing wait for its due time any more."""
+        for window in self._windows:
+            self._worklist.withdraw(window)
+
+    def release(self) -> None:
+        """After `leave`, and when nothing is pulled any more: give back all that nobody is at work on."""
+        self._queues.acquire_missing()
+        self._queues.release_drained(self._worklist.left)

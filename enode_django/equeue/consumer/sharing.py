@@ -1,0 +1,118 @@
+"""How consumers of a group share topics, and what a consumer takes at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from pathlib import Path
+
+from enode_django.equeue.consumer.broadcasting import BroadcastQueues
+from enode_django.equeue.consumer.queue_consumer import QueueConsumer
+from enode_django.equeue.consumer.share import MakeTask, OwnedQueues, Share, Starts, task_of_message, task_of_retry
+from enode_django.equeue.consumer.worklist import Worklist
+from enode_django.equeue.messages import Start
+from enode_django.equeue.offsets_file import OffsetsFile
+from enode_django.equeue.retrying import retry_topic
+from enode_django.equeue.transport import LONG_POLL, Transport
+
+
+class Mode(Enum):
+    """Whether the consumers of a group share the queues, or each gets all of them."""
+
+    CLUSTERING = "clustering"
+    BROADCASTING = "broadcasting"
+
+
+class Order(Enum):
+    """Whether messages of a queue are handled one after the other, or several at once."""
+
+    LINEAR = "linear"
+    PARALLEL = "parallel"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """``max_held``: so many messages of a topic may be unfinished, of each queue an equal share of them. With the share
+    unfinished no more of that queue are pulled. ``pull_limit``: so many of each queue at once. In seconds:
+    ``pull_wait``, how long a pull waits for messages (`Consumer.stop`, and a change of the queues, end it);
+    ``pull_pause``, how long a pull is put off while more than three quarters of ``max_held`` are unfinished, and after
+    one that found nothing while a queue has its share unfinished; ``lease``, after which a consumer that falls silent
+    loses its queues; ``commit_interval``, between commits."""
+
+    max_held: int = 3_000
+    pull_limit: int = 200
+    pull_wait: float = LONG_POLL
+    pull_pause: float = 0.05
+    lease: float = 15.0
+    commit_interval: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("max_held", "pull_limit", "pull_wait", "pull_pause", "lease", "commit_interval"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be above 0, got {getattr(self, name)!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscription:
+    """What a consumer is told of the topics; ``owner`` is its own name, ``delays`` how many its retries have."""
+
+    group: str
+    owner: str
+    topics: Sequence[str]
+    mode: Mode
+    start: Start | datetime
+    limits: Limits
+    delays: int
+    directory: str | Path | None
+
+    def __post_init__(self) -> None:
+        if not self.topics or isinstance(self.topics, str):
+            raise ValueError(f"topics must be a list of names, got {self.topics!r}")
+        if self.mode is Mode.BROADCASTING and self.directory is None:
+            raise ValueError("who broadcasts keeps the offsets in a directory of its own; give it one")
+        if isinstance(self.start, datetime) and self.start.tzinfo is None:
+            raise ValueError(f"a time to start from needs a time zone, got {self.start!r}")
+
+    def shares(self, transport: Transport, worklist: Worklist) -> dict[str, Share]:
+        """By topic; with `Mode.CLUSTERING` also that of the group's retries."""
+        limits = self.limits
+
+        def share(topic: str, start: Start | datetime, *, max_held: int, make_task: MakeTask) -> Share:
+            starts = Starts(transport, topic, start)
+            return Share(
+                topic,
+                self._queues(transport, topic, starts),
+                worklist,
+                starts=starts,
+                make_task=make_task,
+                max_held=max_held,
+                limit=limits.pull_limit,
+                pause=limits.pull_pause,
+            )
+
+        shares = {
+            topic: share(topic, self.start, max_held=limits.max_held, make_task=task_of_message)
+            for topic in self.topics
+        }
+        if self.mode is Mode.CLUSTERING:
+            retries = retry_topic(self.group)
+            max_held = limits.max_held * max(1, self.delays)  # each delay has its queues: most of them only wait
+            shares[retries] = share(retries, Start.FIRST, max_held=max_held, make_task=task_of_retry)
+        return shares
+
+    def _queues(self, transport: Transport, topic: str, starts: Starts) -> OwnedQueues:
+        if self.mode is Mode.BROADCASTING:
+            file = OffsetsFile(Path(self.directory or "."), self.group, topic)
+            return BroadcastQueues(transport, topic=topic, file=file, start=starts, long_poll=self.limits.pull_wait)
+        return QueueConsumer(
+            transport,
+            group=self.group,
+            topic=topic,
+            owner=self.owner,
+            lease=self.limits.lease,
+            max_held=self.limits.max_held,
+            start=starts,
+            long_poll=self.limits.pull_wait,
+        )

@@ -1,0 +1,326 @@
+"""Commands to Redis: the one border where redis-py's errors become ours."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from redis.exceptions import (
+    ClusterDownError,
+    ConnectionError,
+    MovedError,
+    NoScriptError,
+    RedisError,
+    ResponseError,
+    TimeoutError,
+)
+
+from enode_django.equeue.redis.errors import Unconfirmed, is_replicas, own_error
+from enode_django.equeue.redis.location import (
+    ClusterLocation,
+    SentinelLocation,
+    parse_location,
+)
+from enode_django.equeue.redis.node import Node, Timeouts
+from enode_django.equeue.redis.scripts import Script
+from enode_django.equeue.redis.servers import ClusterServers, SentinelServers, Servers, SingleServer
+from enode_django.exceptions import EnodeError
+
+LONGEST_BLOCK = 5.0
+"""Seconds that one blocking command may block; longer waits are made of several, so that a dead server is noticed."""
+
+_TRIES = 5
+"""How often a call is made that was not done, because a script or a key was not where it was thought to be."""
+
+Command = Sequence[str | int | float | bytes]
+"""A command whose second word is the key that it is about."""
+
+
+class ScriptCall(NamedTuple):
+    script: Script
+    keys: Sequence[str]
+    arguments: Sequence[str | int | bytes] = ()
+
+    def command(self) -> tuple[str | int | bytes, ...]:
+        return ("EVALSHA", self.script.sha, len(self.keys), *self.keys, *self.arguments)
+
+
+class Confirmation(NamedTuple):
+    """How many replicas must have what a call wrote, and how many milliseconds they have for it."""
+
+    replicas: int
+    milliseconds: int
+
+
+class RedisConnection:
+    """Safe for threads, and after a fork.
+
+    Nothing is ever sent twice on its own: a call whose connection breaks raises `TransportUnavailable`, and the
+    caller, who knows whether that is safe, tries again. Connections that the server closed meanwhile (a restart, its
+    idle timeout) are found and replaced before they are used. Only what a server has refused to do is sent again:
+    scripts that it does not know, keys that another node of its cluster has.
+
+    That one node of a cluster fails concerns the calls about its keys only: all others are made before anything is
+    raised.
+    """
+
+    def __init__(
+        self, location: str, *, timeout: float, client: Mapping[str, Any], confirmation: Confirmation | None = None
+    ) -> None:
+        parsed = parse_location(location)
+        self.is_cluster = isinstance(parsed, ClusterLocation)
+        patience = confirmation.milliseconds / 1000 if confirmation is not None else 0.0
+        timeouts = Timeouts(timeout, timeout + patience, LONGEST_BLOCK + timeout)
+        self._confirmation = confirmation
+        self._servers: Servers
+        if isinstance(parsed, ClusterLocation):
+            self._servers = ClusterServers(parsed, timeouts, client)
+        elif isinstance(parsed, SentinelLocation):
+            self._servers = SentinelServers(parsed, timeouts, client)
+        else:
+            self._servers = SingleServer(parsed, timeouts, client)
+        self.name = self._servers.name
+        self.closings = 0
+        """How often it was closed. It can be used again, but what waits at that moment is not to go on."""
+
+    def execute(self, *command: str | int | float | bytes) -> Any:
+        return self.execute_all([command])[0]
+
+    def execute_all(self, commands: Sequence[Command]) -> list[Any]:
+        """One round trip to each server; the first error is raised."""
+        return _raised(self.execute_each(commands))
+
+    def execute_each(self, commands: Sequence[Command]) -> list[Any]:
+        """As `execute_all`, but errors are among the results, as exceptions of this package."""
+        with self.border():
+            return self._own_errors(self._everywhere([str(command[1]) for command in commands], commands))
+
+    def run(self, call: ScriptCall, *, confirmed: bool = False) -> Any:
+        return self.run_all([call], confirmed=confirmed)[0]
+
+    def run_all(self, calls: Sequence[ScriptCall], *, atomically: bool = False, confirmed: bool = False) -> list[Any]:
+        """One round trip to each server, and another one for what was not done there; the first error is raised.
+
+        ``atomically``: calls beside each other that have the same keys are done at once. ``confirmed``: raises
+        `TransportUnavailable` when too few replicas have what was written.
+        """
+        return _raised(self.run_each(calls, atomically=atomically, confirmed=confirmed))
+
+    def run_each(self, calls: Sequence[ScriptCall], *, atomically: bool = False, confirmed: bool = False) -> list[Any]:
+        """As `run_all`, but errors are among the results, as exceptions of this package: `QueueFull` where a server has
+        no room and has done nothing."""
+        confirmation = self._confirmation if confirmed else None
+        with self.border():
+            keys = [call.keys[0] for call in calls]
+            return self._own_errors(self._everywhere(keys, calls, atomically=atomically, confirmation=confirmation))
+
+    def get_all(self, keys: Sequence[str]) -> list[bytes | None]:
+        if not self.is_cluster:
+            return list(self.execute("MGET", *keys))
+        return self.execute_all([("GET", key) for key in keys])  # their slots differ
+
+    def read_each(self, reads: Mapping[str, Command]) -> list[Any]:
+        """What XREADs that do not block find, each by its key; errors are among it, as exceptions of this package."""
+        with self.border():
+            return self._own_errors(self._everywhere(list(reads), list(reads.values())))
+
+    def read_blocking(self, before: Command | None, command: Command, *, key: str) -> Any:
+        """Run an XREAD that blocks up to `LONGEST_BLOCK` seconds; ``before`` goes ahead of it in the same trip."""
+        return self.at_node(key, lambda node: _read_blocking(node.blocking, before, command))
+
+    def at_node(self, key: str, call: Callable[[Node], Any]) -> Any:
+        """Call with the server that has the key, and again with another one if the server says that it has moved."""
+        with self.border():
+            for _ in range(_TRIES):
+                node = self._servers.node(key)
+                try:
+                    with self.using(node, blocks=True):
+                        return call(node)
+                except MovedError as error:
+                    self._servers.moved(node, error)
+            raise ConnectionError(f"no node of the cluster has {key!r} now")
+
+    def nodes(self, keys: Sequence[str]) -> tuple[dict[Node, list[int]], dict[int, RedisError]]:
+        """Which server has which of the keys, by their places; and the places of those that cannot be had now."""
+        nodes: dict[Node, list[int]] = {}
+        failures: dict[int, RedisError] = {}
+        for place, key in enumerate(keys):
+            try:
+                nodes.setdefault(self._servers.node(key), []).append(place)
+            except RedisError as error:
+                failures[place] = error
+        return nodes, failures
+
+    def moved(self, node: Node, error: MovedError) -> None:
+        """To be called when a command was sent there and refused."""
+        self._servers.moved(node, error)
+
+    def close(self) -> None:
+        self.closings += 1
+        self._servers.close()
+
+    def check_not_closed_since(self, closings: int) -> None:
+        """Raises redis-py's `ConnectionError` if it was closed since there were so many closings."""
+        if self.closings != closings:
+            raise ConnectionError("the transport was closed")
+
+    def _everywhere(
+        self,
+        keys: Sequence[str],
+        todo: Sequence[Any],
+        *,
+        atomically: bool = False,
+        confirmation: Confirmation | None = None,
+    ) -> list[Any]:
+        """What each of ``todo`` gave, errors of the servers among it. Each is a `Command` or a `ScriptCall`."""
+        results: list[Any] = [None] * len(todo)
+        left: Sequence[int] = range(len(todo))
+        for _ in range(_TRIES):
+            undone: list[int] = []
+            nodes, failures = self.nodes([keys[place] for place in left])
+            for place, error in failures.items():
+                results[left[place]] = error
+            for node, places in nodes.items():
+                of_node = [left[place] for place in places]
+                given = [todo[place] for place in of_node]
+                answers = self._answers(node, given, atomically, confirmation)
+                undone += self._undone(node, of_node, given, answers)
+                for place, answer in zip(of_node, answers, strict=True):
+                    results[place] = answer
+            if not undone:
+                break
+            left = sorted(undone)
+        return results
+
+    def _answers(
+        self, node: Node, todo: Sequence[Any], atomically: bool, confirmation: Confirmation | None
+    ) -> Sequence[Any]:
+        """What one server answers, or for each call the error that keeps it from that."""
+        try:
+            with self.using(node):
+                return _send(node, todo, atomically, confirmation)
+        except RedisError as error:
+            return [error] * len(todo)
+
+    def _undone(self, node: Node, places: Sequence[int], todo: Sequence[Any], answers: Sequence[Any]) -> list[int]:
+        """The places of what the server refused and another try may do, after it was seen to what is missing."""
+        undone: list[int] = []
+        unknown: set[Script] = set()
+        for place, given, answer in zip(places, todo, answers, strict=True):
+            if not isinstance(answer, Exception):
+                continue
+            if isinstance(answer, NoScriptError):
+                unknown.add(given.script)
+                undone.append(place)
+            elif isinstance(answer, MovedError):
+                self._servers.moved(node, answer)
+                undone.append(place)
+            elif isinstance(answer, ClusterDownError) or is_replicas(answer):
+                self._servers.failed(node, is_replica=is_replicas(answer))
+        with suppress(RedisError), self.using(node):  # without its script the call fails at the next try
+            for script in unknown:
+                node.quick.execute_command("SCRIPT LOAD", script.text)
+        return undone
+
+    @contextmanager
+    def using(self, node: Node, *, blocks: bool = False) -> Generator[None]:
+        """Take note when a server fails. ``blocks``: that a call takes long does not mean that it does."""
+        began = time.monotonic()
+        try:
+            yield
+        except MovedError:
+            raise
+        except RedisError as error:
+            is_lost = isinstance(error, TimeoutError) or (isinstance(error, ConnectionError) and not blocks)
+            waited = time.monotonic() - began if is_lost and not isinstance(error, Unconfirmed) else 0.0
+            self._servers.failed(node, is_replica=is_replicas(error), waited=waited)
+            raise
+
+    @contextmanager
+    def border(self) -> Generator[None]:
+        try:
+            yield
+        except RedisError as error:
+            raise self._own_error(error) from error
+
+    def _own_errors(self, results: Sequence[Any]) -> list[Any]:
+        return [self._own_error(result) if isinstance(result, RedisError) else result for result in results]
+
+    def _own_error(self, error: RedisError) -> EnodeError:
+        return own_error(error, self.name, is_cluster=self.is_cluster)
+
+
+def _raised(results: list[Any]) -> list[Any]:
+    for result in results:
+        if isinstance(result, Exception):
+            raise result
+    return results
+
+
+def _send(node: Node, todo: Sequence[Any], atomically: bool, confirmation: Confirmation | None) -> list[Any]:
+    """Raises only what is about the connection, or about what the replicas have."""
+    if len(todo) == 1 and confirmation is None:
+        try:
+            return [node.quick.execute_command(*_words(todo[0]))]
+        except ResponseError as error:
+            return [error]
+    groups = [list(calls) for _, calls in groupby(todo, key=attrgetter("keys"))] if atomically else None
+    pipeline = node.quick.pipeline(transaction=False)
+    for command in map(_words, todo) if groups is None else _transactions(groups):
+        pipeline.execute_command(*command)
+    if confirmation is not None:
+        pipeline.execute_command("WAIT", *confirmation)
+    answers = list(pipeline.execute(raise_on_error=False))
+    if confirmation is not None:
+        _check_replicas(answers.pop(), confirmation)
+    return answers if groups is None else _without_transactions(answers, list(map(len, groups)))
+
+
+def _words(given: Any) -> Command:
+    return given.command() if isinstance(given, ScriptCall) else given
+
+
+def _transactions(groups: Sequence[Sequence[ScriptCall]]) -> Iterator[Command]:
+    for calls in groups:
+        commands = [call.command() for call in calls]
+        yield from commands if len(commands) == 1 else [("MULTI",), *commands, ("EXEC",)]
+
+
+def _without_transactions(answers: Sequence[Any], sizes: Sequence[int]) -> list[Any]:
+    results: list[Any] = []
+    place = 0
+    for size in sizes:
+        if size == 1:
+            results.append(answers[place])
+            place += 1
+            continue
+        done = answers[place + size + 1]
+        if isinstance(done, Exception):
+            refused = [error for error in answers[place : place + size + 1] if isinstance(error, Exception)]
+            done = [next(iter(refused), done)] * size
+        results += done
+        place += size + 2
+    return results
+
+
+def _check_replicas(answer: Any, confirmation: Confirmation) -> None:
+    if isinstance(answer, Exception):
+        raise answer
+    if int(answer) < confirmation.replicas:
+        raise Unconfirmed(
+            f"{int(answer)} of {confirmation.replicas} replicas have confirmed within {confirmation.milliseconds} ms; "
+            "it is unknown whether this outlives the server"
+        )
+
+
+def _read_blocking(client: Any, before: Command | None, command: Command) -> Any:
+    if before is None:
+        return client.execute_command(*command)
+    pipeline = client.pipeline(transaction=False)
+    pipeline.execute_command(*before)
+    pipeline.execute_command(*command)
+    return pipeline.execute()[1]

@@ -1,0 +1,80 @@
+"""Answers over Redis: a stream for each process that waits for some."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Iterator, Sequence
+
+from enode_django.equeue.redis.batches import chunks
+from enode_django.equeue.redis.connection import LONGEST_BLOCK, RedisConnection, ScriptCall
+from enode_django.equeue.redis.keys import Keys
+from enode_django.equeue.redis.scripts import REPLY
+from enode_django.exceptions import shown
+
+logger = logging.getLogger("enode_django.equeue")
+
+INBOX_ANSWERS = 100_000
+INBOX_SECONDS = 600
+INBOX_BATCH = 1_000
+_ADDRESS = re.compile(r"[0-9a-f]{32}")
+
+
+class RedisInbox:
+    """One thread receives; what it received is deleted by its next call."""
+
+    def __init__(self, address: str, key: str, connection: RedisConnection) -> None:
+        self.address = address
+        self._key = key
+        self._connection = connection
+        self._last = "0-0"
+        self._delete_received = False
+
+    def receive(self, wait: float) -> Sequence[bytes]:
+        before = ("XTRIM", self._key, "MINID", _following(self._last)) if self._delete_received else None
+        for block in blocks(wait):
+            command = ("XREAD", "COUNT", INBOX_BATCH, *block, "STREAMS", self._key, self._last)
+            response = self._connection.read_blocking(before, command, key=self._key)
+            before, self._delete_received = None, False
+            if response:
+                entries = response[0][1]
+                self._last = entries[-1][0].decode()
+                self._delete_received = True
+                return [entry[1][1] for entry in entries]
+        return []
+
+    def close(self) -> None:
+        self._connection.execute("DEL", self._key)
+
+
+def replies_as_calls(keys: Keys, replies: Sequence[tuple[str, bytes]]) -> list[ScriptCall]:
+    bodies: dict[str, list[bytes]] = {}
+    for address, body in replies:
+        if _ADDRESS.fullmatch(address):
+            bodies.setdefault(address, []).append(body)
+        else:  # it comes out of a message, and must not name a key
+            logger.warning("an answer of %d bytes for %s is dropped: it is no inbox", len(body), shown(address))
+    return [
+        ScriptCall(REPLY, (keys.inbox(address),), (INBOX_ANSWERS, INBOX_SECONDS, *chunk))
+        for address, answers in bodies.items()
+        for chunk in chunks(answers)
+    ]
+
+
+def blocks(wait: float, longest: float = LONGEST_BLOCK) -> Iterator[tuple[()] | tuple[str, int]]:
+    """The arguments that make one XREAD after another block, up to ``longest`` seconds each, until ``wait`` seconds are
+    over."""
+    if wait <= 0:
+        yield ()
+        return
+    deadline = time.monotonic() + wait
+    left = wait
+    while left > 0:
+        yield "BLOCK", max(1, round(min(left, longest) * 1000))
+        left = deadline - time.monotonic()
+
+
+def _following(entry_id: str) -> str:
+    milliseconds, _, counter = entry_id.partition("-")
+    return f"{milliseconds}-{int(counter) + 1}"

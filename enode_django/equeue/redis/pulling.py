@@ -1,0 +1,84 @@
+"""How many messages to ask for, so that an answer of Redis is bounded by bytes.
+
+XREAD knows no limit of bytes, and an answer that waits to be sent counts as the server's memory: one that is full
+would be fuller for each consumer that wants to make room.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+
+from enode_django.equeue.portions import PORTION_BYTES
+from enode_django.equeue.redis.connection import RedisConnection, ScriptCall
+from enode_django.equeue.redis.keys import Keys
+from enode_django.equeue.redis.scripts import FIT
+from enode_django.exceptions import TransportUnavailable
+
+MOST_PULLED = 40_000
+"""Messages of all queues that one pull asks for."""
+MOST_SUMMED = 2_000
+"""Messages of all queues whose sizes one pull sums up in the server, which does nothing else meanwhile."""
+ENOUGH = 1_000
+"""Messages of all queues that are worth a pull. If fewer of the largest ones fit, sizes are summed up instead."""
+LARGEST_KNOWN_SECONDS = 1.0
+"""How long it is believed how large the largest message is. What is sent meanwhile may make one answer larger."""
+
+
+class PullCounts:
+    """As a rule they follow from the largest message that may be there, which takes no trip of its own. Safe for
+    threads."""
+
+    def __init__(self, keys: Keys, connection: RedisConnection) -> None:
+        self._keys = keys
+        self._connection = connection
+        self._largest: dict[tuple[str, int], int] = {}
+        self._asked: dict[tuple[str, int], float] = {}
+
+    def counts(self, topic: str, offsets: Mapping[int, int], limit: int) -> Mapping[int, int]:
+        """Return for each queue how many messages after its offset to ask for, from 1 to ``limit``, so that those of
+        all queues have at most `PORTION_BYTES`, unless the next message of a queue alone has more than its share.
+
+        The counts are all the same when nothing but ``limit`` bounds them, and when nothing is there yet.
+        """
+        number = len(offsets)
+        limit = min(limit, max(1, MOST_PULLED // number))
+        largest = max(1, *self._largest_of(topic, offsets))
+        fit = PORTION_BYTES // number // largest
+        if fit >= min(limit, max(1, ENOUGH // number)):
+            return dict.fromkeys(offsets, min(limit, fit))
+        return self._summed(topic, offsets, min(limit, max(1, MOST_SUMMED // number)), largest)
+
+    def _largest_of(self, topic: str, queues: Collection[int]) -> list[int]:
+        """In bytes; 0 where nothing was ever sent. Where a server of a cluster does not answer, what was known before,
+        or a size of which `ENOUGH` fit."""
+        now = time.monotonic()
+        old = [queue for queue in queues if now >= self._asked.get((topic, queue), 0.0) + LARGEST_KNOWN_SECONDS]
+        if old:
+            self._ask(topic, old)
+            self._asked.update(((topic, queue), now) for queue in old)
+        return [self._largest.get((topic, queue), PORTION_BYTES // ENOUGH) for queue in queues]
+
+    def _ask(self, topic: str, queues: Collection[int]) -> None:
+        commands = [("HGET", self._keys.queue(topic, queue), "largest") for queue in queues]
+        try:
+            answers = self._connection.execute_all(commands)
+        except TransportUnavailable:
+            if not self._connection.is_cluster:
+                raise
+            return
+        self._largest.update(((topic, queue), int(answer or 0)) for queue, answer in zip(queues, answers, strict=True))
+
+    def _summed(self, topic: str, offsets: Mapping[int, int], most: int, largest: int) -> Mapping[int, int]:
+        share = PORTION_BYTES // len(offsets)
+        step = max(1, PORTION_BYTES // largest)
+        calls = [
+            ScriptCall(FIT, (self._keys.log(topic, queue),), (f"{max(offset, 0)}-0", most, share, step))
+            for queue, offset in offsets.items()
+        ]
+        try:
+            return dict(zip(offsets, self._connection.run_all(calls), strict=True))
+        except TransportUnavailable:
+            if not self._connection.is_cluster:
+                raise
+            return dict.fromkeys(offsets, max(1, share // largest))

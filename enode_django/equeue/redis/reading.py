@@ -1,0 +1,110 @@
+"""Pulling from Redis Streams: each server is asked once, and one that cannot be used keeps no other waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
+from typing import Any
+
+from enode_django.equeue.messages import PulledBatch
+from enode_django.equeue.redis.batches import parse_entries
+from enode_django.equeue.redis.connection import LONGEST_BLOCK, Command, RedisConnection
+from enode_django.equeue.redis.deletion import DeletableTopics
+from enode_django.equeue.redis.inbox import blocks
+from enode_django.equeue.redis.keys import Keys
+from enode_django.equeue.redis.pulling import PullCounts
+from enode_django.equeue.redis.sending import foreign_entries
+from enode_django.equeue.redis.waiting import read_first, read_waking
+from enode_django.equeue.redis.wakes import Wakes
+from enode_django.equeue.transport import check_limit
+from enode_django.exceptions import EnodeError
+
+LAST_PLACE = (1 << 64) - 1
+"""Behind it in an entry's id comes the next message: what others have put between two messages is not read."""
+LOOK_AGAIN = 1.0
+"""Seconds after which a pull that waits without some of its queues looks whether they can be used again."""
+
+
+class RedisReader:
+    """The part of `RedisStreamsTransport` that pulls, with its promises."""
+
+    def __init__(self, keys: Keys, connection: RedisConnection, topics: DeletableTopics) -> None:
+        self._keys = keys
+        self._connection = connection
+        self._topics = topics
+        self._counts = PullCounts(keys, connection)
+        self._wakes = Wakes()
+
+    def pull(self, topic: str, offsets: Mapping[int, int], *, limit: int, wait: float) -> Sequence[PulledBatch]:
+        check_limit(limit)
+        self._topics.check(topic, offsets)
+        if not offsets:
+            return []
+        return self._pull(topic, offsets, self._counts.counts(topic, offsets, limit), wait)
+
+    def _pull(
+        self, topic: str, offsets: Mapping[int, int], counts: Mapping[int, int], wait: float
+    ) -> Sequence[PulledBatch]:
+        logs = {self._keys.log(topic, queue): queue for queue in offsets}
+        after = [f"{max(offset, 0)}-{LAST_PLACE}" for offset in offsets.values()]
+        read = self._read_each if self._connection.is_cluster and len(logs) > 1 else self._read_together
+        found = self._read_apart(list(logs), after, list(counts.values()))
+        found = found or read(list(logs), after, min(counts.values()), wait)
+        batches = [parse_entries(logs[key.decode()], entries) for key, entries in found]
+        pulled = [batch for batch in batches if batch.bodies]
+        if batches and not pulled:
+            raise foreign_entries(self._keys, topic, [batch.queue for batch in batches])
+        if not pulled:
+            self._topics.check_kept(topic, next(iter(offsets)))
+        return pulled
+
+    def wake(self, thread: int) -> None:
+        self._wakes.wake(thread)
+
+    def _read_apart(self, logs: Sequence[str], after: Sequence[str], counts: Sequence[int]) -> Sequence[Any]:
+        """Without waiting, and only if the counts differ: then there is something."""
+        if len(set(counts)) == 1:
+            return ()
+        places = zip(logs, after, counts, strict=True)
+        reads = {log: ("XREAD", "COUNT", count, "STREAMS", log, start) for log, start, count in places}
+        return _streams(self._connection.read_each(reads))
+
+    def _read_together(self, logs: Sequence[str], after: Sequence[str], limit: int, wait: float) -> Sequence[Any]:
+        def command(*block: str | int) -> Command:
+            return ("XREAD", "COUNT", limit, *block, "STREAMS", *logs, *after)
+
+        if wait <= 0:
+            return self._connection.read_blocking(None, command(), key=logs[0]) or ()
+        closings = self._connection.closings
+        with self._wakes.waiting() as wakeup:
+            for block in blocks(wait):
+                found = read_waking(self._connection, command(*block), closings, key=logs[0], wakeup=wakeup)
+                if found or wakeup.is_woken:
+                    return found or ()
+        return ()
+
+    def _read_each(self, logs: Sequence[str], after: Sequence[str], limit: int, wait: float) -> Sequence[Any]:
+        """First without waiting, as that takes one trip to each server. Servers that cannot be used are left out, and
+        looked for again soon."""
+        closings = self._connection.closings
+        places = list(zip(logs, after, strict=True))
+        reads = {log: ("XREAD", "COUNT", limit, "STREAMS", log, start) for log, start in places}
+        results = self._connection.read_each(reads)
+        found = _streams(results)
+        failures = [result for result in results if isinstance(result, EnodeError)]
+        if len(failures) == len(results) or not all(failure.retriable for failure in failures):
+            raise min(failures, key=attrgetter("retriable"))
+        if found or wait <= 0:
+            return found
+        with self._wakes.waiting() as wakeup:
+            for block in blocks(wait, LOOK_AGAIN if failures else LONGEST_BLOCK):
+                waits = {log: ("XREAD", "COUNT", limit, *block, "STREAMS", log, start) for log, start in places}
+                found = read_first(self._connection, waits, closings, wakeup)
+                if found or wakeup.is_woken:
+                    return found
+        return ()
+
+
+def _streams(responses: Iterable[Any]) -> list[Any]:
+    """Return what several XREADs have found; errors among the responses are left out."""
+    return [stream for one in responses if one and not isinstance(one, EnodeError) for stream in one]

@@ -1,0 +1,195 @@
+"""The Lua scripts of the Redis driver about messages and answers: each is one atomic step on the keys of one queue (or
+one inbox).
+
+A server that cannot write (out of memory, read-only) refuses a script's first write and none after it, so nothing is
+left half done. A server that is out of memory refuses only commands that may take some: a script that begins with
+`EVEN_WHEN_FULL` is run to its end. So do all that let consumers go on, since only they make room. `SEND` does not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+
+from enode_django.equeue.transport import KNOWN_SENDS
+
+KNOWN_SECONDS = 600
+CLOCK_STEP = 10
+"""Milliseconds: of the messages stored within such a step only the first one's time is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    text: str
+    sha: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sha", hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest())
+
+
+NOW = """
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+"""
+
+# A write that changes nothing and is never refused for want of memory: after it, a script's other writes are not
+# refused either. Redis 7 has a flag for this (allow-oom), which Redis 6.2 takes for an error.
+EVEN_WHEN_FULL = """
+local function even_when_full(hash) redis.call('HDEL', hash, '') end
+"""
+
+ABOVE = """
+local function is_above(log, last)
+  local newest = redis.call('XREVRANGE', log, '+', string.format('(%d-0', last), 'COUNT', 1)[1]
+  return newest ~= nil
+end
+"""
+
+# What is stored under a sequence is kept by chunk, so that a send that broke off between two chunks is completed. The
+# turns are a ring of the newest sequences.
+SEND = Script(
+    NOW
+    + ABOVE
+    + f"""
+-- KEYS: log, queue, times, sent. ARGV: route ('': any), sequence ('': none), chunk, bodies.
+-- Returns the offset of the first; offset n is the entry 'n+1-0'. Returns -1 when the queue has another route or
+-- is deleted, and -2 when there are, or were, entries above its end, which no script of ours has written.
+local queue = redis.call('HMGET', KEYS[2], 'end', 'route', 'time', 'largest', 'largest_since')
+local sequence, chunk = ARGV[2], ARGV[3]
+if sequence ~= '' then
+  local stored = redis.call('HGET', KEYS[4], sequence .. ':' .. chunk)
+  if stored then return tonumber(stored) end
+end
+if queue[2] == 'deleted' or (ARGV[1] ~= '' and ARGV[1] ~= (queue[2] or '1')) then return -1 end
+local first = tonumber(queue[1] or 0)
+local added = redis.pcall('XADD', KEYS[1], string.format('%d-0', first + 1), 'b', ARGV[4])
+if type(added) == 'table' and added.err then
+  local were_above = string.find(added.err, 'equal or smaller', 1, true)
+  return (were_above or is_above(KEYS[1], first)) and -2 or added
+end
+for i = 5, #ARGV do
+  redis.call('XADD', KEYS[1], string.format('%d-0', first + i - 3), 'b', ARGV[i])
+end
+local last = string.format('%d', first + #ARGV - 3)
+if now >= tonumber(queue[3] or 0) + {CLOCK_STEP} then
+  local moment = string.format('%d', now)
+  redis.call('XADD', KEYS[3], moment .. '-0', 'o', first)
+  redis.call('HSET', KEYS[2], 'end', last, 'time', moment)
+else
+  redis.call('HSET', KEYS[2], 'end', last)
+end
+local largest = 0
+for i = 4, #ARGV do largest = math.max(largest, #ARGV[i]) end
+if largest > tonumber(queue[4] or 0) then redis.call('HSET', KEYS[2], 'largest', largest) end
+if largest > tonumber(queue[5] or 0) then redis.call('HSET', KEYS[2], 'largest_since', largest) end
+if sequence ~= '' then
+  redis.call('HSET', KEYS[4], sequence .. ':' .. chunk, string.format('%d', first))
+  if chunk == '0' then
+    local turn = 'turn:' .. redis.call('HINCRBY', KEYS[4], 'turns', 1) % {KNOWN_SENDS}
+    local oldest, part = redis.call('HGET', KEYS[4], turn), 0
+    while oldest and redis.call('HDEL', KEYS[4], oldest .. ':' .. part) == 1 do part = part + 1 end
+    redis.call('HSET', KEYS[4], turn, sequence)
+  end
+  redis.call('EXPIRE', KEYS[4], {KNOWN_SECONDS})
+end
+return first
+"""
+)
+
+# Even when the server is full.
+SEND_WITH_RESERVE = Script(EVEN_WHEN_FULL + "even_when_full(KEYS[2])" + SEND.text)
+
+MEND = Script(
+    EVEN_WHEN_FULL
+    + """
+-- KEYS: log, queue. ARGV: how many entries to delete at most.
+-- Returns how many were deleted of those above the queue's end, which no script of ours has written. When none is left,
+-- the stream goes on from its end.
+even_when_full(KEYS[2])
+local last = string.format('%d-0', tonumber(redis.call('HGET', KEYS[2], 'end') or 0))
+local foreign = redis.call('XRANGE', KEYS[1], '(' .. last, '+', 'COUNT', ARGV[1])
+for _, entry in ipairs(foreign) do redis.call('XDEL', KEYS[1], entry[1]) end
+if #foreign < tonumber(ARGV[1]) and redis.call('EXISTS', KEYS[1]) == 1 then
+  local length = redis.call('XLEN', KEYS[1])
+  local set = redis.pcall('XSETID', KEYS[1], last, 'ENTRIESADDED', length, 'MAXDELETEDID', last)
+  if type(set) == 'table' and set.err then redis.call('XSETID', KEYS[1], last) end  -- before Redis 7
+end
+return #foreign
+"""
+)
+
+FIT = Script("""
+-- KEYS: log. ARGV: an entry, how many to look at, how many bytes they may have, how many to look at in one step.
+-- Returns how many of those after it have so many bytes together, at least 1; if all have, how many to look at.
+local after, most, left, step = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local count = 0
+while count < most do
+  local some = redis.call('XRANGE', KEYS[1], '(' .. after, '+', 'COUNT', step)
+  for _, entry in ipairs(some) do
+    for _, word in ipairs(entry[2]) do left = left - #word end
+    if left < 0 and count < most then return math.max(1, count) end
+    count, after = count + 1, entry[1]
+  end
+  if #some < step then return most end
+end
+return most
+""")
+
+FIRST = """
+local function first_offset(log, last)
+  local oldest = redis.call('XRANGE', log, '-', '+', 'COUNT', 1)[1]
+  return oldest and tonumber(string.match(oldest[1], '^%d+')) - 1 or last
+end
+"""
+
+BOUNDS = Script(
+    FIRST
+    + """
+-- KEYS: log, queue. Returns the offset of the oldest message, and the next one's.
+local last = tonumber(redis.call('HGET', KEYS[2], 'end') or 0)
+return {first_offset(KEYS[1], last), last}
+"""
+)
+
+# A large message must not slow pulls down for ever: when all are deleted that were there at the mark, the largest one
+# is the largest of those since.
+TRIM_TIMES = Script(
+    FIRST
+    + EVEN_WHEN_FULL
+    + """
+-- KEYS: log, queue, times. ARGV: how many entries to look at.
+-- Returns how many it deleted of those times that only belong to messages which are deleted.
+local queue = redis.call('HMGET', KEYS[2], 'end', 'mark', 'largest_since')
+local last = tonumber(queue[1] or 0)
+local first = first_offset(KEYS[1], last)
+if queue[3] and first >= tonumber(queue[2] or 0) then
+  even_when_full(KEYS[2])
+  redis.call('HSET', KEYS[2], 'largest', queue[3], 'largest_since', 0, 'mark', last)
+end
+local entries = redis.call('XRANGE', KEYS[3], '-', '+', 'COUNT', ARGV[1])
+local keep = false
+for i = 2, #entries do
+  if tonumber(entries[i][2][2]) <= first then keep = entries[i][1] end
+end
+return keep and redis.call('XTRIM', KEYS[3], 'MINID', keep) or 0
+"""
+)
+
+MEMORY_USED = Script("""
+-- KEYS: any one of the server. Returns how many percent of its memory are used; 0 if it has no limit, or if this user
+-- may not ask (ACL).
+local info = redis.pcall('INFO', 'memory')
+local most = type(info) == 'string' and tonumber(string.match(info, 'maxmemory:(%d+)')) or 0
+if most == 0 then return 0 end
+return math.floor(100 * tonumber(string.match(info, 'used_memory:(%d+)')) / most)
+""")
+
+REPLY = Script("""
+-- KEYS: inbox. ARGV: how many answers it may hold, seconds until it is forgotten, bodies.
+-- Even when the server is full: workers commit nothing before they have answered.
+redis.call('XDEL', KEYS[1], '0-1')
+for i = 3, #ARGV do
+  redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1], '*', 'b', ARGV[i])
+end
+return redis.call('EXPIRE', KEYS[1], ARGV[2])
+""")

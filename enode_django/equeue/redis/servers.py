@@ -1,0 +1,199 @@
+"""Which server holds a key: one server, the master that Sentinels name, or the nodes of a cluster.
+
+Of a cluster only the map of its slots is asked for; redis-py's own client for clusters sends a command again when its
+connection breaks, and a message would be stored twice.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from redis.connection import ConnectionPool, SSLConnection
+from redis.crc import key_slot
+from redis.exceptions import ConnectionError, MovedError, RedisError
+from redis.sentinel import Sentinel, SentinelConnectionPool
+
+from enode_django.equeue.redis.absence import AbsentNodes
+from enode_django.equeue.redis.location import (
+    Address,
+    ClusterLocation,
+    SentinelLocation,
+    SingleLocation,
+)
+from enode_django.equeue.redis.node import Node, Timeouts, both_options, fixed_options, make_pool
+from enode_django.equeue.redis.slots import SlotMap
+from enode_django.exceptions import ConfigurationError
+
+WAITED_IN_VAIN = 0.1
+"""Seconds after which an error means that a node does not answer. Whoever is refused at once has lost nothing."""
+ASK_AGAIN = 0.5
+"""Seconds between two looks whether another node has the slots of one that does not answer."""
+
+
+class Servers(Protocol):
+    """Safe for threads."""
+
+    name: str
+
+    def node(self, key: str) -> Node:
+        """Where a key is, as far as is known. A cluster may be asked for it, which raises redis-py's errors. Raises
+        `ConnectionError` for a node that is known not to answer."""
+
+    def failed(self, node: Node, *, is_replica: bool, waited: float = 0.0) -> None:
+        """A node could not be used; with ``is_replica`` because it is no master any more. ``waited``: seconds until
+        its connection has failed."""
+
+    def moved(self, node: Node, error: MovedError) -> None:
+        """A node says that another one has the key."""
+
+    def close(self) -> None: ...
+
+
+class SingleServer:
+    def __init__(self, location: SingleLocation, timeouts: Timeouts, client: Mapping[str, Any]) -> None:
+        self.name = location.name
+        options = {**client, **location.options}
+        self._node = Node(self.name, *(make_pool(self.name, known) for known in both_options(options, timeouts)))
+
+    def node(self, key: str) -> Node:
+        return self._node
+
+    def failed(self, node: Node, *, is_replica: bool, waited: float = 0.0) -> None:
+        pass
+
+    def moved(self, node: Node, error: MovedError) -> None:
+        raise ConfigurationError(f"redis at {self.name} is part of a cluster; use redis+cluster:// for it") from error
+
+    def close(self) -> None:
+        self._node.disconnect()
+
+
+class SentinelServers:
+    """Every connection is made to the master that the Sentinels name at that time."""
+
+    def __init__(self, location: SentinelLocation, timeouts: Timeouts, client: Mapping[str, Any]) -> None:
+        self.name = location.name
+        options = {**client, **location.options}
+        own = {name: value for name, value in options.items() if name.startswith("ssl")}
+        if options.pop("connection_class", None) is SSLConnection:
+            options["ssl"] = own["ssl"] = True
+        own |= {**fixed_options(options, timeouts.connect, timeouts.quick), **location.own}
+        try:
+            self._sentinel = Sentinel(location.sentinels, sentinel_kwargs=own)  # type: ignore[no-untyped-call]
+            pools = [self._pool(location.service, known) for known in both_options(options, timeouts)]
+        except (TypeError, ValueError, RedisError) as error:
+            raise ConfigurationError(f"redis-py cannot use the options given for {self.name}: {error}") from None
+        self._node = Node(self.name, *pools)
+
+    def _pool(self, service: str, options: Mapping[str, Any]) -> ConnectionPool:
+        pool = SentinelConnectionPool(service, self._sentinel, **options)  # type: ignore[no-untyped-call]
+        pool.connection_class(**pool.connection_kwargs)  # takes all options, and does not connect yet
+        return pool
+
+    def node(self, key: str) -> Node:
+        return self._node
+
+    def failed(self, node: Node, *, is_replica: bool, waited: float = 0.0) -> None:
+        if is_replica:  # redis-py does not see it within a script's error, and would stay with that server
+            node.disconnect()
+
+    def moved(self, node: Node, error: MovedError) -> None:
+        raise ConfigurationError(f"redis at {self.name} is part of a cluster; use redis+cluster:// for it") from error
+
+    def close(self) -> None:
+        self._node.disconnect()
+        self._sentinel.close()
+
+
+class ClusterServers:
+    """``CLUSTER SLOTS`` is asked for before the first use, and again after a node has failed or was moved from.
+
+    A node that let somebody wait in vain is not asked again until it answers: it must not hold up the others.
+    """
+
+    def __init__(self, location: ClusterLocation, timeouts: Timeouts, client: Mapping[str, Any]) -> None:
+        self.name = location.name
+        self._timeouts = timeouts
+        self._options = {**client, **location.options}
+        self._asking = threading.Lock()
+        self._nodes: dict[Address, Node] = {}
+        self._map = SlotMap(location.nodes)
+        self._is_old = True
+        self._asked_at = 0.0
+        self._absent = AbsentNodes()
+        self._node_at(location.nodes[0])  # so that unusable options are told now
+
+    def node(self, key: str) -> Node:
+        if self._is_old:
+            self._ask()
+        address = self._map.owner(key_slot(key.encode()))
+        if address is None:
+            self._is_old = True
+            raise ConnectionError(f"no node of the cluster serves the slot of {key!r} now")
+        node = self._node_at(address)
+        if node in self._absent:
+            self._is_old |= time.monotonic() >= self._asked_at + ASK_AGAIN  # a replica may have its place by now
+            raise ConnectionError(f"{node.name} does not answer")
+        return node
+
+    def failed(self, node: Node, *, is_replica: bool, waited: float = 0.0) -> None:
+        self._is_old = True
+        host, _, port = node.name.rpartition(":")
+        self._map.cannot_be_used((host, int(port)))
+        if waited >= WAITED_IN_VAIN:
+            self._absent.add(node, f"for {waited:.1f} s")
+
+    def moved(self, node: Node, error: MovedError) -> None:
+        host = error.host or node.name.rpartition(":")[0]
+        self._map.moved(int(error.slot_id), (str(host), int(error.port)))
+        self._is_old = True
+
+    def close(self) -> None:
+        self._absent.close()
+        for node in list(self._nodes.values()):
+            node.disconnect()
+
+    def _node_at(self, address: Address) -> Node:
+        node = self._nodes.get(address)
+        if node is None:
+            host, port = address
+            name = f"{host}:{port}"
+            options = {**self._options, "host": host, "port": port}
+            pools = [make_pool(name, known) for known in both_options(options, self._timeouts)]
+            node = self._nodes.setdefault(address, Node(name, *pools))
+        return node
+
+    def _ask(self) -> None:
+        """Ask one node after another which slots each has; raises the last one's error. While another thread does so,
+        the old map is good enough."""
+        if not self._asking.acquire(blocking=not self._map.is_known):
+            return
+        try:
+            if self._is_old:
+                self._ask_some_node()
+                self._is_old = False
+                self._asked_at = time.monotonic()
+        finally:
+            self._asking.release()
+
+    def _ask_some_node(self) -> None:
+        failure: RedisError = ConnectionError("no node of the cluster answers")
+        for address in self._map.to_ask:
+            node = self._node_at(address)
+            if node in self._absent:
+                continue
+            self._map.was_asked(address)
+            began = time.monotonic()
+            try:
+                answer = node.quick.execute_command("CLUSTER SLOTS")
+            except RedisError as error:
+                failure = error
+                if (waited := time.monotonic() - began) >= WAITED_IN_VAIN:
+                    self._absent.add(node, f"for {waited:.1f} s")
+            else:
+                self._map.learn(address, answer)
+                return
+        raise failure

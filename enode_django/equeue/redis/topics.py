@@ -1,0 +1,266 @@
+"""Topics on Redis: how many queues, which of them are shown, and how that changes while others send.
+
+Each queue keeps a copy of the version of its topic's route, since it may lie on another server than the topic, and a
+send is checked there. A change closes the old route at every queue, then looks whether anything is left behind, then
+decides at the topic, in one step, and tells the queues. Senders that meet a closed queue wait. When whoever changed it
+has died in between, they bring the queue's copy in line with the topic themselves: a queue may be told by anybody what
+the topic says, as long as the news is not older than what it has heard.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from enode_django.equeue.deletion import topic_deleted
+from enode_django.equeue.messages import QueueState, Route
+from enode_django.equeue.redis.batches import milliseconds, parse_queues
+from enode_django.equeue.redis.connection import RedisConnection, ScriptCall
+from enode_django.equeue.redis.keys import Keys
+from enode_django.equeue.redis.partly import ByQueue, raise_failure
+from enode_django.equeue.redis.scripts import BOUNDS, MEMORY_USED
+from enode_django.equeue.redis.topic_scripts import (
+    ANNOUNCE,
+    ANNOUNCED,
+    BEGIN,
+    CATCH_UP,
+    CLOSED,
+    CREATE,
+    DECIDE,
+    DELETED,
+    HIDE,
+    REGISTER,
+    SETTLED,
+    TELL,
+)
+from enode_django.equeue.topic_records import Bounds, GroupRecord, QueueClaim, Topic
+from enode_django.equeue.transport import check_new_topic, check_queues
+from enode_django.exceptions import EnodeError, QueueError, TransportUnavailable, UnknownTopic
+
+logger = logging.getLogger("enode_django.equeue")
+
+NEARLY_FULL = 90
+"""Percent of a server's memory. Above them nothing that is consumed is kept for its age."""
+CHANGE_SECONDS = 5.0
+"""How long a change of a topic's queues may take before its maker is taken for dead."""
+LOOK_AGAIN = 0.01
+"""Seconds between two looks whether a change that somebody else makes is done."""
+
+
+class RedisTopics:
+    def __init__(self, keys: Keys, connection: RedisConnection, timeout: float) -> None:
+        self._keys = keys
+        self._connection = connection
+        self._timeout = timeout
+        self._counts: dict[str, int] = {}
+
+    def names(self) -> list[str]:
+        return sorted(name.decode() for name in self._connection.execute("SMEMBERS", self._keys.topics()))
+
+    def create(self, topic: str, queues: int) -> int:
+        check_new_topic(topic, queues)
+        call = ScriptCall(CREATE, (self._keys.topic(topic),), (queues,))
+        count = int(self._connection.run(call, confirmed=True))
+        self._connection.run(ScriptCall(REGISTER, (self._keys.topics(),), (topic,)))
+        self._counts[topic] = count
+        return count
+
+    def count(self, topic: str) -> int:
+        return self.read(topic).queues
+
+    def check(self, topic: str, queues: Collection[int]) -> None:
+        # Queues are only ever added: a count seen before is enough, unless it is too small. Those of a deleted topic
+        # say that they are.
+        count = self._counts.get(topic, 0)
+        if not queues or min(queues) < 0 or max(queues) >= count:
+            check_queues(topic, queues, self.count(topic))
+
+    def read(self, topic: str) -> Topic:
+        """Without its groups."""
+        fields = ("queues", "version", "unproduced", "unconsumed")
+        queues, version, *hidden = self._connection.execute("HMGET", self._keys.topic(topic), *fields)
+        if queues is None:
+            self._counts.pop(topic, None)
+            raise _unknown(topic) if version is None else topic_deleted(topic)
+        self._counts[topic] = int(queues)
+        unproduced, unconsumed = (set(parse_queues(text or b"")) for text in hidden)
+        return Topic(topic, int(queues), int(version), unproduced, unconsumed)
+
+    def route(self, topic: str) -> Route:
+        return self.read(topic).route
+
+    def announce(self, topic: str, producer: str) -> None:
+        call = ScriptCall(ANNOUNCE, (self._keys.topic(topic), self._keys.producers(topic)), (producer,))
+        if not self._connection.run(call):
+            self.read(topic)  # raises
+
+    def producers(self, topic: str) -> Mapping[str, float]:
+        self.read(topic)
+        now, found = self._connection.run(ScriptCall(ANNOUNCED, (self._keys.producers(topic),)))
+        heard = dict(zip(found[::2], found[1::2], strict=True))
+        return {name.decode(): max(0.0, (now - float(at)) / 1000) for name, at in sorted(heard.items())}
+
+    def bounds(self, topic: str, count: int) -> Bounds:
+        bounds, failures = self.bounds_each(topic, count)
+        raise_failure(failures, {})
+        return {queue: (first, end) for queue, ((first, end),) in bounds.items()}
+
+    def bounds_each(self, topic: str, count: int) -> ByQueue:
+        calls = [
+            ScriptCall(BOUNDS, (self._keys.log(topic, queue), self._keys.queue(topic, queue))) for queue in range(count)
+        ]
+        return ByQueue.sorted_out(range(count), self._connection.run_each(calls))
+
+    def states(self, topic: str) -> Mapping[int, QueueState]:
+        known = self.read(topic)
+        return known.shown(self.bounds(topic, known.queues))
+
+    def committed(self, topic: str, count: int, groups: Sequence[str]) -> list[list[int]]:
+        """Of each group the committed offset of each queue."""
+        found = self._committed(topic, count, groups)
+        raise_failure(found.failures, {})
+        return [[int(found.answers[queue][place] or 0) for queue in range(count)] for place in range(len(groups))]
+
+    def consumed(self, topic: str, count: int, groups: Sequence[str]) -> tuple[dict[int, int], dict[int, EnodeError]]:
+        """Per queue the lowest offset that one of the groups has committed; and why that is not known of others."""
+        answers, failures = self._committed(topic, count, groups)
+        return {queue: min(int(offset or 0) for offset in offsets) for queue, offsets in answers.items()}, failures
+
+    def _committed(self, topic: str, count: int, groups: Sequence[str]) -> ByQueue:
+        queues = [queue for _ in groups for queue in range(count)]
+        commands = [
+            ("HGET", self._keys.claim(topic, queue, group), "offset") for group in groups for queue in range(count)
+        ]
+        return ByQueue.sorted_out(queues, self._connection.execute_each(commands) if commands else [])
+
+    def counting(self, topic: str) -> list[str]:
+        """The groups that trimming waits for."""
+        found = self._connection.execute("HGETALL", self._keys.groups(topic))
+        return [group.decode() for group, state in found.items() if state == b"counts"]
+
+    def short_of_memory(self, topic: str, queues: Sequence[int]) -> Collection[int]:
+        """The queues that lie on servers whose memory is nearly full, as far as the servers answer."""
+        calls = [ScriptCall(MEMORY_USED, (self._keys.log(topic, queue),)) for queue in queues]
+        found = ByQueue.sorted_out(queues, self._connection.run_each(calls))
+        short = [queue for queue, (percent,) in found.answers.items() if percent >= NEARLY_FULL]
+        if short:
+            logger.warning(
+                "redis at %s is nearly full; what all groups have consumed of queues %s of topic %s is deleted now, "
+                "whatever its age",
+                *(self._connection.name, ", ".join(map(str, short)), topic),
+            )
+        return short
+
+    # -- changes --------------------------------------------------------------------------------------------------
+
+    def add_queues(self, topic: str, queues: int, *, unordered: bool) -> int:
+        def added(known: Topic) -> Mapping[str, Any]:
+            return {"queues": queues} if queues > known.queues else {}
+
+        return self._change(topic, added, unordered).queues
+
+    def show_to_producers(self, topic: str, queue: int, shown: bool, *, unordered: bool) -> None:
+        def changed(known: Topic) -> Mapping[str, Any]:
+            if shown is (queue not in known.hidden_from_producers):
+                return {}
+            hidden = known.hidden_from_producers ^ {queue}
+            if len(hidden) == known.queues:
+                raise QueueError(f"queue {queue} is the last of topic {topic!r} that producers see; show another first")
+            return {"unproduced": ",".join(map(str, sorted(hidden)))}
+
+        self.check(topic, (queue,))
+        self._change(topic, changed, unordered)
+
+    def show_to_consumers(self, topic: str, queue: int, shown: bool) -> None:
+        self.check(topic, (queue,))
+        call = ScriptCall(HIDE, (self._keys.topic(topic),), (queue, "0" if shown else "1"))
+        self._connection.run(call, confirmed=True)
+
+    def _change(self, topic: str, change: Callable[[Topic], Mapping[str, Any]], unordered: bool) -> Topic:
+        known = self.read(topic)
+        if not change(known):
+            return known
+        round_ = self._begin(topic)
+        known = self.read(topic)
+        try:
+            fields = change(known)
+            if fields:
+                self._tell(topic, range(known.queues), round_, CLOSED)
+                if not unordered:
+                    self._check_no_backlog(known)
+                fields = {**fields, "version": known.version + 1}
+        except BaseException:
+            self._decide(topic, round_, {})
+            raise
+        self._decide(topic, round_, fields)
+        return self.read(topic)
+
+    def _begin(self, topic: str) -> int:
+        call = ScriptCall(BEGIN, (self._keys.topic(topic),), (milliseconds(CHANGE_SECONDS),))
+        return int(self._until(topic, lambda: self._connection.run(call) or None))
+
+    def _check_no_backlog(self, known: Topic) -> None:
+        groups = self.counting(known.name)
+        for group, offsets in zip(groups, self.committed(known.name, known.queues, groups), strict=True):
+            known.groups[group] = GroupRecord(claims={q: QueueClaim(offset=at) for q, at in enumerate(offsets)})
+        known.check_no_backlog(self.bounds(known.name, known.queues))
+
+    def _decide(self, topic: str, round_: int, fields: Mapping[str, Any]) -> None:
+        arguments = [round_, *(word for field in fields.items() for word in field)]
+        if not self._connection.run(ScriptCall(DECIDE, (self._keys.topic(topic),), arguments), confirmed=True):
+            raise TransportUnavailable(f"the change of topic {topic!r} took too long and was called off; try again")
+        known = self.read(topic)
+        self._catch_up(topic, self._tell(topic, range(known.queues), round_, known.version))
+
+    def _tell(self, topic: str, queues: Collection[int], round_: int, version: int | str) -> list[Any]:
+        """What queues that have heard later news answer; raises `TransportUnavailable` if they were to close."""
+        calls = [ScriptCall(TELL, (self._keys.queue(topic, queue),), (round_, version)) for queue in queues]
+        later = [answer for answer in self._connection.run_all(calls, confirmed=True) if answer]
+        if later and version in (CLOSED, DELETED):
+            raise TransportUnavailable(f"another change of topic {topic!r} came first; try again")
+        return later
+
+    # -- healing --------------------------------------------------------------------------------------------------
+
+    def settle(self, topic: str, queues: Collection[int], route: int) -> bool:
+        """Whether queues that refused a send by ``route`` take it now; False: the topic has another one.
+
+        Waits for a change that is under way.
+        """
+        return bool(self._until(topic, lambda: self._settled(topic, queues, route)))
+
+    def _settled(self, topic: str, queues: Collection[int], route: int) -> bool | None:
+        answer = self._connection.run(ScriptCall(SETTLED, (self._keys.topic(topic),)))
+        if answer is None:
+            self.read(topic)
+            return None
+        version, round_, is_pending = answer
+        if version != route:
+            return False
+        if is_pending:
+            return None
+        later = self._tell(topic, queues, round_, version)
+        self._catch_up(topic, later)
+        return None if later else True
+
+    def _catch_up(self, topic: str, later: Sequence[Any]) -> None:
+        """Let a topic whose server has lost writes be ahead of its queues again."""
+        if not later:
+            return
+        round_ = max(answer[0] for answer in later)
+        version = max(int(answer[1]) if answer[1].isdigit() else 0 for answer in later)
+        self._connection.run(ScriptCall(CATCH_UP, (self._keys.topic(topic),), (round_, version)), confirmed=True)
+
+    def _until(self, topic: str, attempt: Callable[[], Any]) -> Any:
+        deadline = time.monotonic() + CHANGE_SECONDS + self._timeout
+        while (answer := attempt()) is None:
+            if time.monotonic() > deadline:
+                raise TransportUnavailable(f"the queues of topic {topic!r} are being changed; try again")
+            time.sleep(LOOK_AGAIN)
+        return answer
+
+
+def _unknown(topic: str) -> UnknownTopic:
+    return UnknownTopic(f"topic {topic!r} does not exist; create it: create_topic, manage.py enode queue create")

@@ -1,0 +1,125 @@
+"""Cutting Redis Streams: by age, by length and by what all groups have consumed; and what others have written."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from enode_django.equeue.redis.connection import RedisConnection, ScriptCall
+from enode_django.equeue.redis.deletion import DeletableTopics
+from enode_django.equeue.redis.keys import Keys
+from enode_django.equeue.redis.partly import ByQueue, raise_failure
+from enode_django.equeue.redis.retention import RedisRetention
+from enode_django.equeue.redis.scripts import CLOCK_STEP, MEND, TRIM_TIMES
+from enode_django.exceptions import EnodeError
+
+TIMES_PER_CALL = 500
+MENDED_PER_CALL = 1_000
+TRIM_SECONDS = 1.0
+"""For one cut, except for the step that it takes in any case."""
+
+
+class RedisTrimmer:
+    """The part of `RedisStreamsTransport` that finds offsets by time and deletes messages. The limits are its
+    options."""
+
+    def __init__(
+        self,
+        keys: Keys,
+        connection: RedisConnection,
+        topics: DeletableTopics,
+        retention: RedisRetention,
+        *,
+        max_age: float | None,
+        max_length: int | None,
+        delete_unconsumed: bool,
+    ) -> None:
+        self._keys = keys
+        self._connection = connection
+        self._topics = topics
+        self._retention = retention
+        self._max_age = max_age
+        self._max_length = max_length
+        self._delete_unconsumed = delete_unconsumed
+
+    def offsets_at(self, topic: str, time: float) -> Mapping[int, int]:
+        offsets, failures = self._offsets_at(topic, time)
+        raise_failure(failures, {})
+        return offsets
+
+    def _offsets_at(self, topic: str, time: float) -> tuple[dict[int, int], dict[int, EnodeError]]:
+        bounds, failures = self._topics.bounds_each(topic, self._topics.count(topic))
+        # Messages that came within a step of the one before have no time of their own.
+        since = max(0, int(time * 1000) - CLOCK_STEP + 1)
+        commands = [("XRANGE", self._keys.times(topic, queue), since, "+", "COUNT", 1) for queue in bounds]
+        found = ByQueue.sorted_out(bounds, self._connection.execute_each(commands))
+        offsets: dict[int, int] = {}
+        for queue, (entries,) in found.answers.items():
+            ((first, end),) = bounds[queue]
+            offsets[queue] = max(first, _offset_of(entries[0])) if entries else end
+        return offsets, failures | found.failures
+
+    def trim(self, topic: str) -> None:
+        queues = range(self._topics.count(topic))
+        groups = self._topics.counting(topic)
+        failures: dict[int, EnodeError] = {}
+        aged: dict[int, int] | None = None
+        own_age = self._retention.of(topic)
+        max_age = self._max_age if own_age is None else own_age
+        if max_age is not None:
+            aged, failures = self._offsets_at(topic, time.time() - max_age)
+        if groups:
+            consumed, failed = self._topics.consumed(topic, len(queues), groups)
+            failures |= failed
+            if aged is not None:
+                short = self._topics.short_of_memory(topic, list(aged))
+                consumed = {queue: at for queue, at in consumed.items() if queue in aged}
+                consumed = {queue: at if queue in short else min(at, aged[queue]) for queue, at in consumed.items()}
+            failures |= self._cut_before(topic, consumed)
+        if not groups or self._delete_unconsumed:
+            failures |= self._cut_before(topic, aged or {})
+            if self._max_length is not None:
+                failures |= self._cut(topic, {queue: ("MAXLEN", str(self._max_length)) for queue in queues})
+        raise_failure(failures, {})
+
+    def _cut_before(self, topic: str, offsets: Mapping[int, int]) -> dict[int, EnodeError]:
+        return self._cut(topic, {queue: ("MINID", f"{offset + 1}-0") for queue, offset in offsets.items()})
+
+    def mend(self, topic: str) -> Mapping[int, int]:
+        """Delete what others have written above the ends of the queues; returns how much, for each queue."""
+        calls = {
+            queue: ScriptCall(MEND, (self._keys.log(topic, queue), self._keys.queue(topic, queue)), (MENDED_PER_CALL,))
+            for queue in range(self._topics.count(topic))
+        }
+        deleted = dict.fromkeys(calls, 0)
+        while calls:
+            numbers = dict(zip(calls, self._connection.run_all(list(calls.values())), strict=True))
+            deleted = {queue: number + numbers.get(queue, 0) for queue, number in deleted.items()}
+            calls = {queue: calls[queue] for queue, number in numbers.items() if number == MENDED_PER_CALL}
+        return deleted
+
+    def _cut(self, topic: str, limits: Mapping[int, tuple[str, str]]) -> dict[int, EnodeError]:
+        """Cut whole nodes of the streams, in steps that the server does not feel; then the times of what is gone. What
+        takes too long is left to the next call: whoever trims may have leases to renew. Returns what has failed."""
+        logs = {q: ("XTRIM", self._keys.log(topic, q), kind, "~", at) for q, (kind, at) in limits.items()}
+        failures: dict[int, EnodeError] = {}
+        until = time.monotonic() + TRIM_SECONDS
+        while logs:
+            cut = ByQueue.sorted_out(logs, self._connection.execute_each(list(logs.values())))
+            failures |= cut.failures
+            logs = {queue: logs[queue] for queue, (deleted,) in cut.answers.items() if deleted}
+            if time.monotonic() >= until:
+                return failures
+        calls = {q: ScriptCall(TRIM_TIMES, self._keys.of_queue(topic, q), (TIMES_PER_CALL,)) for q in limits}
+        while calls := {queue: call for queue, call in calls.items() if queue not in failures}:
+            cut = ByQueue.sorted_out(calls, self._connection.run_each(list(calls.values())))
+            failures |= cut.failures
+            calls = {queue: calls[queue] for queue, (deleted,) in cut.answers.items() if deleted}
+            if time.monotonic() >= until:
+                break
+        return failures
+
+
+def _offset_of(entry: Any) -> int:
+    return int(entry[1][1])  # its one field's value

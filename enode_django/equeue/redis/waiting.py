@@ -1,0 +1,181 @@
+"""Waiting for messages until they come or somebody wakes the thread that waits.
+
+One command waits at all queues that one server has. A cluster takes no command with keys of several slots, so each
+queue is waited at over a connection of its own, until the first of them has something: then the others are told to give
+up, and what they have found meanwhile counts too.
+"""
+
+from __future__ import annotations
+
+import selectors
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any, NamedTuple
+
+from redis.exceptions import ConnectionError, MovedError, RedisError, TimeoutError
+
+from enode_django.equeue.redis.connection import Command, RedisConnection
+from enode_django.equeue.redis.node import Node
+from enode_django.equeue.redis.wakes import Wakeup
+
+GIVING_UP = 0.05
+"""Seconds after which a connection that was told to give up is told again: it may have been too early."""
+
+
+def read_waking(connection: RedisConnection, command: Command, closings: int, *, key: str, wakeup: Wakeup) -> Any:
+    """Run an XREAD that blocks; returns what it has found, and None if that is nothing or ``wakeup`` has ended it.
+
+    Raises `TransportUnavailable`, also if the transport was closed since it had so many ``closings``.
+    """
+    check_open = partial(connection.check_not_closed_since, closings)
+    return connection.at_node(key, partial(_read_waking, command=command, check_open=check_open, wakeup=wakeup))
+
+
+def _read_waking(node: Node, *, command: Command, check_open: Callable[[], None], wakeup: Wakeup) -> Any:
+    pool = node.quick.connection_pool  # what is to be waited for is waited for here
+    connection = pool.get_connection()
+    try:
+        connection.send_command(*command)
+        one = _Waiting(node, connection, 0, _socket_of(connection))
+        check_open()  # now: one that was closed before this connection was there has not closed it
+        if _wait_for_one([one], wakeup):
+            return one.answer()
+        connection.disconnect()  # which ends the command, too
+        return None
+    except BaseException:
+        connection.disconnect()
+        raise
+    finally:
+        pool.release(connection)
+
+
+class _Waiting(NamedTuple):
+    node: Node
+    connection: Any
+    client: int
+    socket: Any
+
+    def has_answer(self, wait: float = 0) -> bool:
+        """Raises redis-py's errors."""
+        self._check()
+        return bool(self.connection.can_read(wait))
+
+    def has_answer_or_error(self) -> bool:
+        try:
+            return self.has_answer()
+        except RedisError:
+            return True
+
+    def answer(self) -> Any:
+        self._check()
+        return self.connection.read_response(disable_decoding=True)
+
+    def _check(self) -> None:
+        if _socket_of(self.connection) is not self.socket:  # redis-py would connect anew, where nothing is to come
+            raise ConnectionError("the connection was closed")
+
+
+def _socket_of(connection: Any) -> Any:
+    # A private name of redis-py, and the only one that is used: nothing public lets a thread wait for one of several
+    # connections (`can_read` waits for one), or for a connection and a pipe.
+    return connection._sock
+
+
+def read_first(connection: RedisConnection, reads: Mapping[str, Command], closings: int, wakeup: Wakeup) -> list[Any]:
+    """Run blocking XREADs, each by its key; returns what the first has found, and the others with it.
+
+    Blocks as long as they do, or until ``wakeup`` is woken. Servers that cannot be used are left out; if all of them
+    are, it raises what is wrong with one. ``closings`` as in `read_waking`.
+    """
+    waiting: list[_Waiting] = []
+    with connection.border():
+        try:
+            failure = _begin_each(connection, reads, waiting)
+            if failure is not None and not waiting:
+                raise failure
+            connection.check_not_closed_since(closings)
+            with suppress(TimeoutError):  # who does not answer is found below
+                _wait_for_one(waiting, wakeup)
+            return _answers(connection, waiting)
+        except BaseException:
+            for one in waiting:
+                one.connection.disconnect()
+            raise
+        finally:
+            for one in waiting:
+                one.node.quick.connection_pool.release(one.connection)
+
+
+def _begin_each(
+    connection: RedisConnection, reads: Mapping[str, Command], waiting: list[_Waiting]
+) -> RedisError | None:
+    """Add those that have begun to ``waiting``, and return what keeps one that has not."""
+    commands = list(reads.values())
+    nodes, failures = connection.nodes(list(reads))
+    failure = next(iter(failures.values()), None)
+    for node, places in nodes.items():
+        try:
+            with connection.using(node):
+                for place in places:
+                    waiting.append(_begin(node, commands[place]))
+        except RedisError as error:
+            failure = error
+    return failure
+
+
+def _begin(node: Node, command: Command) -> _Waiting:
+    pool = node.quick.connection_pool  # what is to be waited for is waited for here
+    connection = pool.get_connection()
+    try:
+        connection.send_packed_command(connection.pack_commands([("CLIENT", "ID"), command]))
+        return _Waiting(node, connection, connection.read_response(), _socket_of(connection))
+    except BaseException:
+        connection.disconnect()
+        pool.release(connection)
+        raise
+
+
+def _wait_for_one(waiting: Collection[_Waiting], wakeup: Wakeup) -> bool:
+    """Return False if nothing has come before ``wakeup`` was woken. Raises redis-py's `TimeoutError`."""
+    if any(one.has_answer_or_error() for one in waiting):  # it may have been received with what came before it
+        return True
+    with selectors.PollSelector() as selector:  # which, other than epoll, always hears that another thread closes
+        try:
+            for one in waiting:
+                selector.register(one.socket, selectors.EVENT_READ)
+        except ValueError as error:  # it has no number any more
+            raise ConnectionError("the connection was closed") from error
+        selector.register(wakeup, selectors.EVENT_READ)
+        if not selector.select(max(one.node.longest_wait for one in waiting)):
+            raise TimeoutError("no answer in time")
+    return not wakeup.is_woken or any(one.has_answer_or_error() for one in waiting)
+
+
+def _answers(connection: RedisConnection, waiting: Collection[_Waiting]) -> list[Any]:
+    """Raises what is wrong with one of the servers if none of them has answered."""
+    found: list[Any] = []
+    failed: dict[Node, RedisError] = {}
+    for one in waiting:
+        try:
+            if one.node in failed:
+                raise failed[one.node]
+            with connection.using(one.node):
+                found += _give_up(one) or ()
+        except MovedError as error:
+            connection.moved(one.node, error)
+        except RedisError as error:
+            failed[one.node] = error
+            one.connection.disconnect()
+    if failed and all(one.node in failed for one in waiting):
+        raise next(iter(failed.values()))
+    return found
+
+
+def _give_up(one: _Waiting) -> Any:
+    """Return what it has found by now."""
+    while not one.has_answer():
+        one.node.quick.execute_command("CLIENT UNBLOCK", one.client)
+        if one.has_answer(GIVING_UP):
+            break
+    return one.answer()

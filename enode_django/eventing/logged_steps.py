@@ -1,0 +1,60 @@
+"""The last steps of a command's way: what subscribers made of its events. See `enode_django.telemetry.steplog`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from enode_django.eventing.process_managers import ProcessManager
+from enode_django.eventing.projections import ModelProjection, Projection
+from enode_django.eventing.subscribers import Subscriber
+from enode_django.eventing.work import Message, Progress, Work, follows_events
+from enode_django.eventstore.base import StreamRecord
+from enode_django.telemetry import steplog
+
+
+def log_handled(
+    subscriber: Subscriber, works: Iterable[Work], progress: Mapping[str, Progress], seconds: float
+) -> None:
+    """Log the announced streams that the subscriber handles an event of and has come to. ``seconds``: what the whole
+    batch took."""
+    part = part_of(subscriber)
+    for work in works:
+        reached = progress[work.aggregate_root_id]
+        for message in work.messages:
+            record = _record_of(work, message)
+            outcome = _outcome(message, reached)
+            if record is not None and outcome and (record.version is None or follows_events(subscriber, record)):
+                steplog.log(
+                    part,
+                    subscriber.name,
+                    flow_id=steplog.flow_id_of(record.metadata, record.command_id),
+                    command_id=record.command_id,
+                    aggregate_root_id=record.aggregate_root_id,
+                    version=record.version,
+                    outcome=outcome,
+                    seconds=seconds,
+                )
+
+
+def part_of(subscriber: Subscriber) -> str:
+    if isinstance(subscriber, ModelProjection | Projection):
+        return "projection"
+    return "process" if isinstance(subscriber, ProcessManager) else "handler"
+
+
+def _record_of(work: Work, message: Message) -> StreamRecord | None:
+    if message.version is None:
+        return work.refusals.get(message.command_id)
+    return work.streams.get(message.version)
+
+
+def _outcome(message: Message, progress: Progress) -> str:
+    """Empty as long as it was not tried."""
+    failure = progress.failure
+    if progress.parked is not None and not message.is_handled(progress):
+        return f"waits: the aggregate is parked by {progress.parked}"
+    if message.is_done(progress):
+        return "handled"
+    if failure is not None and (failure.version, failure.command_id) == (message.version, message.command_id):
+        return f"failed: {failure.text}"
+    return ""

@@ -1,0 +1,75 @@
+"""What events do to the rows of a `ModelProjection`: in memory one by one, then in the database all at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from enode_django.eventing import checkpoints
+from enode_django.eventing.read_models.row_normalising import HANDLED
+from enode_django.eventing.read_models.rows import RowTable
+from enode_django.eventing.work import Followed
+
+
+def changed_row(
+    model: type[Any],
+    aggregate_root_id: str,
+    row: Any,
+    followed: Iterable[Followed],
+    normalise: Callable[[Any], object],
+    makes_row: Callable[[Any], bool] | None = None,
+) -> Any:
+    """Return the row of a `ModelProjection` after these events, changed in memory; None where there is none.
+
+    ``normalise`` is called with a row before an event sees what handlers of another one have given to it since it was
+    loaded: an event must not depend on whether these were stored in between. ``makes_row`` says whether an event makes
+    a row where there is none (None: every event does); one that does not is passed over there. Raises what that and
+    the handlers raise; the row may be half changed then.
+    """
+    for event, handlers in followed:
+        if row is None:
+            if makes_row is not None and not makes_row(event):
+                continue
+            row = model(aggregate_root_id=aggregate_root_id)
+        elif HANDLED in row.__dict__:
+            normalise(row)
+        for handler in handlers:
+            handler(row, event)
+        if row.__dict__.pop("_enode_deleted", False):
+            row = None
+        else:
+            row.__dict__.setdefault(HANDLED, ())
+    return row
+
+
+class RowChanges:
+    """The changes of one batch to the rows. ``rows`` are those found, ``positions`` the versions at the beginning."""
+
+    def __init__(self, table: RowTable[Any], rows: Mapping[str, Any], positions: Mapping[str, int]) -> None:
+        self.rows = rows
+        self.positions = positions
+        self._table = table
+        self._stored: list[Any] = []
+        self._made: list[str] = []
+        self._deleted: dict[str, int] = {}
+        self._rowless: dict[str, int] = {}
+
+    def note(self, id: str, row: Any, version: int) -> None:
+        """The aggregate has come to ``version``, with this row or (None) without one."""
+        found = self.rows.get(id)
+        if found is not None and row is not found:
+            self._deleted[id] = version
+        if row is None:
+            self._rowless[id] = version
+            return
+        self._stored.append(row)
+        if found is None:
+            self._made.append(id)
+
+    def write(self, alias: str, subscriber: str) -> None:
+        if self._deleted:
+            self._table.delete(self._deleted)
+        if self._stored:
+            self._table.store(self._stored)
+        checkpoints.save(alias, subscriber, self._rowless)
+        checkpoints.forget(alias, subscriber, self._made)

@@ -1,0 +1,203 @@
+"""Rows in memory with the values that the database would give back, so that an event sees the same row whether the one
+before it was handled in its batch or in another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import date, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.db import models
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models.expressions import DatabaseDefault
+
+from enode_django.eventing.read_models.column_types import OnlyDatabaseKnows, Stored, json_stored, stored_by
+from enode_django.eventing.read_models.row_columns import Column
+
+HANDLED = "_enode_handled"
+"""The attribute of a row that a handler was given since it was loaded or made: its values that are normalised, which
+are none at first."""
+
+_LOADED_AS_WRITTEN = (bool, float, date, timedelta, UUID)
+"""What a column gives back as it is, given that the value is of exactly this type."""
+
+_NEVER_SEEN = object()
+
+
+class RowNormaliser:
+    """Normalises instances of ``model`` in memory. The functions for its fields are chosen once, when it is made; it
+    is used by one thread."""
+
+    def __init__(self, model: type[models.Model], connection: BaseDatabaseWrapper) -> None:
+        fields = [field for field in model._meta.concrete_fields if field.name not in ("aggregate_root_id", "version")]
+        written = [field for field in fields if not field.generated]
+        self._fields = [_Field(number, field, connection).parts for number, field in enumerate(written)]
+        self._unseen = [_NEVER_SEEN] * len(written)
+        self._set_when_saved = [field for field in written if _is_set_when_saved(field)]
+        self._relations = [field for field in written if field.is_relation]
+        self._generated = [field.attname for field in fields if field.generated]
+        self._is_always_loaded = bool(self._generated) or not _is_made_of_fields(model)
+        self._needs_preparing = bool(self._set_when_saved or self._relations or self._generated)
+        self._attributes = {"_state", HANDLED, *(field.attname for field in model._meta.concrete_fields)}
+        self._kept = len(self._attributes) - len(self._generated)
+
+    def normalise(self, row: models.Model, *, partly: bool = False) -> bool:
+        """Give the row the values that it would have if it were stored and loaded; returns False if only the database
+        can tell one of them, and then changes no value, or with ``partly`` all others.
+
+        A generated column is one of these: its value is forgotten, so that reading it asks the database. So is what a
+        ``from_db`` or an ``__init__`` of the model's own adds to a row.
+        """
+        values = row.__dict__
+        if self._needs_preparing or len(values) != self._kept:
+            self._prepare(row)
+        seen = values[HANDLED] or self._unseen.copy()
+        is_known, found = not self._is_always_loaded, {}
+        for number, name, kind, as_kind, convert, is_steady in self._fields:
+            value = values[name]
+            if value is seen[number]:
+                continue
+            try:
+                if type(value) is not kind:
+                    value = found[name] = convert(value)
+                elif as_kind is not None:
+                    value = found[name] = as_kind(value)
+            except OnlyDatabaseKnows:
+                is_known = False
+            else:
+                seen[number] = value if is_steady else _NEVER_SEEN
+        if is_known or partly:
+            values.update(found)
+            values[HANDLED] = seen
+        return is_known
+
+    def _prepare(self, row: models.Model) -> None:
+        """Let fields be set that are set when a row is saved; delete what a loaded row does not have."""
+        for field in self._set_when_saved:
+            field.pre_save(row, row._state.adding)
+        values = row.__dict__
+        for name in self._generated:
+            values.pop(name, None)
+        for name in values.keys() - self._attributes:
+            del values[name]
+        for relation in self._relations:
+            if relation.is_cached(row):  # type: ignore[attr-defined]
+                relation.delete_cached_value(row)  # type: ignore[attr-defined]
+
+    def take_over(self, row: models.Model, loaded: models.Model) -> None:
+        """Give the row the values of another one, which was loaded."""
+        values = row.__dict__
+        values.update((name, value) for name, value in loaded.__dict__.items() if name not in ("_state", "version"))
+        values[HANDLED] = ()
+
+
+def _is_made_of_fields(model: type[models.Model]) -> bool:
+    """Return True if a loaded row has the values of its fields and nothing else."""
+    ours: Any = model
+    base: Any = models.Model
+    return ours.from_db.__func__ is base.from_db.__func__ and ours.__init__ is base.__init__
+
+
+def _is_set_when_saved(field: models.Field[Any, Any]) -> bool:
+    """Return True if saving a row may set the field: by the time, or by a ``pre_save`` of the field's own."""
+    if isinstance(field, models.DateField | models.TimeField):
+        own = (models.DateField.pre_save, models.DateTimeField.pre_save, models.TimeField.pre_save)
+        if type(field).pre_save in own:
+            return field.auto_now or field.auto_now_add
+    return type(field).pre_save is not models.Field.pre_save
+
+
+class _Field:
+    """From a value that a handler gave to a field to the one that a loaded row has.
+
+    ``parts`` are the field's number and name; ``as_kind`` for values whose type is ``kind`` exactly, None if they are
+    loaded as they were given; ``convert`` for others; and whether a loaded value cannot be changed, and stays the same
+    however often it is stored and loaded again.
+    """
+
+    def __init__(self, number: int, field: models.Field[Any, Any], connection: BaseDatabaseWrapper) -> None:
+        self._field = field
+        self._connection = connection
+        self._column = Column(field, connection)
+        self._by_column = _by_column(field, connection)
+        self._col: Any = field.get_col(field.model._meta.db_table)
+        self._converters = _converters(field, self._col, connection)
+        is_steady = type(field) in vars(models).values() and not isinstance(field, models.JSONField)
+        kind = self._column.as_it_is if is_steady and self._by_column is not None and not self._converters else None
+        as_kind: Stored | None = self._by_column
+        if kind is datetime:
+            as_kind = self._moment
+        elif kind in _LOADED_AS_WRITTEN:
+            as_kind = None
+        self.parts = (number, field.attname, kind, as_kind, self._convert, is_steady)
+
+    def _moment(self, value: Any) -> Any:
+        assert self._by_column is not None
+        return self._by_column(value) if value.tzinfo is not None else self._convert(value)
+
+    def _convert(self, value: Any) -> Any:
+        given = self._field.db_default if isinstance(value, DatabaseDefault) else value
+        written = self._column.value(given, self._connection)
+        if written is None and self._field.null:
+            loaded = None
+        elif written is None or self._by_column is None:
+            raise OnlyDatabaseKnows
+        else:
+            loaded = self._by_column(written)
+        for convert in self._converters:
+            loaded = convert(loaded, self._col, self._connection)
+        return loaded
+
+
+def _converters(
+    field: models.Field[Any, Any], col: Any, connection: BaseDatabaseWrapper
+) -> Sequence[Callable[..., Any]]:
+    """Return what makes values of those that the driver loads."""
+    if isinstance(field, models.JSONField) and _is_plain_json(field):
+        return ()  # its column gives the value back, without the text that it would be read from
+    return [*connection.ops.get_db_converters(col), *col.get_db_converters(connection)]
+
+
+def _by_column(field: models.Field[Any, Any], connection: BaseDatabaseWrapper) -> Stored | None:
+    """Return the function for the field's column; None if it is not known what that gives back."""
+    if isinstance(field, models.JSONField) and _is_plain_json(field):
+        return json_stored
+    if type(field).select_format is not models.Field.select_format:
+        return None
+    placeholder = getattr(type(field), "get_placeholder", None)
+    of_array = getattr(field, "base_field", None)
+    if of_array is not None and (field.db_type(connection) or "").endswith("]"):
+        return _array(_by_column(of_array, connection))
+    if placeholder not in (None, models.BinaryField.get_placeholder):  # type: ignore[attr-defined]
+        return None
+    by_type = stored_by(field.db_type(connection) or "", connection)
+    checked = field.db_parameters(connection).get("check")
+    if by_type is None or not checked:
+        return by_type
+    return _not_negative(by_type) if field.get_internal_type().startswith("Positive") else None
+
+
+def _array(of_items: Stored | None) -> Stored | None:
+    if of_items is None:
+        return None
+
+    def stored(value: Any) -> list[Any]:
+        if not isinstance(value, list) or any(isinstance(item, list) for item in value):
+            raise OnlyDatabaseKnows
+        return [None if item is None else of_items(item) for item in value]
+
+    return stored
+
+
+def _not_negative(stored: Stored) -> Stored:
+    def checked(value: Any) -> Any:
+        if value < 0:
+            raise OnlyDatabaseKnows
+        return stored(value)
+
+    return checked
+
+
+def _is_plain_json(field: models.JSONField[Any, Any]) -> bool:
+    return type(field).from_db_value is models.JSONField.from_db_value and field.decoder is None

@@ -1,0 +1,210 @@
+"""The rows of a `ModelProjection`: loaded and locked in one query, stored in another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
+from typing import Any, Generic, TypeVar
+
+import psycopg
+from django.db import connections, models
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models.expressions import DatabaseDefault
+from django.db.models.sql import InsertQuery
+from django.db.models.sql.compiler import SQLInsertCompiler
+from django.db.transaction import TransactionManagementError, atomic, set_rollback
+
+from enode_django.databases import healthy_connection, in_transaction
+from enode_django.eventing.read_models.column_types import OnlyDatabaseKnows
+from enode_django.eventing.read_models.row_columns import columns_of, quoted
+from enode_django.eventing.read_models.row_loading import RowLoading
+from enode_django.eventing.read_models.row_normalising import RowNormaliser
+
+Row = TypeVar("Row", bound=models.Model)
+
+_by_id = attrgetter("aggregate_root_id")
+
+_VALUES_MAX = 200
+"""Rows in a statement that spells its values out: a long one costs more for each row."""
+
+_HIGHEST = 2**63 - 1
+"""A version: a row that has it takes the place of any that is stored."""
+
+
+class RowTable(Generic[Row]):
+    """The table of ``model`` (derived from `enode_django.models.ReadModel`) in the database ``alias``.
+
+    Methods work in the calling thread's connection and block. They raise Django's database errors, and leave nothing
+    behind in the session. All but `versions` are to be called inside ``transaction.atomic(using=alias)``, else they
+    raise ``TransactionManagementError``. Managers, ``save()``, ``delete()`` and their signals are not called.
+    """
+
+    def __init__(self, model: type[Row], alias: str) -> None:
+        self._model = model
+        self._alias = alias
+        connection = connections[alias]
+        self._loading = RowLoading(model, alias)
+        self._normaliser = RowNormaliser(model, connection)
+        self._columns = columns_of(model, connection)
+        self._fits_arrays = all(column.array for column in self._columns)
+        self._created_only = any(column.created_only for column in self._columns)
+        self._defaults = [column.attname for column in self._columns if column.has_db_default]
+        options: Any = model._meta
+        self._table = connection.ops.quote_name(options.db_table)
+        self._id = quoted(options.pk, connection)
+        self._version = quoted(options.get_field("version"), connection)
+        self._write_statements()
+
+    def _write_statements(self) -> None:
+        table, id, version = self._table, self._id, self._version
+        self._versions = f"SELECT {id}, {version} FROM {table} WHERE {id} = ANY(%b::text[])"
+        self._claims = f"SELECT {id}, {version} FROM {table} WHERE {id} > %s ORDER BY {id} LIMIT %s"
+        self._delete = (
+            f"DELETE FROM {table} AS known USING unnest(%b::text[], %b::bigint[]) AS gone (id, version) "
+            f"WHERE known.{id} = gone.id AND known.{version} < gone.version"
+        )
+        self._insert = f"INSERT INTO {table} AS known ({', '.join(column.name for column in self._columns)})"
+        self._update = {adding: self._update_statement(adding) for adding in (True, False)}
+        # Binary, since arrays as text take twice as long to write.
+        arrays = ", ".join(f"%b::{column.array}[]" for column in self._columns)
+        self._upsert = {
+            adding: f"{self._insert} SELECT * FROM unnest({arrays}) {update}" for adding, update in self._update.items()
+        }
+
+    def _update_statement(self, adding: bool) -> str:
+        changed = [
+            f"{column.name} = EXCLUDED.{column.name}"
+            for column in self._columns
+            if column.name != self._id and not (adding and column.created_only)
+        ]
+        return (
+            f"ON CONFLICT ({self._id}) DO UPDATE SET {', '.join(changed)} "
+            f"WHERE known.{self._version} < EXCLUDED.{self._version}"
+        )
+
+    def load_locked(self, ids: Sequence[str]) -> dict[str, Row]:
+        """The rows that exist, locked in the order of their ids until the transaction ends."""
+        connection = self._connection()
+        with connection.wrap_database_errors, psycopg.Cursor[Any](connection.connection) as cursor:
+            found = cursor.execute(self._loading.statement, (list(ids),), prepare=False).fetchall()
+        return {_by_id(row): row for row in self._loading.rows(found, connection)}
+
+    def versions(self, ids: Sequence[str]) -> dict[str, int]:
+        """Return the versions of the rows that exist, without loading or locking them."""
+        connection = healthy_connection(self._alias)
+        connection.validate_no_broken_transaction()
+        with connection.wrap_database_errors, psycopg.Cursor[Any](connection.connection) as cursor:
+            return dict(cursor.execute(self._versions, (list(ids),), prepare=False).fetchall())
+
+    def normalise(self, row: Row) -> None:
+        """Give the row, whose handlers have changed it, the values that it would have if it were stored and loaded. If
+        only the database knows them, the row is stored and loaded, and that is undone. Raises as `store` does."""
+        if self._normaliser.normalise(row):
+            return
+        version = row.version  # type: ignore[attr-defined]
+        row.version = _HIGHEST  # type: ignore[attr-defined]
+        try:
+            with atomic(using=self._alias):
+                self.store([row])
+                (loaded,) = self.load_locked([_by_id(row)]).values()
+                set_rollback(True, using=self._alias)
+        finally:
+            row.version = version  # type: ignore[attr-defined]
+        self._normaliser.take_over(row, loaded)
+
+    def normalise_in_memory(self, row: Row) -> None:
+        """Normalise the row without a database. Raises `OnlyDatabaseKnows`."""
+        if not self._normaliser.normalise(row):
+            raise OnlyDatabaseKnows(f"{self._model.__qualname__} {_by_id(row)!r} has to be stored to be normalised")
+
+    def claims(self, after: str, limit: int) -> list[tuple[str, int]]:
+        """Return the ids and versions of the next ``limit`` rows, those whose ids come after this one."""
+        connection = healthy_connection(self._alias)
+        connection.validate_no_broken_transaction()
+        with connection.wrap_database_errors, psycopg.Cursor[Any](connection.connection) as cursor:
+            return cursor.execute(self._claims, (after, limit), prepare=False).fetchall()
+
+    def store(self, rows: Iterable[Row]) -> int:
+        """Insert or update these rows, of which no two have the same id; returns how many were written.
+
+        A stored row of the same or a higher version stays as it is. Fields that are set when a row is made
+        (``auto_now_add``) keep what is stored when a new row meets a stored one.
+        """
+        connection = self._connection()
+        stored = 0
+        for (adding, in_arrays), group in self._groups(sorted(rows, key=_by_id)).items():
+            if in_arrays:
+                stored += self._store_in_arrays(connection, group, adding)
+                continue
+            for start in range(0, len(group), _VALUES_MAX):
+                stored += self._store_in_values(connection, group[start : start + _VALUES_MAX], adding)
+        return stored
+
+    def copy(self, rows: Sequence[Row]) -> None:
+        """Store new rows as `store` does, but raise if a row exists or the database refuses a value."""
+        if not self._fits_arrays or self._defaults:
+            self.store(rows)
+            return
+        connection = self._connection()
+        values = [column.values(rows, connection) for column in self._columns]
+        names = ", ".join(column.name for column in self._columns)
+        statement = f"COPY {self._table} ({names}) FROM STDIN (FORMAT BINARY)"
+        cursor = psycopg.Cursor[Any](connection.connection)
+        with connection.wrap_database_errors, cursor, cursor.copy(statement) as copy:
+            copy.set_types([column.array or "" for column in self._columns])
+            for row in zip(*values, strict=True):
+                copy.write_row(row)
+
+    def delete(self, versions: Mapping[str, int]) -> None:
+        """Delete the rows whose version is below the one given for their id."""
+        if versions:
+            connection = self._connection()
+            with connection.wrap_database_errors, psycopg.Cursor[Any](connection.connection) as cursor:
+                cursor.execute(self._delete, (list(versions), list(versions.values())), prepare=False)
+
+    def _connection(self) -> BaseDatabaseWrapper:
+        connection = healthy_connection(self._alias)
+        if not in_transaction(connection):
+            raise TransactionManagementError(
+                f"rows of {self._model.__qualname__} cannot be locked or written outside of a transaction; "
+                f"open one with transaction.atomic(using={self._alias!r})"
+            )
+        connection.validate_no_broken_transaction()
+        return connection
+
+    def _groups(self, rows: Sequence[Row]) -> Mapping[tuple[bool, bool], Sequence[Row]]:
+        """Divide the rows into groups that one statement can store: by whether the rows are new, if that makes a
+        difference, and by whether their values go into arrays, as a default of the database does not."""
+        if not rows or not (self._created_only or self._defaults):
+            return {(False, self._fits_arrays): rows} if rows else {}
+        groups: dict[tuple[bool, bool], list[Row]] = {}
+        for row in rows:
+            adding = self._created_only and row._state.adding
+            groups.setdefault((adding, self._fits_arrays and not self._takes_default(row)), []).append(row)
+        return groups
+
+    def _takes_default(self, row: Row) -> bool:
+        return any(isinstance(row.__dict__.get(attname), DatabaseDefault) for attname in self._defaults)
+
+    def _store_in_arrays(self, connection: BaseDatabaseWrapper, rows: Sequence[Row], adding: bool) -> int:
+        values = [column.values(rows, connection) for column in self._columns]
+        with connection.wrap_database_errors, psycopg.Cursor[Any](connection.connection) as cursor:
+            return cursor.execute(self._upsert[adding], values, prepare=False).rowcount
+
+    def _store_in_values(self, connection: BaseDatabaseWrapper, rows: Sequence[Row], adding: bool) -> int:
+        """Whatever fields there are: Django's compiler prepares the values, the client puts them into the statement."""
+        fields = [column.field for column in self._columns]
+        query = InsertQuery(self._model)
+        query.insert_values(fields, list(rows))
+        compiler: Any = query.get_compiler(self._alias)
+        prepared = [
+            [compiler.prepare_value(column.field, value) for value in column.raw(rows)] for column in self._columns
+        ]
+        # Not PostgreSQL's own compiler's, which would make arrays again.
+        placeholders, parameters = SQLInsertCompiler.assemble_as_sql(
+            compiler, fields, list(zip(*prepared, strict=True))
+        )
+        values = ", ".join(f"({', '.join(row)})" for row in placeholders)
+        statement = f"{self._insert} VALUES {values} {self._update[adding]}"
+        with connection.wrap_database_errors, psycopg.ClientCursor[Any](connection.connection) as cursor:
+            return cursor.execute(statement, [one for row in parameters for one in row]).rowcount

@@ -1,0 +1,298 @@
+"""Batch jobs: one run at a time on one thing, known to everybody by its row, stopped from anywhere.
+
+The thread that runs a job works; two more are beside it. One renews the lease, writes the progress and looks for
+requests to cancel, in a connection of its own. The other one waits for what ends the work before its time (somebody
+cancels, the lease is lost, the time limit), then calls what stops it at once, and cancels the statements that it waits
+for. They are two, since a database that does not answer holds up the first, and that is when the work has to stop.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import queue
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import psycopg
+from django.core.serializers.json import DjangoJSONEncoder
+from django.db import connections
+from psycopg.pq import TransactionStatus
+
+from enode_django.concurrency.backoff import delays
+from enode_django.concurrency.stopping import stoppable
+from enode_django.concurrency.threads import join_threads, start_thread
+from enode_django.conf import conf
+from enode_django.equeue.clocks import boot_time
+from enode_django.eventstore.sqlstates import is_transient
+from enode_django.exceptions import JobCancelled, JobLost, JobStopped, JobTimeout
+from enode_django.jobs import leases
+from enode_django.jobs.leases import Lease, request_cancel
+from enode_django.models import JobState
+
+__all__ = ["RunningJob", "request_cancel", "running_job"]
+
+logger = logging.getLogger("enode_django.jobs")
+
+RENEW_AT_MOST = 5.0
+"""Seconds between renewals, however long the lease is: so old the progress may be that others see."""
+LOOK_EVERY = 0.4
+"""Seconds between looks whether somebody has cancelled the job or taken its lease."""
+INTERRUPT_EVERY = 1.0
+"""Seconds that the work has to hear that it must stop, after a statement of it was cancelled; then the next one is."""
+CANCEL_SECONDS = 2.0
+JOIN_SECONDS = 10.0
+
+
+class RunningJob:
+    """A job, as its own code sees it. Every method may be called in any thread; none but `hold` and `end` blocks."""
+
+    def __init__(self, lease: Lease, *, deadline: float, time_limit: float) -> None:
+        self.id = lease.job_id
+        self._lease = lease
+        self._deadline = deadline
+        self._time_limit = time_limit
+        self._ends_at = time.monotonic() + time_limit
+        self._progress: Mapping[str, Any] = {}
+        self._figures: Mapping[str, Any] = {}
+        self._callbacks: list[Callable[[], object]] = []
+        self._stopped: JobStopped | None = None
+        self._ended = threading.Event()
+        self._told = threading.Event()
+        """Set by the watching thread, never in a signal handler: the work has to stop."""
+        self._has_heard = False
+        self._connections = connections.all()
+        """The working thread's, open or not."""
+        self._words: queue.SimpleQueue[JobStopped | None] = queue.SimpleQueue()
+        """Messages for the watching thread; None: there is nothing to watch any more."""
+
+    # -- for the work -------------------------------------------------------------------------------------------------
+
+    def report(self, stage: str, /, **figures: object) -> None:
+        """Say how far it has come: JSON, the latest counts, others see it seconds later. Raises as `check` does, and
+        TypeError or ValueError for what JSON cannot hold."""
+        self._progress = storable({"stage": stage, **figures})
+        self.check()
+
+    def check(self) -> None:
+        """Raises `JobStopped` (`JobCancelled`, `JobTimeout`, `JobLost`) if the work has to stop."""
+        if self._stopped is None and boot_time() > self._deadline:
+            self.stop(self._lost())
+        if self._stopped is not None:
+            self._has_heard = True
+            raise self._stopped
+
+    def check_once(self) -> None:
+        """Raise as `check` does, unless the work was told already."""
+        if not self._has_heard:
+            self.check()
+
+    def pause(self, seconds: float) -> None:
+        """Wait for so many seconds, or until the work has to stop; then raise as `check_once` does."""
+        if self._has_heard:
+            time.sleep(seconds)
+        else:
+            self._told.wait(seconds)
+            self.check_once()
+
+    def hold(self) -> None:
+        """Keep the lease until the end of an atomic block of the job's database: nobody can take it over before the
+        block ends, so only the holder of the lease writes there. Keep that short. Raises `JobLost`."""
+        leases.hold(self._lease)
+
+    def on_stop(self, callback: Callable[[], object]) -> None:
+        """Let ``callback`` be called once, in another thread, when the work has to stop: to end what waits without
+        calling `check`. Raises as `check` does."""
+        self._callbacks.append(callback)
+        self.check()
+
+    def result(self, **figures: Any) -> None:
+        """Add figures to those that are kept when the job has succeeded."""
+        self._figures = {**self._figures, **storable(figures)}
+
+    # -- for whoever runs it ------------------------------------------------------------------------------------------
+
+    @property
+    def progress(self) -> Mapping[str, Any]:
+        return self._progress
+
+    @property
+    def figures(self) -> Mapping[str, Any]:
+        return self._figures
+
+    def stop(self, reason: JobStopped) -> None:
+        """Make the work end; the first reason counts. May be called in a signal handler."""
+        if self._stopped is None:
+            self._stopped = reason
+            self._words.put(reason)  # the one queue that may be filled in the middle of anything
+
+    @property
+    def stopped(self) -> JobStopped | None:
+        """Why the work has to end."""
+        return self._stopped
+
+    # -- the two threads ----------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._renewing = start_thread(f"job-{self.id}-renewing", self._renew_again_and_again)
+        self._watching = start_thread(f"job-{self.id}-watching", self._watch)
+
+    def end(self, state: JobState, error: str = "") -> None:
+        """Write down the end, again and again as long as the lease lasts. Raises `JobLost` if that was in vain."""
+        self._words.put(None)
+        join_threads([self._watching], JOIN_SECONDS)  # whatever stops the work is done with it before the next begins
+        self._ended.set()
+        try:
+            self._write_end(state, error)
+        finally:
+            join_threads([self._renewing], JOIN_SECONDS)
+
+    def _write_end(self, state: JobState, error: str) -> None:
+        figures = self._figures if state is JobState.SUCCEEDED else {}
+        for delay in delays():
+            try:
+                leases.finish(self._lease, state, progress=self._progress, figures=figures, error=error)
+                return
+            except Exception as failure:
+                if not is_transient(failure) or isinstance(failure, JobLost):
+                    raise
+                if boot_time() + delay > self._deadline:
+                    raise self._lost() from failure
+            time.sleep(delay)
+
+    def _renew_again_and_again(self) -> None:
+        every = min(self._lease.seconds / 3, RENEW_AT_MOST)
+        renewed = time.monotonic()
+        try:
+            while not self._ended.wait(min(every, LOOK_EVERY)):
+                is_due = time.monotonic() >= renewed + every - LOOK_EVERY / 2
+                renewed = time.monotonic() if is_due else renewed
+                if is_due:
+                    self._ask(self._renewed, logging.WARNING)
+                else:
+                    self._ask(partial(leases.is_cancelled, self._lease), logging.DEBUG)
+        finally:
+            connections[self._lease.alias].close()
+
+    def _renewed(self) -> bool:
+        deadline = boot_time() + self._lease.seconds
+        is_cancelled = leases.renew(self._lease, self._progress)
+        self._deadline = deadline
+        return is_cancelled
+
+    def _ask(self, is_cancelled: Callable[[], bool], level: int) -> None:
+        try:
+            if is_cancelled():
+                self.stop(JobCancelled(f"job {self.id} was cancelled by request"))
+        except JobLost as lost:
+            if not self._ended.is_set():
+                self.stop(lost)
+        except Exception as error:
+            logger.log(level, "job %s: its lease could not be renewed: %s", self.id, error)
+
+    def _watch(self) -> None:
+        while True:
+            try:
+                left = min(self._deadline - boot_time(), self._ends_at - time.monotonic())
+                word = self._words.get(timeout=max(0.0, left))
+            except queue.Empty:
+                self._look_at_the_clock()
+                continue
+            if word is not None:
+                self._told.set()
+                calling = start_thread(f"job-{self.id}-stopping", partial(self._call_back, word))
+                self._interrupt()
+                join_threads([calling], JOIN_SECONDS)
+            return
+
+    def _look_at_the_clock(self) -> None:
+        if boot_time() > self._deadline:
+            self.stop(self._lost())
+        elif time.monotonic() > self._ends_at:
+            self.stop(JobTimeout(f"job {self.id} has lasted for more than {self._time_limit:g} s; see JOBS in ENODE"))
+
+    def _call_back(self, reason: JobStopped) -> None:
+        logger.warning("%s; stopping it", reason)
+        for callback in list(self._callbacks):
+            try:
+                callback()
+            except Exception:
+                logger.exception("job %s: what should stop it failed", self.id)
+
+    def _interrupt(self) -> None:
+        """Cancel what the work waits for in its databases, until it has heard or ended."""
+        while not self._has_heard:
+            for wrapper in self._connections:
+                _cancel_statement(wrapper.connection)
+            try:
+                if self._words.get(timeout=INTERRUPT_EVERY) is None:
+                    return
+            except queue.Empty:
+                continue
+
+    def _lost(self) -> JobLost:
+        return JobLost(f"the lease of job {self.id} could not be renewed in time; another run may have taken over")
+
+
+def _cancel_statement(connection: Any) -> None:
+    """Cancel the statement that a connection of another thread waits for, if any."""
+    is_ours = isinstance(connection, psycopg.Connection)
+    if is_ours and connection.info.transaction_status == TransactionStatus.ACTIVE:
+        try:
+            connection.cancel_safe(timeout=CANCEL_SECONDS)
+        except psycopg.Error as error:
+            logger.warning("a statement of a job that has to stop could not be cancelled: %s", error)
+
+
+@contextmanager
+def running_job(
+    kind: str, name: str, *, task_id: str = "", lease: float | None = None, time_limit: float | None = None
+) -> Iterator[RunningJob]:
+    """Run the block as a job that is alone with its ``kind`` and ``name``; ``lease`` and ``time_limit`` are seconds, by
+    default those of the settings.
+
+    Raises `JobRunning` if another run holds the lease; one whose lease ran out counts as failed. What the block raises
+    is raised and kept in the row; after the job was stopped it is the `JobStopped` instead. `JobLost` at the end of the
+    block means that somebody else may have done the same work meanwhile. Not for use inside an atomic block.
+    """
+    seconds = conf().JOBS.LEASE if lease is None else lease
+    deadline = boot_time() + seconds
+    taken = leases.take(kind, name, task_id=task_id, seconds=seconds)
+    limit = conf().JOBS.TIME_LIMIT if time_limit is None else time_limit
+    job = RunningJob(taken, deadline=deadline, time_limit=limit)
+    job.start()
+    try:
+        with stoppable(job):
+            yield job
+    except BaseException as error:
+        reason = job.stopped
+        if reason is None or error is reason or not isinstance(error, Exception):
+            _end_badly(job, error)
+            raise
+        reason.__cause__ = error
+        _end_badly(job, reason)
+        raise reason from error
+    job.end(JobState.SUCCEEDED)
+
+
+def _end_badly(job: RunningJob, error: BaseException) -> None:
+    """Keep what went wrong; that it cannot be kept is no reason not to raise it."""
+    is_cancelled = isinstance(error, JobCancelled | KeyboardInterrupt)
+    text = "".join(traceback.format_exception(error)).replace("\0", "\N{REPLACEMENT CHARACTER}")
+    try:
+        job.end(JobState.CANCELLED if is_cancelled else JobState.FAILED, text)
+    except Exception as failure:
+        logger.warning("job %s: its end could not be written: %s", job.id, failure)
+
+
+def storable(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Return figures that PostgreSQL's JSON can hold: no NaN, no NUL, no half of a character. Raises TypeError,
+    ValueError."""
+    text = json.dumps(figures, cls=DjangoJSONEncoder, ensure_ascii=False, allow_nan=False)
+    kept: dict[str, Any] = json.loads(text.encode("utf-8", "replace").replace(rb"\u0000", rb"\ufffd"))
+    return kept

@@ -1,0 +1,94 @@
+"""The databases: whether they answer and have their tables, and what the event store has recorded in its shards."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from django.db import DEFAULT_DB_ALIAS, connections
+from django.db.migrations.executor import MigrationExecutor
+
+from enode_django.conf import POSTGRES, conf
+from enode_django.databases import execute
+from enode_django.eventing.registry import subscribers
+from enode_django.eventing.subscribers import checkpoint_database
+from enode_django.eventstore import statements
+from enode_django.monitoring.parts import Finding, bad
+
+
+class DatabaseRow(NamedTuple):
+    """``unapplied``: migrations that this code has and the database has not."""
+
+    alias: str
+    vendor: str
+    unapplied: int
+
+
+class ShardRow(NamedTuple):
+    """``streams`` is about how many there are, as the database's statistics have it. ``number`` is None before the
+    first start of processors, ``generation`` 0 unless the database was restored or moved."""
+
+    alias: str
+    number: int | None
+    buckets: int
+    generation: int
+    streams: int
+
+
+def subscriber_databases() -> list[str]:
+    """Also of what subscribers had that this code does not have any more."""
+    return sorted({checkpoint_database(), *(one.database for one in subscribers.all())})
+
+
+def project_databases() -> list[str]:
+    """Return the databases that are not the event store's alone: those of subscribers, jobs and reports."""
+    return sorted({DEFAULT_DB_ALIAS, *subscriber_databases()})
+
+
+def ask_database(alias: str) -> Finding:
+    connection = connections[alias]
+    connection.ensure_connection()
+    unapplied = unapplied_migrations(alias)
+    problems = [bad(_unapplied(alias, unapplied))] if unapplied else []
+    return Finding((DatabaseRow(alias, connection.vendor, unapplied),), problems)
+
+
+_applied: set[tuple[str, Any]] = set()
+"""Databases in which all was applied when it was last looked: with the same code it stays so, and looking is dear."""
+
+
+def unapplied_migrations(alias: str) -> int:
+    """Return how many migrations are not applied. On the event store's databases only this app's count. Raises the
+    database's errors."""
+    place = (alias, connections[alias].settings_dict["NAME"])
+    if place in _applied:
+        return 0
+    executor = MigrationExecutor(connections[alias])
+    is_whole = alias in project_databases()
+    targets = [node for node in executor.loader.graph.leaf_nodes() if is_whole or node[0] == "enode_django"]
+    unapplied = len(executor.migration_plan(targets))
+    if not unapplied:
+        _applied.add(place)
+    return unapplied
+
+
+def _unapplied(alias: str, count: int) -> str:
+    option = "" if alias == DEFAULT_DB_ALIAS else f" --database {alias}"
+    return f"{count} migrations are not applied to the database {alias!r}; run manage.py migrate{option}"
+
+
+# The planner's figure is free, but -1 before the first ANALYZE; the sequence knows better then.
+_SHARD = f"""
+    SELECT (SELECT number FROM {statements.SHARD}),
+           coalesce((SELECT cardinality(buckets) FROM {statements.SHARD}), 0),
+           coalesce((SELECT max(generation) FROM {statements.GENERATIONS}), 0),
+           CASE WHEN reltuples < 0
+                THEN coalesce((SELECT max(sequence) FROM {statements.TABLE}), 0) ELSE reltuples::bigint END
+    FROM pg_class WHERE oid = '{statements.TABLE}'::regclass
+"""
+
+
+def ask_shard(alias: str) -> Finding:
+    if conf().EVENT_STORE.BACKEND != POSTGRES:
+        return Finding()
+    ((number, buckets, generation, streams),) = execute(alias, _SHARD, None).fetchall()
+    return Finding((ShardRow(alias, number, buckets, generation, streams),))

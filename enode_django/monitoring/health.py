@@ -1,0 +1,73 @@
+"""Probes of this process of the site, for an orchestrator or a load balancer.
+
+Probes come from strangers, so they are told of each part whether it is well, and nothing else. Reasons are shown to
+staff with the permission to view the processors' reports, and to everybody in development.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth.decorators import login_not_required
+from django.db import connections, transaction
+from django.http import HttpRequest, JsonResponse
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
+
+from enode_django.monitoring import Health, Status, gather
+
+PERMISSION = "enode_django.view_processorreport"
+NEEDED = ("database", "queue")
+PROCESSORS = ("processors",)
+TIMEOUT = 3.0
+UNAVAILABLE = 503
+
+
+View = Callable[[HttpRequest], JsonResponse]
+
+
+def _probe(view: View) -> View:
+    """Open to strangers, also where the project asks everybody to log in, never cached, and in no transaction: with
+    ``ATOMIC_REQUESTS`` Django would wait for a database before the view is called."""
+    for alias in connections:
+        view = transaction.non_atomic_requests(using=alias)(view)
+    return login_not_required(never_cache(require_safe(view)))
+
+
+@_probe
+def live(request: HttpRequest) -> JsonResponse:
+    """Always 200: the process answers. It asks nothing of other services, whose end is no reason to restart it."""
+    return JsonResponse({"status": "ok"})
+
+
+@_probe
+def ready(request: HttpRequest) -> JsonResponse:
+    """200 if the databases and the queue answer and all migrations are applied, else 503, within seconds. With
+    ``?processors`` in the address some processors have to run, too."""
+    parts = NEEDED + (PROCESSORS if "processors" in request.GET else ())
+    status = gather(parts, timeout=TIMEOUT)
+    is_ready = status.health < Health.BAD
+    answer: dict[str, Any] = {"status": _word(is_ready), "parts": _words(status)}
+    if _may_see_details(request, status):
+        answer["problems"] = {part.name: [problem.reason for problem in part.problems] for part in status.parts}
+    return JsonResponse(answer, status=200 if is_ready else UNAVAILABLE)
+
+
+def _words(status: Status) -> dict[str, str]:
+    return {part.name: _word(part.health < Health.BAD) for part in status.parts}
+
+
+def _word(is_well: bool) -> str:
+    return "ok" if is_well else "not ok"
+
+
+def _may_see_details(request: HttpRequest, status: Status) -> bool:
+    """Who is asking is known to the database only, which is left alone when it does not answer."""
+    if settings.DEBUG:
+        return True
+    if status.part("database").health is Health.BAD:
+        return False
+    user = getattr(request, "user", None)
+    return user is not None and user.is_staff and user.has_perm(PERMISSION)

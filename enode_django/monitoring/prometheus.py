@@ -1,0 +1,147 @@
+"""The figures of one ``runprocessors`` or ``runbroker`` in the format of Prometheus. Needs prometheus-client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from prometheus_client import CONTENT_TYPE_LATEST as CONTENT_TYPE
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from enode_django.monitoring.broker_metrics import BrokerFigures, broker_reads, histogram
+
+__all__ = ["CONTENT_TYPE", "exposition"]
+
+Figures = Mapping[str, Any]
+
+COUNTERS = {
+    "finished": ("enode_commands_finished", "Commands whose outcome is final."),
+    "published": ("enode_commands_published", "Commands whose outcome is final and published."),
+    "batches": ("enode_batches", "Batches of the event mailboxes."),
+    "conflicts": ("enode_conflicts", "Aggregates whose commands were handled again after a conflict."),
+    "restarts": ("enode_worker_restarts", "Workers started in the place of one that had ended."),
+}
+GAUGES = {
+    "cached_aggregates": ("enode_cached_aggregates", "Aggregates in memory."),
+    "unfinished": ("enode_unfinished_commands", "Commands that were pulled and are not published."),
+    "waiting_for_help": (
+        "enode_mailboxes_waiting_for_help",
+        "Mailboxes that wait for a database which somebody has to mend.",
+    ),
+    "largest_batch": ("enode_largest_batch_commands", "Commands in the largest batch since the start."),
+    "peak_memory": ("enode_worker_peak_memory_bytes", "Memory of the worker that had the most since the start."),
+}
+HISTOGRAMS = {
+    "batch_sizes": ("enode_batch_commands", "Commands of a batch."),
+    "store_seconds": ("enode_store_seconds", "What the event store took to store a batch."),
+}
+LATENCIES = {"pulled_to_durable": "pulled", "sent_to_durable": "sent"}
+OUTCOMES = ("succeeded", "unchanged", "refused", "failed", "crashed")
+ROLES = {"command": "workers", "event": "event_workers"}
+
+
+class _Figures(Collector):
+    """Made for one scrape."""
+
+    def __init__(self, figures: Figures) -> None:
+        self._figures = figures
+
+    def collect(self) -> Iterator[Metric]:
+        if self._figures:
+            yield from self._plain()
+            yield from self._commands()
+            yield from self._subscribers()
+            yield self._backlog()
+            yield from self._dead_letters()
+            yield from self._workers()
+
+    def _plain(self) -> Iterator[Metric]:
+        figures = self._figures
+        for name, (metric, text) in COUNTERS.items():
+            yield CounterMetricFamily(metric, text, value=figures.get(name, 0))
+        for name, (metric, text) in GAUGES.items():
+            yield GaugeMetricFamily(metric, text, value=figures.get(name, 0))
+        for name, (metric, text) in HISTOGRAMS.items():
+            if name in figures:
+                yield HistogramMetricFamily(metric, text, **histogram(figures[name]))
+
+    def _commands(self) -> Iterator[Metric]:
+        outcomes = CounterMetricFamily("enode_commands", "Commands by how they ended.", labels=["outcome"])
+        for outcome in OUTCOMES:
+            outcomes.add_metric([outcome], self._figures.get(outcome, 0))
+        yield outcomes
+        latency = HistogramMetricFamily(
+            "enode_command_latency_seconds",
+            "Until the outcome was durable, since the command was pulled or sent; one command of each batch.",
+            labels=["since"],
+        )
+        for name, since in LATENCIES.items():
+            if name in self._figures:
+                latency.add_metric([since], **histogram(self._figures[name]))
+        yield latency
+
+    def _subscribers(self) -> Iterator[Metric]:
+        handled = CounterMetricFamily("enode_streams_handled", "Event streams handled.", labels=["subscriber"])
+        parked = CounterMetricFamily("enode_aggregates_parked", "Aggregates parked.", labels=["subscriber"])
+        lag = GaugeMetricFamily(
+            "enode_subscriber_lag_seconds",
+            "Age of the oldest event stream that was pulled and not handled.",
+            labels=["subscriber"],
+        )
+        for name, figures in self._figures.get("subscribers", {}).items():
+            handled.add_metric([name], figures.get("handled", 0))
+            parked.add_metric([name], figures.get("parked", 0))
+            lag.add_metric([name], figures.get("lag", 0.0))
+        return iter([handled, parked, lag])
+
+    def _backlog(self) -> Metric:
+        backlog = GaugeMetricFamily(
+            "enode_queue_backlog_messages", "Messages in the queue and not committed.", labels=["topic", "group"]
+        )
+        for topic, groups in self._figures.get("backlog", {}).items():
+            for group, count in groups.items():
+                backlog.add_metric([topic, group], count)
+        return backlog
+
+    def _dead_letters(self) -> Iterator[Metric]:
+        """Nothing while the event store cannot be asked: 0 would say that all is well."""
+        if "dead_letters" in self._figures:
+            count = self._figures["dead_letters"]
+            yield GaugeMetricFamily("enode_dead_letters", "Dead letters of commands.", value=count)
+
+    def _workers(self) -> Iterator[Metric]:
+        for metric, prefix, text in (
+            ("enode_workers", "", "Living workers."),
+            ("enode_workers_planned", "planned_", "Workers that there should be."),
+        ):
+            family = GaugeMetricFamily(metric, text, labels=["role"])
+            for role, name in ROLES.items():
+                family.add_metric([role], self._figures.get(f"{prefix}{name}", 0))
+            yield family
+
+
+def exposition(figures: Figures) -> bytes:
+    """``figures`` of a supervisor; those of a broker stand under ``broker``, beside them or alone."""
+    of_broker, rest = figures.get("broker", {}), {key: value for key, value in figures.items() if key != "broker"}
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Figures(rest))
+    registry.register(BrokerFigures(of_broker))
+    reads = rest.get("broker_reads", of_broker.get("reads"))
+    if figures:
+        registry.register(_Reads(reads or {}))
+    return generate_latest(registry)
+
+
+class _Reads(Collector):
+    def __init__(self, reads: Mapping[str, int]) -> None:
+        self._reads = reads
+
+    def collect(self) -> Iterator[Metric]:
+        yield broker_reads(self._reads)

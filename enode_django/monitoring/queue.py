@@ -1,0 +1,86 @@
+"""The queue: whether it answers, where it is, and what waits in it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from enode_django.conf import conf
+from enode_django.equeue.administration import GroupInfo, list_groups
+from enode_django.equeue.transports.broker import BrokerTransport
+from enode_django.monitoring.parts import Finding, Problem, bad, degraded
+from enode_django.runtime import has_queue, make_transport, make_transport_if_any
+
+
+class QueueServer(NamedTuple):
+    """``kind`` is the driver's name, or says that there is no queue. ``address`` is where it is, without user and
+    password. ``milliseconds`` one answer took. ``figures`` are the broker's own."""
+
+    kind: str
+    address: str
+    topics: int
+    milliseconds: float
+    figures: Mapping[str, int | str]
+
+
+class GroupBacklog(NamedTuple):
+    """Messages of a topic that a consumer group has not committed, and how many members it has. A paused one consumes
+    nothing until somebody resumes it."""
+
+    topic: str
+    group: str
+    backlog: int
+    members: int
+    paused: bool
+
+
+def ask_queue() -> Finding:
+    if not has_queue():
+        return Finding((QueueServer("Immediate", "", 0, 0.0, {}),))
+    with closing(make_transport()) as transport:
+        began = time.monotonic()
+        topics = transport.topics()
+        milliseconds = round((time.monotonic() - began) * 1000, 1)
+        figures = transport.status() if isinstance(transport, BrokerTransport) else {}
+    current = conf()
+    kind = current.QUEUE.BACKEND.rpartition(".")[2].removesuffix("Transport")
+    row = QueueServer(kind, shown_location(current.QUEUE.LOCATION), len(topics), milliseconds, figures)
+    damaged = figures.get("damaged_batches", 0)
+    problems = [bad(f"the broker found {damaged} damaged batches of messages in its files")] if damaged else []
+    return Finding((row,), problems)
+
+
+def ask_backlog() -> Finding:
+    with closing(make_transport_if_any()) as transport:
+        infos = list_groups(transport, _ours(transport.topics()))
+    rows = [GroupBacklog(one.topic, one.group, one.backlog, len(one.members), one.paused) for one in infos]
+    return Finding(sorted(rows, key=lambda row: -row.backlog), list(_left_alone(infos)))
+
+
+def _ours(topics: Sequence[str]) -> list[str]:
+    return [topic for topic in (conf().COMMANDS.TOPIC, conf().SUBSCRIBERS.TOPIC) if topic in topics]
+
+
+def _left_alone(infos: Sequence[GroupInfo]) -> Iterator[Problem]:
+    for one in infos:
+        if one.paused:
+            yield degraded(
+                f"group {one.group!r} of topic {one.topic!r} is paused; manage.py enode queue resume {one.group}"
+            )
+        if one.backlog and not one.members and one.counts:
+            yield bad(
+                f"{one.backlog:,} messages of topic {one.topic!r} wait for group {one.group!r}, which has no members"
+            )
+
+
+def shown_location(location: str) -> str:
+    """Without what may be secret.
+
+    >>> shown_location("redis://:secret@cache:6379/0?password=secret"), shown_location("tcp://127.0.0.1:7625")
+    ('redis://cache:6379/0', 'tcp://127.0.0.1:7625')
+    """
+    parts = urlsplit(location)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

@@ -1,0 +1,269 @@
+"""Correcting stored events: what an operator sees of a stream as JSON, and what is checked before a correction counts.
+
+The stored row stays as it is. A correction says what the events of one stream are read as from then on, like an
+upcaster for this one row, with who has made it, and why. It can be taken back, or corrected itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+from enode_django.conf import conf
+from enode_django.domain.declarations import plain_of
+from enode_django.domain.messages import DomainEvent
+from enode_django.eventstore.base import Correction, EventStore, StreamRecord
+from enode_django.eventstore.correcting import check_newest
+from enode_django.exceptions import (
+    AggregateNotFound,
+    CorrectionRefused,
+    EnodeError,
+    InvalidField,
+    InvalidFields,
+    MalformedMessage,
+    UnknownMessageType,
+    shown,
+)
+from enode_django.repository.loading import replay_records
+from enode_django.runtime import make_snapshots, make_states
+from enode_django.serialization.codec import (
+    StoredEvent,
+    StoredStream,
+    encode_stream,
+    read_stored,
+    restore_event,
+)
+from enode_django.serialization.json_text import json_value
+from enode_django.serialization.json_values import json_fields
+from enode_django.serialization.registry import types
+
+KEYS = frozenset({"type", "schema_version", "fields"})
+"""The keys of an event's JSON object."""
+LONGEST_REASON = 2_000
+LONGEST_NAME = 255
+"""Characters of who has made a correction."""
+
+
+class Editable(NamedTuple):
+    """A stream for somebody who is to correct it. ``events`` are JSON: ``{"type", "schema_version", "fields"}`` of
+    each, of the newest schema version where they can be read. ``last`` is the number of its newest correction, 0 if
+    there is none; ``is_corrected`` says that the events are that correction's."""
+
+    aggregate_root_id: str
+    version: int
+    last: int
+    is_corrected: bool
+    events: Sequence[dict[str, Any]]
+
+
+def editable(store: EventStore, aggregate_root_id: str, version: int) -> Editable:
+    """Return the stream as it is read now. Raises `AggregateNotFound`, `MalformedMessage`, `StoreUnavailable`."""
+    made = corrections_of(store, aggregate_root_id, version)
+    record = _record(store, aggregate_root_id, version)
+    events = list(map(_event_json, _stream(record.events).events))
+    last = made[-1] if made else None
+    is_corrected = last is not None and last.events is not None
+    return Editable(aggregate_root_id, version, last.number if last else 0, is_corrected, events)
+
+
+def corrections_of(store: EventStore, aggregate_root_id: str, version: int) -> Sequence[Correction]:
+    """Return the corrections of one stream, by number."""
+    return [one for one in store.corrections(aggregate_root_id) if one.version == version]
+
+
+def correct(
+    store: EventStore, aggregate_root_id: str, version: int, events: Any, *, by: str, reason: str, last: int
+) -> Correction:
+    """Let a stream be read with these events, given as `Editable` has them. ``by`` is who does it, ``last`` the number
+    of the newest correction that they have seen.
+
+    Snapshots and shared states with the stream are deleted. Workers go on with the corrected history within a second.
+    Raises `InvalidFields` for what the classes of the events do not take, `CorrectionRefused` for anything else that
+    is wrong, `CorrectionOutdated` if somebody else has corrected the stream meanwhile, `AggregateNotFound`, and
+    `StoreUnavailable`.
+    """
+    record = check(store, aggregate_root_id, version, events, last)
+    _check_person(by, reason)
+    made = store.correct(aggregate_root_id, version, record.events, by=by, reason=reason.strip(), last=last)
+    _discard_states(store, aggregate_root_id, version)
+    return made
+
+
+def check(store: EventStore, aggregate_root_id: str, version: int, events: Any, last: int) -> StreamRecord:
+    """Return the stream as it would be read with these events. Raises as `correct`."""
+    record = _record(store, aggregate_root_id, version)
+    _check_newest(corrections_of(store, aggregate_root_id, version), record, last)
+    corrected = record._replace(events=encoded(record.events, events))
+    if corrected == record:
+        raise CorrectionRefused(
+            f"nothing is corrected: version {version} of {aggregate_root_id!r} says just that; change a field"
+        )
+    _check_replay(store, corrected)
+    return corrected
+
+
+def take_back(
+    store: EventStore, aggregate_root_id: str, version: int, *, by: str, reason: str, last: int
+) -> Correction:
+    """Let the original of a corrected stream count again. Raises as `correct`."""
+    check_taking_back(store, aggregate_root_id, version, last)
+    _check_person(by, reason)
+    taken = store.correct(aggregate_root_id, version, None, by=by, reason=reason.strip(), last=last)
+    _discard_states(store, aggregate_root_id, version)
+    return taken
+
+
+def check_taking_back(store: EventStore, aggregate_root_id: str, version: int, last: int) -> None:
+    """Raises as `take_back`."""
+    record = _record(store, aggregate_root_id, version)
+    made = corrections_of(store, aggregate_root_id, version)
+    _check_newest(made, record, last)
+    if not made or made[-1].events is None:
+        raise CorrectionRefused(f"version {version} of {aggregate_root_id!r} has no correction that counts")
+    original = store.original(aggregate_root_id, version)
+    assert original is not None
+    _check_replay(store, original)
+
+
+def _check_newest(made: Sequence[Correction], record: StreamRecord, last: int) -> None:
+    """Before anything else is said of a correction that somebody made of what is outdated."""
+    check_newest(record.aggregate_root_id, record.version or 0, made[-1].number if made else 0, last)
+
+
+def _check_person(by: str, reason: str) -> None:
+    if not reason.strip() or len(reason) > LONGEST_REASON or "\0" in reason:
+        raise CorrectionRefused(f"a correction needs a reason of 1 to {LONGEST_REASON} characters, got {shown(reason)}")
+    if not by.strip() or len(by) > LONGEST_NAME or "\0" in by:
+        raise CorrectionRefused(f"say who corrects, in 1 to {LONGEST_NAME} characters, got {shown(by)}")
+
+
+def _check_replay(store: EventStore, corrected: StreamRecord) -> None:
+    """Raises `CorrectionRefused` if the aggregate can be made of its history now, and could not with this stream."""
+    id, version = corrected.aggregate_root_id, corrected.version or 0
+    trouble = _replay_trouble(_with(store.load(id), corrected))
+    if trouble and not _replay_trouble(store.load(id)):
+        raise CorrectionRefused(f"{id!r} could not be loaded any more with version {version} corrected: {trouble}")
+
+
+def _with(records: Iterable[StreamRecord], corrected: StreamRecord) -> Iterator[StreamRecord]:
+    return (corrected if record.version == corrected.version else record for record in records)
+
+
+def _replay_trouble(records: Iterable[StreamRecord]) -> str:
+    """Return what makes it impossible to replay these streams, empty if nothing does. Not that this process does not
+    know a type: others may."""
+    try:
+        replay_records(iter(records))
+    except UnknownMessageType:
+        return ""
+    except EnodeError as error:
+        if error.retriable:
+            raise
+        return str(error)
+    return ""
+
+
+def _discard_states(store: EventStore, aggregate_root_id: str, version: int) -> None:
+    """Delete what was made of the stream. Whoever makes another one of the original meanwhile makes it in vain: no
+    snapshot or shared state of an aggregate is used that is older than its newest correction."""
+    snapshots = make_snapshots(store)
+    if snapshots is not None:
+        snapshots.discard_from(aggregate_root_id, version)
+    states = make_states()
+    if states is not None:
+        states.delete(aggregate_root_id)
+        states.close()
+
+
+def _record(store: EventStore, aggregate_root_id: str, version: int) -> StreamRecord:
+    found = store.load_ranges({aggregate_root_id: (version - 1, version)}).get(aggregate_root_id, ())
+    if not found:
+        raise AggregateNotFound(f"{aggregate_root_id!r} has no version {shown(version)}; check both")
+    return found[0]
+
+
+def _stream(events: bytes) -> StoredStream:
+    stored = read_stored(events)
+    if not isinstance(stored, StoredStream):
+        raise MalformedMessage("a stored refusal has no events that could be corrected")
+    return stored
+
+
+# -- JSON -----------------------------------------------------------------------------------------------------------
+
+
+def _event_json(stored: StoredEvent) -> dict[str, Any]:
+    """Return the event as its class has it now, or as it is stored if the class does not take it."""
+    try:
+        event = restore_event(stored)
+        name, version, fields = types.name_of(type(event)), event.schema_version, plain_of(event)
+    except EnodeError:
+        name, version, fields = stored.type_name, stored.schema_version, stored.fields
+    return {"type": name, "schema_version": version, "fields": json_value(fields)}
+
+
+def encoded(stored: bytes, events: Any) -> bytes:
+    """Return the bytes of a stream whose events are corrected so; its result stays. Raises as `correct`."""
+    stream = _stream(stored)
+    count = len(stream.events)
+    if type(events) is not list or len(events) != count:
+        raise CorrectionRefused(
+            f"give a JSON array with the events of the stream, {count} of them; got {shown(events)}"
+        )
+    made = [_corrected(number, *pair) for number, pair in enumerate(zip(stream.events, events, strict=True))]
+    encoded = encode_stream(made, stream.result, stream.sent)
+    if len(encoded) > conf().COMMANDS.EVENTS_MAX_BYTES:
+        raise CorrectionRefused(
+            f"the corrected events take {len(encoded)} bytes; EVENTS_MAX_BYTES is {conf().COMMANDS.EVENTS_MAX_BYTES}"
+        )
+    return encoded
+
+
+def _corrected(number: int, stored: StoredEvent, given: Any) -> DomainEvent:
+    cls = _class_of(number, stored.type_name)
+    if type(given) is not dict or given.keys() != KEYS:
+        raise CorrectionRefused(f"event {number} must be an object with {', '.join(sorted(KEYS))}; got {shown(given)}")
+    if type(given["type"]) is not str or _class_of(number, given["type"]) is not cls:
+        raise CorrectionRefused(
+            f"event {number} is a {stored.type_name}, and stays one; its correction has type {shown(given['type'])}"
+        )
+    version = given["schema_version"]
+    if type(version) is not int or version != cls.schema_version:
+        raise CorrectionRefused(
+            f"event {number} must have schema version {cls.schema_version}, which {stored.type_name} has now; got "
+            f"{shown(version)}: write the fields of that version"
+        )
+    try:
+        return cls(**json_fields(cls).read(given["fields"], (number, "fields")))
+    except InvalidFields:
+        raise
+    except (InvalidField, ValueError) as error:  # the class's own __post_init__
+        raise InvalidFields({(number, "fields"): str(error)}) from error
+
+
+def _class_of(number: int, name: str) -> type[DomainEvent]:
+    try:
+        return types.class_of(DomainEvent, name)
+    except UnknownMessageType as error:
+        raise CorrectionRefused(f"event {number} cannot be checked here: {error}") from error
+
+
+def json_of(text: str | bytes) -> Any:
+    """Return what a JSON text says. Raises `CorrectionRefused` for what is no JSON, has a key twice, or a NaN."""
+    try:
+        return json.loads(text, object_pairs_hook=_object, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise CorrectionRefused(f"this is no JSON: {error}") from error
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        twice = next(key for number, (key, _) in enumerate(pairs) if key in dict(pairs[:number]))
+        raise ValueError(f"the key {twice!r} is there twice")
+    return made
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")

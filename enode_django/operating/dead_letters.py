@@ -1,0 +1,140 @@
+"""The dead letters of commands: looking for them, sending them again, and discarding them.
+
+Whoever sends some deletes their rows afterwards, and after a crash in between sends them again: at least once, and none
+is lost. Each takes effect once, since it keeps its id, or has the same new one at every try.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from django.db.models import BooleanField, Exists, ExpressionWrapper, OuterRef, Q
+
+from enode_django.conf import conf
+from enode_django.equeue.transport import Transport
+from enode_django.exceptions import CommandIdReused, EnodeError, QueueError
+from enode_django.models import DeadLetter, EventStream
+from enode_django.runtime import make_producer
+from enode_django.serialization.codec import as_new_command
+
+if TYPE_CHECKING:
+    from django.db.models import QuerySet
+
+AT_ONCE = 100
+"""Letters that are sent before their rows are deleted."""
+SHORTEST_KEY = 8
+_NAMESPACE = uuid.UUID("7c2f9d1e-55a4-5f0b-8d57-0f3b1c64a9e2")
+
+
+class Choice(NamedTuple):
+    """Which letters: those with these ``names`` (a command id, or the beginning of a key), and of this command type and
+    error type, as far as they are given."""
+
+    names: Sequence[str] = ()
+    command_type: str = ""
+    error_type: str = ""
+
+    def letters(self) -> Iterator[tuple[str, QuerySet[Any]]]:
+        """Per database of the event store, with its alias; the oldest first. ``is_stored`` of each says that its
+        command is stored by now, so that sending it again changes nothing."""
+        for alias in conf().EVENT_STORE.DATABASES:
+            yield alias, letters_in(alias).filter(self._condition())
+
+    def _condition(self) -> Q:
+        named = [Q(command_id=name) | _by_key(name) for name in self.names]
+        condition = reduce(or_, named) if named else Q()
+        if self.command_type:
+            condition &= Q(command_type=self.command_type)
+        if self.error_type:
+            condition &= Q(error_type=self.error_type)
+        return condition
+
+
+def letters_in(alias: str) -> QuerySet[Any]:
+    """Return the letters of one database of the event store, the oldest first, each with ``is_stored``."""
+    stored = EventStream.objects.using(alias).filter(
+        command_id=OuterRef("command_id"), aggregate_root_id=OuterRef("aggregate_root_id")
+    )
+    # What is stored under an id that was another command's is that other command.
+    is_stored = ExpressionWrapper(~Q(error_type=CommandIdReused.__name__) & Exists(stored), BooleanField())
+    return DeadLetter.objects.using(alias).annotate(is_stored=is_stored).order_by("first_failed_at", "pk")
+
+
+def name_of(letter: DeadLetter) -> str:
+    """Return the name that `Choice` knows the letter by."""
+    return letter.command_id or letter.key[:16]
+
+
+def requeue(transport: Transport, choice: Choice) -> int:
+    """Send letters again, at the end of their queues, and be done with them; returns how many were sent.
+
+    A letter whose command has failed once more meanwhile stays. Raises `QueueError`, and sends nothing, for a name that
+    no letter has.
+    """
+    _check_names(choice)
+    return sum(
+        requeue_in(transport, alias, list(found.values_list("pk", flat=True))) for alias, found in choice.letters()
+    )
+
+
+def requeue_in(transport: Transport, alias: str, pks: Sequence[int]) -> int:
+    """Send letters of one database again, by their keys in the table. Returns how many were sent."""
+    producer, topic, sent = make_producer(transport), conf().COMMANDS.TOPIC, 0
+    for start in range(0, len(pks), AT_ONCE):
+        letters = list(letters_in(alias).filter(pk__in=pks[start : start + AT_ONCE]))
+        producer.send_all(topic, [(letter.aggregate_root_id or "?", _message(letter)) for letter in letters])
+        _delete(alias, letters)
+        sent += len(letters)
+    return sent
+
+
+def discard(choice: Choice) -> int:
+    """Be done with letters without sending them; returns how many. Raises as `requeue`."""
+    _check_names(choice)
+    return sum(discard_in(alias, list(found.values_list("pk", flat=True))) for alias, found in choice.letters())
+
+
+def discard_in(alias: str, pks: Sequence[int]) -> int:
+    """Discard letters of one database, by their keys in the table. Returns how many were there."""
+    portions = (pks[start : start + AT_ONCE] for start in range(0, len(pks), AT_ONCE))
+    return sum(_delete(alias, list(letters_in(alias).filter(pk__in=portion))) for portion in portions)
+
+
+def _delete(alias: str, letters: Sequence[DeadLetter]) -> int:
+    if not letters:
+        return 0
+    as_read = reduce(or_, (Q(pk=letter.pk, attempts=letter.attempts) for letter in letters))
+    return DeadLetter.objects.using(alias).filter(as_read).delete()[0]
+
+
+def _message(letter: DeadLetter) -> bytes:
+    """Return the message to be sent. A sender who was told that the command failed was told so for good, so the message
+    gets another id then; as does a command whose id is another one's."""
+    body = bytes(letter.body)
+    if _is_told(letter) or letter.error_type == CommandIdReused.__name__:
+        with suppress(EnodeError):  # what is no command is sent as it is: to workers that can read it by now
+            return as_new_command(body, str(uuid.uuid5(_NAMESPACE, f"{letter.key}/{letter.attempts}")))
+    return body
+
+
+def _is_told(letter: Any) -> bool:
+    """Return True if the sender was told that the command failed. Nobody was if it is stored: its worker noted that it
+    would tell, and lost the queue before it could."""
+    return letter.is_answered and not letter.is_stored
+
+
+def _by_key(name: str) -> Q:
+    return Q(key__startswith=name) if len(name) >= SHORTEST_KEY else Q(pk__in=())
+
+
+def _check_names(choice: Choice) -> None:
+    for name in choice.names:
+        if not any(found.exists() for _, found in choice._replace(names=(name,)).letters()):
+            raise QueueError(
+                f"no dead letter of a command has the name {name!r}; manage.py enode queue dead-letters shows them"
+            )

@@ -1,0 +1,93 @@
+"""The fingerprint of the code that an aggregate's state depends on besides its events, as one short text.
+
+A snapshot made by other code is not used. Covered are the declared fields with their types and defaults; the events
+that are applied, with their fields, schema versions and upcasters; the appliers, the constructor and the hooks; and
+what these use of the same package: methods, functions, value classes, constants. Compared is what Python runs, so
+comments, docstrings, empty lines and places of files make no difference; another version of Python does.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from hashlib import blake2b
+from typing import Any, get_type_hints
+
+from enode_django.domain.aggregate import AggregateRoot, applied_events
+from enode_django.domain.declarations import schema_of
+from enode_django.domain.defaults import MISSING
+from enode_django.domain.messages import DomainEvent
+from enode_django.exceptions import TypeNameError
+from enode_django.repository.codetexts import CodeReader
+from enode_django.repository.typetexts import type_text, value_classes
+from enode_django.serialization.registry import types
+from enode_django.serialization.upcasting import upcasters
+
+_HOOKS = ("__new__", "__init__", "__setattr__", "__getattr__", "__getattribute__", "snapshot", "restore")
+_known: dict[type[AggregateRoot], str] = {}
+
+
+def fingerprint_of(cls: type[AggregateRoot]) -> str:
+    """Computed once in a process, when all apps are loaded: 32 hexadecimal digits."""
+    known = _known.get(cls)
+    if known is None:
+        known = _known[cls] = compute_fingerprint(cls)
+    return known
+
+
+def compute_fingerprint(cls: type[AggregateRoot]) -> str:
+    """Raises `DefinitionError` where a field cannot be resolved."""
+    text = "\n".join(description(cls))
+    return blake2b(text.encode(errors="backslashreplace"), digest_size=16).hexdigest()
+
+
+def description(cls: type[AggregateRoot]) -> Iterator[str]:
+    """Yield the lines that the fingerprint is made of."""
+    events = sorted(_all_events(cls), key=_name)
+    reader = CodeReader([cls, *events])
+    yield f"python {sys.implementation.cache_tag}"
+    yield from _fields(cls, reader)
+    for event in events:
+        yield f"event {_name(event)} {event.schema_version}"
+        yield from _fields(event, reader)
+        yield from reader.own_methods(event)
+        for version, upcaster in upcasters.of(event).items():
+            yield f"from {version} {reader.value(upcaster)}"
+    for method in sorted({*cls._enode_appliers.values(), *_HOOKS}):
+        yield from reader.methods_named(cls, method)
+
+
+def _all_events(cls: type[AggregateRoot]) -> set[type[DomainEvent]]:
+    found: set[type[DomainEvent]] = set()
+    waiting = list(applied_events(cls))
+    while waiting:
+        event = waiting.pop()
+        if event not in found:
+            found.add(event)
+            waiting.extend(event.__subclasses__())
+    return found
+
+
+def _name(event: type[DomainEvent]) -> str:
+    """A renamed class keeps its oldest one."""
+    try:
+        return types.first_name_of(event)
+    except TypeNameError:
+        return event.__qualname__
+
+
+def _fields(cls: type[AggregateRoot] | type[DomainEvent], reader: CodeReader) -> Iterator[str]:
+    schema = schema_of(cls)
+    hints = get_type_hints(cls)
+    for name in schema.names:
+        default = schema.defaults[name]
+        default = getattr(default, "make", default)
+        shown = "" if default is MISSING else f" = {reader.value(default)}"
+        yield f"field {name}: {type_text(hints[name])}{shown}"
+        for value_class in value_classes(hints[name]):
+            yield from reader.own_methods(value_class)
+
+
+def forget(cls: Any) -> None:
+    """Forget the fingerprint, for tests that change a class."""
+    _known.pop(cls, None)

@@ -1,0 +1,347 @@
+"""Aggregates from stored streams, and from snapshots and shared states, which are made of stored streams."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from enum import Enum
+from itertools import islice
+from typing import Any, NamedTuple
+
+from enode_django.domain.aggregate import AggregateRoot, replay_stream
+from enode_django.domain.messages import DomainEvent, EventStamp
+from enode_django.domain.metadata import Metadata
+from enode_django.equeue.lookups import Lookups
+from enode_django.eventstore.base import EventStore, StreamRecord
+from enode_django.eventstore.fetched import AGGREGATE_ROOT_TYPE, EVENTS, VERSION, Fetched, FetchedInParts, Row
+from enode_django.exceptions import (
+    AggregateTypeMismatch,
+    BrokenHistory,
+    EnodeError,
+    StoreError,
+    UnknownMessageType,
+    UnusableSnapshot,
+    shown,
+)
+from enode_django.repository.reading import SnapshotReader, StateReader
+from enode_django.repository.state import ReadSnapshot
+from enode_django.repository.states import SharedStates
+from enode_django.repository.store import SnapshotStore
+from enode_django.serialization.codec import EventDecoder, decode_events, decode_metadata, stored_events_of
+from enode_django.serialization.registry import types
+
+
+def events_of(record: StreamRecord) -> Sequence[DomainEvent]:
+    """The stamped events of a stored stream; raises as `enode_django.serialization.codec.decode_events`."""
+    return decode_events(record.events, StoredStamp(record))
+
+
+def _itself(record: Any) -> Any:
+    return record
+
+
+class StoredStamp(EventStamp):
+    """Takes what it says out of the record when somebody asks for the first time: a replay rarely does. With
+    ``record_of``, it has a row that a record is yet to be made of."""
+
+    __slots__ = ("_record_of", "_row")
+
+    def __init__(self, row: Row, record_of: Callable[[Any], StreamRecord] = _itself) -> None:
+        self._row = row
+        self._record_of = record_of
+
+    def __getattr__(self, name: str) -> Any:
+        """Called for what is not set."""
+        if name not in EventStamp.__slots__:
+            raise AttributeError(f"a stamp has no {name!r}")
+        record = self._record_of(self._row)
+        super().__init__(record.aggregate_root_id, record.version or 0, record.created_at, _RecordOrigin(record))
+        return getattr(self, name)
+
+
+class _RecordOrigin:
+    """Metadata is decoded when somebody asks: a replay rarely does."""
+
+    __slots__ = ("_record",)
+
+    def __init__(self, record: StreamRecord) -> None:
+        self._record = record
+
+    @property
+    def command_id(self) -> str:
+        return self._record.command_id
+
+    @property
+    def metadata(self) -> Metadata:
+        return decode_metadata(self._record.metadata)
+
+
+def replay_record(aggregate: AggregateRoot | None, record: StreamRecord) -> AggregateRoot:
+    """The aggregate after one more stream (None: the first one makes it).
+
+    Raises `BrokenHistory` if the stream does not follow, `AggregateTypeMismatch` if it is that of another type, or
+    what its events cannot be decoded or applied for.
+    """
+    try:
+        return _replay(aggregate, record)
+    except EnodeError:
+        raise
+    except Exception as error:  # constructors and appliers are application code
+        raise _not_applicable(record, error) from error
+
+
+def _not_applicable(record: StreamRecord, error: Exception) -> BrokenHistory:
+    return BrokenHistory(f"version {record.version} of {record.aggregate_root_id!r} cannot be applied: {shown(error)}")
+
+
+def _replay(aggregate: AggregateRoot | None, record: StreamRecord) -> AggregateRoot:
+    stored_type = record.aggregate_root_type
+    if aggregate is None:
+        aggregate = types.class_of(AggregateRoot, stored_type)(record.aggregate_root_id)
+    elif types.name_of(type(aggregate)) != stored_type and not _is_alias(stored_type, type(aggregate)):
+        raise AggregateTypeMismatch(
+            f"version {record.version} of {record.aggregate_root_id!r} is that of a {stored_type}"
+        )
+    replay_stream(aggregate, events_of(record), record.version or 0)
+    return aggregate
+
+
+def _is_alias(type_name: str, cls: type[AggregateRoot]) -> bool:
+    """Raises `UnknownMessageType` for a name that this process does not know: newer code may have renamed the class."""
+    return types.class_of(AggregateRoot, type_name) is cls
+
+
+PORTION = 10_000
+"""Streams that are read at once, at most: what a mailbox loads must not depend on how long histories are."""
+FIRST_PORTION = 256
+"""Streams of the first read, before any sizes are known."""
+PORTION_BYTES = 16 * 1024 * 1024
+"""Bytes of streams read at once, estimated from the streams read before."""
+LONG = 1_000
+"""A history with more streams is read by itself, in the order of the index: then nothing has to be sorted."""
+
+
+class Begin(Enum):
+    """The form that a load may begin with: this one, or those below it if there is none."""
+
+    STATE = "a shared state"
+    SNAPSHOT = "a snapshot, which counts as the store"
+    NOTHING = "nothing, so with the first stream"
+
+    @property
+    def next(self) -> Begin:
+        return Begin.SNAPSHOT if self is Begin.STATE else Begin.NOTHING
+
+
+class History(NamedTuple):
+    """The stored form of one aggregate: all streams, or a snapshot (or shared state) and the streams from its version
+    on."""
+
+    aggregate_root_id: str
+    records: Iterable[StreamRecord]
+    snapshot: ReadSnapshot | None = None
+
+    @property
+    def next_begin(self) -> Begin:
+        """Return the form to begin with if the snapshot is unusable."""
+        return Begin.SNAPSHOT if self.snapshot is not None and self.snapshot.is_shared else Begin.NOTHING
+
+    def rebuild(self) -> AggregateRoot | None:
+        """A fresh instance, or None if there are no streams; raises as `replay_record`.
+
+        Raises `UnusableSnapshot` if the streams do not go on where the snapshot ends, or it spoils the replay.
+        """
+        if self.snapshot is None:
+            return replay_records(self.records)
+        records = iter(self.records)
+        _check_joins(self.snapshot, next(records, None))
+        aggregate = self.snapshot.rebuild()
+        try:
+            return _replay_parts(aggregate, _in_parts(records))
+        except (UnknownMessageType, StoreError):
+            raise
+        except EnodeError as error:
+            raise UnusableSnapshot(f"what follows cannot be applied to it: {error}") from error
+
+
+def _check_joins(snapshot: ReadSnapshot, last: StreamRecord | None) -> None:
+    """The stream of the snapshot's own version is read again: a store that was restored from a dump may have less than
+    the snapshot, or another history. Of a shared state the moment counts, too: it can outlive the store it was made
+    from, where the same command may then have been handled again and have come to something else."""
+    if last is None:
+        raise UnusableSnapshot("the store has no such version")
+    if (last.version, last.command_id) != (snapshot.version, snapshot.command_id):
+        raise UnusableSnapshot(f"the store has another history: version {last.version} by command {last.command_id!r}")
+    if snapshot.is_shared and last.created_at != snapshot.stored.created_at:
+        raise UnusableSnapshot(f"the store has another history: version {last.version} of {last.created_at}")
+
+
+class Portion(NamedTuple):
+    """Ids whose histories are read at once, and the snapshots that shorten them."""
+
+    ids: list[str]
+    snapshots: dict[str, ReadSnapshot]
+
+
+class AggregateLoader:
+    """Blocks on the store; raises its `StoreUnavailable`. A snapshot or shared state that cannot be used is as good as
+    none, and is deleted, a snapshot with ``only_reads`` not. Used by one thread."""
+
+    def __init__(
+        self,
+        store: EventStore,
+        snapshots: SnapshotStore | None = None,
+        states: SharedStates | None = None,
+        *,
+        only_reads: bool = False,
+    ) -> None:
+        self.store = store
+        self._snapshots = SnapshotReader(snapshots, only_reads=only_reads) if snapshots is not None else None
+        self._states = StateReader(states) if states is not None else None
+        self.without_states: Collection[str] = ()
+        """Aggregates whose shared states may be made of events that were corrected since."""
+        self._lookups = Lookups(first=FIRST_PORTION, most=PORTION, most_bytes=PORTION_BYTES)
+
+    def load(
+        self, aggregate_root_id: str, *, until: int | None = None, begin: Begin = Begin.STATE
+    ) -> AggregateRoot | None:
+        """A fresh instance, or None if there are no streams; raises as `replay_record`.
+
+        ``until`` is the version to stop at. What waits in memory does not depend on how long the history is.
+        """
+        if begin is Begin.STATE and aggregate_root_id in self.without_states:
+            begin = Begin.SNAPSHOT
+        if begin is Begin.NOTHING:
+            return replay_records(self.store.load(aggregate_root_id, until=until))
+        reader = self._states if begin is Begin.STATE else self._snapshots
+        snapshot = reader.find([aggregate_root_id]).get(aggregate_root_id) if reader is not None else None
+        if reader is None or snapshot is None or (until is not None and snapshot.version > until):
+            return self.load(aggregate_root_id, until=until, begin=begin.next)
+        streams = self.store.load(aggregate_root_id, after=snapshot.version - 1, until=until)
+        try:
+            return History(aggregate_root_id, streams, snapshot).rebuild()
+        except UnusableSnapshot as error:
+            aggregate = self.load(aggregate_root_id, until=until, begin=begin.next)
+            reader.reject(snapshot.stored, error)  # without it, loading does better
+            return aggregate
+
+    def try_to_load(
+        self, aggregate_root_id: str, *, begin: Begin = Begin.STATE
+    ) -> AggregateRoot | UnknownMessageType | None:
+        """Load as `load` does, but return an unknown type as an error instead of raising it: this process will not know
+        it at the next try either, so a caller that tries again what is retriable must not try that."""
+        try:
+            return self.load(aggregate_root_id, begin=begin)
+        except UnknownMessageType as unknown:
+            return unknown
+
+    def sorted_by_size(
+        self, aggregate_root_ids: Iterable[str], *, begin: Begin = Begin.STATE, heads: Mapping[str, int] | None = None
+    ) -> tuple[list[Portion], list[str]]:
+        """Portions that can be loaded at once each, and ids whose history must be streamed. ``heads`` are their newest
+        versions, where somebody has just asked for them."""
+        ids = list(aggregate_root_ids)
+        heads = self.store.heads(ids) if heads is None else {id: heads[id] for id in ids}
+        snapshots = self._find_for(heads, begin)
+        portions = [Portion([], {})]
+        alone: list[Portion] = []
+        large: list[str] = []
+        sizes = {id: heads.get(id, 0) - (snapshots[id].version - 1 if id in snapshots else 0) for id in ids}
+        total, most = 0, self._most(sizes, heads)
+        for id, size in sizes.items():
+            snapshot = snapshots.get(id)
+            known = {id: snapshot} if snapshot is not None else {}
+            if size > most:
+                large.append(id)
+            elif size > LONG:
+                alone.append(Portion([id], known))
+            else:
+                if total + size > most:
+                    portions.append(Portion([], {}))
+                    total = 0
+                portions[-1].ids.append(id)
+                portions[-1].snapshots.update(known)
+                total += max(size, 1)
+        return [portion for portion in portions + alone if portion.ids], large
+
+    def _most(self, sizes: Mapping[str, int], heads: Mapping[str, int]) -> int:
+        """Return how many streams to read at once. If that is too few for a history, some of its streams are measured,
+        in case that more fit."""
+        some = next((id for id, size in sizes.items() if self._lookups.count < size <= PORTION), None)
+        if some is not None:
+            newest = {some: (max(0, heads[some] - _MEASURED), _NO_END)}
+            self._measure(self.store.load_ranges(newest, limit=_MEASURED))
+        return min(PORTION, self._lookups.count)
+
+    def _find_for(self, heads: Mapping[str, int], begin: Begin) -> Mapping[str, ReadSnapshot]:
+        found: dict[str, ReadSnapshot] = {}
+        if self._states is not None and begin is Begin.STATE:
+            found.update(self._states.find(id for id in heads if id not in self.without_states))
+        if self._snapshots is not None and begin is not Begin.NOTHING:
+            found.update(self._snapshots.find_for({id: head for id, head in heads.items() if id not in found}))
+        return found
+
+    def histories_of(self, portion: Portion) -> Mapping[str, History]:
+        """Return the histories of all ids of the portion, read in one query. An id without streams has an empty
+        history."""
+        if portion.snapshots:
+            ranges = dict.fromkeys(portion.ids, (0, _NO_END))
+            ranges.update({id: (snapshot.version - 1, _NO_END) for id, snapshot in portion.snapshots.items()})
+            streams = self.store.load_ranges(ranges, limit=_ALL)
+        else:
+            streams = self.store.load_many(portion.ids)
+        self._measure(streams)
+        return {id: History(id, streams.get(id, ()), portion.snapshots.get(id)) for id in portion.ids}
+
+    def _measure(self, streams: Mapping[str, Sequence[StreamRecord]]) -> None:
+        """Some of each: with a history that comes undecoded, each look costs as much as decoding."""
+        looked_at = [record for records in streams.values() for record in records[-_MEASURED:]]
+        if looked_at:
+            self._lookups.found(len(looked_at), sum(len(record.events) for record in looked_at))
+
+    def reject(self, history: History, error: UnusableSnapshot) -> None:
+        """To be called for what `History.rebuild` raised, if the aggregate could be loaded from the ``next_begin``."""
+        snapshot = history.snapshot
+        reader = self._states if snapshot is not None and snapshot.is_shared else self._snapshots
+        if reader is not None and snapshot is not None:
+            reader.reject(snapshot.stored, error)
+
+
+_MEASURED = 20
+"""Streams of each history."""
+_NO_END = 2**63 - 1
+_ALL = 2**31 - 1
+
+
+def replay_records(records: Iterable[StreamRecord]) -> AggregateRoot | None:
+    """A fresh instance, or None if there are no streams; raises as `replay_record`."""
+    return _replay_parts(None, records.parts() if isinstance(records, FetchedInParts) else _in_parts(records))
+
+
+READ_AHEAD = 20
+"""Streams of a history that comes bit by bit: they wait in memory."""
+
+
+def _in_parts(records: Iterable[StreamRecord]) -> Iterator[Fetched]:
+    records = iter(records)
+    while part := list(islice(records, READ_AHEAD)):
+        yield Fetched(part, _itself)
+
+
+def _replay_parts(aggregate: AggregateRoot | None, parts: Iterable[Fetched]) -> AggregateRoot | None:
+    """The aggregate after these streams; raises as `replay_record`. A history is long, so what is the same for all
+    streams is looked at once, and no records are made of rows for it."""
+    stored_type, restore = None, EventDecoder().restore
+    for rows, record_of in parts:
+        streams = stored_events_of([row[EVENTS] for row in rows])
+        for row, stored in zip(rows, streams, strict=True):
+            if aggregate is None or row[AGGREGATE_ROOT_TYPE] != stored_type:
+                aggregate = replay_record(aggregate, record_of(row))
+                stored_type = row[AGGREGATE_ROOT_TYPE]
+                continue
+            try:
+                replay_stream(aggregate, restore(stored, StoredStamp(row, record_of)), row[VERSION] or 0)
+            except EnodeError:
+                raise
+            except Exception as error:  # fields, upcasters and appliers are application code
+                raise _not_applicable(record_of(row), error) from error
+    return aggregate

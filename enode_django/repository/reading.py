@@ -1,0 +1,127 @@
+"""Snapshots and shared states for whoever loads aggregates: those of use, and what is done about the others."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from enode_django.domain.aggregate import AggregateRoot
+from enode_django.exceptions import EnodeError, StoreUnavailable, UnknownMessageType, UnusableSnapshot
+from enode_django.repository import policy
+from enode_django.repository.fingerprint import fingerprint_of
+from enode_django.repository.state import ReadSnapshot, read_snapshot
+from enode_django.repository.store import Snapshot
+from enode_django.serialization.registry import types
+
+logger = logging.getLogger("enode_django.snapshots")
+
+_told: set[tuple[str, str]] = set()
+_MOST_TOLD = 10_000
+
+
+class KeepsSnapshots(Protocol):
+    """A `SnapshotStore`, or `SharedStates`, as far as a reader needs it."""
+
+    def load(self, aggregate_root_ids: Iterable[str]) -> Mapping[str, Snapshot]: ...
+
+    def discard(self, snapshot: Snapshot, /) -> object: ...
+
+
+class SnapshotReader:
+    """All methods block on where the snapshots are kept. What is wrong with one is logged, once, and never raised.
+
+    With ``only_reads`` a snapshot that is of no use stays where it is: whoever looks at a state changes nothing.
+    """
+
+    _kind = "snapshot"
+
+    def __init__(self, store: KeepsSnapshots, *, only_reads: bool = False) -> None:
+        self.store = store
+        self._only_reads = only_reads
+
+    def find_for(self, heads: Mapping[str, int]) -> Mapping[str, ReadSnapshot]:
+        """Find snapshots, as `find` does, of aggregates at these versions. Aggregates that are too young to have one
+        are not asked for."""
+        lowest = policy.lowest()
+        return self.find([id for id, head in heads.items() if lowest is not None and head >= lowest])
+
+    def find(self, aggregate_root_ids: Iterable[str]) -> Mapping[str, ReadSnapshot]:
+        """Return, by one query, the snapshots that this process's code has made, with sound bytes. Raises
+        `StoreUnavailable`."""
+        found = {}
+        for id, stored in self._load(aggregate_root_ids).items():
+            try:
+                cls = class_of(stored)
+                if cls is not None:
+                    found[id] = self._read(cls, stored)
+            except UnusableSnapshot as error:
+                self.reject(stored, error)
+        return found
+
+    def _read(self, cls: type[AggregateRoot], stored: Snapshot) -> ReadSnapshot:
+        return read_snapshot(cls, stored)
+
+    def _load(self, aggregate_root_ids: Iterable[str]) -> Mapping[str, Snapshot]:
+        ids = list(aggregate_root_ids)
+        if not ids or policy.lowest() is None:
+            return {}
+        try:
+            return self.store.load(ids)
+        except StoreUnavailable:
+            raise
+        except Exception as error:  # a table that is not migrated yet, say: the streams are all that is needed
+            _tell((self._kind, type(error).__name__), "%ss cannot be read, loading goes on without: %s",
+                  self._kind, error)  # fmt: skip
+            return {}
+
+    def reject(self, stored: Snapshot, error: UnusableSnapshot) -> None:
+        """Say what is wrong, and delete the snapshot, so that another is made in its place, unless this reader
+        ``only_reads``."""
+        id, version = stored.aggregate_root_id, stored.version
+        if self._only_reads:
+            told = (f"unused {self._kind} of {id}", str(version))
+            _tell(told, "the %s of %r at version %d is not used: %s", self._kind, id, version, error)
+            return
+        key = (f"{self._kind} of {id}", str(version))
+        _tell(key, "the %s of %r at version %d is discarded: %s", self._kind, id, version, error)
+        try:
+            self.store.discard(stored)
+        except Exception as failed:
+            logger.warning("the %s of %r could not be deleted: %s", self._kind, id, failed)
+
+
+class StateReader(SnapshotReader):
+    """The same for shared states."""
+
+    _kind = "shared state"
+
+    def _read(self, cls: type[AggregateRoot], stored: Snapshot) -> ReadSnapshot:
+        return read_snapshot(cls, stored)._replace(is_shared=True)
+
+
+def class_of(stored: Snapshot) -> type[AggregateRoot] | None:
+    """The class whose state it is; None if this process cannot or shall not use it: it was made by other code, which
+    may be newer. So it is left alone."""
+    try:
+        cls = types.class_of(AggregateRoot, stored.aggregate_root_type)
+        if not policy.is_on(cls):
+            return None
+        fingerprint = fingerprint_of(cls)
+    except (UnknownMessageType, EnodeError):
+        return None
+    if fingerprint == stored.fingerprint:
+        return cls
+    name = stored.aggregate_root_type
+    _tell((name, stored.fingerprint), "snapshots of %s that other code has made are not used; here it is %s", name,
+          fingerprint, level=logging.INFO)  # fmt: skip
+    return None
+
+
+def _tell(key: tuple[str, str], message: str, *values: object, level: int = logging.ERROR) -> None:
+    if key in _told:
+        return
+    if len(_told) >= _MOST_TOLD:
+        _told.clear()
+    _told.add(key)
+    logger.log(level, message, *values)

@@ -1,0 +1,114 @@
+"""Snapshots of what is stored: when they are due, and making them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+
+from enode_django.domain.aggregate import AggregateRoot
+from enode_django.eventstore.base import EventStore, StreamRecord
+from enode_django.eventstore.sqlstates import is_transient
+from enode_django.exceptions import InvalidState, UnknownMessageType, UnusableSnapshot
+from enode_django.repository import policy
+from enode_django.repository.fingerprint import fingerprint_of
+from enode_django.repository.loading import AggregateLoader, History
+from enode_django.repository.state import snapshot_of
+from enode_django.repository.store import Snapshot, SnapshotStore, SnapshotVersion
+from enode_django.serialization.registry import types
+
+Outcome = Snapshot | Exception | None
+"""A snapshot to be kept; what was raised; or None where there is nothing to make one of, or no way."""
+logger = logging.getLogger("enode_django.snapshots")
+
+
+class SnapshotMaker:
+    """All methods block on the databases; they raise `StoreUnavailable`. A class whose state no snapshot can hold is
+    named in the log, and left out from then on."""
+
+    def __init__(self, store: EventStore, snapshots: SnapshotStore) -> None:
+        self._store = store
+        self._snapshots = snapshots
+        self._loader = AggregateLoader(store, snapshots)
+        self._unsuitable: set[type[AggregateRoot]] = set()
+
+    def reached(self, ids: Sequence[str]) -> dict[str, int]:
+        """Return the versions of the snapshots of all ids; 0 if there is none that this process can use."""
+        found = self._snapshots.versions(ids)
+        return {id: _usable_version(found[id]) if id in found else 0 for id in ids}
+
+    def is_due(self, aggregate_root_type: str, reached: int, version: int) -> bool:
+        """Raises `UnknownMessageType`, and what the policy of the class raises."""
+        cls = types.class_of(AggregateRoot, aggregate_root_type)
+        return cls not in self._unsuitable and policy.is_due(cls, reached, version)
+
+    def make(self, aggregate_root_id: str, until: int | None = None) -> Snapshot | None:
+        """Make a snapshot of the newest version up to ``until``, without saving it. Returns None if there are no
+        streams, or no snapshot can be made for this class. Raises `InvalidState`, and as `replay_record`."""
+        aggregate = self._loader.load(aggregate_root_id, until=until)
+        if aggregate is None or type(aggregate) in self._unsuitable:
+            return None
+        (last,) = self._store.load(aggregate_root_id, after=aggregate.version - 1, until=aggregate.version)
+        return self._snapshot_of(aggregate, last.command_id)
+
+    def make_many(self, heads: Mapping[str, int]) -> Iterator[tuple[str, Outcome]]:
+        """The same for several aggregates at their newest versions, which ``heads`` has, in few queries; with what was
+        raised for one that cannot be loaded or kept. What waits in memory does not depend on how long histories are."""
+        portions, large = self._loader.sorted_by_size(heads, heads=heads)
+        for portion in portions:
+            for id, history in self._loader.histories_of(portion).items():
+                yield id, outcome_of(partial(self.make_from, history))
+        for id in large:
+            yield id, outcome_of(partial(self.make, id))
+
+    def make_from(self, history: History) -> Snapshot | None:
+        """The same of what was read already; from the store, if the history's own snapshot turns out to be unusable."""
+        records = _Passing(history.records)
+        try:
+            aggregate = history._replace(records=records).rebuild()
+        except UnusableSnapshot:
+            return self.make(history.aggregate_root_id)
+        if aggregate is None or records.last is None or type(aggregate) in self._unsuitable:
+            return None
+        return self._snapshot_of(aggregate, records.last.command_id)
+
+    def _snapshot_of(self, aggregate: AggregateRoot, command_id: str) -> Snapshot | None:
+        try:
+            return snapshot_of(aggregate, command_id)
+        except InvalidState as error:
+            if not error.concerns_class:
+                raise
+            self._unsuitable.add(type(aggregate))
+            logger.error("no snapshots are made: %s", error)
+            return None
+
+
+class _Passing:
+    """Knows the last of the records that were taken from it."""
+
+    def __init__(self, records: Iterable[StreamRecord]) -> None:
+        self._records = iter(records)
+        self.last: StreamRecord | None = None
+
+    def __iter__(self) -> Iterator[StreamRecord]:
+        for record in self._records:
+            self.last = record
+            yield record
+
+
+def outcome_of(make: Callable[[], Snapshot | None]) -> Outcome:
+    """Return what the call returns or raises. A transient error is raised again."""
+    try:
+        return make()
+    except Exception as error:  # policies and appliers are application code
+        if is_transient(error):
+            raise
+        return error
+
+
+def _usable_version(found: SnapshotVersion) -> int:
+    try:
+        cls = types.class_of(AggregateRoot, found.aggregate_root_type)
+    except UnknownMessageType:
+        return 0
+    return found.version if found.fingerprint == fingerprint_of(cls) else 0

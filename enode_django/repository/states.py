@@ -1,0 +1,60 @@
+"""The port for shared states, and the driver in memory: what stands behind the caches of all workers.
+
+A shared state is a `Snapshot` whose ``created_at`` is that of the stream which made its version. It is only ever a
+start: whoever loads one holds it against the store, and reads there what came after it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+from enode_django.repository.store import Snapshot
+
+__all__ = ["MemoryStates", "SharedStates"]
+
+
+class SharedStates(Protocol):
+    """A cache of states. A saved state may be gone at any time, and a deleted one may still be there. All methods may
+    be called from any thread, block for a moment at most, and raise nothing: a state that cannot be read counts as
+    missing."""
+
+    def load(self, aggregate_root_ids: Iterable[str]) -> Mapping[str, Snapshot]:
+        """By aggregate root id; an id without a state is left out."""
+
+    def save(self, states: Sequence[Snapshot]) -> None:
+        """Each takes the place of what is there, whatever that is."""
+
+    def delete(self, aggregate_root_id: str) -> None: ...
+
+    def discard(self, state: Snapshot) -> None:
+        """Delete what is there of its aggregate, it being of no use."""
+
+    def close(self) -> None: ...
+
+
+class MemoryStates:
+    """Each method is atomic."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.states: dict[str, Snapshot] = {}
+
+    def load(self, aggregate_root_ids: Iterable[str]) -> Mapping[str, Snapshot]:
+        with self._lock:
+            return {id: self.states[id] for id in aggregate_root_ids if id in self.states}
+
+    def save(self, states: Sequence[Snapshot]) -> None:
+        with self._lock:
+            self.states.update((state.aggregate_root_id, state) for state in states)
+
+    def delete(self, aggregate_root_id: str) -> None:
+        with self._lock:
+            self.states.pop(aggregate_root_id, None)
+
+    def discard(self, state: Snapshot) -> None:
+        self.delete(state.aggregate_root_id)
+
+    def close(self) -> None:
+        """There is nothing to let go of."""

@@ -1,7 +1,0 @@
-"""The state of everything that a running project consists of, for `manage.py enode status`, probes and the admin."""
-
-from enode_django.status.gathering import PARTS, gather
-from enode_django.status.lags import Lag, subscriber_lags
-from enode_django.status.parts import Health, Part, Problem, Status
-
-__all__ = ["PARTS", "Health", "Lag", "Part", "Problem", "Status", "gather", "subscriber_lags"]

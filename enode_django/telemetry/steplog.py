@@ -1,0 +1,55 @@
+"""The way of a command, step by step, as log records: sent, handled, committed, followed.
+
+The logger ``enode_django.flow`` is silent unless somebody sets it to DEBUG, as `enodedev` does. A caller asks
+`enabled` once for a whole batch, so that a command costs nothing otherwise.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from enode_django.exceptions import MessageError
+from enode_django.serialization.codec import decode_metadata
+
+logger = logging.getLogger("enode_django.flow")
+
+FIELDS = ("part", "flow_id", "command_id", "subject", "aggregate_root_id", "version", "outcome", "seconds")
+"""The attributes of each log record. ``flow_id`` is the correlation id, or the id of the first command if there is
+none; ``subject`` is a type name, a subscriber or a request; ``version`` and ``seconds`` may be None."""
+
+
+def enabled() -> bool:
+    return logger.isEnabledFor(logging.DEBUG)
+
+
+def log(
+    part: str,
+    subject: str,
+    *,
+    flow_id: str,
+    outcome: str,
+    command_id: str = "",
+    aggregate_root_id: str = "",
+    version: int | None = None,
+    seconds: float | None = None,
+) -> None:
+    fields: dict[str, Any] = {
+        "part": part,
+        "flow_id": flow_id,
+        "command_id": command_id,
+        "subject": subject,
+        "aggregate_root_id": aggregate_root_id,
+        "version": version,
+        "outcome": outcome,
+        "seconds": seconds,
+    }
+    logger.debug("%s %s %s: %s", part, subject, aggregate_root_id, outcome, extra=fields)
+
+
+def flow_id_of(metadata: bytes, command_id: str) -> str:
+    """Return the id that all steps of one request share."""
+    try:
+        return decode_metadata(metadata).correlation_id or command_id
+    except MessageError:
+        return command_id
