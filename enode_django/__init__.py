@@ -93,7 +93,7 @@ _PLACES = {
     ),
     "commanding.context": ("CommandContext",),
     "serialization.crashes": ("CommandCrashed",),
-    "commanding.results": ("CommandResult", "CommandStatus", "WaitFor"),
+    "bus.results": ("CommandResult", "CommandStatus", "WaitFor"),
     "domain.aggregate": ("AggregateRoot", "applies"),
     "domain.handlers": ("command_handler",),
     "domain.messages": ("Command", "DomainEvent"),

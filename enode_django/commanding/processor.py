@@ -100,9 +100,8 @@ class CommandProcessor:
         return len(self._cache)
 
     def take_stored(self, envelopes: Sequence[Envelope]) -> tuple[list[Entry], list[Envelope]]:
-        """Divide commands that stood in a queue when it was taken over: return entries of those that are stored
-        already, and the commands that are left to `handle`. The entries are to be published first, since the others may
-        follow from them."""
+        """Divide the backlog of a queue: return the entries of commands that are stored already, to be published first,
+        and the commands that are left to `handle`."""
         keys = [(envelope.id, envelope.aggregate_root_id) for envelope in envelopes if envelope.is_backlog]
         found = self._persist(lambda: self._loader.store.find(keys)) if keys else {}
         entries: list[Entry] = []
@@ -117,10 +116,8 @@ class CommandProcessor:
         return entries, left
 
     def handle(self, envelopes: Sequence[Envelope], most_bytes: int | None = None) -> list[Entry]:
-        """Handle commands in order; returns one entry for each, what it says being encoded already.
-
-        With ``most_bytes`` it leaves off behind the command with which all that is to be stored reaches so many.
-        """
+        """Handle commands in order; return one entry for each, with its record encoded. Stop behind the command that
+        brings the records to ``most_bytes``."""
         self._heed_corrections()
         self._load_missing(envelopes)
         slots = self._cache.slots

@@ -1,6 +1,17 @@
 """Jobs: batch work that is reported, can be cancelled, and runs once at a time."""
 
-from enode_django.jobs.leases import request_cancel
-from enode_django.jobs.running import RunningJob, running_job
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from enode_django.jobs.leases import request_cancel
+    from enode_django.jobs.running import RunningJob, running_job
 
 __all__ = ["RunningJob", "request_cancel", "running_job"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name when it is first asked for: the admin needs the leases only."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{'leases' if name == 'request_cancel' else 'running'}"), name)

@@ -203,10 +203,8 @@ class Pipeline:
     # -- called by the main thread --------------------------------------------------------------------------------
 
     def drain(self, timeout: float) -> bool:
-        """Stop pulling, finish what was pulled, release the queues; returns whether all of it was done in time.
-
-        What waits for an unknown type to become known, or to be handled again, stays in the queue.
-        """
+        """Stop pulling, finish what was pulled, release the queues; return True if all of it was done in time. Commands
+        of an unknown type, and those that wait to be handled again, stay in the queue."""
         self._leave()
         deadline = time.monotonic() + timeout
         while not (drained := self._is_drained()) and time.monotonic() < deadline:

@@ -74,7 +74,7 @@ def test_error_page_draws_every_error_in_its_place() -> None:
 
 
 def test_check_ids_are_unique_in_the_source() -> None:
-    source = (ROOT / "enode_django" / "checks.py").read_text()
+    source = "".join(path.read_text() for path in (ROOT / "enode_django" / "checks").glob("*.py"))
     ids = re.findall(r'id="(enode_django\.[EW]\d{3})"', source)
     assert len(ids) >= 8
     assert len(ids) == len(set(ids))

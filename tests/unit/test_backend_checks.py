@@ -57,7 +57,8 @@ def test_a_queue_that_cannot_be_imported_is_named(path: Any) -> None:
 
 
 def test_a_queue_whose_package_is_missing_is_named_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.startswith("enode_django.equeue.transports.redis")]:
+    drivers = ("enode_django.equeue.redis", "enode_django.equeue.transports.redis")
+    for name in [name for name in sys.modules if name.startswith(drivers)]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "redis", None)
     id, text = only(QUEUE={"BACKEND": REDIS})
