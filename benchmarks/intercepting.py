@@ -14,8 +14,8 @@ from benchmarks.figures import Figure, best
 from benchmarks.processors import BenchmarkError
 from benchmarks.workspace import Services
 from enode_django.bus.interception import handlers_in_use
-from enode_django.commanding.entries import STREAM, Envelope
-from enode_django.commanding.processor import CommandProcessor
+from enode_django.commanding.command_processor import CommandProcessor
+from enode_django.commanding.decisions import STREAM, Envelope
 from enode_django.concurrency.backoff import once
 from enode_django.domain.handlers import Handlers, command_handlers
 from enode_django.eventstore.memory import MemoryEventStore

@@ -19,14 +19,14 @@ from benchmarks.figures import Figure, median
 from benchmarks.throughput import ACCOUNTS, pipeline_seconds
 from benchmarks.workspace import PROJECT, SETTINGS, Services, Workspace, count, with_database
 from enode_django.eventstore import statements
-from enode_django.eventstore.buckets import ALL, SET_UP, Claim
+from enode_django.eventstore.buckets import ALL, SET_UP, ShardOwnership
 from enode_django.eventstore.shard_map import owning
 from sample_project.embedded import Postgres
 from sample_project.settings import database_from_url
 
 TEMPLATE = "shard_template"
 CHECKS, CHECK_ROUNDS = 2_000, 5
-WHOLE = Claim(0, SET_UP, ALL)
+WHOLE = ShardOwnership(0, SET_UP, ALL)
 
 
 class ShardedWorkspace(Workspace):

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from enode_django.eventing.marks import handles
     from enode_django.eventing.process_managers import ProcessManager, handles_crash
     from enode_django.eventing.projections import ModelProjection, Projection
-    from enode_django.eventing.retries import Retries
+    from enode_django.eventing.retry_policy import Retries
     from enode_django.exceptions import Retry
     from enode_django.serialization.crashes import CommandCrashed
     from enode_django.serialization.upcasting import upcasts
@@ -103,7 +103,7 @@ _PLACES = {
     "eventing.marks": ("handles",),
     "eventing.process_managers": ("ProcessManager", "handles_crash"),
     "eventing.projections": ("ModelProjection", "Projection"),
-    "eventing.retries": ("Retries",),
+    "eventing.retry_policy": ("Retries",),
     "exceptions": ("Retry",),
     "serialization.upcasting": ("upcasts",),
 }

@@ -12,7 +12,7 @@ from django.db import connections, transaction
 
 from enode_django.bus.command_bus import acurrent_metadata
 from enode_django.bus.results import CommandResult, WaitFor, stored_result
-from enode_django.bus.waiting import Followers
+from enode_django.bus.waiting import AwaitedSubscribers
 from enode_django.conf import conf
 from enode_django.domain.messages import Command, ResultT
 from enode_django.domain.metadata import ambient_metadata
@@ -118,7 +118,7 @@ def _execute(
 ) -> CommandResult[ResultT]:
     seconds = _timeout(timeout)
     _check_surroundings(command, wait_for)
-    return current_bus().execute(command, seconds, _followers(wait_for), check_version(expected_version))
+    return current_bus().execute(command, seconds, _awaited(wait_for), check_version(expected_version))
 
 
 async def _aexecute(
@@ -126,7 +126,7 @@ async def _aexecute(
 ) -> CommandResult[ResultT]:
     seconds = _timeout(timeout)
     _check_surroundings(command, wait_for)
-    return await current_bus().aexecute(command, seconds, _followers(wait_for), check_version(expected_version))
+    return await current_bus().aexecute(command, seconds, _awaited(wait_for), check_version(expected_version))
 
 
 def result_of(command_id: str, aggregate_root_id: str) -> CommandResult | None:
@@ -146,7 +146,7 @@ async def aresult_of(command_id: str, aggregate_root_id: str) -> CommandResult |
     return await sync_to_async(result_of)(command_id, aggregate_root_id)
 
 
-def _followers(wait_for: WaitFor) -> Followers | None:
+def _awaited(wait_for: WaitFor) -> AwaitedSubscribers | None:
     """Raises `UnknownSubscriber`, and `TypeNameError` for a subscriber that can have no name."""
     if not wait_for.handling:
         return None

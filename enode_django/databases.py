@@ -87,7 +87,7 @@ def heal_connections() -> None:
 
 
 @contextmanager
-def beside(alias: str) -> Iterator[str]:
+def separate_connection(alias: str) -> Iterator[str]:
     """Another connection to the same database, for this thread, under the alias that is given: what is asked in it is
     not part of a transaction that is open in the first. Closed at the end of the block."""
     name = f"{alias} beside {next(_numbers)}"

@@ -18,27 +18,27 @@ from django.utils.module_loading import import_string
 from enode_django.bus.command_bus import CommandBus, QueueCommandBus
 from enode_django.bus.interception import subscriber_middleware
 from enode_django.bus.notices import notices_through
-from enode_django.commanding.retrying import HandlerRetries
+from enode_django.commanding.handler_retries import HandlerRetries
 from enode_django.concurrency.backoff import Persist, once, until_it_works
 from enode_django.conf import Conf, conf, imported, keeps_in_memory
-from enode_django.databases import beside
+from enode_django.databases import separate_connection
 from enode_django.equeue.assignment import Allocate, divide
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transport import Transport
 from enode_django.equeue.transports.memory import MemoryTransport
-from enode_django.eventing.applying import Applier, RowApplier, TransactionApplier
-from enode_django.eventing.calling import CallingApplier, SendCommands
+from enode_django.eventing.effects import EffectProcessor, SendCommands
+from enode_django.eventing.event_processors import EventProcessor, RowProcessor, TransactionProcessor
 from enode_django.eventing.in_flight import InFlight
 from enode_django.eventing.process_managers import ProcessManager, crash_handler
 from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.registry import subscribers
-from enode_django.eventing.replaying import replay as replay_stored
-from enode_django.eventing.resending import Resender
-from enode_django.eventing.retrying import CONFLICT_PATIENCE, RetryPolicy
-from enode_django.eventing.running import Runner
-from enode_django.eventing.snapshotting import SnapshotApplier, SnapshotSubscriber, snapshot_subscriber
+from enode_django.eventing.replay import replay as replay_stored
+from enode_django.eventing.resender import Resender
+from enode_django.eventing.retry_decisions import CONFLICT_PATIENCE, RetryPolicy
+from enode_django.eventing.runner import Runner
+from enode_django.eventing.snapshot_subscriber import SnapshotProcessor, SnapshotSubscriber, snapshot_subscriber
 from enode_django.eventing.subscribers import Subscriber, key_of
-from enode_django.eventing.sweeping import SweepingFollower
+from enode_django.eventing.sweep import SweepingSubscription
 from enode_django.eventstore.base import EventStore, Shard
 from enode_django.eventstore.buckets import select_queue
 from enode_django.eventstore.dead_letters import DeadLetters, MemoryDeadLetters, PostgresDeadLetters
@@ -153,11 +153,11 @@ def import_store_backend() -> Any:
 
 
 @contextmanager
-def store_beside() -> Iterator[EventStore]:
+def store_on_separate_connection() -> Iterator[EventStore]:
     """The event store over connections of its own: what this thread reads from it is not part of the transaction that
     it may have open in one of these databases."""
     with ExitStack() as stack:
-        yield make_store([stack.enter_context(beside(alias)) for alias in conf().EVENT_STORE.DATABASES])
+        yield make_store([stack.enter_context(separate_connection(alias)) for alias in conf().EVENT_STORE.DATABASES])
 
 
 def make_snapshots(store: EventStore) -> SnapshotStore | None:
@@ -222,24 +222,24 @@ def make_producer(transport: Transport) -> Producer:
     return Producer(transport, queues=conf().QUEUE.QUEUES_PER_TOPIC, selector=select_queue)
 
 
-def make_applier(subscriber: Subscriber, store: EventStore, send: SendCommands) -> Applier:
-    """Return the applier for a subscriber of this kind. Process managers send their commands through ``send``. Raises
+def make_processor(subscriber: Subscriber, store: EventStore, send: SendCommands) -> EventProcessor:
+    """Return the event processor for a subscriber. Process managers send their commands through ``send``. Raises
     `ConfigurationError`, also for middleware that cannot be made: at the first event it would be the handler's error.
     """
     subscriber_middleware()
     if isinstance(subscriber, ModelProjection):
-        return RowApplier(subscriber, store)
+        return RowProcessor(subscriber, store)
     if isinstance(subscriber, Projection):
-        return TransactionApplier(subscriber, store)
+        return TransactionProcessor(subscriber, store)
     if isinstance(subscriber, SnapshotSubscriber):
         snapshots = make_snapshots(store)
         if snapshots is None:
             raise ConfigurationError("no snapshots are made; see SNAPSHOTS in the settings and snapshot_every")
-        return SnapshotApplier(subscriber, store, snapshots)
-    return CallingApplier(subscriber, store, send)
+        return SnapshotProcessor(subscriber, store, snapshots)
+    return EffectProcessor(subscriber, store, send)
 
 
-def make_follower(
+def make_subscription(
     subscriber: Subscriber,
     transport: Transport,
     store: EventStore,
@@ -247,35 +247,35 @@ def make_follower(
     persist: Persist = until_it_works,
     in_flight: InFlight | None = None,
     hand_over: Callable[[], None] = lambda: None,
-) -> SweepingFollower:
+) -> SweepingSubscription:
     """A subscriber's way through the events of the settings' topic."""
     current, handler = conf(), crash_handler(subscriber)
-    applier = make_applier(subscriber, store, lambda some: current_bus().forward(some, handler))
-    return SweepingFollower(
-        Runner(applier, persist, in_flight, singles_out=True),
+    processor = make_processor(subscriber, store, lambda some: current_bus().forward(some, handler))
+    return SweepingSubscription(
+        Runner(processor, persist, in_flight, singles_out=True),
         policy=make_policy(subscriber, current),
         notify=notices_through(transport, persist),
         transport=transport,
         topic=current.SUBSCRIBERS.TOPIC,
         interval=current.SUBSCRIBERS.SWEEP_INTERVAL,
         hand_over=hand_over,
-        new_resender=_new_resender(applier, transport, current),
+        new_resender=_new_resender(processor, transport, current),
     )
 
 
-def _new_resender(applier: Applier, transport: Transport, current: Conf) -> Callable[[Shard], Resender] | None:
+def _new_resender(processor: EventProcessor, transport: Transport, current: Conf) -> Callable[[Shard], Resender] | None:
     """Return what makes a resender for a shard; None for a subscriber that sends no commands, or wants none."""
-    subscriber = applier.subscriber
-    if not (isinstance(applier, CallingApplier) and isinstance(subscriber, ProcessManager) and subscriber.resends):
+    subscriber = processor.subscriber
+    if not (isinstance(processor, EffectProcessor) and isinstance(subscriber, ProcessManager) and subscriber.resends):
         return None
     return lambda shard: Resender(
-        applier,
+        processor,
         shard,
         transport,
         topic=current.COMMANDS.TOPIC,
         group=current.COMMANDS.CONSUMER_GROUP,
         interval=current.SUBSCRIBERS.SWEEP_INTERVAL,
-        dead_letters=make_dead_letters(applier.store),
+        dead_letters=make_dead_letters(processor.store),
     )
 
 
@@ -309,11 +309,11 @@ def _is_test() -> bool:
 
 
 @contextmanager
-def follower_of(name: str) -> Iterator[SweepingFollower]:
-    """Open a follower for a moment, outside the workers, to settle what is parked. It tries once only. Raises
+def subscription_of(name: str) -> Iterator[SweepingSubscription]:
+    """Open a subscription for a moment, outside the workers, to settle what is parked. It tries once only. Raises
     `UnknownSubscriber`, `SubscriberUnavailable`."""
     with closing(make_transport_if_any()) as transport:
-        yield make_follower(subscribers.get(name), transport, make_store(), persist=once)
+        yield make_subscription(subscribers.get(name), transport, make_store(), persist=once)
 
 
 def replay(*names: str) -> dict[str, int]:
@@ -325,11 +325,11 @@ def replay(*names: str) -> dict[str, int]:
     store = make_store()
     chosen = [subscribers.get(name) for name in names] if names else subscribers.all()
 
-    def applier_of(subscriber: Subscriber) -> Applier:
+    def processor_of(subscriber: Subscriber) -> EventProcessor:
         handler = crash_handler(subscriber)
-        return make_applier(subscriber, store, lambda some: current_bus().forward(some, handler))
+        return make_processor(subscriber, store, lambda some: current_bus().forward(some, handler))
 
-    return replay_stored(chosen, store, applier_of)
+    return replay_stored(chosen, store, processor_of)
 
 
 class _Current:

@@ -45,7 +45,7 @@ LIBRARIES = [
     *(
         "enode_django.eventstore.scanning",
         "enode_django.serialization.json_values",
-        "enode_django.rebuilding.shadow_applier",
+        "enode_django.rebuilding.shadow_processor",
     ),
     *("enode_django.runtime", "enode_django.serialization.codec", "enode_django.testing", "inflection", "jsonschema"),
     *("opentelemetry.trace", "prometheus_client", "psutil", "rest_framework.request", "rest_framework.serializers"),

@@ -21,7 +21,7 @@ from enode_django.models import ParkedEvent
 if TYPE_CHECKING:
     from django.db.models import QuerySet
 
-    from enode_django.eventing.follower import Follower
+    from enode_django.eventing.event_subscription import EventSubscription
     from enode_django.eventing.parking import Parked
 
     ParkedBase = admin.ModelAdmin[ParkedEvent]
@@ -146,16 +146,16 @@ class ParkedEventAdmin(ByDatabase, WithSubscriber, WithError, ParkedBase):
         self._settle(request, chosen, skip_parked)
 
     def _settle(
-        self, request: HttpRequest, chosen: ParkedEvents, settle: Callable[[Follower, str], Parked | None]
+        self, request: HttpRequest, chosen: ParkedEvents, settle: Callable[[EventSubscription, str], Parked | None]
     ) -> None:
-        from enode_django.runtime import follower_of  # see the package
+        from enode_django.runtime import subscription_of  # see the package
 
         rows = {(parked.subscriber, parked.aggregate_root_id): parked for parked in chosen}
         for (key, id), parked in rows.items():
             name = self.shown_subscriber(parked)
             try:
-                with follower_of(key) as follower:
-                    left = settle(follower, id)
+                with subscription_of(key) as subscription:
+                    left = settle(subscription, id)
             except EnodeError as error:
                 self.message_user(request, f"{name}: {id}: {error}", messages.ERROR)
                 continue

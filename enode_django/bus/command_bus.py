@@ -17,7 +17,7 @@ from asgiref.sync import sync_to_async
 from enode_django.bus.addresses import crashes_address, reply_address
 from enode_django.bus.replies import Replies
 from enode_django.bus.results import CommandResult
-from enode_django.bus.waiting import Followers, Wait
+from enode_django.bus.waiting import AwaitedSubscribers, Wait
 from enode_django.concurrency.backoff import delays
 from enode_django.concurrency.threads import CallingThreads
 from enode_django.domain.messages import Command
@@ -68,18 +68,18 @@ class CommandBus(Protocol):
         self,
         command: Command,
         timeout: float,
-        followers: Followers | None = None,
+        awaited: AwaitedSubscribers | None = None,
         expected_version: int | None = None,
     ) -> CommandResult:
-        """Blocks until the command's outcome is durable, and handled by the ``followers`` of its events (None: by
+        """Blocks until the command's outcome is durable, and handled by the ``awaited`` of its events (None: by
         nobody); raises `CommandTimeout` after so many seconds, those of connecting and sending included, and what
-        ``followers`` raises."""
+        ``awaited`` raises."""
 
     async def aexecute(
         self,
         command: Command,
         timeout: float,
-        followers: Followers | None = None,
+        awaited: AwaitedSubscribers | None = None,
         expected_version: int | None = None,
     ) -> CommandResult: ...
 
@@ -162,11 +162,11 @@ class QueueCommandBus:
         self,
         command: Command,
         timeout: float,
-        followers: Followers | None = None,
+        awaited: AwaitedSubscribers | None = None,
         expected_version: int | None = None,
     ) -> CommandResult:
         metadata = current_metadata()
-        with self._asking(command, metadata, timeout, followers, expected_version) as (wait, sending):
+        with self._asking(command, metadata, timeout, awaited, expected_version) as (wait, sending):
             try:
                 return wait.future.result(timeout)
             except TimeoutError:
@@ -176,11 +176,11 @@ class QueueCommandBus:
         self,
         command: Command,
         timeout: float,
-        followers: Followers | None = None,
+        awaited: AwaitedSubscribers | None = None,
         expected_version: int | None = None,
     ) -> CommandResult:
         metadata = await acurrent_metadata()
-        with self._asking(command, metadata, timeout, followers, expected_version) as (wait, sending):
+        with self._asking(command, metadata, timeout, awaited, expected_version) as (wait, sending):
             try:
                 return await asyncio.wait_for(asyncio.wrap_future(wait.future), timeout)
             except TimeoutError:
@@ -192,7 +192,7 @@ class QueueCommandBus:
         command: Command,
         metadata: Metadata,
         timeout: float,
-        followers: Followers | None,
+        awaited: AwaitedSubscribers | None,
         expected_version: int | None,
     ) -> Iterator[tuple[Wait, Future[SendResult]]]:
         """Send from another thread, and expect the answer until the block ends. A send that fails ends the wait, too.
@@ -202,9 +202,9 @@ class QueueCommandBus:
         not keep the command from being sent.
         """
         deadline = time.monotonic() + timeout
-        wait = self._replies.expect(_key(command), followers)
+        wait = self._replies.expect(_key(command), awaited)
         try:
-            ask = partial(self._ask, command, metadata, followers is not None, expected_version, deadline)
+            ask = partial(self._ask, command, metadata, awaited is not None, expected_version, deadline)
             sending = self._threads.start(ask)
             sending.add_done_callback(wait.take_sent)
             yield wait, sending

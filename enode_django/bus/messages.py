@@ -54,7 +54,7 @@ def decode_published(body: bytes) -> PublishedStream:
         raise MalformedMessage(f"an event stream of format {shown(form)} was published by another version")
     if type(generation) is not int:
         raise MalformedMessage(f"an event stream of generation {shown(generation)}, which is no integer")
-    # A follower keys dictionaries with these and gives them to a database: what is wrong here must not reach it.
+    # A subscriber keys dictionaries with these and gives them to a database: what is wrong here must not reach it.
     if not (
         type(id) is type(command_id) is type(kind) is type(command_type) is type(reply_to) is str
         and type(events) is type(metadata) is bytes

@@ -7,7 +7,7 @@ import threading
 
 from enode_django.bus.notices import NOTICE, Notice, decode_notice
 from enode_django.bus.results import CommandResult, decode_result
-from enode_django.bus.waiting import Followers, Wait
+from enode_django.bus.waiting import AwaitedSubscribers, Wait
 from enode_django.concurrency.backoff import until_it_works
 from enode_django.concurrency.threads import join_threads, start_thread
 from enode_django.equeue.transport import Inbox, Transport
@@ -43,9 +43,9 @@ class Replies:
                 self._thread = start_thread("enode-replies", self._receive_all)
             return self._inbox.address
 
-    def expect(self, key: CommandKey, followers: Followers | None = None) -> Wait:
+    def expect(self, key: CommandKey, awaited: AwaitedSubscribers | None = None) -> Wait:
         """To be called before the command is sent, and to be followed by `forget` in any case."""
-        wait = Wait(followers)
+        wait = Wait(awaited)
         with self._lock:
             self._expected.setdefault(key, []).append(wait)
         return wait

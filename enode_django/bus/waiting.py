@@ -15,18 +15,18 @@ from enode_django.exceptions import TransportUnavailable
 
 logger = logging.getLogger("enode_django.commands")
 
-Followers = Callable[[Sequence[str]], Mapping[str, str]]
+AwaitedSubscribers = Callable[[Sequence[str]], Mapping[str, str]]
 """Return the names, by key, of the subscribers to be waited for, given the stored names of a command's events."""
 
 
 class Wait:
-    """``future`` is done when the answer has come and each of ``followers`` (None: nobody is waited for) has sent its
+    """``future`` is done when the answer has come and each of ``awaited`` (None: nobody is waited for) has sent its
     notice, in any order. Called by the receiving thread; the sender's thread may ask for `progress` at any
     time."""
 
-    def __init__(self, followers: Followers | None = None) -> None:
+    def __init__(self, awaited: AwaitedSubscribers | None = None) -> None:
         self.future: Future[CommandResult] = Future()
-        self._followers = followers
+        self._find_awaited = awaited
         self._answer: CommandResult | None = None
         self._awaited: Mapping[str, str] = {}
         self._errors: dict[str, str] = {}
@@ -44,9 +44,9 @@ class Wait:
     def take_answer(self, answer: CommandResult) -> None:
         if self._answer is not None:
             return
-        if self._followers is not None and answer.event_types:
+        if self._find_awaited is not None and answer.event_types:
             try:
-                self._awaited = self._followers(answer.event_types)
+                self._awaited = self._find_awaited(answer.event_types)
             except Exception as error:  # of whoever asked: the thread that receives answers goes on
                 self._settle(partial(self.future.set_exception, error))
                 return

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Callable
 from itertools import islice
 
-from enode_django.commanding.entries import Entry, Envelope
-from enode_django.commanding.weighing import weight_of
+from enode_django.commanding.decisions import Decision, Envelope
+from enode_django.commanding.memory_size import weight_of
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.exceptions import EnodeError
 
@@ -41,7 +41,7 @@ class Slot:
         self.grown = WEIGHED_AFTER if aggregate is not None else 0
         """Bytes of events since then."""
         # Most slots are idle, and an empty dictionary takes as much memory as a small aggregate.
-        self.unfinished: dict[Envelope, Entry] | tuple[()] = ()
+        self.unfinished: dict[Envelope, Decision] | tuple[()] = ()
 
     @property
     def version(self) -> int:
@@ -76,7 +76,7 @@ class AggregateCache:
         self.drop(slot.id)
         self.slots[slot.id] = slot
 
-    def pin(self, slot: Slot, entry: Entry) -> None:
+    def pin(self, slot: Slot, entry: Decision) -> None:
         """Hold a slot until this entry, which has an envelope, is taken out of its unfinished ones."""
         assert entry.envelope is not None
         if entry.record is not None:

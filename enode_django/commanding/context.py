@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from enode_django.commanding.sending import SentCommands
+from enode_django.commanding.sent_commands import SentCommands
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.messages import Command
 from enode_django.domain.metadata import Metadata

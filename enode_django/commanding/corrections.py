@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection
 
 from enode_django.commanding.cache import AggregateCache, Slot
-from enode_django.commanding.keeping import StateKeeper
+from enode_django.commanding.shared_state_writer import SharedStateWriter
 from enode_django.eventstore.base import EventStore, Shard
 from enode_django.exceptions import StoreUnavailable
 from enode_django.repository.loading import AggregateLoader, Begin
@@ -54,7 +54,7 @@ class CorrectionLookout:
         self,
         loader: AggregateLoader,
         cache: AggregateCache,
-        keeper: StateKeeper | None,
+        keeper: SharedStateWriter | None,
         restore: Callable[[str, Slot], None],
     ) -> None:
         """Let idle aggregates that were corrected leave the cache, and ``restore`` the others. Blocks as `look`."""

@@ -14,7 +14,7 @@ from hashlib import blake2b
 from typing import Any
 
 from enode_django.bus.results import Crash, crash
-from enode_django.commanding.entries import Envelope
+from enode_django.commanding.decisions import Envelope
 from enode_django.domain.declarations import plain_of, schema_of
 from enode_django.domain.messages import Command
 from enode_django.eventstore.base import StreamRecord

@@ -10,11 +10,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from enode_django.bus.addresses import crash_handler_in
-from enode_django.commanding.entries import Envelope, Finished
+from enode_django.commanding.decisions import Envelope, Finished
 from enode_django.commanding.identity import conflict_with_content
+from enode_django.commanding.mailbox_router import MailboxRouter
 from enode_django.commanding.outcomes import failed
-from enode_django.commanding.remembered import RememberedAnswers
-from enode_django.commanding.routing import MailboxRouter
+from enode_django.commanding.remembered_answers import RememberedAnswers
 from enode_django.domain.messages import Command
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.exceptions import CommandKilledWorker, EnodeError, MessageError, UnknownMessageType

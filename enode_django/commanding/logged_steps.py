@@ -7,20 +7,20 @@ from collections.abc import Callable, Iterable
 
 from enode_django.bus.results import CommandResult
 from enode_django.commanding.cache import Slot
-from enode_django.commanding.committing import Committed
-from enode_django.commanding.entries import Entry, EntryKind, Envelope
+from enode_django.commanding.committer import Committed
+from enode_django.commanding.decisions import Decision, DecisionKind, Envelope
 from enode_django.eventstore.base import StreamRecord
 from enode_django.exceptions import MessageError
 from enode_django.serialization.codec import StoredRefusal, read_stored
 from enode_django.telemetry import steplog
 
-Take = Callable[[Slot, Envelope], Entry]
+Take = Callable[[Slot, Envelope], Decision]
 
 
 def logged(take: Take) -> Take:
     """``take``, which also logs how each command was handled, and how long that took."""
 
-    def log_and_take(slot: Slot, envelope: Envelope) -> Entry:
+    def log_and_take(slot: Slot, envelope: Envelope) -> Decision:
         begun = time.perf_counter()
         entry = take(slot, envelope)
         record = entry.record
@@ -57,14 +57,14 @@ def _log_of(part: str, envelope: Envelope, *, version: int | None, outcome: str,
     )
 
 
-def _handled(entry: Entry) -> str:
-    if entry.kind is EntryKind.STREAM and entry.record is not None:
+def _handled(entry: Decision) -> str:
+    if entry.kind is DecisionKind.STREAM and entry.record is not None:
         return _events_of(entry.record)
-    if entry.kind is EntryKind.REFUSAL and entry.record is not None:
+    if entry.kind is DecisionKind.REFUSAL and entry.record is not None:
         return _stored(entry.record)
-    if entry.kind is EntryKind.REPEAT:
+    if entry.kind is DecisionKind.REPEAT:
         return "repeated: its outcome should be stored"
-    if entry.kind is EntryKind.POSTPONED:
+    if entry.kind is DecisionKind.POSTPONED:
         return (
             f"postponed: {_error_of(entry.result)}"
             if entry.result is not None

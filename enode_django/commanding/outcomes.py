@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from enode_django.bus.results import CommandResult, CommandStatus, crash, failure
-from enode_django.commanding.entries import Envelope
+from enode_django.commanding.decisions import Envelope
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.declarations import plain_of
 from enode_django.domain.refusals import DomainException, VersionMismatch

@@ -10,9 +10,9 @@ from functools import partial
 from enode_django.bus.addresses import answer_address, notice_address
 from enode_django.bus.messages import encode_published
 from enode_django.bus.results import CommandResult, encode_result, failure, stored_result
-from enode_django.commanding.entries import Finished
+from enode_django.commanding.decisions import Finished
 from enode_django.commanding.identity import content_of, is_conflict
-from enode_django.commanding.remembered import RememberedAnswers
+from enode_django.commanding.remembered_answers import RememberedAnswers
 from enode_django.concurrency.backoff import Persist
 from enode_django.databases import heal_connections
 from enode_django.domain.metadata import EMPTY, Metadata

@@ -18,11 +18,11 @@ def queue_and_offset(position: int) -> tuple[int, int]:
     return (position - 1) >> 48, (position - 1) & 0xFFFF_FFFF_FFFF
 
 
-IDLE = 0
+NOTHING_IN_FLIGHT = 0
 """The position of a note when nothing is being handled."""
 
 
-class Note(Protocol):
+class InFlightMarker(Protocol):
     """Integers in memory that outlives the process: at index 0 the position of what is being handled."""
 
     def __getitem__(self, index: int, /) -> int: ...

@@ -8,13 +8,13 @@ from types import MappingProxyType
 from typing import NamedTuple, Self
 
 __all__ = [
-    "Claim",
     "Commit",
     "GroupState",
     "Lease",
     "Membership",
     "Once",
     "PulledBatch",
+    "QueueOwnership",
     "QueueState",
     "Receipt",
     "Route",
@@ -103,7 +103,7 @@ class Lease(NamedTuple):
     deaths: Mapping[int, int] = _NONE
 
 
-class Claim(NamedTuple):
+class QueueOwnership(NamedTuple):
     """What a group has of one queue. ``owner`` is None when nobody holds a lease; ``seconds`` are left of it."""
 
     committed: int
@@ -119,7 +119,7 @@ class GroupState(NamedTuple):
     generation: int
     members: Mapping[str, float]
     division: Mapping[str, frozenset[int]]
-    claims: Mapping[int, Claim]
+    claims: Mapping[int, QueueOwnership]
     counts: bool
 
 

@@ -22,9 +22,9 @@ from pathlib import Path
 
 from enode_django.equeue.consumer.failing import FailureTopics
 from enode_django.equeue.consumer.handling import Handling
-from enode_django.equeue.consumer.share import Share
 from enode_django.equeue.consumer.sharing import Limits, Mode, Order, Subscription
 from enode_django.equeue.consumer.timers import Timers
+from enode_django.equeue.consumer.topic_consumer import TopicConsumer
 from enode_django.equeue.consumer.worklist import Worklist
 from enode_django.equeue.leases import lease_holds
 from enode_django.equeue.messages import Start
@@ -127,8 +127,8 @@ class Consumer:
             self._handlers.start(f"equeue-handler-{self._group}-{number}", self._handling.run)
         for share in self._shares.values():
             # Of their own: leases and sessions run out while another call waits for its answer.
-            self._holders.start(f"equeue-renewer-{share.topic}", partial(self._beat, share, Share.renew))
-            self._holders.start(f"equeue-member-{share.topic}", partial(self._beat, share, Share.join))
+            self._holders.start(f"equeue-renewer-{share.topic}", partial(self._beat, share, TopicConsumer.renew))
+            self._holders.start(f"equeue-member-{share.topic}", partial(self._beat, share, TopicConsumer.join))
             self._pullers.start(f"equeue-puller-{share.topic}", partial(self._pull, share))
 
     def stop(self, timeout: float = STOP_TIMEOUT) -> bool:
@@ -159,7 +159,7 @@ class Consumer:
 
     # -- the pullers ----------------------------------------------------------------------------------------------
 
-    def _pull(self, share: Share) -> None:
+    def _pull(self, share: TopicConsumer) -> None:
         pause = FIRST_PAUSE
         while not self._ending.is_set():
             if self._once_of(share, self._pull_once):
@@ -168,7 +168,7 @@ class Consumer:
                 self._ending.wait(pause)
                 pause = min(LONGEST_PAUSE, pause * 2)
 
-    def _pull_once(self, share: Share) -> None:
+    def _pull_once(self, share: TopicConsumer) -> None:
         try:
             self._prepare(share)
         except UnknownTopic:
@@ -178,7 +178,7 @@ class Consumer:
         else:
             share.pull()
 
-    def _prepare(self, share: Share) -> None:
+    def _prepare(self, share: TopicConsumer) -> None:
         try:
             share.prepare()
         except UnknownTopic as unknown:
@@ -188,12 +188,12 @@ class Consumer:
             self._transport.create_topic(share.topic, self._queues)
             share.prepare()
 
-    def _own_shares(self) -> list[Share]:
+    def _own_shares(self) -> list[TopicConsumer]:
         return [share for share in self._shares.values() if share.topic != retry_topic(self._group)]
 
     # -- renewers and members -------------------------------------------------------------------------------------
 
-    def _beat(self, share: Share, call: Callable[[Share], None]) -> None:
+    def _beat(self, share: TopicConsumer, call: Callable[[TopicConsumer], None]) -> None:
         """Until the keeper has ended: what is being handled at the end is held meanwhile."""
         while not self._ended.wait(self._limits.lease / BEATS):
             self._once_of(share, call)
@@ -201,7 +201,9 @@ class Consumer:
     # -- the keeper -----------------------------------------------------------------------------------------------
 
     def _keep(self) -> None:
-        timers = Timers([(self._limits.commit_interval, partial(self._each, Share.commit)), (TRIM_EVERY, self._trim)])
+        timers = Timers(
+            [(self._limits.commit_interval, partial(self._each, TopicConsumer.commit)), (TRIM_EVERY, self._trim)]
+        )
         try:
             while not self._ending.wait(timers.until_due()):
                 timers.run_due()
@@ -215,14 +217,14 @@ class Consumer:
     def _trim(self) -> None:
         for share in self._shares.values():
             if self._trims or share.topic == retry_topic(self._group):
-                self._once_of(share, Share.trim)
+                self._once_of(share, TopicConsumer.trim)
 
     def _end(self, timers: Timers) -> None:
         """Nothing is pulled any more; what is due is handled until `_end_by`, and committed meanwhile."""
-        self._each(Share.wake)
+        self._each(TopicConsumer.wake)
         pulls_ended = timers.tend_until(self._pullers.ended_within, self._give_up_at)
-        self._each(Share.leave)
-        self._each(Share.withdraw)
+        self._each(TopicConsumer.leave)
+        self._each(TopicConsumer.withdraw)
         is_idle = timers.tend_until(self._worklist.wait_idle, lambda: self._end_by)
         self._handling.close()
         handlers_ended = timers.tend_until(self._handlers.ended_within, self._give_up_at)
@@ -231,7 +233,7 @@ class Consumer:
         if stuck:
             logger.error("threads that did not stop: %s", ", ".join(stuck))
         if pulls_ended:
-            self._each(Share.release)  # but not what a handler is stuck at: its lease keeps that from others
+            self._each(TopicConsumer.release)  # but not what a handler is stuck at: its lease keeps that from others
 
     def _give_up_at(self) -> float:
         return self._end_by + BEYOND_STOP
@@ -251,11 +253,11 @@ class Consumer:
             self._next_warning = time.monotonic() + WARN_EVERY
             logger.warning("%s of group %s goes on trying: %s", self.name, self._group, error)
 
-    def _each(self, call: Callable[[Share], None]) -> None:
+    def _each(self, call: Callable[[TopicConsumer], None]) -> None:
         for share in self._shares.values():
             self._once_of(share, call)
 
-    def _once_of(self, share: Share, call: Callable[[Share], None]) -> bool:
+    def _once_of(self, share: TopicConsumer, call: Callable[[TopicConsumer], None]) -> bool:
         """As `_once`; retries that were deleted, since somebody has forgotten the group, begin anew."""
         try:
             return self._once(partial(call, share))

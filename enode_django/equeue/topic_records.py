@@ -11,7 +11,7 @@ from typing import Any
 
 from enode_django.equeue.known_producers import KnownProducers
 from enode_django.equeue.membership import Group
-from enode_django.equeue.messages import Claim, Commit, GroupState, QueueState, Route
+from enode_django.equeue.messages import Commit, GroupState, QueueOwnership, QueueState, Route
 from enode_django.equeue.receipts import Receipts
 from enode_django.equeue.transport import check_queues
 from enode_django.exceptions import QueueBacklog, QueueError
@@ -56,8 +56,8 @@ class QueueClaim:
     def lose(self) -> None:
         self.owner, self.until, self.epoch = None, 0.0, 0
 
-    def shown(self, now: float) -> Claim:
-        return Claim(self.committed, self.epoch, self.owner, max(0.0, self.until - now) if self.owner else 0.0)
+    def shown(self, now: float) -> QueueOwnership:
+        return QueueOwnership(self.committed, self.epoch, self.owner, max(0.0, self.until - now) if self.owner else 0.0)
 
 
 @dataclass(slots=True)

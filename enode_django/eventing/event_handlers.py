@@ -13,7 +13,7 @@ from enode_django.domain.messages import DomainEvent
 from enode_django.domain.refusals import DomainException
 from enode_django.domain.signatures import check_handler
 from enode_django.eventing.marks import E1, E2, E3, E4, E5, Event, Followed, Result, check_followed
-from enode_django.eventing.retries import Retries
+from enode_django.eventing.retry_policy import Retries
 from enode_django.eventing.subscribers import BEGINNING, NOW, Handler, Subscriber, is_time_limit
 from enode_django.exceptions import DefinitionError
 from enode_django.serialization.registry import types

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
-from enode_django.concurrency.in_flight import IDLE, Note, position_of
-from enode_django.eventing.work import Work
+from enode_django.concurrency.in_flight import NOTHING_IN_FLIGHT, InFlightMarker, position_of
+from enode_django.eventing.pending import PendingAggregate
 
 FIRST_QUEUE = 0
 """Whoever owns it sweeps; deaths at what no message has announced are counted there."""
@@ -28,16 +28,16 @@ Hook = Callable[[], Any]
 class InFlight:
     """Of one subscriber in one process. `alone`, `begin`, `step` and `end` are called by the subscriber's thread.
 
-    ``note`` has two integers: the position of the work that is being handled (`IDLE`: none), and a number that is
-    another one for each stream, since all streams of a work have one position. ``suspects`` is a lock that all
+    ``note`` has two integers: the position that is being handled (`NOTHING_IN_FLIGHT`: none), and a number that is
+    another one for each stream, since all streams of an aggregate have one position. ``suspects`` is a lock that all
     subscribers of the process share. After ``max_deaths`` a suspect is not handled any more.
     """
 
     def __init__(
-        self, note: Note | None = None, suspects: threading.Lock | None = None, *, max_deaths: int = 3
+        self, note: InFlightMarker | None = None, suspects: threading.Lock | None = None, *, max_deaths: int = 3
     ) -> None:
         self.max_deaths = max_deaths
-        self._note: Note = [IDLE, 0] if note is None else note
+        self._note: InFlightMarker = [NOTHING_IN_FLIGHT, 0] if note is None else note
         self._suspects = suspects or threading.Lock()
         self._steps = 0
 
@@ -47,7 +47,7 @@ class InFlight:
         with self._suspects:
             yield
 
-    def begin(self, work: Work, version: int) -> None:
+    def begin(self, work: PendingAggregate, version: int) -> None:
         """Handlers are going to be called for the work, ``version`` being the first one that it has not reached."""
         self.step()
         self._note[0] = place_of(work, version)
@@ -59,9 +59,9 @@ class InFlight:
 
     def end(self) -> None:
         """No handler runs. What takes long from now on is no fault of a handler. Safe to call twice."""
-        self._note[0] = IDLE
+        self._note[0] = NOTHING_IN_FLIGHT
 
-    def around(self, work: Work) -> Callable[[Hook], Hook]:
+    def around(self, work: PendingAggregate) -> Callable[[Hook], Hook]:
         """Return what wraps a hook that runs after the commit of a batch, so that its time is limited, too.
 
         Nobody knows whose hook it is, so ``work`` stands for the batch. It is handled by then: when the worker is
@@ -82,7 +82,7 @@ class InFlight:
         return watched
 
 
-def place_of(work: Work, version: int) -> int:
+def place_of(work: PendingAggregate, version: int) -> int:
     """Return the position that deaths of this work are counted at: that of its first message. If it has none, because
     a sweep has found it, one that is made of its id and the version at which it stands."""
     if work.messages:
@@ -91,7 +91,7 @@ def place_of(work: Work, version: int) -> int:
     return position_of(FIRST_QUEUE, _swept_offset(work.aggregate_root_id, version))
 
 
-def suspect_swept(work: Work, version: int, deaths: Mapping[int, int]) -> None:
+def suspect_swept(work: PendingAggregate, version: int, deaths: Mapping[int, int]) -> None:
     """Let a work without messages, which stands before ``version``, be a suspect if ``deaths`` of the first queue name
     its aggregate."""
     offset = _swept_offset(work.aggregate_root_id, version)

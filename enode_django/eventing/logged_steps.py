@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from enode_django.eventing.pending import Message, PendingAggregate, Progress, follows_events
 from enode_django.eventing.process_managers import ProcessManager
 from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.subscribers import Subscriber
-from enode_django.eventing.work import Message, Progress, Work, follows_events
 from enode_django.eventstore.base import StreamRecord
 from enode_django.telemetry import steplog
 
 
 def log_handled(
-    subscriber: Subscriber, works: Iterable[Work], progress: Mapping[str, Progress], seconds: float
+    subscriber: Subscriber, works: Iterable[PendingAggregate], progress: Mapping[str, Progress], seconds: float
 ) -> None:
     """Log the announced streams that the subscriber handles an event of and has come to. ``seconds``: what the whole
     batch took."""
@@ -42,7 +42,7 @@ def part_of(subscriber: Subscriber) -> str:
     return "process" if isinstance(subscriber, ProcessManager) else "handler"
 
 
-def _record_of(work: Work, message: Message) -> StreamRecord | None:
+def _record_of(work: PendingAggregate, message: Message) -> StreamRecord | None:
     if message.version is None:
         return work.refusals.get(message.command_id)
     return work.streams.get(message.version)

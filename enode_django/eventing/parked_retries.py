@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from enode_django.eventing import parking
 from enode_django.eventing.code import code_fingerprint
-from enode_django.eventing.follower import Follower
+from enode_django.eventing.event_subscription import EventSubscription
 from enode_django.eventing.parking import Parked
 from enode_django.eventing.unparking import retry_for_a_while
 from enode_django.exceptions import UnknownMessageType
@@ -25,8 +25,8 @@ class ParkedRetries:
     """Tries parked aggregates again that are due, or that failed with other code. `tick` is called by the follower's
     thread, in the worker that owns the first queue."""
 
-    def __init__(self, follower: Follower, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._follower = follower
+    def __init__(self, subscription: EventSubscription, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._subscription = subscription
         self._clock = clock
         self.next_step = clock()
         """When there is something to do next, as a time of the clock."""
@@ -36,16 +36,16 @@ class ParkedRetries:
         began = self._clock()
         if began < self.next_step:
             return
-        runner = self._follower.runner
+        runner = self._subscription.runner
         fingerprint = code_fingerprint(runner.subscriber)
         id = parking.claim_due(runner.alias, runner.key, fingerprint)
         if id is None:
             self.next_step = began + LOOK_AGAIN
             return
-        self._log(id, retry_for_a_while(self._follower, id, lambda: self._clock() - began > AT_ONCE))
+        self._log(id, retry_for_a_while(self._subscription, id, lambda: self._clock() - began > AT_ONCE))
 
     def _log(self, id: str, parked: Parked | None) -> None:
-        name = self._follower.subscriber.name
+        name = self._subscription.subscriber.name
         extra = {"subscriber": name, "aggregate_root_id": id}
         if parked is None:
             logger.info("%s has tried %s again: it goes on", name, id, extra=extra)

@@ -21,7 +21,7 @@ from enode_django.domain.names import check_names
 from enode_django.domain.refusals import DomainException
 from enode_django.domain.signatures import check_method
 from enode_django.eventing.marks import Followed
-from enode_django.eventing.retries import Retries
+from enode_django.eventing.retry_policy import Retries
 from enode_django.exceptions import DefinitionError, TypeNameError, UnknownMessageType
 from enode_django.serialization.registry import types
 

@@ -8,74 +8,78 @@ from functools import partial
 from django.db import transaction
 
 from enode_django.eventing import checkpoints, parking
-from enode_django.eventing.follower import PORTION, Follower
+from enode_django.eventing.event_subscription import PORTION, EventSubscription
 from enode_django.eventing.parking import Parked
-from enode_django.eventing.work import Failure, Work
+from enode_django.eventing.pending import Failure, PendingAggregate
 from enode_django.exceptions import NotParked
 
 
-def retry_parked(follower: Follower, aggregate_root_id: str) -> Parked | None:
+def retry_parked(subscription: EventSubscription, aggregate_root_id: str) -> Parked | None:
     """Try again, and catch up from the store; returns what the aggregate is parked at now, or None. Blocks meanwhile.
 
     Raises `NotParked`. Workers may go on: they pass over the aggregate as long as it is parked, and it is until it has
     caught up with what they have passed over.
     """
-    _parked_rows(follower, aggregate_root_id)
-    return _go_on(follower, aggregate_root_id)
+    _parked_rows(subscription, aggregate_root_id)
+    return _go_on(subscription, aggregate_root_id)
 
 
-def skip_parked(follower: Follower, aggregate_root_id: str) -> Parked | None:
+def skip_parked(subscription: EventSubscription, aggregate_root_id: str) -> Parked | None:
     """Take what the aggregate is parked at as handled, and go on as `retry_parked`. Raises `NotParked`."""
-    skipped = _parked_rows(follower, aggregate_root_id)[0]
-    runner = follower.runner
+    skipped = _parked_rows(subscription, aggregate_root_id)[0]
+    runner = subscription.runner
     if skipped.version is not None:
         # Noted, too, so that nobody takes its commands for lost ones.
         checkpoints.save_refusals(runner.alias, runner.key, [(aggregate_root_id, skipped.command_id)])
-        runner.applier.skip_to(aggregate_root_id, skipped.version)
+        runner.processor.skip_to(aggregate_root_id, skipped.version)
     else:
         checkpoints.save_refusals(runner.alias, runner.key, [(aggregate_root_id, skipped.command_id)])
-    return _go_on(follower, aggregate_root_id)
+    return _go_on(subscription, aggregate_root_id)
 
 
-def _parked_rows(follower: Follower, aggregate_root_id: str) -> list[Parked]:
-    rows = _rows(follower, aggregate_root_id)
+def _parked_rows(subscription: EventSubscription, aggregate_root_id: str) -> list[Parked]:
+    rows = _rows(subscription, aggregate_root_id)
     if not rows:
         raise NotParked(
-            f"{follower.subscriber.name} has not parked {aggregate_root_id!r}; see manage.py enode parked list"
+            f"{subscription.subscriber.name} has not parked {aggregate_root_id!r}; see manage.py enode parked list"
         )
     return rows
 
 
-def _rows(follower: Follower, aggregate_root_id: str) -> list[Parked]:
+def _rows(subscription: EventSubscription, aggregate_root_id: str) -> list[Parked]:
     """Return what is parked of the aggregate, the failed event first."""
-    return parking.list_parked(follower.runner.alias, follower.runner.key, aggregate_root_id)
+    return parking.list_parked(subscription.runner.alias, subscription.runner.key, aggregate_root_id)
 
 
-def retry_for_a_while(follower: Follower, aggregate_root_id: str, is_over: Callable[[], bool]) -> Parked | None:
+def retry_for_a_while(
+    subscription: EventSubscription, aggregate_root_id: str, is_over: Callable[[], bool]
+) -> Parked | None:
     """Try again as `retry_parked` does, but leave the rest for another time when ``is_over``, which is asked after each
     portion; returns what the aggregate is parked at now, or None, also if it was not parked at all."""
-    return _go_on(follower, aggregate_root_id, is_over)
+    return _go_on(subscription, aggregate_root_id, is_over)
 
 
-def _go_on(follower: Follower, aggregate_root_id: str, is_over: Callable[[], bool] = lambda: False) -> Parked | None:
-    while rows := _rows(follower, aggregate_root_id):
-        if not _retry(follower, rows, is_over):
+def _go_on(
+    subscription: EventSubscription, aggregate_root_id: str, is_over: Callable[[], bool] = lambda: False
+) -> Parked | None:
+    while rows := _rows(subscription, aggregate_root_id):
+        if not _retry(subscription, rows, is_over):
             break
-    return next(iter(_rows(follower, aggregate_root_id)), None)
+    return next(iter(_rows(subscription, aggregate_root_id)), None)
 
 
-def _retry(follower: Follower, rows: Sequence[Parked], is_over: Callable[[], bool]) -> bool:
+def _retry(subscription: EventSubscription, rows: Sequence[Parked], is_over: Callable[[], bool]) -> bool:
     """Handle every event that these rows or the store name. Return True if the aggregate can be unparked, which it is
     unless more came."""
-    runner, id = follower.runner, rows[0].aggregate_root_id
-    head = _head(follower, id)
-    work = _work(follower, rows, head)
-    follower.suspect_swept([work])
+    runner, id = subscription.runner, rows[0].aggregate_root_id
+    head = _head(subscription, id)
+    work = _work(subscription, rows, head)
+    subscription.suspect_swept([work])
     portion = 1 if work.suspect else PORTION
     while True:
         progress = runner.run([work], portion, even_parked=True)[id]
         if progress.failure is None and progress.version >= work.until:
-            runner.persisted(partial(_release, follower, rows, head))
+            runner.persisted(partial(_release, subscription, rows, head))
             return True
         if progress.failure is None:
             if is_over():
@@ -87,35 +91,37 @@ def _retry(follower: Follower, rows: Sequence[Parked], is_over: Callable[[], boo
             portion = 1  # so that what fails stands alone
             continue
         work.failures = 1
-        return not _park_again(follower, work, progress.failure, rows)
+        return not _park_again(subscription, work, progress.failure, rows)
 
 
-def _release(follower: Follower, rows: Sequence[Parked], head: int) -> None:
+def _release(subscription: EventSubscription, rows: Sequence[Parked], head: int) -> None:
     """Unpark the aggregate, unless the store has more than ``head`` by now, or the tables are others than those that
     have come so far. Locked first, they stay the same until it is done."""
-    applier, id = follower.runner.applier, rows[0].aggregate_root_id
-    with transaction.atomic(using=applier.alias):
-        reached = applier.claimed([id]).get(id, head)
-        parking.release(applier.alias, rows, lambda: reached < head or _head(follower, id) > head)
+    processor, id = subscription.runner.processor, rows[0].aggregate_root_id
+    with transaction.atomic(using=processor.alias):
+        reached = processor.claimed([id]).get(id, head)
+        parking.release(processor.alias, rows, lambda: reached < head or _head(subscription, id) > head)
 
 
-def _park_again(follower: Follower, work: Work, failed: Failure, rows: Sequence[Parked]) -> bool:
+def _park_again(
+    subscription: EventSubscription, work: PendingAggregate, failed: Failure, rows: Sequence[Parked]
+) -> bool:
     """Park the aggregate where it has failed now, for longer if that is where it was parked before. Return False if
     there is nothing to park any more."""
     since = min((row.first_failed_at for row in rows if row.command_id == failed.command_id), default=failed.failed_at)
-    pause = follower.policy.parked_pause(failed.error, (failed.failed_at - since).total_seconds())
+    pause = subscription.policy.parked_pause(failed.error, (failed.failed_at - since).total_seconds())
     others = [row for row in rows if row.attempts and row.command_id != failed.command_id]
-    return follower.runner.park(work, failed, others, pause=pause)
+    return subscription.runner.park(work, failed, others, pause=pause)
 
 
-def _head(follower: Follower, id: str) -> int:
-    return follower.runner.applier.store.heads([id]).get(id, 0)
+def _head(subscription: EventSubscription, id: str) -> int:
+    return subscription.runner.processor.store.heads([id]).get(id, 0)
 
 
-def _work(follower: Follower, rows: Sequence[Parked], until: int) -> Work:
+def _work(subscription: EventSubscription, rows: Sequence[Parked], until: int) -> PendingAggregate:
     id = rows[0].aggregate_root_id
-    refusals = follower.runner.applier.store.find([(row.command_id, id) for row in rows if row.version is None])
-    work = Work(id, rows[0].aggregate_root_type, until)
+    refusals = subscription.runner.processor.store.find([(row.command_id, id) for row in rows if row.version is None])
+    work = PendingAggregate(id, rows[0].aggregate_root_type, until)
     for refusal in refusals.values():
         work.add(refusal)
     return work

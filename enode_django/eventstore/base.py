@@ -282,10 +282,10 @@ PART_ROWS = 10_000
 """Rows of a part, at most."""
 
 
-def parts_of(shard: Shard, after: Position, before: Position) -> Iterator[Part]:
-    """Yield the streams that were stored at positions from ``after`` on and below ``before``, in parts of a limited
-    size. Blocks on the shard with each part."""
+def parts_of(shard: Shard, after: Position, before: Position, *, limit: int = PART_ROWS) -> Iterator[Part]:
+    """Yield the streams that were stored at positions from ``after`` on and below ``before``, in parts of up to
+    ``limit`` rows. Blocks on the shard with each part."""
     while after < before:
-        part = shard.settled(after, before, limit=PART_ROWS)
+        part = shard.settled(after, before, limit=limit)
         yield part
         after = part.until

@@ -50,7 +50,7 @@ def even_shares(count: int) -> list[frozenset[int]]:
     return [frozenset(share) for share in shares]
 
 
-class Claim(NamedTuple):
+class ShardOwnership(NamedTuple):
     """The record of one shard. ``number`` tells it from its siblings whatever its database is called; ``epoch`` is
     raised whenever its buckets change."""
 
@@ -63,11 +63,11 @@ class Found(NamedTuple):
     """A shard as it was found: ``claim`` is None if it has recorded nothing yet."""
 
     alias: str
-    claim: Claim | None
+    claim: ShardOwnership | None
     has_streams: bool = False
 
 
-def first_claims(found: Sequence[Found]) -> Mapping[str, Claim]:
+def first_claims(found: Sequence[Found]) -> Mapping[str, ShardOwnership]:
     """Return the claims for shards that have recorded nothing yet, by alias.
 
     New shards share the buckets evenly; one that joins others gets none (they have to be moved), and the only one that
@@ -78,7 +78,7 @@ def first_claims(found: Sequence[Found]) -> Mapping[str, Claim]:
     rest = ALL.difference(*(claim.buckets for claim in known))
     if not rest:
         first = 1 + max(claim.number for claim in known)
-        return {one.alias: Claim(first + place, SET_UP, frozenset()) for place, one in enumerate(new)}
+        return {one.alias: ShardOwnership(first + place, SET_UP, frozenset()) for place, one in enumerate(new)}
     # Nobody writes before all have recorded their buckets, so one that has done both knows of all.
     if new and any(one.claim.epoch >= SET_UP or one.has_streams for one in found if one.claim is not None):
         raise ShardMismatch(
@@ -88,7 +88,7 @@ def first_claims(found: Sequence[Found]) -> Mapping[str, Claim]:
     return dict(_of_new_store(found, new))
 
 
-def _of_new_store(found: Sequence[Found], new: Sequence[Found]) -> Iterator[tuple[str, Claim]]:
+def _of_new_store(found: Sequence[Found], new: Sequence[Found]) -> Iterator[tuple[str, ShardOwnership]]:
     """The same for each, however often recording is interrupted and goes on."""
     with_streams = [one for one in found if one.has_streams]
     if len(with_streams) > 1:
@@ -103,10 +103,10 @@ def _of_new_store(found: Sequence[Found], new: Sequence[Found]) -> Iterator[tupl
         # What has streams is shard 0: subscriptions from before there were numbers were taken over as those of shard 0.
         number = 0 if one.has_streams else free.pop(0)
         share = shares[number] if not with_streams else ALL if one.has_streams else frozenset[int]()
-        yield one.alias, Claim(number, SET_UP if len(found) == 1 else 0, share)
+        yield one.alias, ShardOwnership(number, SET_UP if len(found) == 1 else 0, share)
 
 
-def owners(claims: Mapping[str, Claim]) -> list[int]:
+def owners(claims: Mapping[str, ShardOwnership]) -> list[int]:
     """By bucket, the place of its shard in ``claims``. Raises `ShardMismatch` unless each bucket has exactly one."""
     owned: list[int] = [-1] * BUCKETS
     numbers: dict[int, str] = {}

@@ -27,7 +27,7 @@ from enode_django.eventstore.base import (
     Part,
     StreamRecord,
 )
-from enode_django.eventstore.buckets import BUCKETS, Claim, bucket_of
+from enode_django.eventstore.buckets import BUCKETS, ShardOwnership, bucket_of
 from enode_django.eventstore.copy_format import chunks
 from enode_django.eventstore.feed import Feed
 from enode_django.eventstore.fetched import FetchedRecords, FetchedStreams
@@ -103,7 +103,7 @@ class PostgresEventStore:
                 raise
             return self._append(records, again, doubtful)
 
-    def _append(self, records: Sequence[StreamRecord], claim: Claim, doubtful: bool) -> Sequence[Appended]:
+    def _append(self, records: Sequence[StreamRecord], claim: ShardOwnership, doubtful: bool) -> Sequence[Appended]:
         with self._connected() as connection:
             self._look_where_we_are(connection)
             if not doubtful and _copied(connection, records, claim):
@@ -241,7 +241,7 @@ class PostgresEventStore:
         return connected(self.alias)
 
 
-def _check_owned(records: Sequence[StreamRecord], claim: Claim) -> None:
+def _check_owned(records: Sequence[StreamRecord], claim: ShardOwnership) -> None:
     """Another thread may have read the map anew since it was said that the records belong here: what this shard owns
     is as recorded then, but that is no longer what they were sent here for."""
     if len(claim.buckets) == BUCKETS:
@@ -263,7 +263,7 @@ def _by_aggregate(rows: Iterable[tuple[Any, ...]]) -> dict[str, list[StreamRecor
     return {root_id: list(streams) for root_id, streams in groupby(records_of(rows), _aggregate_root_id)}
 
 
-def _copied(connection: BaseDatabaseWrapper, records: Sequence[StreamRecord], claim: Claim) -> bool:
+def _copied(connection: BaseDatabaseWrapper, records: Sequence[StreamRecord], claim: ShardOwnership) -> bool:
     """Copy the records. Return True if all were written; if the database, or its column widths, refuse any, none is."""
     in_order = sorted(records, key=_aggregate_root_id)
     try:

@@ -14,7 +14,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from enode_django.eventstore import sqlstates, statements
 from enode_django.eventstore.base import Appended, CommandKey, Outcome, StreamRecord
-from enode_django.eventstore.buckets import Claim
+from enode_django.eventstore.buckets import ShardOwnership
 from enode_django.eventstore.limits import unstorable
 from enode_django.eventstore.rows import execute, find
 from enode_django.eventstore.shard_map import owning
@@ -37,7 +37,7 @@ class _Refused(Exception):
 class SlowAppend:
     """One call. Positions are places in the caller's sequence; ``_cuts`` holds each aggregate's first refused one."""
 
-    def __init__(self, connection: BaseDatabaseWrapper, records: Sequence[StreamRecord], claim: Claim) -> None:
+    def __init__(self, connection: BaseDatabaseWrapper, records: Sequence[StreamRecord], claim: ShardOwnership) -> None:
         self._connection = connection
         self._records = records
         self._claim = claim

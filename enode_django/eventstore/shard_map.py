@@ -15,7 +15,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from enode_django.concurrency.outages import Attempts
 from enode_django.databases import in_transaction
 from enode_django.eventstore import statements
-from enode_django.eventstore.buckets import ALL, BUCKETS, SET_UP, Claim, Found, bucket_of, first_claims, owners
+from enode_django.eventstore.buckets import ALL, BUCKETS, SET_UP, Found, ShardOwnership, bucket_of, first_claims, owners
 from enode_django.eventstore.rows import connected, execute, run
 from enode_django.exceptions import ShardMapOutdated, StoreUnavailable
 
@@ -32,7 +32,7 @@ class ShardMap:
     def __init__(self, aliases: Iterable[str]) -> None:
         self.aliases = list(aliases)
         self._lock = threading.Lock()
-        self._claims: dict[str, Claim] = {}
+        self._claims: dict[str, ShardOwnership] = {}
         self._forgotten: set[str] = set()
         self._owners: Sequence[int] | None = None
         self._attempts = {alias: Attempts(is_rare=True) for alias in self.aliases}
@@ -44,7 +44,7 @@ class ShardMap:
             owned = self._load()
         return owned[bucket_of(aggregate_root_id)]
 
-    def claim_of(self, alias: str) -> Claim:
+    def claim_of(self, alias: str) -> ShardOwnership:
         claim = self._claims.get(alias)
         if claim is None or alias in self._forgotten:
             self._load()
@@ -105,13 +105,13 @@ class ShardMap:
             _confirm(alias)
         return [again for alias in self.aliases if (again := _find(alias, self._attempts[alias])) is not None]
 
-    def _assumed(self, away: Sequence[str]) -> dict[str, Claim]:
+    def _assumed(self, away: Sequence[str]) -> dict[str, ShardOwnership]:
         """The claims of all, in order: one shard that could never be asked has what the others have not."""
         unknown = [alias for alias in away if alias not in self._claims]
         if len(unknown) > 1:
             raise StoreUnavailable(f"the databases {unknown!r} of the event store cannot be reached")
         rest = ALL.difference(*(claim.buckets for claim in self._claims.values()))
-        return {alias: self._claims.get(alias, Claim(-1, 0, rest)) for alias in self.aliases}
+        return {alias: self._claims.get(alias, ShardOwnership(-1, 0, rest)) for alias in self.aliases}
 
 
 def _find(alias: str, attempts: Attempts) -> Found | None:
@@ -121,14 +121,14 @@ def _find(alias: str, attempts: Attempts) -> Found | None:
             ((has_streams,),) = execute(connection, statements.HAS_STREAMS, ())
             attempts.worked()
             for number, epoch, buckets in execute(connection, statements.CLAIM, ()):
-                return Found(alias, Claim(number, epoch, frozenset(buckets)), has_streams)
+                return Found(alias, ShardOwnership(number, epoch, frozenset(buckets)), has_streams)
             return Found(alias, None, has_streams)
     except StoreUnavailable as error:
         attempts.failed_at(f"the event store in database {alias!r}", str(error))
         return None
 
 
-def _record(alias: str, claim: Claim) -> None:
+def _record(alias: str, claim: ShardOwnership) -> None:
     with _borrowed(alias) as connection:
         place = (claim.number, claim.epoch, sorted(claim.buckets))
         if run(connection, statements.RECORD_CLAIM, place):
@@ -155,7 +155,7 @@ def _borrowed(alias: str) -> Iterator[BaseDatabaseWrapper]:
 
 
 @contextmanager
-def owning(connection: BaseDatabaseWrapper, claim: Claim) -> Iterator[None]:
+def owning(connection: BaseDatabaseWrapper, claim: ShardOwnership) -> Iterator[None]:
     """A transaction in which the shard owns the buckets of ``claim``: nobody can take one from it before the end.
     Raises `ShardMapOutdated` if it does not, or not any more."""
     if in_transaction(connection):
@@ -179,7 +179,7 @@ def owning(connection: BaseDatabaseWrapper, claim: Claim) -> Iterator[None]:
         raise
 
 
-def _check(connection: BaseDatabaseWrapper, claim: Claim, found: Sequence[tuple[int, int]]) -> None:
+def _check(connection: BaseDatabaseWrapper, claim: ShardOwnership, found: Sequence[tuple[int, int]]) -> None:
     if list(found) != [(claim.number, claim.epoch)]:
         raise ShardMapOutdated(
             f"shard {claim.number} in database {connection.alias!r} owns other buckets than at epoch {claim.epoch}: "

@@ -9,14 +9,14 @@ import psycopg
 from django.db import DatabaseError, transaction
 
 from enode_django.eventing import checkpoints, parking
-from enode_django.eventing.applying import Applier
-from enode_django.eventing.calling import CallingApplier
+from enode_django.eventing.effects import EffectProcessor
+from enode_django.eventing.event_processors import EventProcessor
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import Subscriber, follows
 from enode_django.eventstore.base import EventStore
 from enode_django.exceptions import EnodeError, shown
 from enode_django.history.states import head_of
-from enode_django.runtime import make_applier, make_store
+from enode_django.runtime import make_processor, make_store
 
 
 class Reached(NamedTuple):
@@ -42,20 +42,20 @@ def reached(aggregate_root_id: str) -> Sequence[Reached]:
 
 def _reached(subscriber: Subscriber, store: EventStore, id: str, head: int) -> Reached:
     try:
-        applier = make_applier(subscriber, store, lambda commands: None)
-        with transaction.atomic(using=applier.alias):
-            if not _has_begun(applier, id):
+        processor = make_processor(subscriber, store, lambda commands: None)
+        with transaction.atomic(using=processor.alias):
+            if not _has_begun(processor, id):
                 return Reached(subscriber.name, None, head)
-            version = applier.positions([id]).get(id, 0)
-            parked = parking.parked_among(applier.alias, applier.key, [id]).get(id, "")
+            version = processor.positions([id]).get(id, 0)
+            parked = parking.parked_among(processor.alias, processor.key, [id]).get(id, "")
     except (DatabaseError, psycopg.Error, EnodeError) as error:  # its table is not migrated yet, say
         return Reached(subscriber.name, None, 0, trouble=shown(error))
     return Reached(subscriber.name, version, max(0, head - version), parked)
 
 
-def _has_begun(applier: Applier, id: str) -> bool:
+def _has_begun(processor: EventProcessor, id: str) -> bool:
     """One that calls handlers begins when it is first asked for its positions; a projection has none before."""
-    if not isinstance(applier, CallingApplier):
+    if not isinstance(processor, EffectProcessor):
         return True
-    shard = applier.store.shards[applier.store.place_of(id)]
-    return checkpoints.subscription(applier.alias, applier.key, shard.number) is not None
+    shard = processor.store.shards[processor.store.place_of(id)]
+    return checkpoints.subscription(processor.alias, processor.key, shard.number) is not None

@@ -43,11 +43,11 @@ class Immediate:
         configured, which it says in the log."""
         from enode_django.conf import keeps_in_memory
         from enode_django.immediate.bus import ImmediateCommandBus
-        from enode_django.immediate.following import DatabaseFollowing
-        from enode_django.immediate.memory import MemoryFollowing
+        from enode_django.immediate.following import DatabaseSubscribers
+        from enode_django.immediate.memory import MemorySubscribers
         from enode_django.runtime import make_store
 
         if keeps_in_memory():
             logger.warning(IN_MEMORY)
-            return ImmediateCommandBus(make_store(), MemoryFollowing)
-        return ImmediateCommandBus(make_store(), DatabaseFollowing)
+            return ImmediateCommandBus(make_store(), MemorySubscribers)
+        return ImmediateCommandBus(make_store(), DatabaseSubscribers)

@@ -10,7 +10,7 @@ from typing import Any
 
 from django.db import connections, transaction
 
-from enode_django.commanding.entries import Envelope
+from enode_django.commanding.decisions import Envelope
 from enode_django.domain.handlers import Errors, Handler, Handlers
 from enode_django.domain.messages import Command
 

@@ -18,10 +18,10 @@ from django.db import connections, transaction
 from enode_django.bus.command_bus import CrashHandler, nobody
 from enode_django.bus.interception import handlers_in_use
 from enode_django.bus.results import CommandResult, decode_result, encode_result, failure, stored_result
-from enode_django.bus.waiting import Followers
-from enode_django.commanding.committing import Committer
-from enode_django.commanding.entries import Entry, Envelope, Finished
-from enode_django.commanding.processor import CommandProcessor
+from enode_django.bus.waiting import AwaitedSubscribers
+from enode_django.commanding.command_processor import CommandProcessor
+from enode_django.commanding.committer import Committer
+from enode_django.commanding.decisions import Decision, Envelope, Finished
 from enode_django.commanding.publisher import announce, is_announced
 from enode_django.concurrency.backoff import once
 from enode_django.conf import conf
@@ -44,7 +44,7 @@ from enode_django.serialization.codec import (
 from enode_django.serialization.sent_commands import SentCommand, may_have_sent
 
 
-class Following(Protocol):
+class Subscribers(Protocol):
     """The subscribers' part of a bus. All methods are called by the thread that sends, and block."""
 
     def begin(self) -> None:
@@ -87,7 +87,7 @@ class ImmediateCommandBus:
 
     joins_transactions = True
 
-    def __init__(self, store: EventStore, make_following: Callable[[ImmediateCommandBus], Following]) -> None:
+    def __init__(self, store: EventStore, make_following: Callable[[ImmediateCommandBus], Subscribers]) -> None:
         self.store = store
         self._turn = _Turn()
         self._following = make_following(self)
@@ -106,14 +106,14 @@ class ImmediateCommandBus:
         self,
         command: Command,
         timeout: float,
-        followers: Followers | None = None,
+        awaited: AwaitedSubscribers | None = None,
         expected_version: int | None = None,
     ) -> CommandResult:
-        """Nothing ends a handler after ``timeout`` seconds. Raises `CommandTimeout` if one of the ``followers`` could
+        """Nothing ends a handler after ``timeout`` seconds. Raises `CommandTimeout` if one of the ``awaited`` could
         not be run, as when its database is away."""
         first, *_ = self._take([_envelope(command, current_metadata(), expected_version)])
         result = result_of(first)
-        keys = sorted(followers(result.event_types)) if followers is not None and result.event_types else ()
+        keys = sorted(awaited(result.event_types)) if awaited is not None and result.event_types else ()
         if not keys or first.record is None:
             return result
         parked, missing = self._following.progress(first.record, keys)
@@ -125,11 +125,11 @@ class ImmediateCommandBus:
         self,
         command: Command,
         timeout: float,
-        followers: Followers | None = None,
+        awaited: AwaitedSubscribers | None = None,
         expected_version: int | None = None,
     ) -> CommandResult:
         """Execute in the thread of Django's synchronous code, whose connections a request closes."""
-        return await sync_to_async(self.execute, thread_sensitive=True)(command, timeout, followers, expected_version)
+        return await sync_to_async(self.execute, thread_sensitive=True)(command, timeout, awaited, expected_version)
 
     def catch_up(self) -> None:
         """Let subscribers handle what was left behind."""
@@ -245,7 +245,7 @@ class ImmediateCommandBus:
         finished: list[Finished] = []
         due: Sequence[Envelope] = [envelope]
         while due:
-            entries: Sequence[Entry] = processor.handle(due)
+            entries: Sequence[Decision] = processor.handle(due)
             while entries:
                 if any(entry.record is not None and may_have_sent(entry.record.events) for entry in entries):
                     together.begin()

@@ -18,26 +18,26 @@ from typing import TYPE_CHECKING, TypeVar
 from django.db import connections, transaction
 
 from enode_django.conf import conf
-from enode_django.databases import beside, execute
+from enode_django.databases import execute, separate_connection
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventing import checkpoints, parking
-from enode_django.eventing.applying import Applier
-from enode_django.eventing.calling import CallingApplier
+from enode_django.eventing.effects import EffectProcessor
 from enode_django.eventing.event_handlers import EventHandlerGroup
+from enode_django.eventing.event_processors import EventProcessor
 from enode_django.eventing.in_flight import FIRST_QUEUE
+from enode_django.eventing.pending import PendingAggregate, Progress, follows_events, follows_refusal
 from enode_django.eventing.process_managers import crash_handler
 from enode_django.eventing.registry import subscribers
-from enode_django.eventing.running import Runner
-from enode_django.eventing.snapshotting import snapshot_subscriber
+from enode_django.eventing.runner import Runner
+from enode_django.eventing.snapshot_subscriber import snapshot_subscriber
 from enode_django.eventing.subscribers import Subscriber, key_of
-from enode_django.eventing.sweeping import SweepingFollower
+from enode_django.eventing.sweep import SweepingSubscription
 from enode_django.eventing.unowned import unowned_in
-from enode_django.eventing.work import Progress, Work, follows_events, follows_refusal
 from enode_django.eventstore.base import StreamRecord
 from enode_django.exceptions import ConfigurationError
 from enode_django.immediate.memory import has_tables
 from enode_django.immediate.patience import aliases_of, patience
-from enode_django.runtime import make_applier, make_policy, make_snapshots
+from enode_django.runtime import make_policy, make_processor, make_snapshots
 
 if TYPE_CHECKING:
     from enode_django.immediate.bus import ImmediateCommandBus
@@ -53,7 +53,7 @@ _ALL = frozenset({FIRST_QUEUE})
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
 
 
-class DatabaseFollowing:
+class DatabaseSubscribers:
     """A handler's error goes to the log, never to the caller. The aggregate is parked at once, since nothing waits in
     memory here, and is tried again when it is due, after a later command."""
 
@@ -101,17 +101,17 @@ class DatabaseFollowing:
     def catch_up(self) -> None:
         self._tick(inf)
         if any(connections[alias].in_atomic_block for alias in aliases_of(self._store)):
-            self._mine.followers.clear()  # how far they have compared may be rolled back
+            self._mine.subscriptions.clear()  # how far they have compared may be rolled back
 
     def progress(self, record: StreamRecord, keys: Sequence[str]) -> tuple[list[str], list[str]]:
         parked, missing = [], []
         is_open = self._open_transaction(record) is not None
         for subscriber in self._declared():
             if key_of(subscriber) in keys and (has_tables(subscriber) or not is_open):
-                id, runner = record.aggregate_root_id, self._follower(subscriber).runner
+                id, runner = record.aggregate_root_id, self._subscription(subscriber).runner
                 if parking.parked_among(runner.alias, runner.key, [id]):
                     parked.append(subscriber.name)
-                elif runner.applier.positions([id]).get(id, 0) < (record.version or 0):
+                elif runner.processor.positions([id]).get(id, 0) < (record.version or 0):
                     missing.append(subscriber.name)
         return parked, missing
 
@@ -122,31 +122,31 @@ class DatabaseFollowing:
         return [one for one in self._declared() if one not in self._refused]
 
     def _begin(self, subscriber: Subscriber) -> None:
-        follower = self._new_follower(subscriber)
-        alias, key, shard = follower.runner.alias, follower.runner.key, self._store.shards[0].number
+        subscription = self._new_subscription(subscriber)
+        alias, key, shard = subscription.runner.alias, subscription.runner.key, self._store.shards[0].number
         is_new = checkpoints.subscription(alias, key, shard) is None
         if is_new and (unowned := [one for one in unowned_in([alias]) if one.kept_since is None]):
             self._refused.add(subscriber)
             raise ConfigurationError("\n".join(one.text for one in unowned))
         self._refused.discard(subscriber)
-        follower.begin()
+        subscription.begin()
 
     def _declared(self) -> Sequence[Subscriber]:
         """Return those that event workers would run now: in a session more may be declared between two commands."""
         ours = [] if make_snapshots(self._store) is None else [snapshot_subscriber]
         return subscribers.running(*ours)
 
-    def _follower(self, subscriber: Subscriber) -> SweepingFollower:
-        """Return the follower of the calling thread."""
-        follower = self._mine.followers.get(subscriber)
-        if follower is None:
-            follower = self._mine.followers[subscriber] = self._new_follower(subscriber)
-        return follower
+    def _subscription(self, subscriber: Subscriber) -> SweepingSubscription:
+        """Return the subscription of the calling thread."""
+        subscription = self._mine.subscriptions.get(subscriber)
+        if subscription is None:
+            subscription = self._mine.subscriptions[subscriber] = self._new_subscription(subscriber)
+        return subscription
 
-    def _new_follower(self, subscriber: Subscriber) -> SweepingFollower:
+    def _new_subscription(self, subscriber: Subscriber) -> SweepingSubscription:
         current = conf()
-        return SweepingFollower(
-            Runner(self._new_applier(subscriber), self._persist, singles_out=True),
+        return SweepingSubscription(
+            Runner(self._new_processor(subscriber), self._persist, singles_out=True),
             policy=make_policy(subscriber, current)._replace(parks_at_once=True),
             notify=lambda notices: None,
             transport=self._nothing,
@@ -154,16 +154,16 @@ class DatabaseFollowing:
             interval=current.SUBSCRIBERS.SWEEP_INTERVAL,
         )
 
-    def _new_applier(self, subscriber: Subscriber) -> Applier:
+    def _new_processor(self, subscriber: Subscriber) -> EventProcessor:
         handler = crash_handler(subscriber)
         if isinstance(subscriber, EventHandlerGroup):
-            return ExclusiveApplier(subscriber, self._store, lambda some: self._bus.forward(some, handler))
-        return make_applier(subscriber, self._store, lambda some: self._bus.forward(some, handler))
+            return ExclusiveProcessor(subscriber, self._store, lambda some: self._bus.forward(some, handler))
+        return make_processor(subscriber, self._store, lambda some: self._bus.forward(some, handler))
 
     # -- the work -------------------------------------------------------------------------------------------------
 
     def _follow(self, subscriber: Subscriber, record: StreamRecord) -> None:
-        self._run(subscriber, partial(self._follower(subscriber).follow, [record]))
+        self._run(subscriber, partial(self._subscription(subscriber).follow, [record]))
 
     @staticmethod
     def _run(subscriber: Subscriber, call: Callable[[], None]) -> bool:
@@ -183,8 +183,8 @@ class DatabaseFollowing:
         """Work off what is due for about that many seconds. The rest stays due."""
         began = time.monotonic()
         for subscriber in self._subscribers():
-            follower = self._follower(subscriber)
-            self._run(subscriber, partial(_tick, follower, began + seconds))
+            subscription = self._subscription(subscriber)
+            self._run(subscriber, partial(_tick, subscription, began + seconds))
         is_over = time.monotonic() > began + seconds
         self._due = began if is_over else began + conf().SUBSCRIBERS.SWEEP_INTERVAL
 
@@ -196,11 +196,13 @@ class DatabaseFollowing:
         return alias if alias is not None and connections[alias].in_atomic_block else None
 
 
-class ExclusiveApplier(CallingApplier):
+class ExclusiveProcessor(EffectProcessor):
     """Calls event handlers. While it is at an aggregate, other threads and processes wait that come to the same one, so
     that each event is handled once as long as nobody dies: there is no queue that only one of them owns."""
 
-    def apply(self, works: Sequence[Work], portion: int, *, even_parked: bool = False) -> dict[str, Progress]:
+    def apply(
+        self, works: Sequence[PendingAggregate], portion: int, *, even_parked: bool = False
+    ) -> dict[str, Progress]:
         with _alone(self.alias, sorted(f"{self.key} {work.aggregate_root_id}" for work in works)):
             return super().apply(works, portion, even_parked=even_parked)
 
@@ -208,17 +210,17 @@ class ExclusiveApplier(CallingApplier):
 @contextmanager
 def _alone(alias: str, names: Sequence[str]) -> Iterator[None]:
     """Hold locks with these names, in a transaction of a connection of its own: handlers are in none."""
-    with beside(alias) as other, transaction.atomic(using=other):
+    with separate_connection(alias) as other, transaction.atomic(using=other):
         for name in names:
             execute(other, _LOCK, (name,))
         yield
 
 
 class _Mine(threading.local):
-    """The followers of one thread. Threads do not share them."""
+    """The subscriptions of one thread. Threads do not share them."""
 
     def __init__(self) -> None:
-        self.followers: dict[Subscriber, SweepingFollower] = {}
+        self.subscriptions: dict[Subscriber, SweepingSubscription] = {}
 
 
 def _concerns(subscriber: Subscriber, record: StreamRecord) -> bool:
@@ -237,10 +239,10 @@ def _after_commit(call: Callable[[], None], alias: str) -> None:
         call()
 
 
-def _tick(follower: SweepingFollower, until: float) -> None:
+def _tick(subscription: SweepingSubscription, until: float) -> None:
     """Compare the store with the checkpoints, and try again what is parked and due, as far as the time allows."""
     while True:
-        follower.tick(_ALL)
-        due, now = follower.next_retry, time.monotonic()
+        subscription.tick(_ALL)
+        due, now = subscription.next_retry, time.monotonic()
         if due is None or due > now or now > until:
             return

@@ -7,12 +7,12 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from enode_django.eventing.calling import Calls
+from enode_django.eventing.effects import Calls
+from enode_django.eventing.pending import HandledEvents, followed_refusal
 from enode_django.eventing.process_managers import crash_handler
 from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import NOW, Subscriber, follows, key_of, running_subscriber
-from enode_django.eventing.work import FollowedEvents, followed_refusal
 from enode_django.eventstore.base import EventStore, StreamRecord
 from enode_django.eventstore.positions import BEGINNING, END
 
@@ -24,7 +24,7 @@ logger = logging.getLogger("enode_django.subscribers")
 MOST = 2**31
 
 
-class MemoryFollower:
+class MemorySubscription:
     """Calls one process manager, or the event handlers of one group. How far it has come lies in memory."""
 
     def __init__(self, subscriber: Subscriber, bus: ImmediateCommandBus) -> None:
@@ -51,7 +51,7 @@ class MemoryFollower:
         token = running_subscriber.set(self.subscriber.name)
         try:
             if record.version is not None:
-                calls.run(FollowedEvents(self.subscriber).of(record))
+                calls.run(HandledEvents(self.subscriber).of(record))
             elif (refused := followed_refusal(self.subscriber, record)) is not None:
                 calls.run([refused])
             calls.send()
@@ -59,26 +59,26 @@ class MemoryFollower:
             running_subscriber.reset(token)
 
 
-class MemoryFollowing:
+class MemorySubscribers:
     """Calls process managers and event handlers; projections have no database. An aggregate whose handler fails is
     tried again with its next event. Handlers run one at a time."""
 
     def __init__(self, bus: ImmediateCommandBus) -> None:
         self._bus = bus
         self._lock = threading.RLock()
-        self._followers: dict[Subscriber, MemoryFollower] = {}
+        self._subscriptions: dict[Subscriber, MemorySubscription] = {}
         self._failed: set[tuple[str, str]] = set()
 
     def begin(self) -> None:
         for subscriber in without_tables():
-            if subscriber not in self._followers:
-                self._followers[subscriber] = MemoryFollower(subscriber, self._bus)
+            if subscriber not in self._subscriptions:
+                self._subscriptions[subscriber] = MemorySubscription(subscriber, self._bus)
 
     def follow(self, record: StreamRecord) -> None:
         with self._lock:
             for subscriber in without_tables():
-                if subscriber in self._followers:
-                    self._follow(self._followers[subscriber], record)
+                if subscriber in self._subscriptions:
+                    self._follow(self._subscriptions[subscriber], record)
 
     def keep_up(self) -> None:
         """Nothing is due: what a process leaves behind is gone with it."""
@@ -88,12 +88,12 @@ class MemoryFollowing:
 
     def progress(self, record: StreamRecord, keys: Sequence[str]) -> tuple[list[str], list[str]]:
         id = record.aggregate_root_id
-        return [one.name for one in self._followers if key_of(one) in keys and (one.name, id) in self._failed], []
+        return [one.name for one in self._subscriptions if key_of(one) in keys and (one.name, id) in self._failed], []
 
-    def _follow(self, follower: MemoryFollower, record: StreamRecord) -> None:
-        name, id = follower.subscriber.name, record.aggregate_root_id
+    def _follow(self, subscription: MemorySubscription, record: StreamRecord) -> None:
+        name, id = subscription.subscriber.name, record.aggregate_root_id
         try:
-            follower.follow([record])
+            subscription.follow([record])
             if record.version is not None:
                 self._failed.discard((name, id))
         except Exception as error:  # handlers are application code; the command is stored all the same

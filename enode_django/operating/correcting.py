@@ -13,7 +13,7 @@ from enode_django.eventing.subscribers import checkpoint_database, key_of
 from enode_django.eventing.unparking import retry_parked
 from enode_django.exceptions import CorrectionRefused, EnodeError, NotParked
 from enode_django.history import reached
-from enode_django.runtime import follower_of
+from enode_django.runtime import subscription_of
 
 HANDLED = "%s has handled the version before it was corrected, and keeps what it has made of that: %s"
 REBUILD, DECIDE = "manage.py rebuildprojection %s", "that cannot be taken back"
@@ -63,8 +63,8 @@ def retry_all(aggregate_root_id: str) -> Iterator[Retried]:
     for key in keys:
         name = subscribers.name_of(key)
         try:
-            with follower_of(key) as follower:
-                yield Retried(name, retry_parked(follower, aggregate_root_id))
+            with subscription_of(key) as subscription:
+                yield Retried(name, retry_parked(subscription, aggregate_root_id))
         except NotParked:  # a worker was faster
             yield Retried(name)
         except EnodeError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from enode_django.commanding.entries import Entry
+from enode_django.commanding.decisions import Decision
 
 HANDLE_BYTES = 4 * 1024 * 1024
 """Bytes of events after which a command mailbox hands its entries over and releases what is stored."""
@@ -14,10 +14,10 @@ FIRST_LOOKUP = 32
 """Commands of the first lookup in a backlog, before any sizes are known."""
 
 
-def size_of_entry(entry: Entry) -> int:
+def size_of_entry(entry: Decision) -> int:
     return len(entry.record.events) if entry.record is not None else 0
 
 
-def size_of_entries(entries: Sequence[Entry]) -> int:
+def size_of_entries(entries: Sequence[Decision]) -> int:
     # For every command again, so without a call for each.
     return sum([len(entry.record.events) for entry in entries if entry.record is not None])

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from enode_django.conf import Conf
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.processors.control import Role
-from enode_django.processors.crew import Plan
+from enode_django.processors.worker_group import Plan
 
 BESIDE_MAILBOXES = 1
 """A command worker's pruner uses the store, too."""

@@ -1,6 +1,6 @@
 """The threads of one event worker.
 
-    follower s: pulls for subscriber s alone, and lets it handle what it pulled (one thread a subscriber)
+    subscriber s: pulls for subscriber s alone, and lets it handle what it pulled (one thread a subscriber)
     keepers: keep leases and memberships, and commit the offsets, of all of them, on timers
 
 Subscribers share nothing: each is a consumer group, which divides the queues among its members, with its own offsets
@@ -22,7 +22,7 @@ from typing import Protocol, TypeVar
 
 from enode_django.bus.messages import decode_published
 from enode_django.concurrency.backoff import Persist, delays
-from enode_django.concurrency.in_flight import Note
+from enode_django.concurrency.in_flight import InFlightMarker
 from enode_django.concurrency.outages import Attempts
 from enode_django.concurrency.threads import join_threads
 from enode_django.conf import Conf
@@ -41,11 +41,11 @@ from enode_django.exceptions import (
     SubscriberUnavailable,
     TransportUnavailable,
 )
-from enode_django.processors.endings import handler_died
+from enode_django.processors.exit_statuses import handler_died
 from enode_django.processors.housekeeping import Housekeeper, queue_keepers
 from enode_django.processors.statistics import Statistics
 from enode_django.processors.threads import start_worker_thread
-from enode_django.runtime import make_follower, running_subscribers, time_limits
+from enode_django.runtime import make_subscription, running_subscribers, time_limits
 
 logger = logging.getLogger("enode_django.worker")
 
@@ -54,8 +54,8 @@ JOIN_TIMEOUT = 4.0
 """Seconds for all threads that were told to stop: less than the supervisor waits beyond the grace time."""
 
 
-class Follows(Protocol):
-    """The part of `enode_django.eventing.follower.Follower` that a worker needs. All of it is used by one thread."""
+class HandlesEvents(Protocol):
+    """The part of `EventSubscription` that a worker needs. One thread uses all of it."""
 
     handled: int
     parked: int
@@ -81,7 +81,7 @@ class Follows(Protocol):
         """Do what is due on a timer; who owns the first queue does what concerns all of them."""
 
 
-class MakeFollower(Protocol):
+class MakeSubscription(Protocol):
     def __call__(
         self,
         subscriber: Subscriber,
@@ -91,11 +91,11 @@ class MakeFollower(Protocol):
         persist: Persist,
         in_flight: InFlight,
         hand_over: Callable[[], None],
-    ) -> Follows: ...
+    ) -> HandlesEvents: ...
 
 
-class Following:
-    """One subscriber of a worker: its consumer, its follower, and what their thread does."""
+class SubscriberThread:
+    """One subscriber of a worker: its consumer, its subscription, and what their thread does."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Following:
         statistics: Statistics,
         in_flight: InFlight,
         time_limit: float,
-        make_follower: MakeFollower,
+        make_subscription: MakeSubscription,
     ) -> None:
         self.name = subscriber.name
         self.consumer = QueueConsumer(
@@ -127,7 +127,7 @@ class Following:
         self._busy_since: float | None = None
         self._draining = threading.Event()
         self._stopping = threading.Event()
-        self._follower = make_follower(
+        self._subscription = make_subscription(
             subscriber,
             transport,
             store,
@@ -177,14 +177,14 @@ class Following:
     def _round(self) -> None:
         heal_connections()
         self._succeed(self.consumer.acquire_missing())
-        self.consumer.release_drained(self._follower.held_in)
-        self._work(self._follower.retry_due)
-        self._work(partial(self._follower.tick, self.consumer.owned))
+        self.consumer.release_drained(self._subscription.held_in)
+        self._work(self._subscription.retry_due)
+        self._work(partial(self._subscription.tick, self.consumer.owned))
         pulled = self.consumer.pull(self._limit, self._pull_wait())
         behind_since = oldest_of(pulled)
         self._report(behind_since)
         if pulled:
-            self._work(partial(self._follower.handle, pulled))
+            self._work(partial(self._subscription.handle, pulled))
             is_behind = any(len(one.offsets) >= self._limit for one in pulled)  # there may be more where these were
             self._report(behind_since if is_behind else None)
 
@@ -200,7 +200,7 @@ class Following:
             logger.debug("%s hands over later: %s", self.name, error)
 
     def _report(self, behind_since: float | None) -> None:
-        self._statistics.set_followed(self.name, self._follower.handled, self._follower.parked, behind_since)
+        self._statistics.set_followed(self.name, self._subscription.handled, self._subscription.parked, behind_since)
 
     def _work(self, call: Callable[[], None]) -> None:
         self._busy_since = time.monotonic()
@@ -213,7 +213,7 @@ class Following:
         """End what owners whose leases ran out may still be doing, and beware of what owners died at."""
         queues: dict[str, list[str]] = {}
         for window, previous_owner, deaths in acquired:
-            self._follower.suspect(window.queue, deaths)
+            self._subscription.suspect(window.queue, deaths)
             if previous_owner is not None:
                 queues.setdefault(previous_owner, []).append(str(window.queue))
         for owner, taken in queues.items():
@@ -246,7 +246,7 @@ class Following:
             return 0
 
     def _pull_wait(self) -> float:
-        due, wait = self._follower.next_retry, self.consumer.pull_wait
+        due, wait = self._subscription.next_retry, self.consumer.pull_wait
         return wait if due is None else min(wait, max(0.0, due - time.monotonic()))
 
     def _until_it_works(self, call: Callable[[], Value]) -> Value:
@@ -294,12 +294,12 @@ class EventPipeline:
         *,
         owner: str,
         statistics: Statistics,
-        notes: Mapping[str, Note] = MappingProxyType({}),
-        make_follower: MakeFollower = make_follower,
+        notes: Mapping[str, InFlightMarker] = MappingProxyType({}),
+        make_subscription: MakeSubscription = make_subscription,
     ) -> None:
         suspects, limits = threading.Lock(), time_limits(conf)
         self._followings = [
-            Following(
+            SubscriberThread(
                 conf,
                 subscriber,
                 transport,
@@ -308,7 +308,7 @@ class EventPipeline:
                 statistics=statistics,
                 in_flight=InFlight(notes.get(key_of(subscriber)), suspects, max_deaths=conf.WORKERS.MAX_ABNORMAL_ENDS),
                 time_limit=limits[key_of(subscriber)],
-                make_follower=make_follower,
+                make_subscription=make_subscription,
             )
             for subscriber in running_subscribers()
         ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from enode_django.commanding.entries import Entry, Envelope, Recovery
+from enode_django.commanding.decisions import Decision, Envelope, Recovery
 from enode_django.concurrency.mailbox import Mailbox
 from enode_django.concurrency.room import Room
 from enode_django.equeue.portions import portions
@@ -23,7 +23,7 @@ class Commands(NamedTuple):
 
 
 class Outcomes(NamedTuple):
-    released: Sequence[Entry]
+    released: Sequence[Decision]
     recoveries: Sequence[Recovery]
 
 
@@ -66,7 +66,7 @@ def joined(batches: Sequence[Sized[Item]]) -> Sized[Item]:
     return Sized(items, sum(batch.size for batch in batches), batches[0].room)
 
 
-def divided(batch: Sized[Entry], most: int, most_bytes: int) -> Iterable[Sized[Entry]]:
+def divided(batch: Sized[Decision], most: int, most_bytes: int) -> Iterable[Sized[Decision]]:
     """Divide a batch into pieces, one COPY each, of up to ``most`` entries and ``most_bytes`` (or one larger entry)."""
     if len(batch.items) <= most and batch.size <= most_bytes:
         return (batch,)

@@ -11,7 +11,7 @@ from math import inf
 from weakref import WeakKeyDictionary
 
 from enode_django.bus.results import CommandStatus, Crash, stored_result
-from enode_django.commanding.entries import Finished
+from enode_django.commanding.decisions import Finished
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.ids import made_at
 from enode_django.processors.statistics import Outcomes, Statistics

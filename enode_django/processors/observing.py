@@ -11,7 +11,7 @@ from enode_django.equeue.transport import Transport
 from enode_django.equeue.transports.broker import BrokerTransport
 from enode_django.eventstore.base import EventStore
 from enode_django.eventstore.dead_letters import DeadLetters
-from enode_django.processors.watching import Watch
+from enode_django.processors.watch import Watch
 
 WATCH_INTERVAL = 5.0
 """Seconds between two looks at the queue, and at the store."""

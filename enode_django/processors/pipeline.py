@@ -19,18 +19,18 @@ from functools import partial
 from typing import Any
 
 from enode_django.bus.interception import handlers_in_use
-from enode_django.commanding.burying import crashed_among, keep_crashed, kept_and_answered
-from enode_django.commanding.committing import Committer
-from enode_django.commanding.entries import Entry, Envelope, Finished, Recovery
+from enode_django.commanding.command_processor import CommandProcessor
+from enode_django.commanding.committer import Committer
+from enode_django.commanding.dead_letters import crashed_among, keep_crashed, kept_and_answered
+from enode_django.commanding.decisions import Decision, Envelope, Finished, Recovery
 from enode_django.commanding.intake import Intake, Received
-from enode_django.commanding.keeping import StateKeeper
 from enode_django.commanding.logged_steps import log_committed
-from enode_django.commanding.processor import CommandProcessor
+from enode_django.commanding.mailbox_router import MailboxRouter
 from enode_django.commanding.publisher import EventPublisher
-from enode_django.commanding.remembered import RememberedAnswers
-from enode_django.commanding.routing import MailboxRouter
+from enode_django.commanding.remembered_answers import RememberedAnswers
+from enode_django.commanding.shared_state_writer import SharedStateWriter
 from enode_django.concurrency.backoff import CountedWaits, delays, until_it_works
-from enode_django.concurrency.in_flight import Note
+from enode_django.concurrency.in_flight import InFlightMarker
 from enode_django.concurrency.mailbox import Mailbox
 from enode_django.concurrency.outages import Attempts
 from enode_django.concurrency.room import Room
@@ -93,7 +93,7 @@ class Pipeline:
         store: EventStore,
         *,
         owner: str,
-        notes: Sequence[Note],
+        notes: Sequence[InFlightMarker],
         statistics: Statistics,
     ) -> None:
         self._conf, commands, workers = conf, conf.COMMANDS, conf.WORKERS
@@ -140,7 +140,7 @@ class Pipeline:
         self._commands: list[Mailbox[CommandItem]] = [
             Mailbox(f"enode-commands-{n}", command_weight) for n in range(self._router.command_mailboxes)
         ]
-        self._events: list[Mailbox[Sized[Entry]]] = [
+        self._events: list[Mailbox[Sized[Decision]]] = [
             Mailbox(f"enode-events-{n}", weight) for n in range(self._router.event_mailboxes)
         ]
         self._finished: Mailbox[Sized[Finished]] = Mailbox("enode-publisher", weight)
@@ -163,7 +163,7 @@ class Pipeline:
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
 
-    def _make_processors(self, notes: Sequence[Note]) -> list[CommandProcessor]:
+    def _make_processors(self, notes: Sequence[InFlightMarker]) -> list[CommandProcessor]:
         conf, cache, suspects = self._conf, self._conf.AGGREGATE_CACHE, threading.Lock()
         mailboxes = self._router.command_mailboxes
         share = max(1, cache.MAX_AGGREGATES // mailboxes)
@@ -180,7 +180,7 @@ class Pipeline:
                 max_bytes=min(conf.COMMANDS.EVENTS_MAX_BYTES, self._publisher.max_record),
                 note=note,
                 suspects=suspects,
-                keeper=StateKeeper(self._states, interval=cache.WRITE_INTERVAL) if self._states else None,
+                keeper=SharedStateWriter(self._states, interval=cache.WRITE_INTERVAL) if self._states else None,
                 retries=make_retries(conf),
                 shard=self._store.shards[self._router.shard_of(number)],
             )
@@ -407,7 +407,7 @@ class Pipeline:
     def _room_of(self, command_mailbox: int) -> Room:
         return self._rooms[self._router.shard_of(command_mailbox)]
 
-    def _post_entries(self, entries: Sequence[Entry], command_mailbox: int) -> int:
+    def _post_entries(self, entries: Sequence[Decision], command_mailbox: int) -> int:
         """Returns the bytes that they take."""
         if not entries:
             return 0
@@ -416,7 +416,7 @@ class Pipeline:
         if len(self._events) == 1:
             self._events[0].post(Sized(entries, size, room))
             return size
-        shares: list[list[Entry]] = [[] for _ in self._events]
+        shares: list[list[Decision]] = [[] for _ in self._events]
         for entry in entries:
             envelope = entry.envelope
             if envelope is not None:
@@ -430,7 +430,7 @@ class Pipeline:
 
     # -- event mailboxes ------------------------------------------------------------------------------------------
 
-    def _run_event_mailbox(self, box: Mailbox[Sized[Entry]]) -> None:
+    def _run_event_mailbox(self, box: Mailbox[Sized[Decision]]) -> None:
         committer = Committer(self._store, persist=self._persist, clock=time.monotonic)
         letters = self._dead_letters[self._router.shard_beside(self._events.index(box))]
         limits = self._conf.COMMANDS
@@ -440,7 +440,7 @@ class Pipeline:
                     self._commit(committer, letters, batch)
                 items.clear()  # else they stay in memory until the next ones come
 
-    def _commit(self, committer: Committer, letters: DeadLetters, batch: Sized[Entry]) -> None:
+    def _commit(self, committer: Committer, letters: DeadLetters, batch: Sized[Decision]) -> None:
         began, clock = self._tracing.now(), time.perf_counter()
         committed = committer.commit(batch.items)
         self._meter.stored(committed.finished, len(committed.recoveries), committer.store_seconds)
@@ -456,14 +456,14 @@ class Pipeline:
             batch.give_back()
         self._tell_command_mailboxes(committed.released, committed.recoveries)
 
-    def _tell_command_mailboxes(self, released: Sequence[Entry], recoveries: Sequence[Recovery]) -> None:
+    def _tell_command_mailboxes(self, released: Sequence[Decision], recoveries: Sequence[Recovery]) -> None:
         """Ahead of the commands that wait: until then the command mailbox holds what is finished, and its aggregates
         cannot leave the cache."""
         if len(self._commands) == 1:
             if released or recoveries:
                 self._commands[0].post_urgent(Outcomes(released, recoveries))
             return
-        shares: list[tuple[list[Entry], list[Recovery]]] = [([], []) for _ in self._commands]
+        shares: list[tuple[list[Decision], list[Recovery]]] = [([], []) for _ in self._commands]
         for entry in released:
             if entry.envelope is not None:
                 shares[entry.envelope.command_mailbox][0].append(entry)

@@ -32,7 +32,7 @@ class Outcomes(NamedTuple):
 NONE = Outcomes(0, 0, 0, 0)
 
 
-class _Followed(NamedTuple):
+class _HandledEvents(NamedTuple):
     handled: int
     parked: int
     behind_since: float | None
@@ -60,7 +60,7 @@ class Statistics:
             "pulled_to_durable": Histogram(SECONDS),
             "sent_to_durable": Histogram(SECONDS),
         }
-        self._followed: dict[str, _Followed] = {}
+        self._followed: dict[str, _HandledEvents] = {}
 
     def count_batch(self, finished: int, conflicts: int, outcomes: Outcomes = NONE) -> None:
         with self._lock:
@@ -84,7 +84,7 @@ class Statistics:
     def set_followed(self, subscriber: str, handled: int, parked: int, behind_since: float | None = None) -> None:
         """Set how many event streams a subscriber has handled, and how many aggregates it has parked, so far; and when
         the oldest stream was stored that it has pulled and not handled, as a time of the clock (None: it has none)."""
-        self._followed[subscriber] = _Followed(handled, parked, behind_since)
+        self._followed[subscriber] = _HandledEvents(handled, parked, behind_since)
 
     def report(self) -> dict[str, Any]:
         followed = self._followed.copy()

@@ -15,9 +15,9 @@ from enode_django.equeue.transport import Transport
 from enode_django.processes.children import Children
 from enode_django.processors.broker import BrokerProcess
 from enode_django.processors.control import Role
-from enode_django.processors.crew import Crew, Plan, Worker
 from enode_django.processors.statistics import add_reports
-from enode_django.processors.waking import Wakeup
+from enode_django.processors.wakeup import Wakeup
+from enode_django.processors.worker_group import Plan, Worker, WorkerGroup
 
 logger = logging.getLogger("enode_django.supervisor")
 
@@ -46,7 +46,8 @@ class Supervisor:
         self._broker = broker
         self._on_report = on_report
         self._crews = [
-            Crew(conf, plan, transport, children=children, supervisor=name, verbosity=verbosity) for plan in plans
+            WorkerGroup(conf, plan, transport, children=children, supervisor=name, verbosity=verbosity)
+            for plan in plans
         ]
         self._stops = 0
         self._wakeup = Wakeup()

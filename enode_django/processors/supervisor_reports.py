@@ -13,7 +13,7 @@ from django.db import router
 from django.db.models.functions import Now
 
 from enode_django.models import ProcessorReport
-from enode_django.processors.watching import Watch
+from enode_django.processors.watch import Watch
 
 STOP_SECONDS = 3.0
 """Seconds for the last row: a database that is away must not keep the process from ending."""

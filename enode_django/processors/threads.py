@@ -9,7 +9,7 @@ from functools import partial
 from django.db import connections
 
 from enode_django.concurrency.threads import start_thread, thread_died
-from enode_django.processors.endings import Note, status_of_death
+from enode_django.processors.exit_statuses import InFlightMarker, status_of_death
 
 PULL_WAIT = 0.2
 """Seconds between looks at what nobody is woken for: room for more commands, delayed ones, a committed offset."""
@@ -22,7 +22,7 @@ def start_worker_thread(
     return start_thread(name, partial(_then_disconnect, run), vital=True, status=status)
 
 
-def start_noting_thread(name: str, run: Callable[[], None], note: Note) -> threading.Thread:
+def start_noting_thread(name: str, run: Callable[[], None], note: InFlightMarker) -> threading.Thread:
     """As `start_worker_thread`; the status says whether the thread was handling what it has noted."""
     return start_worker_thread(name, run, partial(status_of_death, note))
 

@@ -15,7 +15,7 @@ from enode_django.concurrency.garbage import collect_seldom, map_large_blocks
 from enode_django.processes.children import STOP_SIGNALS, Job
 from enode_django.processors.control import Beat, Role, Stop, receive, send
 from enode_django.processors.logs import log_to_console
-from enode_django.processors.waking import Wakeup
+from enode_django.processors.wakeup import Wakeup
 
 logger = logging.getLogger("enode_django.worker")
 

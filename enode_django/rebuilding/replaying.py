@@ -20,23 +20,23 @@ from django.db import connections
 from enode_django.concurrency.backoff import Persist, within
 from enode_django.databases import heal_connections
 from enode_django.eventing import checkpoints, event_types
-from enode_django.eventing.follower import Follower
+from enode_django.eventing.event_subscription import EventSubscription
 from enode_django.eventing.parking import parked_among
+from enode_django.eventing.pending import HandledEvents, PendingAggregate
 from enode_django.eventing.projections import ModelProjection, makes_row
 from enode_django.eventing.read_models.row_changes import changed_row
 from enode_django.eventing.read_models.rows import RowTable
 from enode_django.eventing.registry import subscribers
-from enode_django.eventing.retries import Retries
-from enode_django.eventing.retrying import RetryPolicy
+from enode_django.eventing.retry_decisions import RetryPolicy
+from enode_django.eventing.retry_policy import Retries
 from enode_django.eventing.subscribers import Subscriber, key_of, running_subscriber
-from enode_django.eventing.sweeping import behind
-from enode_django.eventing.work import FollowedEvents, Work
+from enode_django.eventing.sweep import behind
 from enode_django.eventstore.base import Settled, StreamRecord
 from enode_django.eventstore.sqlstates import DATABASE_ERRORS, is_transient, sqlstate
 from enode_django.exceptions import RebuildError, SubscriberUnavailable
 from enode_django.rebuilding.shadow import ReachesOutside, Shadow, hooks_forgotten
-from enode_django.rebuilding.shadow_applier import ShadowRunner
-from enode_django.runtime import make_applier, store_beside
+from enode_django.rebuilding.shadow_processor import ShadowRunner
+from enode_django.runtime import make_processor, store_on_separate_connection
 
 Value = TypeVar("Value")
 logger = logging.getLogger("enode_django.rebuilding")
@@ -80,12 +80,12 @@ class Replayer:
         self.runner = runner
         most_parked = (runner.subscriber.retry or Retries()).most_parked
         policy = RetryPolicy(1, 0.0, most_parked=most_parked, parks_at_once=True)
-        self.follower = Follower(runner, policy=policy, notify=lambda notices: None)
+        self.subscription = EventSubscription(runner, policy=policy, notify=lambda notices: None)
         self._persist = persist
 
     def replay(self, records: Iterable[StreamRecord]) -> Replayed:
         """Replay sorted streams of aggregates from their first stream on."""
-        subscriber = self.follower.subscriber
+        subscriber = self.subscription.subscriber
         if isinstance(subscriber, ModelProjection):
             return _Reducing(self, subscriber).replay(records)
         return self._handle(records)
@@ -93,10 +93,10 @@ class Replayer:
     def _handle(self, records: Iterable[StreamRecord]) -> Replayed:
         records, total, last = iter(records), Replayed(), ""
         while some := list(islice(records, STREAMS_AT_ONCE)):
-            works: dict[str, Work] = {}
+            works: dict[str, PendingAggregate] = {}
             for record in some:
                 id = record.aggregate_root_id
-                works.setdefault(id, Work(id, record.aggregate_root_type)).add(record)
+                works.setdefault(id, PendingAggregate(id, record.aggregate_root_type)).add(record)
             begun = len(works) - (last in works)
             total += Replayed(len(some), begun, self._drive(list(works.values())))
             last = some[-1].aggregate_root_id
@@ -107,28 +107,28 @@ class Replayer:
         times, since each part of a range of the store names what it has of it."""
         todo, total = iter(todo), Replayed()
         while some := list(islice(todo, STREAMS_AT_ONCE)):
-            works: dict[str, Work] = {}
+            works: dict[str, PendingAggregate] = {}
             for id, type_name, until in some:  # handlers must not be called twice in one transaction
-                works.setdefault(id, Work(id, type_name)).merge(Work(id, type_name, until))
+                works.setdefault(id, PendingAggregate(id, type_name)).merge(PendingAggregate(id, type_name, until))
             total += Replayed(0, len(works), self._drive(list(works.values())))
         return total
 
     def behind(self, settled: Settled) -> list[Todo]:
         """Return the settled aggregates that the shadow has not handled yet."""
 
-        return self.persisted(lambda: [_todo(work) for work in behind(self.follower, settled)])
+        return self.persisted(lambda: [_todo(work) for work in behind(self.subscription, settled)])
 
-    def _drive(self, works: Sequence[Work]) -> tuple[str, ...]:
+    def _drive(self, works: Sequence[PendingAggregate]) -> tuple[str, ...]:
         """Returns which aggregates were parked."""
 
         def drive() -> tuple[str, ...]:
-            parked = self.follower.parked
-            self.follower.catch_up([Work(*_todo(work), dict(work.streams)) for work in works])
-            return self._parked_among(works) if self.follower.parked > parked else ()
+            parked = self.subscription.parked
+            self.subscription.catch_up([PendingAggregate(*_todo(work), dict(work.streams)) for work in works])
+            return self._parked_among(works) if self.subscription.parked > parked else ()
 
         return self.persisted(drive)
 
-    def _parked_among(self, works: Sequence[Work]) -> tuple[str, ...]:
+    def _parked_among(self, works: Sequence[PendingAggregate]) -> tuple[str, ...]:
         ids = [work.aggregate_root_id for work in works]
         with self.shadow.opened():
             return tuple(parked_among(self.shadow.alias, self.shadow.subscriber, ids))
@@ -173,7 +173,7 @@ class _Reducing:
     """Replays for a `ModelProjection`: the streams of an aggregate make one row, and rows are copied.
 
     Whatever goes wrong, a handler that raises or asks a database, a value that this refuses or only it knows, rows that
-    are there already, is left to the follower, which finds out what it is.
+    are there already, is left to the subscription, which finds out what it is.
     """
 
     def __init__(self, replayer: Replayer, subscriber: ModelProjection[Any]) -> None:
@@ -181,7 +181,7 @@ class _Reducing:
         self._subscriber = subscriber
         self._alias = replayer.shadow.alias
         self._table: RowTable[Any] = RowTable(subscriber.model, self._alias)
-        self._followed = FollowedEvents(subscriber)
+        self._followed = HandledEvents(subscriber)
         self._makes_row = makes_row(subscriber)
 
     def replay(self, records: Iterable[StreamRecord]) -> Replayed:
@@ -273,7 +273,7 @@ class _Folded(NamedTuple):
     failed: bool
 
 
-def _todo(work: Work) -> Todo:
+def _todo(work: PendingAggregate) -> Todo:
     return Todo(work.aggregate_root_id, work.aggregate_root_type, work.until)
 
 
@@ -287,8 +287,8 @@ def replayer(shadow: Shadow, persist: Persist = _patiently) -> Iterator[Replayer
     What fails is parked at once: it has failed before, or will again after the swap.
     """
     subscriber: Subscriber = subscribers.get(shadow.subscriber)
-    with store_beside() as store:
-        runner = ShadowRunner(shadow, make_applier(subscriber, store, _send_nothing))
+    with store_on_separate_connection() as store:
+        runner = ShadowRunner(shadow, make_processor(subscriber, store, _send_nothing))
         replaying = Replayer(shadow, runner, persist)
         replaying.persisted(partial(event_types.recall, shadow.alias, subscriber))
         yield replaying

@@ -18,7 +18,7 @@ from django.db import transaction
 
 from enode_django.concurrency.backoff import once
 from enode_django.databases import execute
-from enode_django.eventing.work import Failure, Work
+from enode_django.eventing.pending import Failure, PendingAggregate
 from enode_django.eventstore import statements
 from enode_django.eventstore.base import EventStore
 from enode_django.eventstore.postgres import PostgresEventStore
@@ -132,7 +132,7 @@ class _Retry:
 
     # -- who has the value ----------------------------------------------------------------------------------------
 
-    def _note(self, work: Work, failure: Failure) -> None:
+    def _note(self, work: PendingAggregate, failure: Failure) -> None:
         """Called in the shadow when an aggregate was parked."""
         holders = set(self._holders(failure.error))
         if holders:

@@ -23,6 +23,7 @@ from enode_django.serialization.registry import types
 
 Classes = Collection[type[AggregateRoot]] | None
 """None stands for all that have snapshots."""
+ROWS_AT_ONCE = 10_000
 AT_ONCE = 50
 UNSUITABLE = "its class keeps state that no snapshot can hold; see the log"
 
@@ -42,7 +43,9 @@ def build(store: EventStore, snapshots: SnapshotStore, classes: Classes = None, 
     What is told may have been told before: an aggregate is met in each part of the store that it has streams in.
     """
     maker = SnapshotMaker(store, snapshots)
-    for part in checked(chain.from_iterable(parts_of(shard, BEGINNING, END) for shard in store.shards)):
+    for part in checked(
+        chain.from_iterable(parts_of(shard, BEGINNING, END, limit=ROWS_AT_ONCE) for shard in store.shards)
+    ):
         wanted = {id: name for id, (name, _) in part.settled.heads.items() if is_wanted(name, classes)}
         due = _due(store, maker, wanted)
         while some := list(islice(due, AT_ONCE)):

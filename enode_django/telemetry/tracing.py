@@ -64,18 +64,18 @@ class HasResult(Protocol):
         """Return the result of the command, if it is known; it has ``status`` and ``error_type``."""
 
 
-Followed = tuple[Any, Sequence[Callable[..., Any]]]
+HandledEvent = tuple[Any, Sequence[Callable[..., Any]]]
 """A message with its handlers."""
 
 
-class FollowsEvents(Protocol):
-    def of(self, record: Any, /) -> list[Followed]: ...
+class FindsHandledEvents(Protocol):
+    def of(self, record: Any, /) -> list[HandledEvent]: ...
 
 
 AnyCarrier = TypeVar("AnyCarrier", bound=Carrier)
 Slot = TypeVar("Slot")
 Made = TypeVar("Made", bound=HasResult)
-Events = TypeVar("Events", bound=FollowsEvents)
+Events = TypeVar("Events", bound=FindsHandledEvents)
 
 
 class Tracing:
@@ -95,11 +95,11 @@ class Tracing:
     def batch(self, name: str, carriers: Iterable[Carrier], began: int) -> None:
         """Something was done with these commands, from a time of `now` until now."""
 
-    def following(self, subscriber: str, events: Events) -> Events | FollowsEvents:
+    def following(self, subscriber: str, events: Events) -> Events | FindsHandledEvents:
         """Return the events to be used instead of ``events``."""
         return events
 
-    def followed(self, subscriber: str, record: Stored, followed: list[Followed]) -> list[Followed]:
+    def followed(self, subscriber: str, record: Stored, followed: list[HandledEvent]) -> list[HandledEvent]:
         """Return the handlers to be called for this record instead of ``followed``."""
         return followed
 
@@ -184,10 +184,10 @@ class _Traced(Tracing):
                 span = self._tracer.start_span(name, parent, start_time=began, attributes=attributes)
                 span.end(ended)
 
-    def following(self, subscriber: str, events: Events) -> FollowsEvents:
+    def following(self, subscriber: str, events: Events) -> FindsHandledEvents:
         return _TracedEvents(subscriber, events, self)
 
-    def followed(self, subscriber: str, record: Stored, followed: list[Followed]) -> list[Followed]:
+    def followed(self, subscriber: str, record: Stored, followed: list[HandledEvent]) -> list[HandledEvent]:
         parent = self.parent_of(record)
         if parent is None:
             return followed
@@ -232,12 +232,12 @@ class _Traced(Tracing):
 
 
 class _TracedEvents:
-    def __init__(self, subscriber: str, events: FollowsEvents, tracing: _Traced) -> None:
+    def __init__(self, subscriber: str, events: FindsHandledEvents, tracing: _Traced) -> None:
         self._subscriber = subscriber
         self._events = events
         self._tracing = tracing
 
-    def of(self, record: Any) -> list[Followed]:
+    def of(self, record: Any) -> list[HandledEvent]:
         return self._tracing.followed(self._subscriber, record, self._events.of(record))
 
 

@@ -10,25 +10,25 @@ from functools import partial
 from typing import Any, Self, TypeVar
 
 from enode_django.bus.results import CommandResult
-from enode_django.commanding.entries import Envelope, Finished
+from enode_django.commanding.decisions import Envelope, Finished
 from enode_django.commanding.publisher import announce
 from enode_django.concurrency.backoff import once
 from enode_django.conf import keeps_in_memory
 from enode_django.domain.messages import DomainEvent
 from enode_django.eventing.event_handlers import group_of
-from enode_django.eventing.follower import Follower
+from enode_django.eventing.event_subscription import EventSubscription
 from enode_django.eventing.process_managers import crash_handler
 from enode_django.eventing.registry import subscribers
-from enode_django.eventing.retrying import RAISE
-from enode_django.eventing.running import Runner
+from enode_django.eventing.retry_decisions import RAISE
+from enode_django.eventing.runner import Runner
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventstore.base import EventStore, StreamRecord
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import DefinitionError
 from enode_django.immediate.bus import ImmediateCommandBus, Together, result_of
-from enode_django.immediate.memory import MemoryFollower, has_tables, without_tables
+from enode_django.immediate.memory import MemorySubscription, has_tables, without_tables
 from enode_django.repository.loading import events_of
-from enode_django.runtime import make_applier, make_store, use_bus
+from enode_django.runtime import make_processor, make_store, use_bus
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -41,7 +41,7 @@ class InlineCommandBus(ImmediateCommandBus):
     """
 
     def __init__(self, store: EventStore, followed_by: Sequence[Subscriber] = ()) -> None:
-        super().__init__(store, partial(_InlineFollowing, followed_by))
+        super().__init__(store, partial(_InlineSubscribers, followed_by))
         self._lock = threading.RLock()
         self.results: list[CommandResult] = []
         self.events: list[DomainEvent] = []
@@ -65,18 +65,18 @@ class InlineCommandBus(ImmediateCommandBus):
         return finished
 
 
-class _InlineFollowing:
+class _InlineSubscribers:
     """Raises a handler's error to the test."""
 
     def __init__(self, followed_by: Sequence[Subscriber], bus: ImmediateCommandBus) -> None:
-        self._followers = [_follower(subscriber, bus) for subscriber in followed_by]
+        self._subscriptions = [_subscription(subscriber, bus) for subscriber in followed_by]
 
     def begin(self) -> None:
         """Do nothing: subscribers begin when the bus is made."""
 
     def follow(self, record: StreamRecord) -> None:
-        for follower in self._followers:
-            follower.follow([record])
+        for subscription in self._subscriptions:
+            subscription.follow([record])
 
     def keep_up(self) -> None:
         """Nothing is left behind: what fails is raised."""
@@ -88,14 +88,14 @@ class _InlineFollowing:
         return [], []
 
 
-def _follower(subscriber: Subscriber, bus: ImmediateCommandBus) -> Follower | MemoryFollower:
+def _subscription(subscriber: Subscriber, bus: ImmediateCommandBus) -> EventSubscription | MemorySubscription:
     if isinstance(bus.store, MemoryEventStore) and not has_tables(subscriber):
-        return MemoryFollower(subscriber, bus)
+        return MemorySubscription(subscriber, bus)
     handler = crash_handler(subscriber)
-    runner = Runner(make_applier(subscriber, bus.store, lambda some: bus.forward(some, handler)), once)
+    runner = Runner(make_processor(subscriber, bus.store, lambda some: bus.forward(some, handler)), once)
     for shard in bus.store.shards:
-        runner.applier.subscribe(shard)
-    return Follower(runner, policy=RAISE, notify=lambda notices: None)
+        runner.processor.subscribe(shard)
+    return EventSubscription(runner, policy=RAISE, notify=lambda notices: None)
 
 
 Chosen = Iterable[type[Subscriber] | Callable[[Any], Any] | str | Subscriber]
@@ -121,7 +121,7 @@ class Inline(ContextDecorator):
         return super().__call__(function)
 
     def __enter__(self) -> InlineCommandBus:
-        bus = InlineCommandBus(self._new_store(), self._followers())
+        bus = InlineCommandBus(self._new_store(), self._subscriptions())
         self._leaving.enter_context(use_bus(bus))
         return bus
 
@@ -133,7 +133,7 @@ class Inline(ContextDecorator):
             return self._store
         return MemoryEventStore() if keeps_in_memory() else make_store()
 
-    def _followers(self) -> Sequence[Subscriber]:
+    def _subscriptions(self) -> Sequence[Subscriber]:
         if self._followed_by is None:
             if self._store is not None:
                 return []

@@ -8,10 +8,10 @@ from typing import Any, Self
 from enode_django.domain.declarations import plain_of
 from enode_django.domain.messages import Command, DomainEvent
 from enode_django.domain.refusals import DomainException
+from enode_django.eventing.pending import HandledEvents, followed_refusal
 from enode_django.eventing.process_managers import ProcessManager, with_derived_ids
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import key_of
-from enode_django.eventing.work import FollowedEvents, followed_refusal
 from enode_django.eventstore.base import StreamRecord
 from enode_django.exceptions import DefinitionError
 from enode_django.serialization.codec import decode_command, encode_command, restore_command
@@ -72,7 +72,7 @@ class ProcessScenario:
             refused = followed_refusal(self._process, record)
             followed = [] if refused is None else [refused]
         else:
-            followed = FollowedEvents(self._process).of(record)
+            followed = HandledEvents(self._process).of(record)
         return [
             _delivered(command)
             for message, handlers in followed

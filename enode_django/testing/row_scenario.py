@@ -9,11 +9,11 @@ from typing import Any, Generic, Self, TypeVar
 from django.db import connections, models
 
 from enode_django.domain.messages import DomainEvent
+from enode_django.eventing.pending import HandledEvents
 from enode_django.eventing.projections import ModelProjection, makes_row
 from enode_django.eventing.read_models.row_changes import changed_row
 from enode_django.eventing.read_models.row_normalising import RowNormaliser
 from enode_django.eventing.registry import subscribers
-from enode_django.eventing.work import FollowedEvents
 from enode_django.eventstore.base import StreamRecord
 from enode_django.testing.histories import check_events, streams
 
@@ -61,7 +61,7 @@ class RowScenario(Generic[Row]):
         return self
 
     def _handle(self, records: Iterable[StreamRecord]) -> None:
-        followed = FollowedEvents(self._projection)
+        followed = HandledEvents(self._projection)
         for record in records:
             events = followed.of(record)
             self.row = changed_row(self._model, self._id, self.row, events, self._normalise, self._makes_row)

@@ -31,10 +31,10 @@ def follow(subscriber: Any, end: float) -> None:
     from enode_django.conf import conf
     from enode_django.equeue.consumer.queue_consumer import PulledMessages
     from enode_django.equeue.offsets import OffsetWindow
-    from enode_django.runtime import make_follower, make_store, make_transport
+    from enode_django.runtime import make_store, make_subscription, make_transport
 
     transport, topic = make_transport(), conf().SUBSCRIBERS.TOPIC
-    follower = make_follower(subscriber, transport, make_store())
+    subscription = make_subscription(subscriber, transport, make_store())
     windows = {
         queue: OffsetWindow(topic, queue, epoch=0, committed=0, deadline=time.monotonic())
         for queue in range(transport.queue_count(topic))
@@ -47,11 +47,11 @@ def follow(subscriber: Any, end: float) -> None:
             taken = [offset for offset in batch.offsets if offset < end]
             window.add(taken)
             pulled.append(PulledMessages(window, taken, list(batch.bodies[: len(taken)])))
-        follower.retry_due()
-        follower.handle(pulled)
+        subscription.retry_due()
+        subscription.handle(pulled)
         if not offsets:
             time.sleep(WAIT)
-        print(f"{subscriber.name} handled {follower.handled} and parked {follower.parked}", flush=True)
+        print(f"{subscriber.name} handled {subscription.handled} and parked {subscription.parked}", flush=True)
 
 
 if __name__ == "__main__":

@@ -79,7 +79,7 @@ class Reading:
 
         for subscriber in self.subscribers:
             followed = [id for id, head in self.heads.items() if follows(subscriber, head.aggregate_root_type)]
-            positions = _applier(subscriber).positions(followed)
+            positions = _processor(subscriber).positions(followed)
             self.figures[f"followed by {subscriber.name}"] = len(followed)
             for id in followed:
                 allowed = self._positions_of(subscriber.name, id)
@@ -210,10 +210,10 @@ class Reading:
                 yield f"account {account.id} has {balance} in the cache; stored is {account.balance}"
 
 
-def _applier(subscriber: Any) -> Any:
-    from enode_django.runtime import make_applier, make_store
+def _processor(subscriber: Any) -> Any:
+    from enode_django.runtime import make_processor, make_store
 
-    return make_applier(subscriber, make_store(), lambda commands: None)
+    return make_processor(subscriber, make_store(), lambda commands: None)
 
 
 def _models_of(subscriber: Any) -> Sequence[type[models.Model]]:

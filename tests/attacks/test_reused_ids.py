@@ -13,7 +13,7 @@ from enode_django import execute_command
 from enode_django.api.outcomes import problem_of
 from enode_django.bus.derived_ids import derived_id
 from enode_django.bus.results import CommandResult, CommandStatus
-from enode_django.commanding.burying import crashed_among, letters_of
+from enode_django.commanding.dead_letters import crashed_among, letters_of
 from enode_django.commanding.identity import conflict_with_content, conflict_with_row, content_of
 from enode_django.conf import conf
 from enode_django.domain.messages import Command

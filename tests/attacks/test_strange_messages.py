@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from enode_django.bus.messages import decode_published
 from enode_django.commanding.intake import Intake
-from enode_django.commanding.remembered import RememberedAnswers
-from enode_django.commanding.routing import MailboxRouter
+from enode_django.commanding.mailbox_router import MailboxRouter
+from enode_django.commanding.remembered_answers import RememberedAnswers
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.exceptions import MalformedMessage
 from enode_django.serialization.codec import LONGEST_REPLY_ADDRESS, decode_command

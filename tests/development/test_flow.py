@@ -17,8 +17,8 @@ from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventing.event_handlers import EventHandler, EventHandlerGroup
 from enode_django.eventing.logged_steps import log_handled
+from enode_django.eventing.pending import Failure, Message, PendingAggregate, Progress
 from enode_django.eventing.registry import subscribers
-from enode_django.eventing.work import Failure, Message, Progress, Work
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.middleware import EnodeMiddleware
 from enode_django.telemetry import steplog
@@ -115,7 +115,7 @@ def test_what_a_projection_made_of_a_stream_is_told(
 ) -> None:
     record = handled(Create("x", id="c1")).finished[0].record
     assert record is not None
-    work = Work("x", record.aggregate_root_type)
+    work = PendingAggregate("x", record.aggregate_root_type)
     work.add(record)
     work.messages.append(Message(None, 0, "x", 1, "c1", ""))  # type: ignore[arg-type]
     told.clear()

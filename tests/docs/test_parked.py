@@ -32,7 +32,7 @@ def parked_accounts(transactional_db: None) -> Iterator[None]:
 
     harness = Harness()
     set_precision(TOO_FEW)
-    follower = harness.follower(subscribers.instance(Ledger), attempts=5)
+    subscription = harness.subscription(subscribers.instance(Ledger), attempts=5)
     for account in ("ada", "bob"):
         with inline(followed_by=[]):
             send_commands(
@@ -42,10 +42,10 @@ def parked_accounts(transactional_db: None) -> Iterator[None]:
                     Withdraw(aggregate_root_id=account, amount=Decimal(1)),
                 ]
             )
-        follower.follow(harness.store.load(account))
+        subscription.follow(harness.store.load(account))
     for _ in range(4):
         harness.clock.now += 100
-        follower.retry_due()
+        subscription.retry_due()
     yield
     set_precision(DIGITS)
 

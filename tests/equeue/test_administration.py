@@ -106,10 +106,10 @@ def test_reading_a_long_queue_gives_all_of_it_once(memory: MemoryTransport) -> N
 
 
 def test_tail_follows(served: MemoryTransport) -> None:
-    follower = administration.tail(served, "orders", wait=0.01)
-    assert next(follower) is None
+    subscription = administration.tail(served, "orders", wait=0.01)
+    assert next(subscription) is None
     served.send("orders", {0: texts("f"), 1: texts("g")})
-    assert [(m.queue, m.offset, m.body) for m in islice(follower, 2) if m] == [(0, 5, b"f"), (1, 0, b"g")]
+    assert [(m.queue, m.offset, m.body) for m in islice(subscription, 2) if m] == [(0, 5, b"f"), (1, 0, b"g")]
     from_first = administration.tail(served, "orders", [0], Start.FIRST, wait=0.01)
     assert [message.offset for message in islice(from_first, 6) if message] == list(range(6))
     with pytest.raises(QueueError, match="no queue 2"):

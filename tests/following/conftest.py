@@ -70,8 +70,8 @@ def run(harness: Harness, line_tables: None) -> Iterator[Run]:
         subscriber: Any = subscribers.instance(projection)
         subscriber.script = script
         ids = ids or ("a", "b", "c")
-        follower = harness.follower(subscriber, attempts=1)
-        harness.deliver(follower, [record for id in ids for record in harness.stored(id, Added(amount=5))])
+        subscription = harness.subscription(subscriber, attempts=1)
+        harness.deliver(subscription, [record for id in ids for record in harness.stored(id, Added(amount=5))])
         failed = {parked.aggregate_root_id: parked.error for parked in harness.parked(subscriber.name)}
         for id in ids:
             assert harness.checkpoint(subscriber.name, id) == (0 if id in failed else 1)

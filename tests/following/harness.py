@@ -15,16 +15,16 @@ from enode_django.concurrency.backoff import Persist, once
 from enode_django.equeue.consumer.queue_consumer import PulledMessages
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.eventing import checkpoints, parking
-from enode_django.eventing.follower import Follower
+from enode_django.eventing.event_subscription import EventSubscription
 from enode_django.eventing.in_flight import InFlight
-from enode_django.eventing.retrying import RetryPolicy
-from enode_django.eventing.running import Runner
+from enode_django.eventing.retry_decisions import RetryPolicy
+from enode_django.eventing.runner import Runner
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.ids import new_id
 from enode_django.repository.loading import events_of
-from enode_django.runtime import make_applier
+from enode_django.runtime import make_processor
 from enode_django.serialization.codec import encode_refusal, encode_stream
 from enode_django.serialization.registry import types
 from tests.following.domain import Added, Counter, CounterRow, Entry
@@ -51,7 +51,7 @@ class Harness:
         self.metadata: list[Metadata] = []
         self.notices: list[tuple[str, Notice]] = []
 
-    def follower(
+    def subscription(
         self,
         subscriber: Subscriber,
         *,
@@ -59,9 +59,9 @@ class Harness:
         persist: Persist = once,
         in_flight: InFlight | None = None,
         hand_over: Callable[[], None] = lambda: None,
-    ) -> Follower:
-        runner = Runner(make_applier(subscriber, self.store, self._send), persist, in_flight, singles_out=True)
-        return Follower(
+    ) -> EventSubscription:
+        runner = Runner(make_processor(subscriber, self.store, self._send), persist, in_flight, singles_out=True)
+        return EventSubscription(
             runner,
             policy=RetryPolicy.of(subscriber.retry, attempts, 1.0, unknown_delays=(), passing=PASSING),
             notify=self.notices.extend,
@@ -99,8 +99,8 @@ class Harness:
         self.window.add(offsets)
         return PulledMessages(self.window, offsets, bodies)
 
-    def deliver(self, follower: Follower, records: Iterable[StreamRecord], reply_to: str = "") -> None:
-        follower.handle([self.pulled(records, reply_to)])
+    def deliver(self, subscription: EventSubscription, records: Iterable[StreamRecord], reply_to: str = "") -> None:
+        subscription.handle([self.pulled(records, reply_to)])
 
     # -- what came of it ------------------------------------------------------------------------------------------
 

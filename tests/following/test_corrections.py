@@ -50,7 +50,7 @@ def parked(harness: Harness) -> Sequence[Any]:
     with subscribers.only(CounterRows, Entries):
         records = harness.stored("c", Opened(owner=POISON), Added(amount=1), [Added(amount=2), Noted()])
         for cls in (CounterRows, Entries):
-            harness.deliver(harness.follower(subscribers.instance(cls), attempts=1), records)
+            harness.deliver(harness.subscription(subscribers.instance(cls), attempts=1), records)
         assert [row.version for row in harness.parked(CounterRows.name)] == [1]
         yield records
 
@@ -87,14 +87,14 @@ def test_messages_that_carry_the_original_do_no_harm(harness: Harness) -> None:
     """Neither those that come later, nor those that are set aside because they fail."""
     sweep = Sweep(harness, subscribers.instance(CounterRows))
     records = harness.stored("c", Opened(owner=POISON), Added(amount=1))
-    harness.deliver(sweep.follower, records[:1])
+    harness.deliver(sweep.subscription, records[:1])
     assert harness.rows() == {}
     correct(harness.store, "c", 1, opened("ann"), last=0, **WHO)
     late = harness.stored("d", Opened(owner=POISON))
     correct(harness.store, "d", 1, opened("bob"), last=0, **WHO)
     harness.clock.now += 1.5
-    sweep.follower.retry_due()
-    harness.deliver(sweep.follower, [*records, *late])
+    sweep.subscription.retry_due()
+    harness.deliver(sweep.subscription, [*records, *late])
     assert harness.rows() == {"c": ("ann", 1, 2), "d": ("bob", 0, 1)}
 
 

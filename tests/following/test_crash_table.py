@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from enode_django.eventing import checkpoints
-from enode_django.eventing.follower import Follower
+from enode_django.eventing.event_subscription import EventSubscription
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventstore.base import StreamRecord
@@ -48,7 +48,11 @@ def subscriber_of(kind: str) -> Subscriber:
 
 
 def let_die(
-    row: str, follower: Follower, harness: Harness, records: Sequence[StreamRecord], patch: pytest.MonkeyPatch
+    row: str,
+    subscription: EventSubscription,
+    harness: Harness,
+    records: Sequence[StreamRecord],
+    patch: pytest.MonkeyPatch,
 ) -> None:
     """The first worker."""
     behaviour = domain.behaviour
@@ -65,12 +69,12 @@ def let_die(
         elif row == "after the handlers, before the commit":
             dying.setattr(checkpoints, "save", die)
         elif row == "after the commit, before telling who waits":
-            dying.setattr(follower, "_notify", die)
+            dying.setattr(subscription, "_notify", die)
         if row == "after telling, before the offset is committed":
-            harness.deliver(follower, records, "inbox")
+            harness.deliver(subscription, records, "inbox")
             return
         with pytest.raises(Died):
-            harness.deliver(follower, records, "inbox")
+            harness.deliver(subscription, records, "inbox")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -80,12 +84,12 @@ def test_a_crash_leads_to_what_the_table_says(
 ) -> None:
     records = [stream for id in "cd" for stream in harness.stored(id, Opened(owner="ann"), Added(amount=3))]
     first = Harness()
-    let_die(case.row, first.follower(subscriber_of(kind)), first, records, monkeypatch)
+    let_die(case.row, first.subscription(subscriber_of(kind)), first, records, monkeypatch)
     called = list(behaviour.calls)
     behaviour.calls.clear()
 
     second = Harness()
-    second.deliver(second.follower(subscriber_of(kind)), records, "inbox")
+    second.deliver(second.subscription(subscriber_of(kind)), records, "inbox")
     assert bool(behaviour.calls) is not case.saved
     assert second.window.unfinished == 0
     notices = [notice for harness in (first, second) for address, notice in harness.notices if address == "inbox"]

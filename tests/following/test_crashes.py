@@ -23,8 +23,8 @@ from enode_django import (
 )
 from enode_django.bus.addresses import answer_address, crash_handler_in, crashes_address
 from enode_django.commanding.intake import Intake
-from enode_django.commanding.remembered import RememberedAnswers
-from enode_django.commanding.routing import MailboxRouter
+from enode_django.commanding.mailbox_router import MailboxRouter
+from enode_django.commanding.remembered_answers import RememberedAnswers
 from enode_django.domain.metadata import Metadata
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.eventing.process_managers import crash_handler

@@ -9,10 +9,10 @@ import pytest
 from django.db import IntegrityError, transaction
 from django.db.transaction import TransactionManagementError
 
+from enode_django.eventing.pending import PendingAggregate
 from enode_django.eventing.read_models.deferring import DeferredInserts
 from enode_django.eventing.registry import subscribers
-from enode_django.eventing.work import Work
-from enode_django.runtime import make_applier
+from enode_django.runtime import make_processor
 from tests.following.deferred import Run, a_line, accounts, waits
 from tests.following.domain import Added
 from tests.following.harness import Harness
@@ -33,12 +33,12 @@ def test_the_others_of_the_batch_go_on_in_the_same_call(harness: Harness, run: R
     Line.objects.create(account="b")
     works = []
     for id in ("a", "b", "c"):
-        works.append(Work(id, "following.Counter"))
+        works.append(PendingAggregate(id, "following.Counter"))
         for record in harness.stored(id, Added(amount=5)):
             works[-1].add(record)
     subscriber: Any = subscribers.instance(Lines)
     subscriber.script = a_line
-    progress = make_applier(subscriber, harness.store, lambda commands: None).apply(works, 10)
+    progress = make_processor(subscriber, harness.store, lambda commands: None).apply(works, 10)
     assert {id: one.version for id, one in progress.items()} == {"a": 1, "b": 0, "c": 1}
     assert [id for id, one in progress.items() if one.failure] == ["b"]
 

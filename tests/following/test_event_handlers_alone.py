@@ -8,7 +8,7 @@ import pytest
 
 from enode_django import event_handler
 from enode_django.eventing import event_handlers
-from enode_django.eventing.follower import Follower
+from enode_django.eventing.event_subscription import EventSubscription
 from tests.following.domain import Added, Opened
 from tests.following.harness import Harness
 
@@ -33,17 +33,17 @@ def declare(*, group: str = "") -> None:
         raise ConnectionRefusedError("nobody listens")
 
 
-def follow_and_try_again(harness: Harness) -> Sequence[Follower]:
+def follow_and_try_again(harness: Harness) -> Sequence[EventSubscription]:
     """As event workers do: each subscriber gets all that was published."""
-    followers = [harness.follower(group, attempts=2) for group in event_handlers.handler_groups()]
+    subscriptions = [harness.subscription(group, attempts=2) for group in event_handlers.handler_groups()]
     records = harness.stored("c", Added(amount=1), Opened(owner="x"))
-    for follower in followers:
-        follower.handle([harness.pulled(records)])
+    for subscription in subscriptions:
+        subscription.handle([harness.pulled(records)])
     for _ in range(3):
         harness.clock.now += 100
-        for follower in followers:
-            follower.retry_due()
-    return followers
+        for subscription in subscriptions:
+            subscription.retry_due()
+    return subscriptions
 
 
 def test_a_webhook_that_fails_neither_blocks_another_handler_nor_calls_it_again(harness: Harness) -> None:

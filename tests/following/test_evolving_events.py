@@ -121,7 +121,7 @@ def test_aggregate_is_loaded_from_rows_of_every_version_and_name(harness: Harnes
 
 @pytest.mark.parametrize("delivered", [slice(0, 4), slice(3, 4)], ids=["all", "the last: the rest is from the store"])
 def test_projection_handles_them(harness: Harness, history: list[StreamRecord], delivered: slice) -> None:
-    harness.deliver(harness.follower(Scores()), history[delivered])
+    harness.deliver(harness.subscription(Scores()), history[delivered])
     assert harness.rows() == {"ada": ("won", 31, 4)}
     assert harness.parked("evolving.scores") == []
 
@@ -129,15 +129,15 @@ def test_projection_handles_them(harness: Harness, history: list[StreamRecord], 
 def test_process_manager_handles_a_refusal_of_an_older_version_and_name(harness: Harness) -> None:
     refused = row(None, "evolving.Points", "c1", b"\x02" + pack(("evolving.NotEnough", 1, "no", {"missing": 3})))
     harness.store.append([refused])
-    harness.deliver(harness.follower(Consoler()), [refused])
+    harness.deliver(harness.subscription(Consoler()), [refused])
     assert [command.amount for command in harness.sent if isinstance(command, Console)] == [3]
 
 
 def test_aggregate_is_parked_at_an_event_that_cannot_be_upcast(harness: Harness, history: list[StreamRecord]) -> None:
     broken = row(5, "evolving.Score", "c5", stream(("evolving.Got", 1, {"points": "many"})))
     harness.store.append([broken])
-    follower = harness.follower(Scores(), attempts=1)
-    harness.deliver(follower, [*history, broken])
+    subscription = harness.subscription(Scores(), attempts=1)
+    harness.deliver(subscription, [*history, broken])
     (parked,) = harness.parked("evolving.scores")
     assert (parked.version, parked.error_type) == (5, "MalformedMessage")
     assert "'evolving.Got' of schema version 1" in parked.error
@@ -148,7 +148,7 @@ def test_aggregate_is_parked_at_an_event_that_cannot_be_upcast(harness: Harness,
 def test_event_that_is_newer_than_the_code_is_parked_not_misread(harness: Harness, history: list[StreamRecord]) -> None:
     newer = row(5, "evolving.Score", "c5", stream(("evolving.Earned", 4, {"sum": 1})))
     harness.store.append([newer])
-    harness.deliver(harness.follower(Scores(), attempts=1), [newer])
+    harness.deliver(harness.subscription(Scores(), attempts=1), [newer])
     (parked,) = harness.parked("evolving.scores")
     assert (parked.version, parked.error_type) == (5, "UnknownMessageType")
     assert harness.rows() == {"ada": ("won", 31, 4)}

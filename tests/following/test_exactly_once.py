@@ -10,45 +10,45 @@ import pytest
 from django.db import connection, transaction
 
 from enode_django import DomainEvent
+from enode_django.eventing.pending import PendingAggregate
 from enode_django.eventing.registry import subscribers
-from enode_django.eventing.work import Work
 from tests.following.domain import Added, Behaviour, Closed, CounterRow, CounterRows, Entries, Entry, Noted, Opened
 from tests.following.harness import Harness
 
 
 def test_rows_move_with_their_versions(harness: Harness) -> None:
-    follower = harness.follower(subscribers.instance(CounterRows))
-    harness.deliver(follower, harness.stored("c", Opened(owner="ann"), Added(amount=3)))
-    harness.deliver(follower, harness.stored("c", Added(amount=4), Noted(), after=2))
+    subscription = harness.subscription(subscribers.instance(CounterRows))
+    harness.deliver(subscription, harness.stored("c", Opened(owner="ann"), Added(amount=3)))
+    harness.deliver(subscription, harness.stored("c", Added(amount=4), Noted(), after=2))
     assert harness.rows() == {"c": ("ann", 7, 4)}
     assert harness.checkpoint("following.rows", "c") is None
 
 
 def test_an_aggregate_without_a_row_keeps_its_version_in_a_checkpoint(harness: Harness) -> None:
-    follower = harness.follower(subscribers.instance(CounterRows))
-    harness.deliver(follower, harness.stored("c", Noted()))
+    subscription = harness.subscription(subscribers.instance(CounterRows))
+    harness.deliver(subscription, harness.stored("c", Noted()))
     assert harness.checkpoint("following.rows", "c") == 1
-    harness.deliver(follower, harness.stored("c", Opened(owner="ann"), after=1))
+    harness.deliver(subscription, harness.stored("c", Opened(owner="ann"), after=1))
     assert harness.rows() == {"c": ("ann", 0, 2)}
     assert harness.checkpoint("following.rows", "c") is None
-    harness.deliver(follower, harness.stored("c", Closed(), after=2))
+    harness.deliver(subscription, harness.stored("c", Closed(), after=2))
     assert harness.rows() == {}
     assert harness.checkpoint("following.rows", "c") == 3
 
 
 def test_a_late_message_does_not_bring_a_deleted_row_back(harness: Harness) -> None:
-    follower = harness.follower(subscribers.instance(CounterRows))
+    subscription = harness.subscription(subscribers.instance(CounterRows))
     records = harness.stored("c", Opened(owner="ann"), Added(amount=3), Closed())
-    harness.deliver(follower, records)
-    harness.deliver(follower, records[:2])
+    harness.deliver(subscription, records)
+    harness.deliver(subscription, records[:2])
     assert harness.rows() == {}
 
 
 def test_a_row_that_is_made_and_deleted_in_one_batch_was_never_there(harness: Harness) -> None:
-    follower = harness.follower(subscribers.instance(CounterRows))
-    harness.deliver(follower, harness.stored("c", Opened(owner="ann"), Closed(), Opened(owner="bea")))
+    subscription = harness.subscription(subscribers.instance(CounterRows))
+    harness.deliver(subscription, harness.stored("c", Opened(owner="ann"), Closed(), Opened(owner="bea")))
     assert harness.rows() == {"c": ("bea", 0, 3)}
-    harness.deliver(follower, harness.stored("c", Closed(), Opened(owner="cat"), after=3))
+    harness.deliver(subscription, harness.stored("c", Closed(), Opened(owner="cat"), after=3))
     assert harness.rows() == {"c": ("cat", 0, 5)}
 
 
@@ -72,8 +72,8 @@ def test_a_worker_that_read_before_a_row_was_made_leaves_no_checkpoint_beside_it
 def _let_one_look_and_another_be_first(harness: Harness, monkeypatch: pytest.MonkeyPatch, *events: DomainEvent) -> None:
     """A slow worker looks for a row that is not there; before it goes on, a fast one handles all events."""
     records = harness.stored("c", *events)
-    slow = harness.follower(subscribers.instance(CounterRows))
-    table = slow.runner.applier._table  # type: ignore[attr-defined]
+    slow = harness.subscription(subscribers.instance(CounterRows))
+    table = slow.runner.processor._table  # type: ignore[attr-defined]
     load = table.load_locked
     looked = threading.Event()
     done = threading.Event()
@@ -88,9 +88,9 @@ def _let_one_look_and_another_be_first(harness: Harness, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(table, "load_locked", load_slowly)
     with ThreadPoolExecutor(1) as pool:
-        late = pool.submit(_and_disconnect, lambda: slow.catch_up([Work("c", "following.Counter", 2)]))
+        late = pool.submit(_and_disconnect, lambda: slow.catch_up([PendingAggregate("c", "following.Counter", 2)]))
         assert looked.wait(60)
-        harness.deliver(harness.follower(subscribers.instance(CounterRows)), records)
+        harness.deliver(harness.subscription(subscribers.instance(CounterRows)), records)
         done.set()
         late.result(60)
 
@@ -109,10 +109,10 @@ def test_two_workers_on_one_queue_handle_each_event_once(
     def work() -> None:
         # Each has a queue's window of its own, and the same messages in it.
         own = Harness()
-        follower = own.follower(subscribers.instance(projection))
+        subscription = own.subscription(subscribers.instance(projection))
         barrier.wait(60)
         for start in range(0, len(records), 7):
-            own.deliver(follower, records[start : start + 7])
+            own.deliver(subscription, records[start : start + 7])
 
     with ThreadPoolExecutor(2) as pool:
         for one in [pool.submit(_and_disconnect, work) for _ in range(2)]:
@@ -133,13 +133,13 @@ def _and_disconnect(call: Callable[[], object]) -> None:
 
 
 def test_a_row_the_database_refuses_holds_up_its_own_aggregate_only(harness: Harness) -> None:
-    follower = harness.follower(subscribers.instance(CounterRows), attempts=1)
+    subscription = harness.subscription(subscribers.instance(CounterRows), attempts=1)
     good = [r for n in range(7) for r in harness.stored(f"c{n}", Opened(owner="ann"))]
     bad = harness.stored("bad", Added(amount=1), Opened(owner="a name that is too long"), Added(amount=2))
-    harness.deliver(follower, [*good[:3], *bad, *good[3:]])
+    harness.deliver(subscription, [*good[:3], *bad, *good[3:]])
     assert len([id for id in harness.rows() if id != "bad"]) == 7
     harness.clock.now += 100
-    follower.retry_due()
+    subscription.retry_due()
     (parked,) = harness.parked("following.rows")
     assert (parked.aggregate_root_id, parked.version, parked.error_type) == ("bad", 2, "DataError")
     assert harness.rows()["bad"] == ("", 1, 1)
@@ -151,10 +151,10 @@ def test_a_constraint_that_fails_at_commit_is_found_to_be_one_aggregates(harness
             "ALTER TABLE following_entry ADD CONSTRAINT one_amount UNIQUE (amount) DEFERRABLE INITIALLY DEFERRED"
         )
     try:
-        follower = harness.follower(subscribers.instance(Entries), attempts=1)
+        subscription = harness.subscription(subscribers.instance(Entries), attempts=1)
         records = [r for n in range(1, 8) for r in harness.stored(f"c{n}", Added(amount=n))]
         clash = harness.stored("clash", Added(amount=3))
-        harness.deliver(follower, [*records, *clash])
+        harness.deliver(subscription, [*records, *clash])
         assert Entry.objects.count() == 7
         assert len(harness.parked("following.entries")) == 1
     finally:
@@ -166,8 +166,8 @@ def test_what_a_failing_handler_wrote_is_rolled_back_and_the_others_commit(
     harness: Harness, behaviour: Behaviour
 ) -> None:
     behaviour.failing["c1"] = 100
-    follower = harness.follower(subscribers.instance(Entries))
-    harness.deliver(follower, [r for n in range(3) for r in harness.stored(f"c{n}", Added(amount=n))])
+    subscription = harness.subscription(subscribers.instance(Entries))
+    harness.deliver(subscription, [r for n in range(3) for r in harness.stored(f"c{n}", Added(amount=n))])
     assert [harness.entries(f"c{n}") for n in range(3)] == [[(1, 0)], [], [(1, 2)]]
     assert harness.checkpoint("following.entries", "c0") == 1
     assert harness.checkpoint("following.entries", "c1") == 0
@@ -189,14 +189,14 @@ def test_a_handler_that_swallows_a_database_error_spoils_only_its_own_aggregate(
                 pass
 
     monkeypatch.setattr(behaviour, "handle", swallow)
-    follower = harness.follower(subscribers.instance(Entries), attempts=1)
-    harness.deliver(follower, [r for n in range(3) for r in harness.stored(f"c{n}", Added(amount=n))])
+    subscription = harness.subscription(subscribers.instance(Entries), attempts=1)
+    harness.deliver(subscription, [r for n in range(3) for r in harness.stored(f"c{n}", Added(amount=n))])
     assert [harness.entries(f"c{n}") for n in range(3)] == [[(1, 0)], [], [(1, 2)]]
     assert [parked.aggregate_root_id for parked in harness.parked("following.entries")] == ["c1"]
 
 
 def test_inside_a_transaction_of_somebody_else_all_is_rolled_back_together(harness: Harness) -> None:
-    follower = harness.follower(subscribers.instance(Entries))
+    subscription = harness.subscription(subscribers.instance(Entries))
     records = harness.stored("c", Added(amount=1))
 
     class Stop(Exception):
@@ -204,7 +204,7 @@ def test_inside_a_transaction_of_somebody_else_all_is_rolled_back_together(harne
 
     def follow_and_fail() -> None:
         with transaction.atomic():
-            follower.follow(records)
+            subscription.follow(records)
             assert harness.entries("c") == [(1, 1)]
             raise Stop
 
@@ -212,7 +212,7 @@ def test_inside_a_transaction_of_somebody_else_all_is_rolled_back_together(harne
         follow_and_fail()
     assert harness.entries("c") == []
     assert harness.checkpoint("following.entries", "c") is None
-    follower.follow(records)
+    subscription.follow(records)
     assert harness.entries("c") == [(1, 1)]
 
 
@@ -228,8 +228,8 @@ def test_writes_that_a_handler_has_marked_to_be_rolled_back_are_not_taken_as_don
             transaction.set_rollback(True)
 
     monkeypatch.setattr(behaviour, "handle", mark)
-    follower = harness.follower(subscribers.instance(Entries), attempts=1)
-    harness.deliver(follower, [r for n in range(count) for r in harness.stored(f"c{n}", Added(amount=n))])
+    subscription = harness.subscription(subscribers.instance(Entries), attempts=1)
+    harness.deliver(subscription, [r for n in range(count) for r in harness.stored(f"c{n}", Added(amount=n))])
     assert [parked.aggregate_root_id for parked in harness.parked("following.entries")] == ["c0"]
     assert harness.checkpoint("following.entries", "c0") == 0
     assert [harness.entries(f"c{n}") for n in range(1, count)] == [[(1, n)] for n in range(1, count)]

@@ -91,7 +91,7 @@ class Setting:
         records = list(records)
         self.harness.clock.now += 2.0
         for sweep in self.sweeps:
-            sweep.follower.handle([self.harness.pulled(records, generation=generation)])
+            sweep.subscription.handle([self.harness.pulled(records, generation=generation)])
 
     def sweep(self) -> None:
         self.harness.clock.now += 60.0
@@ -174,6 +174,6 @@ def test_events_in_the_place_of_lost_ones_are_handled_by_those_that_cannot_go_ba
     setting.stored("c0", 100, 100, after=2)
     behaviour.calls.clear()
     setting.sweep()
-    handlers = setting.sweeps[-1].follower.runner.applier
+    handlers = setting.sweeps[-1].subscription.runner.processor
     assert handlers.positions(["c0"]) == {"c0": 4}
     assert behaviour.calls.count("second") == 2

@@ -82,7 +82,7 @@ def test_versions_below_what_was_swept_are_compared_again(harness: Harness, beha
 def test_a_comparison_goes_on_where_the_store_was_away(
     harness: Harness, behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("enode_django.eventing.sweeping.ROWS_AT_ONCE", 3)
+    monkeypatch.setattr("enode_django.eventing.sweep.ROWS_AT_ONCE", 3)
     store = harness.store = Flickers()
     for number in range(12):
         harness.stored(f"c{number:02}", Added(amount=1))
@@ -94,7 +94,7 @@ def test_a_comparison_goes_on_where_the_store_was_away(
     for _ in range(200):
         harness.clock.now += 1.0
         try:
-            sweep.follower.tick(ALL)
+            sweep.subscription.tick(ALL)
         except SubscriberUnavailable:
             continue
     assert [asked for asked in store.asked if isinstance(asked, str)] == ["c00", "c03", "c06", "c09"]
@@ -133,7 +133,7 @@ def test_two_failovers_before_anything_is_compared(harness: Harness, behaviour: 
     """The versions of the first stood in the store again, written anew, before the second."""
     sweep = Sweep(harness, subscribers.instance(CounterRows))
     records = harness.stored("c", Added(amount=1), Added(amount=10), Added(amount=10))
-    harness.deliver(sweep.follower, records)
+    harness.deliver(sweep.subscription, records)
     ahead(harness, *records[1:])
     harness.stored("c", Added(amount=100), Added(amount=100), Added(amount=100), after=1)
     begin_generation(harness)
@@ -145,10 +145,10 @@ def test_what_was_healed_already_is_held_against_the_second_failover_only(
     harness: Harness, behaviour: Behaviour
 ) -> None:
     sweep = Sweep(harness, handler_group())
-    harness.deliver(sweep.follower, harness.stored("c", Added(amount=1)))
+    harness.deliver(sweep.subscription, harness.stored("c", Added(amount=1)))
     begin_generation(harness)
     harness.clock.now += 2.0
-    harness.deliver(sweep.follower, harness.stored("c", Added(amount=2), after=1))
+    harness.deliver(sweep.subscription, harness.stored("c", Added(amount=2), after=1))
     assert GenerationCheck.objects.count() == 1
     begin_generation(harness)
     swept_again(sweep, harness)
@@ -169,7 +169,7 @@ def test_an_event_handler_whose_batch_was_under_way_is_asked_again(
         handle(event)
 
     monkeypatch.setattr(behaviour, "handle", overtaken)
-    harness.deliver(sweep.follower, harness.stored("c", Added(amount=1)))
+    harness.deliver(sweep.subscription, harness.stored("c", Added(amount=1)))
     assert [call for call in behaviour.calls if call != "second"] == ["c/1/0", "c/1/0"]
     assert GenerationCheck.objects.get().generation == 2**40
 
@@ -180,7 +180,7 @@ def test_a_projection_that_cannot_be_taken_back_is_reported_and_goes_on(
     monkeypatch.setattr(Entries, "aggregate_field", "")
     sweep = Sweep(harness, subscribers.instance(Entries))
     records = harness.stored("c", Added(amount=1), Added(amount=10))
-    harness.deliver(sweep.follower, records)
+    harness.deliver(sweep.subscription, records)
     ahead(harness, records[1])
     harness.stored("c", Added(amount=100), after=1)
     with caplog.at_level(logging.ERROR, logger="enode_django.subscribers"):
@@ -193,16 +193,16 @@ def test_a_projection_that_cannot_be_taken_back_is_reported_and_goes_on(
 def test_an_aggregate_parked_at_an_event_that_is_lost_goes_on(harness: Harness, behaviour: Behaviour) -> None:
     sweep = Sweep(harness, subscribers.instance(CounterRows))
     first, lost = harness.stored("c", Added(amount=1), Added(amount=10))
-    harness.deliver(sweep.follower, [first])
+    harness.deliver(sweep.subscription, [first])
     behaviour.failing["c"] = 2
-    harness.deliver(sweep.follower, [lost])
+    harness.deliver(sweep.subscription, [lost])
     harness.clock.now += 5.0
-    sweep.follower.retry_due()
+    sweep.subscription.retry_due()
     assert harness.parked(sweep.name)
     ahead(harness, lost)
     new = harness.stored("c", Added(amount=100), after=1)
     harness.clock.now += 2.0
-    harness.deliver(sweep.follower, new)
+    harness.deliver(sweep.subscription, new)
     swept_again(sweep, harness)
     assert not harness.parked(sweep.name)
     assert harness.rows() == {"c": ("", 101, 2)}
@@ -212,10 +212,10 @@ def test_nothing_is_taken_back_when_the_store_has_nothing_of_very_much(
     harness: Harness, behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Somebody has named another database."""
-    monkeypatch.setattr("enode_django.eventing.healing.LOST_AT_ONCE", 3)
+    monkeypatch.setattr("enode_django.eventing.erased_events.LOST_AT_ONCE", 3)
     sweep = Sweep(harness, subscribers.instance(CounterRows))
     records = [record for id in "abc" for record in harness.stored(id, Added(amount=1))]
-    harness.deliver(sweep.follower, records)
+    harness.deliver(sweep.subscription, records)
     ahead(harness, *records)
     with caplog.at_level(logging.ERROR, logger="enode_django.subscribers"):
         swept_again(sweep, harness)

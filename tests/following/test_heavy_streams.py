@@ -56,14 +56,14 @@ def test_a_refusal_is_malformed_with_too_many_values_and_not_with_a_long_one() -
 @pytest.mark.parametrize("fields", [{"owner": MANY}, {"owner": LONG}], ids=["many", "long"])
 def test_what_is_in_the_store_is_handled_in_its_place(harness: Harness, fields: object) -> None:
     harness.stored("a", Opened(owner="ada"))
-    follower = harness.follower(subscribers.instance(CounterRows))
-    harness.deliver(follower, [forged(1, fields)], reply_to="inbox")
+    subscription = harness.subscription(subscribers.instance(CounterRows))
+    harness.deliver(subscription, [forged(1, fields)], reply_to="inbox")
     assert harness.rows() == {"a": ("ada", 0, 1)}
     assert [notice.aggregate_root_id for _, notice in harness.notices] == ["a"]
     assert harness.window.unfinished == 0
 
 
 def test_one_of_an_unknown_type_is_left_to_the_sweep(harness: Harness) -> None:
-    harness.deliver(harness.follower(subscribers.instance(Kindness)), [forged(1, {"owner": MANY}, "gone.Thing")])
+    harness.deliver(harness.subscription(subscribers.instance(Kindness)), [forged(1, {"owner": MANY}, "gone.Thing")])
     assert harness.parked("following.Kindness") == []
     assert harness.window.unfinished == 0

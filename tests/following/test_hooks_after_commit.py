@@ -27,7 +27,7 @@ def test_a_hook_that_raises_does_not_keep_those_of_others_from_running(
 
     monkeypatch.setattr(behaviour, "handle", lambda event: transaction.on_commit(lambda: hook(event.id)))
     records = [record for n in range(4) for record in harness.stored(f"c{n}", Added(amount=n))]
-    harness.deliver(harness.follower(subscribers.instance(projection)), records)
+    harness.deliver(harness.subscription(subscribers.instance(projection)), records)
     assert ran == [f"c{n}/1/0" for n in range(4)]
     assert "after the commit" in caplog.text
     assert not harness.window.unfinished

@@ -15,12 +15,12 @@ import redis
 from enode_django.bus.command_bus import QueueCommandBus
 from enode_django.concurrency.backoff import within
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
-from enode_django.eventing.calling import CallingApplier
+from enode_django.eventing.effects import EffectProcessor
 from enode_django.eventing.registry import subscribers
-from enode_django.eventing.resending import Resender
-from enode_django.eventing.retrying import RetryPolicy
-from enode_django.eventing.running import Runner
-from enode_django.eventing.sweeping import SweepingFollower
+from enode_django.eventing.resender import Resender
+from enode_django.eventing.retry_decisions import RetryPolicy
+from enode_django.eventing.runner import Runner
+from enode_django.eventing.sweep import SweepingSubscription
 from enode_django.runtime import make_producer
 from enode_django.serialization.codec import decode_command
 from sample_project.embedded import Redis
@@ -65,12 +65,12 @@ def test_commands_that_a_crash_of_redis_has_lost_are_sent_again(
     harness: Harness, private_redis: Redis, transport: RedisStreamsTransport, tmp_path: Path
 ) -> None:
     bus = QueueCommandBus(transport, make_producer(transport), "commands")
-    applier = CallingApplier(subscribers.instance(Kindness), harness.store, bus.forward)
+    processor = EffectProcessor(subscribers.instance(Kindness), harness.store, bus.forward)
     resender = Resender(
-        applier, harness.store, transport, topic="commands", group="g", interval=1.0, clock=harness.clock
+        processor, harness.store, transport, topic="commands", group="g", interval=1.0, clock=harness.clock
     )
-    follower = SweepingFollower(
-        Runner(applier, within(DEADLINE)),
+    subscription = SweepingSubscription(
+        Runner(processor, within(DEADLINE)),
         policy=RetryPolicy(1, 1.0),
         notify=harness.notices.extend,
         transport=transport,
@@ -79,7 +79,7 @@ def test_commands_that_a_crash_of_redis_has_lost_are_sent_again(
         clock=harness.clock,
         new_resender=lambda shard: resender,
     )
-    follower.begin()
+    subscription.begin()
     resender.tick()
     wait_until_written(private_redis)
     (log,) = private_redis.directory.rglob("appendonly.aof")
@@ -87,7 +87,7 @@ def test_commands_that_a_crash_of_redis_has_lost_are_sent_again(
 
     def step() -> None:
         harness.clock.now += 1.0
-        follower.tick(frozenset({0}))
+        subscription.tick(frozenset({0}))
 
     harness.stored("c", Opened(owner="ann"))
     resender.next_step = harness.clock.now + 1e6  # not before they are lost

@@ -7,9 +7,9 @@ import logging
 
 import pytest
 
+from enode_django.eventing.pending import PendingAggregate
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import Subscriber
-from enode_django.eventing.work import Work
 from tests.following.domain import Added, Behaviour, CounterRows, Entries, handler_group
 from tests.following.harness import Harness
 
@@ -26,9 +26,11 @@ def test_what_is_set_aside_lets_go_of_its_batch(
     """An exception holds on to the frames it came through, and these to everything they were at work on."""
     caplog.set_level(logging.CRITICAL, logger="enode_django.subscribers")  # what is captured is kept, too
     behaviour.failing["c"] = 10
-    follower = harness.follower(subscriber)
-    harness.deliver(follower, [*harness.stored("c", Added(amount=1)), *harness.stored("mate", Added(amount=1))])
-    assert follower.next_retry is not None
+    subscription = harness.subscription(subscriber)
+    harness.deliver(subscription, [*harness.stored("c", Added(amount=1)), *harness.stored("mate", Added(amount=1))])
+    assert subscription.next_retry is not None
     gc.collect()
-    kept = [one.aggregate_root_id for one in gc.get_objects() if type(one) is Work]  # a dead proxy has no class to ask
+    kept = [
+        one.aggregate_root_id for one in gc.get_objects() if type(one) is PendingAggregate
+    ]  # a dead proxy has no class to ask
     assert "mate" not in kept

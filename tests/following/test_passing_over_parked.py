@@ -59,7 +59,7 @@ def retry_while(
 
         workers: list[Future[None]] = []
         monkeypatch.setattr(parking, "release", release_late)
-        assert retry_parked(harness.follower(subscriber), "c") is None
+        assert retry_parked(harness.subscription(subscriber), "c") is None
         workers[0].result(60)
     assert harness.parked(subscriber.name) == []
     assert not harness.window.unfinished
@@ -69,12 +69,12 @@ def test_an_event_that_comes_as_a_retry_ends_is_handled(
     harness: Harness, behaviour: Behaviour, subscriber: Subscriber, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     behaviour.failing["c"] = 1
-    harness.deliver(harness.follower(subscriber, attempts=1), harness.stored("c", Added(amount=1)))
+    harness.deliver(harness.subscription(subscriber, attempts=1), harness.stored("c", Added(amount=1)))
     retry_while(
         harness,
         subscriber,
         monkeypatch,
-        lambda: harness.deliver(harness.follower(subscriber), harness.stored("c", Added(amount=2), after=1)),
+        lambda: harness.deliver(harness.subscription(subscriber), harness.stored("c", Added(amount=2), after=1)),
     )
     assert [call for call in behaviour.calls if call != "second"] == ["c/1/0", "c/2/0"]
 
@@ -84,11 +84,11 @@ def test_a_refusal_that_comes_as_a_retry_ends_is_handled(
 ) -> None:
     subscriber = subscribers.instance(Kindness)
     behaviour.failing["c"] = 1
-    harness.deliver(harness.follower(subscriber, attempts=1), [harness.refused("c", TooMuch("no", amount=1))])
+    harness.deliver(harness.subscription(subscriber, attempts=1), [harness.refused("c", TooMuch("no", amount=1))])
     retry_while(
         harness,
         subscriber,
         monkeypatch,
-        lambda: harness.deliver(harness.follower(subscriber), [harness.refused("c", TooMuch("no", amount=2))]),
+        lambda: harness.deliver(harness.subscription(subscriber), [harness.refused("c", TooMuch("no", amount=2))]),
     )
     assert [command.amount for command in harness.sent] == [1, 2]  # type: ignore[attr-defined]

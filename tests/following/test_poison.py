@@ -30,29 +30,29 @@ def test_a_failing_handler_is_tried_again_after_growing_pauses(
     harness: Harness, behaviour: Behaviour, subscriber: Subscriber
 ) -> None:
     behaviour.failing["c"] = 2
-    follower = harness.follower(subscriber, attempts=5)
-    harness.deliver(follower, harness.stored("c", Added(amount=1)))
-    assert follower.next_retry == harness.clock.now + 1.0
-    assert follower.held == follower.held_in(harness.window) == harness.window.unfinished == 1
-    follower.retry_due()
+    subscription = harness.subscription(subscriber, attempts=5)
+    harness.deliver(subscription, harness.stored("c", Added(amount=1)))
+    assert subscription.next_retry == harness.clock.now + 1.0
+    assert subscription.held == subscription.held_in(harness.window) == harness.window.unfinished == 1
+    subscription.retry_due()
     assert not behaviour.calls
     harness.clock.now += 1.0
-    follower.retry_due()
-    assert follower.next_retry == harness.clock.now + 2.0
+    subscription.retry_due()
+    assert subscription.next_retry == harness.clock.now + 2.0
     harness.clock.now += 2.0
-    follower.retry_due()
+    subscription.retry_due()
     assert [call for call in behaviour.calls if call != "second"] == ["c/1/0"]
-    assert follower.next_retry is None
+    assert subscription.next_retry is None
     assert not harness.window.unfinished
     assert harness.parked(subscriber.name) == []
 
 
 def fail_until_parked(harness: Harness, subscriber: Subscriber) -> None:
-    follower = harness.follower(subscriber)
-    harness.deliver(follower, harness.stored("c", Added(amount=1), Added(amount=2), Added(amount=3)), "in1")
+    subscription = harness.subscription(subscriber)
+    harness.deliver(subscription, harness.stored("c", Added(amount=1), Added(amount=2), Added(amount=3)), "in1")
     for _ in range(10):
         harness.clock.now += 100
-        follower.retry_due()
+        subscription.retry_due()
 
 
 def test_after_so_many_attempts_the_aggregate_is_parked_and_says_why(
@@ -91,15 +91,15 @@ def test_receivers_are_told_of_a_parked_aggregate_and_may_fail(harness: Harness,
 
 def test_what_was_handled_before_the_poison_stays_handled(harness: Harness, behaviour: Behaviour) -> None:
     subscriber = subscribers.instance(Entries)
-    follower = harness.follower(subscriber)
+    subscription = harness.subscription(subscriber)
     records = harness.stored("c", Added(amount=1), Added(amount=2), Opened(owner="x"), Added(amount=3))
     original = behaviour.handle
     behaviour.handle = lambda event: _fail_at(event.id, "c/4/0") or original(event)  # type: ignore[method-assign]
     try:
-        harness.deliver(follower, records)
+        harness.deliver(subscription, records)
         for _ in range(10):
             harness.clock.now += 100
-            follower.retry_due()
+            subscription.retry_due()
     finally:
         behaviour.handle = original  # type: ignore[method-assign]
     assert harness.entries("c") == [(1, 1), (2, 2)]
@@ -112,17 +112,17 @@ def test_what_was_handled_before_the_poison_stays_handled(harness: Harness, beha
 def test_what_was_handled_before_the_poison_stays_handled_with_one_attempt_only(
     harness: Harness, behaviour: Behaviour, projection: type[CounterRows] | type[Entries]
 ) -> None:
-    follower = harness.follower(subscribers.instance(projection), attempts=1)
+    subscription = harness.subscription(subscribers.instance(projection), attempts=1)
     original = behaviour.handle
     behaviour.handle = lambda event: _fail_at(event.id, "c/3/0") or original(event)  # type: ignore[method-assign]
     try:
-        harness.deliver(follower, harness.stored("c", *(Added(amount=1) for _ in range(5))))
+        harness.deliver(subscription, harness.stored("c", *(Added(amount=1) for _ in range(5))))
     finally:
         behaviour.handle = original  # type: ignore[method-assign]
-    assert follower.runner.applier.positions(["c"]) == {"c": 2}
-    assert [parked.version for parked in harness.parked(follower.subscriber.name)] == [3]
-    assert skip_parked(follower, "c") is None
-    assert follower.runner.applier.positions(["c"]) == {"c": 5}
+    assert subscription.runner.processor.positions(["c"]) == {"c": 2}
+    assert [parked.version for parked in harness.parked(subscription.subscriber.name)] == [3]
+    assert skip_parked(subscription, "c") is None
+    assert subscription.runner.processor.positions(["c"]) == {"c": 5}
 
 
 def _fail_at(id: str, poisoned: str) -> None:
@@ -136,7 +136,7 @@ def test_later_events_wait_behind_what_is_parked_also_after_a_restart(
     behaviour.failing["c"] = 3
     fail_until_parked(harness, subscriber)
     behaviour.calls.clear()
-    restarted = harness.follower(subscriber)
+    restarted = harness.subscription(subscriber)
     harness.deliver(restarted, harness.stored("c", Added(amount=4), after=3), "in2")
     harness.deliver(restarted, harness.stored("d", Added(amount=5)))
     assert [call for call in behaviour.calls if call != "second"] == ["d/1/0"]
@@ -148,11 +148,11 @@ def test_retry_catches_up_from_the_store(harness: Harness, behaviour: Behaviour,
     behaviour.failing["c"] = 3
     fail_until_parked(harness, subscriber)
     harness.stored("c", Added(amount=4), after=3)  # was never announced
-    follower = harness.follower(subscriber)
-    assert retry_parked(follower, "c") is None
+    subscription = harness.subscription(subscriber)
+    assert retry_parked(subscription, "c") is None
     assert [call for call in behaviour.calls if call != "second"] == [f"c/{n}/0" for n in range(1, 5)]
     assert harness.parked(subscriber.name) == []
-    assert follower.runner.applier.positions(["c"]) == {"c": 4}
+    assert subscription.runner.processor.positions(["c"]) == {"c": 4}
 
 
 def test_a_retry_that_fails_again_stays_parked_with_one_more_attempt(
@@ -160,7 +160,7 @@ def test_a_retry_that_fails_again_stays_parked_with_one_more_attempt(
 ) -> None:
     behaviour.failing["c"] = 1_000
     fail_until_parked(harness, subscriber)
-    parked = retry_parked(harness.follower(subscriber), "c")
+    parked = retry_parked(harness.subscription(subscriber), "c")
     assert parked is not None
     assert (parked.version, parked.attempts) == (1, 4)
 
@@ -174,7 +174,7 @@ def test_a_retry_that_gets_past_the_poison_to_another_is_parked_there(
     original = behaviour.handle
     behaviour.handle = lambda event: _fail_at(event.id, "c/2/0") or original(event)  # type: ignore[method-assign]
     try:
-        parked = retry_parked(harness.follower(subscriber), "c")
+        parked = retry_parked(harness.subscription(subscriber), "c")
     finally:
         behaviour.handle = original  # type: ignore[method-assign]
     assert parked is not None
@@ -187,17 +187,17 @@ def test_skip_leaves_out_one_event_and_goes_on_with_the_next(
 ) -> None:
     behaviour.failing["c"] = 3
     fail_until_parked(harness, subscriber)
-    assert skip_parked(harness.follower(subscriber), "c") is None
+    assert skip_parked(harness.subscription(subscriber), "c") is None
     assert [call for call in behaviour.calls if call != "second"] == ["c/2/0", "c/3/0"]
     assert harness.parked(subscriber.name) == []
 
 
 def test_what_is_not_parked_cannot_be_retried_or_skipped(harness: Harness, subscriber: Subscriber) -> None:
-    follower = harness.follower(subscriber)
+    subscription = harness.subscription(subscriber)
     with pytest.raises(NotParked, match="has not parked 'c'"):
-        retry_parked(follower, "c")
+        retry_parked(subscription, "c")
     with pytest.raises(NotParked, match="has not parked 'c'"):
-        skip_parked(follower, "c")
+        skip_parked(subscription, "c")
 
 
 def test_an_event_that_cannot_be_decoded_parks_too(harness: Harness, subscriber: Subscriber) -> None:
@@ -206,11 +206,11 @@ def test_an_event_that_cannot_be_decoded_parks_too(harness: Harness, subscriber:
 
     broken = record._replace(events=record.events.replace(b"following.Added", b"following.Newer"))
     EventStream.unprotected.filter(aggregate_root_id="c").update(events=broken.events)
-    follower = harness.follower(subscriber)
-    harness.deliver(follower, [broken])
+    subscription = harness.subscription(subscriber)
+    harness.deliver(subscription, [broken])
     for _ in range(10):
         harness.clock.now += 100
-        follower.retry_due()
+        subscription.retry_due()
     (parked,) = harness.parked(subscriber.name)
     assert parked.error_type == "UnknownMessageType"
 
@@ -241,17 +241,17 @@ def test_transient_database_errors_are_tried_again_without_limit(
 
     behaviour.handle = handle  # type: ignore[method-assign, assignment]
     try:
-        follower = harness.follower(subscriber, attempts=1)
-        harness.deliver(follower, harness.stored("c", Added(amount=1)))
-        follower.retry_due()
+        subscription = harness.subscription(subscriber, attempts=1)
+        harness.deliver(subscription, harness.stored("c", Added(amount=1)))
+        subscription.retry_due()
         while tries < 20:
-            if follower.next_retry is None:
+            if subscription.next_retry is None:
                 (parked,) = harness.parked(subscriber.name)
                 assert parked.next_try_at is not None
-                retry_parked(follower, "c")
+                retry_parked(subscription, "c")
             else:
-                harness.clock.now = follower.next_retry
-                follower.retry_due()
+                harness.clock.now = subscription.next_retry
+                subscription.retry_due()
     finally:
         behaviour.handle = original  # type: ignore[method-assign]
     assert [call for call in behaviour.calls if call != "second"] == ["c/1/0"]
@@ -267,7 +267,7 @@ def test_an_error_that_nobody_can_place_is_not_swallowed(
     monkeypatch.setattr(harness.store, "load_ranges", broken)
     records = harness.stored("c", Added(amount=1), Added(amount=2))
     with pytest.raises((ZeroDivisionError, EnodeError, TypeError)):
-        harness.deliver(harness.follower(subscriber), records[1:])
+        harness.deliver(harness.subscription(subscriber), records[1:])
 
 
 def test_one_aggregate_in_many_fails_and_all_others_are_handled(
@@ -275,8 +275,8 @@ def test_one_aggregate_in_many_fails_and_all_others_are_handled(
 ) -> None:
     behaviour.failing["c050"] = 1_000
     records = [r for n in range(100) for r in harness.stored(f"c{n:03}", Added(amount=n), Added(amount=n))]
-    follower = harness.follower(subscriber)
-    harness.deliver(follower, records)
+    subscription = harness.subscription(subscriber)
+    harness.deliver(subscription, records)
     handled = {call.split("/")[0] for call in behaviour.calls if call != "second"}
     assert len(handled) == 99
     assert harness.window.unfinished == 2
@@ -285,17 +285,17 @@ def test_one_aggregate_in_many_fails_and_all_others_are_handled(
 def test_a_refusal_that_fails_parks_and_later_refusals_wait_behind_it(harness: Harness, behaviour: Behaviour) -> None:
     behaviour.failing["c"] = 1_000
     subscriber = subscribers.instance(Kindness)
-    follower = harness.follower(subscriber)
-    harness.deliver(follower, [harness.refused("c", TooMuch("no", amount=1))])
+    subscription = harness.subscription(subscriber)
+    harness.deliver(subscription, [harness.refused("c", TooMuch("no", amount=1))])
     for _ in range(10):
         harness.clock.now += 100
-        follower.retry_due()
+        subscription.retry_due()
     later = harness.refused("c", TooMuch("no", amount=2))
-    harness.deliver(follower, [later])
+    harness.deliver(subscription, [later])
     assert [(parked.version, parked.attempts) for parked in harness.parked(subscriber.name)] == [(None, 3), (None, 0)]
     assert harness.sent == []
     behaviour.failing.clear()
-    assert retry_parked(follower, "c") is None
+    assert retry_parked(subscription, "c") is None
     assert [command.amount for command in harness.sent] == [1, 2]  # type: ignore[attr-defined]
     assert harness.parked(subscriber.name) == []
 
@@ -303,11 +303,11 @@ def test_a_refusal_that_fails_parks_and_later_refusals_wait_behind_it(harness: H
 def test_a_refusal_that_was_skipped_does_not_come_back(harness: Harness, behaviour: Behaviour) -> None:
     behaviour.failing["c"] = 1_000
     subscriber = subscribers.instance(Kindness)
-    follower = harness.follower(subscriber, attempts=1)
+    subscription = harness.subscription(subscriber, attempts=1)
     refusal = harness.refused("c", TooMuch("no", amount=1))
-    harness.deliver(follower, [refusal])
-    assert skip_parked(follower, "c") is None
-    harness.deliver(follower, [refusal])
+    harness.deliver(subscription, [refusal])
+    assert skip_parked(subscription, "c") is None
+    harness.deliver(subscription, [refusal])
     assert harness.parked(subscriber.name) == []
 
 
@@ -315,29 +315,29 @@ def test_what_fails_behind_what_was_skipped_is_parked_in_its_place(
     harness: Harness, behaviour: Behaviour, subscriber: Subscriber
 ) -> None:
     behaviour.failing["c"] = 1_000
-    follower = harness.follower(subscriber, attempts=1)
-    harness.deliver(follower, harness.stored("c", Added(amount=1), Added(amount=2), Added(amount=3)))
+    subscription = harness.subscription(subscriber, attempts=1)
+    harness.deliver(subscription, harness.stored("c", Added(amount=1), Added(amount=2), Added(amount=3)))
     for version in (2, 3):
-        another = harness.follower(subscriber, attempts=5)
+        another = harness.subscription(subscriber, attempts=5)
         parked = skip_parked(another, "c")
         assert parked is not None
         assert (parked.version, parked.aggregate_root_type, another.next_retry) == (version, "following.Counter", None)
         assert harness.parked(subscriber.name) == [parked]
     behaviour.failing["c"] = 0
-    assert skip_parked(follower, "c") is None
+    assert skip_parked(subscription, "c") is None
 
 
 def test_an_unknown_type_waits_for_a_deploy_before_it_is_parked(harness: Harness, subscriber: Subscriber) -> None:
     (record,) = harness.stored("c", Added(amount=1))
     unknown = record._replace(events=record.events.replace(b"following.Added", b"following.Newer"))
-    follower = harness.follower(subscriber)
-    follower.policy = follower.policy._replace(unknown_delays=(60.0, 120.0))
-    harness.deliver(follower, [unknown])
+    subscription = harness.subscription(subscriber)
+    subscription.policy = subscription.policy._replace(unknown_delays=(60.0, 120.0))
+    harness.deliver(subscription, [unknown])
     for pause in (60.0, 120.0):
-        assert follower.next_retry == harness.clock.now + pause
+        assert subscription.next_retry == harness.clock.now + pause
         assert harness.parked(subscriber.name) == []
         harness.clock.now += pause
-        follower.retry_due()
+        subscription.retry_due()
     assert len(harness.parked(subscriber.name)) == 1
 
 
@@ -348,18 +348,18 @@ def test_a_worker_that_looked_before_a_retry_does_not_handle_again_what_the_retr
     behaviour.failing["c"] = 1
     group = handler_group()
     records = harness.stored("c", *(Added(amount=n) for n in range(1, 5)))
-    worker = harness.follower(group, attempts=1)
+    worker = harness.subscription(group, attempts=1)
     harness.deliver(worker, records[:1])
-    applier = worker.runner.applier
-    positions, retried = applier.positions, []
+    processor = worker.runner.processor
+    positions, retried = processor.positions, []
 
     def look_and_be_slow(ids: Sequence[str]) -> Mapping[str, int]:
         found = positions(ids)
         if not retried:
-            retried.append(retry_parked(harness.follower(group), "c"))
+            retried.append(retry_parked(harness.subscription(group), "c"))
         return found
 
-    monkeypatch.setattr(applier, "positions", look_and_be_slow)
+    monkeypatch.setattr(processor, "positions", look_and_be_slow)
     harness.deliver(worker, records[1:3])
     assert retried == [None]
     assert [call for call in behaviour.calls if call != "second"] == [f"c/{n}/0" for n in range(1, 5)]

@@ -36,28 +36,30 @@ def ids(harness: Harness) -> list[str]:
 def test_an_event_that_comes_again_sends_the_same_commands(harness: Harness) -> None:
     records = harness.stored("c", Opened(owner="ann"))
     kindness = subscribers.instance(Kindness)
-    harness.deliver(harness.follower(kindness), records)
+    harness.deliver(harness.subscription(kindness), records)
     first = ids(harness)
     assert len(set(first)) == 2
-    harness.deliver(harness.follower(kindness), records)
+    harness.deliver(harness.subscription(kindness), records)
     assert ids(harness) == first  # below the checkpoint nothing is sent
     # As after a crash between sending and the checkpoint:
     from enode_django.models import Checkpoint
 
     Checkpoint.objects.all().delete()
-    harness.deliver(harness.follower(kindness), records)
+    harness.deliver(harness.subscription(kindness), records)
     assert ids(harness) == first + first
 
 
 def test_commands_are_sent_before_the_checkpoint_moves(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    follower = harness.follower(subscribers.instance(Kindness))
+    subscription = harness.subscription(subscribers.instance(Kindness))
     seen: list[int | None] = []
     send = harness._send
-    applier = follower.runner.applier
+    processor = subscription.runner.processor
     monkeypatch.setattr(
-        applier, "_send", lambda commands: (seen.append(harness.checkpoint("following.kindness", "c")), send(commands))
+        processor,
+        "_send",
+        lambda commands: (seen.append(harness.checkpoint("following.kindness", "c")), send(commands)),
     )
-    harness.deliver(follower, harness.stored("c", Opened(owner="ann")))
+    harness.deliver(subscription, harness.stored("c", Opened(owner="ann")))
     assert seen == [None]
     assert harness.checkpoint("following.kindness", "c") == 1
 
@@ -113,23 +115,23 @@ def test_a_single_command_that_is_returned_is_refused_with_advice() -> None:
 
 def test_commands_carry_the_conversation_on(harness: Harness) -> None:
     (record,) = harness.stored("c", Opened(owner="ann"))
-    harness.deliver(harness.follower(subscribers.instance(Kindness)), [record])
+    harness.deliver(harness.subscription(subscribers.instance(Kindness)), [record])
     assert {(one.correlation_id, one.causation_id) for one in harness.metadata} == {(record.command_id, "c/1/0")}
 
 
 def test_a_stored_refusal_is_handled_with_its_typed_fields(harness: Harness) -> None:
     refusal = harness.refused("c", TooMuch("no", amount=7))
-    follower = harness.follower(subscribers.instance(Kindness))
-    harness.deliver(follower, [refusal])
+    subscription = harness.subscription(subscribers.instance(Kindness))
+    harness.deliver(subscription, [refusal])
     (command,) = harness.sent
     assert isinstance(command, Console)
     assert (command.amount, command.aggregate_root_id) == (7, "guest-c")
-    harness.deliver(follower, [refusal])
+    harness.deliver(subscription, [refusal])
     assert len(harness.sent) == 1
 
 
 def test_a_refusal_that_is_not_handled_is_passed_over(harness: Harness) -> None:
-    harness.deliver(harness.follower(subscribers.instance(Kindness)), [harness.refused("c", Unrelated("no"))])
+    harness.deliver(harness.subscription(subscribers.instance(Kindness)), [harness.refused("c", Unrelated("no"))])
     assert harness.sent == []
     assert not harness.window.unfinished
 
@@ -151,24 +153,24 @@ def test_a_new_process_manager_starts_now(harness: Harness, behaviour: Behaviour
             yield Console(aggregate_root_id="late", amount=refusal.amount)
 
     late = Late()
-    follower = harness.follower(late)
-    follower.runner.applier.subscribe(harness.store)
+    subscription = harness.subscription(late)
+    subscription.runner.processor.subscribe(harness.store)
     new = harness.stored("c", Opened(owner="cat"), after=2)
-    harness.deliver(follower, [*old, old_refusal, *new, harness.refused("c", TooMuch("no", amount=2))])
+    harness.deliver(subscription, [*old, old_refusal, *new, harness.refused("c", TooMuch("no", amount=2))])
     assert [command.aggregate_root_id for command in harness.sent] == ["cat", "late"]
     assert harness.sent[1].amount == 2  # type: ignore[attr-defined]
 
 
 def test_event_handlers_run_by_priority_and_then_by_name(harness: Harness, behaviour: Behaviour) -> None:
-    harness.deliver(harness.follower(handler_group()), harness.stored("c", Added(amount=1)))
+    harness.deliver(harness.subscription(handler_group()), harness.stored("c", Added(amount=1)))
     assert behaviour.calls == ["c/1/0", "second"]
 
 
 def test_event_handlers_start_now_unless_they_say_otherwise(harness: Harness, behaviour: Behaviour) -> None:
     old = harness.stored("c", Added(amount=1))
-    follower = harness.follower(handler_group(start="now"))
-    follower.runner.applier.subscribe(harness.store)
-    harness.deliver(follower, old + harness.stored("c", Added(amount=2), after=1))
+    subscription = harness.subscription(handler_group(start="now"))
+    subscription.runner.processor.subscribe(harness.store)
+    harness.deliver(subscription, old + harness.stored("c", Added(amount=2), after=1))
     assert behaviour.calls == ["c/2/0", "second"]
 
 
@@ -194,10 +196,10 @@ def test_one_that_begins_now_hears_of_each_later_refusal_and_of_no_earlier_whate
         return refusal
 
     earlier = refused(1)
-    follower = harness.follower(subscribers.instance(Kindness))
+    subscription = harness.subscription(subscribers.instance(Kindness))
     settled(harness)
-    follower.runner.applier.subscribe(harness.store)
-    harness.deliver(follower, [earlier, refused(2)])
+    subscription.runner.processor.subscribe(harness.store)
+    harness.deliver(subscription, [earlier, refused(2)])
     assert [command.amount for command in harness.sent] == [2]  # type: ignore[attr-defined]
 
 

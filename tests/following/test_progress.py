@@ -37,7 +37,7 @@ def test_the_message_of_a_version_that_the_store_does_not_have_is_finished_untol
     """A store that was restored from a dump is behind its queue. Else the queue could never be committed past it."""
     lost = stream_of("c", 3, [Added(amount=3)])
     harness.stored("c", Added(amount=1))
-    harness.deliver(harness.follower(subscriber), [lost], "in1")
+    harness.deliver(harness.subscription(subscriber), [lost], "in1")
     assert not harness.window.unfinished
     assert harness.notices == []
 
@@ -59,19 +59,19 @@ def test_a_database_that_is_away_does_not_let_the_handlers_before_it_run_again(
 
     monkeypatch.setattr(behaviour, "handle", handle)
     records = [*harness.stored("b", Added(amount=1)), *harness.stored("c", Added(amount=1), Added(amount=2))]
-    follower = harness.follower(handler_group())
-    harness.deliver(follower, records)
-    while follower.next_retry is not None:
-        harness.clock.now = follower.next_retry
-        follower.retry_due()
+    subscription = harness.subscription(handler_group())
+    harness.deliver(subscription, records)
+    while subscription.next_retry is not None:
+        harness.clock.now = subscription.next_retry
+        subscription.retry_due()
     assert [call for call in behaviour.calls if call != "second"] == ["b/1/0", "c/1/0", "c/2/0"]
 
 
 def test_gaps_do_not_make_a_transaction_larger_than_it_should_be(
     harness: Harness, subscriber: Subscriber, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    follower = harness.follower(subscriber)
-    monkeypatch.setattr(follower.runner.applier, "at_once", 20)
+    subscription = harness.subscription(subscriber)
+    monkeypatch.setattr(subscription.runner.processor, "at_once", 20)
     loaded: list[int] = []
     load_ranges = harness.store.load_ranges
 
@@ -82,8 +82,8 @@ def test_gaps_do_not_make_a_transaction_larger_than_it_should_be(
 
     monkeypatch.setattr(harness.store, "load_ranges", count)
     last = [harness.stored(f"c{n}", *(Added(amount=1) for _ in range(30)))[-1] for n in range(10)]
-    harness.deliver(follower, last)
-    assert follower.runner.applier.positions([f"c{n}" for n in range(10)]) == {f"c{n}": 30 for n in range(10)}
+    harness.deliver(subscription, last)
+    assert subscription.runner.processor.positions([f"c{n}" for n in range(10)]) == {f"c{n}": 30 for n in range(10)}
     assert max(loaded) <= 20
     assert not harness.window.unfinished
 
@@ -95,8 +95,8 @@ def test_a_command_that_cannot_be_sent_parks_the_refusal_it_follows_from(
         raise ValueError("cannot be encoded")
 
     monkeypatch.setattr(harness, "_send", send)
-    follower = harness.follower(subscribers.instance(Kindness), attempts=1)
-    harness.deliver(follower, [harness.refused("c", TooMuch("no", amount=1))])
+    subscription = harness.subscription(subscribers.instance(Kindness), attempts=1)
+    harness.deliver(subscription, [harness.refused("c", TooMuch("no", amount=1))])
     assert [(row.version, row.error_type) for row in harness.parked("following.kindness")] == [(None, "ValueError")]
 
 
@@ -108,7 +108,7 @@ def test_who_waits_hears_of_a_parked_stream_whose_first_event_is_unknown(
 
     newer = record._replace(events=record.events.replace(b"following.Noted", b"following.Newer"))
     EventStream.unprotected.filter(aggregate_root_id="c").update(events=newer.events)
-    harness.deliver(harness.follower(subscribers.instance(Entries), attempts=1), [newer], "in1")
+    harness.deliver(harness.subscription(subscribers.instance(Entries), attempts=1), [newer], "in1")
     assert [notice.error for _, notice in harness.notices] == ["UnknownMessageType"]
 
 
@@ -141,7 +141,7 @@ def test_events_of_two_kinds_at_once_are_followed_by_either(harness: Harness, be
 
     record = stream_of("s", 1, [Renamed()], Shelf)
     harness.store.append([record])
-    harness.deliver(harness.follower(Audits()), [record])
+    harness.deliver(harness.subscription(Audits()), [record])
     assert behaviour.calls == ["s/1/0"]
 
 
@@ -157,21 +157,21 @@ def test_a_long_history_does_not_go_on_version_by_version_after_a_failure(
             behaviour.failing["c"] = 1
         original(event)
 
-    follower = harness.follower(subscriber)
+    subscription = harness.subscription(subscriber)
     applied: list[int] = []
-    apply = follower.runner.applier.apply
+    apply = subscription.runner.processor.apply
 
     def count(*arguments: object, **options: bool) -> object:
         applied.append(1)
         return apply(*arguments, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(behaviour, "handle", handle)
-    monkeypatch.setattr(follower.runner.applier, "apply", count)
-    harness.deliver(follower, harness.stored("c", *(Added(amount=1) for _ in range(600)))[-1:])
+    monkeypatch.setattr(subscription.runner.processor, "apply", count)
+    harness.deliver(subscription, harness.stored("c", *(Added(amount=1) for _ in range(600)))[-1:])
     while failures:
         failures.pop()
         harness.clock.now += 10.0
-        follower.retry_due()
-    assert follower.runner.applier.positions(["c"]) == {"c": 600}
+        subscription.retry_due()
+    assert subscription.runner.processor.positions(["c"]) == {"c": 600}
     assert not harness.window.unfinished
     assert len(applied) < 100

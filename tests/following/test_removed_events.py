@@ -12,9 +12,9 @@ from enode_django import DomainEvent, DomainException
 from enode_django.eventing import event_types
 from enode_django.eventing.event_handlers import EventHandler, EventHandlerGroup
 from enode_django.eventing.registry import subscribers
-from enode_django.eventing.retrying import RetryPolicy
+from enode_django.eventing.retry_decisions import RetryPolicy
 from enode_django.eventing.subscribers import Subscriber
-from enode_django.eventing.sweeping import SweepingFollower
+from enode_django.eventing.sweep import SweepingSubscription
 from enode_django.eventing.unparking import retry_parked
 from enode_django.eventstore.base import StreamRecord
 from enode_django.ids import new_id
@@ -105,7 +105,7 @@ def test_an_event_that_was_known_and_not_handled_is_passed_over(
     sweep = Sweep(harness, subscriber)
     sweep.run()
     assert harness.parked(subscriber.name) == []
-    assert sweep.follower.runner.applier.positions(["c"]) == {"c": 3}
+    assert sweep.subscription.runner.processor.positions(["c"]) == {"c": 3}
     assert not [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
 
 
@@ -119,7 +119,7 @@ def test_an_event_that_was_handled_parks_and_says_so_once(
     for id in "cd":
         stored(harness, id, "following.Added", name)
     sweep = Sweep(harness, subscriber)
-    sweep.follower.policy = RetryPolicy(2, 1.0, (1.0, 2.0, 5.0))
+    sweep.subscription.policy = RetryPolicy(2, 1.0, (1.0, 2.0, 5.0))
     sweep.run()
     for _ in range(5):
         harness.clock.now += 3_600.0
@@ -149,7 +149,7 @@ def test_what_newer_code_records_lets_older_code_go_on(
     declare(name)
     event_types.record("default", subscriber)
     remove(name)
-    assert retry_parked(old.follower, "c") is None
+    assert retry_parked(old.subscription, "c") is None
     assert harness.parked(subscriber.name) == []
 
 
@@ -159,7 +159,7 @@ def test_the_record_is_written_where_it_has_changed_only(harness: Harness, name:
     row = Subscription.objects.extra(select={"place": "xmin::text"}).get()
     assert row.event_types["following.Added"] is True
     assert row.event_types["following.Noted"] is False
-    assert isinstance(first.follower, SweepingFollower)
+    assert isinstance(first.subscription, SweepingSubscription)
     Sweep(harness, subscriber)
     assert Subscription.objects.extra(select={"place": "xmin::text"}).get().place == row.place
     declare(name)
@@ -174,7 +174,7 @@ def test_a_refusal_that_was_known_and_not_handled_is_passed_over(
     Sweep(harness, handles_refusals)
     remove_refusal(name)
     refused(harness, "c", name)
-    harness.deliver(harness.follower(handles_refusals, attempts=1), [refused(harness, "d", name)])
+    harness.deliver(harness.subscription(handles_refusals, attempts=1), [refused(harness, "d", name)])
     Sweep(harness, handles_refusals).run()
     assert harness.parked(handles_refusals.name) == []
     assert harness.window.unfinished == 0
@@ -194,7 +194,7 @@ def test_a_refusal_parks(
         remove_refusal(name)
     declare(name)  # an event of the same name is another thing
     Sweep(harness, handles_refusals)
-    harness.deliver(harness.follower(handles_refusals, attempts=1), [refused(harness, "c", name)])
+    harness.deliver(harness.subscription(handles_refusals, attempts=1), [refused(harness, "c", name)])
     assert [parked.version for parked in harness.parked(handles_refusals.name)] == [None]
 
 
@@ -202,10 +202,10 @@ def test_an_aggregate_that_is_parked_at_a_refusal_goes_on_when_newer_code_has_re
     harness: Harness, handles_refusals: Subscriber, name: str, remove_refusal: Callable[[str], None]
 ) -> None:
     old = Sweep(harness, handles_refusals)
-    harness.deliver(harness.follower(handles_refusals, attempts=1), [refused(harness, "c", name)])
+    harness.deliver(harness.subscription(handles_refusals, attempts=1), [refused(harness, "c", name)])
     assert len(harness.parked(handles_refusals.name)) == 1
     declare(name, DomainException)
     event_types.record("default", handles_refusals)
     remove_refusal(name)
-    assert retry_parked(old.follower, "c") is None
+    assert retry_parked(old.subscription, "c") is None
     assert harness.parked(handles_refusals.name) == []

@@ -81,11 +81,11 @@ def test_a_renamed_subscriber_handles_nothing_again_and_what_is_new(
     before, after = pair(kind)
     records = harness.stored("c", Opened(owner="ann"), Added(amount=1))
     refusal = harness.refused("c", TooMuch("no", amount=9))
-    harness.deliver(harness.follower(before), [*records, refusal])
+    harness.deliver(harness.subscription(before), [*records, refusal])
     calls, sent = list(behaviour.calls), list(harness.sent)
     assert calls
     new = harness.stored("c", Opened(owner="bob"), Added(amount=5), after=2)
-    harness.deliver(harness.follower(after), [*records, refusal, *new], reply_to="sender")
+    harness.deliver(harness.subscription(after), [*records, refusal, *new], reply_to="sender")
     assert not set(behaviour.calls[len(calls) :]) & {*calls} - {"second"}
     assert len(behaviour.calls) > len(calls)
     assert not {command.id for command in harness.sent[len(sent) :]} & {command.id for command in sent}
@@ -100,12 +100,12 @@ def test_what_was_parked_under_the_old_name_goes_on_under_the_new_one(
     before, after = pair(kind)
     behaviour.failing["c"] = 1_000
     records = harness.stored("c", Opened(owner="ann"), Added(amount=1))
-    harness.deliver(harness.follower(before, attempts=1), records)
+    harness.deliver(harness.subscription(before, attempts=1), records)
     assert [row.subscriber for row in harness.parked("", "c")] == [before.name]
     behaviour.failing["c"] = 0
     with subscribers.only(after):
         assert before.name not in run("enode", "parked", "list", "--subscriber", before.name)
-        assert retry_parked(harness.follower(after), "c") is None
+        assert retry_parked(harness.subscription(after), "c") is None
     assert harness.parked("", "c") == []
     assert behaviour.calls.count("c/2/0" if kind in ("entries", "group") else "c/1/0") == 1
     assert stored_names() <= {before.name}
@@ -114,10 +114,10 @@ def test_what_was_parked_under_the_old_name_goes_on_under_the_new_one(
 def test_an_event_handled_again_after_the_rename_sends_the_same_commands(harness: Harness) -> None:
     before, after = pair("process")
     records = harness.stored("c", Opened(owner="ann"))
-    harness.deliver(harness.follower(before), records)
+    harness.deliver(harness.subscription(before), records)
     first = [command.id for command in harness.sent]
     Checkpoint.objects.all().delete()  # as after a crash between sending and the checkpoint
-    harness.deliver(harness.follower(after), records)
+    harness.deliver(harness.subscription(after), records)
     assert [command.id for command in harness.sent] == first * 2
 
 
@@ -130,10 +130,10 @@ def test_old_and_new_workers_beside_each_other_handle_each_event_once(
 
     def work(subscriber: Subscriber, seed: int) -> None:
         own = Harness()
-        follower = own.follower(subscriber)
+        subscription = own.subscription(subscriber)
         barrier.wait()
         try:
-            own.deliver(follower, shuffled(records, seed))
+            own.deliver(subscription, shuffled(records, seed))
         finally:
             connection.close()
 
@@ -171,7 +171,7 @@ def test_the_fingerprint_of_the_rows_is_that_of_before_the_rename(cls: type[Coun
 
 def test_how_far_the_aggregate_has_come_is_shown_by_the_new_name(harness: Harness) -> None:
     before, after = pair("entries")
-    harness.deliver(harness.follower(before), harness.stored("c", Added(amount=1), Added(amount=1)))
+    harness.deliver(harness.subscription(before), harness.stored("c", Added(amount=1), Added(amount=1)))
     with subscribers.only(after):
         assert [(one.subscriber, one.version, one.behind) for one in reached("c")] == [("following.renamed", 2, 0)]
 
@@ -198,8 +198,8 @@ def test_aliases_that_are_no_names_are_refused(aliases: Any) -> None:
 @pytest.fixture
 def stored(harness: Harness) -> Harness:
     """The subscriptions of `Entries` and `Kindness` are stored."""
-    harness.deliver(harness.follower(subscribers.instance(Entries)), harness.stored("c", Added(amount=1)))
-    harness.follower(subscribers.instance(Kindness)).runner.applier.positions(["c"])
+    harness.deliver(harness.subscription(subscribers.instance(Entries)), harness.stored("c", Added(amount=1)))
+    harness.subscription(subscribers.instance(Kindness)).runner.processor.positions(["c"])
     begin(harness, subscribers.instance(Entries))
     return harness
 
@@ -233,7 +233,7 @@ def test_with_the_alias_it_starts_and_writes_no_row_again(stored: Harness) -> No
     after = renamed(Entries)
     with subscribers.only(after, Kindness):
         check_owners()
-    stored.deliver(stored.follower(after), stored.stored("d", Added(amount=2)))
+    stored.deliver(stored.subscription(after), stored.stored("d", Added(amount=2)))
     assert (stored.entries("c"), stored.entries("d")) == ([(1, 1)], [(1, 2)])
 
 

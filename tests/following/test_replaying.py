@@ -9,15 +9,15 @@ import pytest
 from enode_django import Command, ProcessManager, handles
 from enode_django.eventing.event_handlers import EventHandler, EventHandlerGroup
 from enode_django.eventing.registry import subscribers
-from enode_django.eventing.replaying import replay
+from enode_django.eventing.replay import replay
 from enode_django.eventing.subscribers import Subscriber
-from enode_django.runtime import make_applier
+from enode_django.runtime import make_processor
 from tests.following.domain import Added, Behaviour, Congratulate, CounterRows, Entries, Kindness, Opened
 from tests.following.harness import Harness
 
 
 def replayed(harness: Harness, *chosen: Subscriber) -> dict[str, int]:
-    return replay(chosen, harness.store, lambda one: make_applier(one, harness.store, harness._send))
+    return replay(chosen, harness.store, lambda one: make_processor(one, harness.store, harness._send))
 
 
 def test_projections_are_replayed_from_their_checkpoints_on(harness: Harness, behaviour: Behaviour) -> None:
@@ -75,5 +75,5 @@ def test_a_group_that_differs_takes_no_part_since_its_handlers_share_checkpoints
     assert not group.is_at_one
     records = harness.stored("c", Opened(owner="ann"))
     assert replayed(harness, group) == {}
-    harness.deliver(harness.follower(group), records)
+    harness.deliver(harness.subscription(group), records)
     assert behaviour.calls == ["c/1/0", "c/1/0"]

@@ -9,10 +9,10 @@ import pytest
 
 from enode_django import Command
 from enode_django.equeue.messages import Commit
-from enode_django.eventing.calling import CallingApplier
+from enode_django.eventing.effects import EffectProcessor
 from enode_django.eventing.registry import subscribers
-from enode_django.eventing.resending import Resender
-from enode_django.eventing.retrying import RetryPolicy
+from enode_django.eventing.resender import Resender
+from enode_django.eventing.retry_decisions import RetryPolicy
 from enode_django.eventing.unparking import skip_parked
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.dead_letters import DeadLetter, PostgresDeadLetters, key_of
@@ -29,16 +29,16 @@ class Resending(Sweep):
         super().__init__(harness, subscribers.instance(Kindness))
         self.transport.create_topic("commands", 1)
         self.commands = self.transport.acquire("processors", "commands", 0, "me", 1e6)
-        self.follower.policy = RetryPolicy(1, 1.0)
+        self.subscription.policy = RetryPolicy(1, 1.0)
         self.letters = PostgresDeadLetters()
         self.resender = self.new_resender()
         self.resender.tick()  # begins here
 
     def new_resender(self) -> Resender:
-        applier = self.follower.runner.applier
-        assert isinstance(applier, CallingApplier)
+        processor = self.subscription.runner.processor
+        assert isinstance(processor, EffectProcessor)
         return Resender(
-            applier,
+            processor,
             self.harness.store,
             self.transport,
             topic="commands",
@@ -144,7 +144,7 @@ def test_what_was_skipped_is_not_sent(harness: Harness, behaviour: Behaviour) ->
     behaviour.failing["c"] = 1
     harness.stored("c", Opened(owner="ann"))
     assert resending.handled() == []
-    assert skip_parked(resending.follower, "c") is None
+    assert skip_parked(resending.subscription, "c") is None
     assert resending.resent() == []
 
 
@@ -168,7 +168,7 @@ def test_a_handler_that_fails_the_second_time_stops_nothing(harness: Harness, be
 def test_more_rows_than_one_look_takes_are_looked_at_in_parts(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("enode_django.eventing.resending.ROWS_AT_ONCE", 2)
+    monkeypatch.setattr("enode_django.eventing.resender.ROWS_AT_ONCE", 2)
     resending = Resending(harness)
     for number in range(5):
         harness.stored(f"c{number}", Opened(owner=f"o{number}"))

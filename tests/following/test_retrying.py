@@ -10,10 +10,10 @@ from django.db import OperationalError, connection
 from enode_django import DomainEvent, Projection, Retries, Retry, event_handler, handles
 from enode_django.eventing import event_handlers, parking
 from enode_django.eventing.code import code_fingerprint
-from enode_django.eventing.follower import Follower
+from enode_django.eventing.event_subscription import EventSubscription
 from enode_django.eventing.parked_retries import LOOK_AGAIN
 from enode_django.eventing.registry import subscribers
-from enode_django.eventing.retrying import LONGEST_ASIDE, RetryPolicy
+from enode_django.eventing.retry_decisions import LONGEST_ASIDE, RetryPolicy
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.exceptions import DefinitionError, EventKilledWorker
 from enode_django.models import ParkedEvent
@@ -40,11 +40,11 @@ def handled(behaviour: Behaviour) -> list[str]:
     return [call for call in behaviour.calls if call != "second"]
 
 
-def let_pass(harness: Harness, follower: Follower, seconds: float) -> None:
+def let_pass(harness: Harness, subscription: EventSubscription, seconds: float) -> None:
     """Let so many seconds pass in steps, with what is due in between."""
     for _ in range(int(seconds)):
         harness.clock.now += 1.0
-        follower.retry_due()
+        subscription.retry_due()
 
 
 def make_due(seconds: float = 0.0) -> None:
@@ -67,13 +67,13 @@ def test_an_outage_of_another_server_parks_nothing_and_others_go_on(
     harness: Harness, behaviour: Behaviour, subscriber: Subscriber, error: type[Exception]
 ) -> None:
     behaviour.error, behaviour.failing["c"] = error, 6
-    follower = harness.follower(subscriber, attempts=1)
-    harness.deliver(follower, harness.stored("c", Added(amount=1)))
+    subscription = harness.subscription(subscriber, attempts=1)
+    harness.deliver(subscription, harness.stored("c", Added(amount=1)))
     for version in range(3):
-        harness.deliver(follower, harness.stored("d", Added(amount=1), after=version))
+        harness.deliver(subscription, harness.stored("d", Added(amount=1), after=version))
     assert handled(behaviour) == ["d/1/0", "d/2/0", "d/3/0"]
     assert harness.window.unfinished == 1
-    let_pass(harness, follower, 100)
+    let_pass(harness, subscription, 100)
     assert handled(behaviour)[-1] == "c/1/0"
     assert harness.parked(subscriber.name) == []
     assert not harness.window.unfinished
@@ -84,21 +84,21 @@ def test_an_outage_of_minutes_is_waited_for_where_neither_queue_nor_memory_is_he
 ) -> None:
     behaviour.error, behaviour.failing["c"] = ConnectionError, 1_000
     sweep = Sweep(harness, subscriber)
-    sweep.follower.policy = RetryPolicy(2, 1.0, passing=(ConnectionError,))
-    harness.deliver(sweep.follower, harness.stored("c", Added(amount=1)))
-    let_pass(harness, sweep.follower, 70)
+    sweep.subscription.policy = RetryPolicy(2, 1.0, passing=(ConnectionError,))
+    harness.deliver(sweep.subscription, harness.stored("c", Added(amount=1)))
+    let_pass(harness, sweep.subscription, 70)
     (parked,) = ParkedEvent.objects.all()
     assert not harness.window.unfinished
     for minutes in (10, 1_000):
         make_due(60.0 * minutes)
         harness.clock.now += LOOK_AGAIN
-        sweep.follower.tick(frozenset({0}))
+        sweep.subscription.tick(frozenset({0}))
         parked.refresh_from_db()
         assert abs(pause_of(parked) - LONGEST_ASIDE) < 1.0
     behaviour.failing.clear()
     make_due()
     harness.clock.now += LOOK_AGAIN
-    sweep.follower.tick(frozenset({0}))
+    sweep.subscription.tick(frozenset({0}))
     assert handled(behaviour) == ["c/1/0"]
     assert harness.parked(subscriber.name) == []
 
@@ -118,8 +118,8 @@ def test_a_database_error_of_one_handler_does_not_stop_the_others(
 
     monkeypatch.setattr(behaviour, "handle", handle)
     try:
-        follower = harness.follower(subscriber, attempts=1)
-        harness.deliver(follower, [r for n in range(10) for r in harness.stored(f"c{n:02}", Added(amount=n))])
+        subscription = harness.subscription(subscriber, attempts=1)
+        harness.deliver(subscription, [r for n in range(10) for r in harness.stored(f"c{n:02}", Added(amount=n))])
     finally:
         connection.close()
     assert sorted(set(handled(behaviour))) == [f"c{n:02}/1/0" for n in range(10) if n != 5]
@@ -130,12 +130,12 @@ def test_a_database_error_of_one_handler_does_not_stop_the_others(
 def test_what_is_set_aside_is_bounded(
     harness: Harness, behaviour: Behaviour, subscriber: Subscriber, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("enode_django.eventing.follower.MOST_ASIDE", 3)
+    monkeypatch.setattr("enode_django.eventing.event_subscription.MOST_ASIDE", 3)
     behaviour.error = ConnectionError
     behaviour.failing.update({f"c{n}": 1_000 for n in range(5)})
-    follower = harness.follower(subscriber, attempts=1)
-    harness.deliver(follower, [record for n in range(5) for record in harness.stored(f"c{n}", Added(amount=n))])
-    assert follower.held == 3
+    subscription = harness.subscription(subscriber, attempts=1)
+    harness.deliver(subscription, [record for n in range(5) for record in harness.stored(f"c{n}", Added(amount=n))])
+    assert subscription.held == 3
     assert len(harness.parked(subscriber.name)) == 2
 
 
@@ -147,15 +147,15 @@ def test_new_messages_have_their_turn_while_handlers_wait_in_vain(
         raise TimeoutError
 
     monkeypatch.setattr(behaviour, "handle", wait_in_vain)
-    follower = harness.follower(subscriber, attempts=1)
-    harness.deliver(follower, [record for n in range(9) for record in harness.stored(f"c{n}", Added(amount=n))])
+    subscription = harness.subscription(subscriber, attempts=1)
+    harness.deliver(subscription, [record for n in range(9) for record in harness.stored(f"c{n}", Added(amount=n))])
     harness.clock.now += 100.0
     tried = []
     monkeypatch.setattr(behaviour, "handle", lambda event: tried.append(event) or wait_in_vain(event))
-    follower.retry_due()
+    subscription.retry_due()
     assert len(tried) == 2
-    assert follower.next_retry is not None
-    assert follower.next_retry < harness.clock.now
+    assert subscription.next_retry is not None
+    assert subscription.next_retry < harness.clock.now
 
 
 @pytest.mark.parametrize(("after", "is_parked"), [(30.0, False), (7_200.0, True)])
@@ -166,28 +166,28 @@ def test_a_handler_says_when_it_is_to_be_called_again(
         raise Retry(after=after)
 
     monkeypatch.setattr(behaviour, "handle", handle)
-    follower = harness.follower(handler_group(), attempts=1)
-    harness.deliver(follower, harness.stored("c", Added(amount=1)))
+    subscription = harness.subscription(handler_group(), attempts=1)
+    harness.deliver(subscription, harness.stored("c", Added(amount=1)))
     if is_parked:
         (parked,) = ParkedEvent.objects.all()
         assert abs(pause_of(parked) - after) < 1.0
     else:
-        assert follower.next_retry == harness.clock.now + after
+        assert subscription.next_retry == harness.clock.now + after
         assert not ParkedEvent.objects.exists()
 
 
 def test_a_subscriber_has_a_policy_of_its_own(harness: Harness, behaviour: Behaviour, patient: Subscriber) -> None:
     behaviour.failing["c"] = 1_000
-    follower = harness.follower(patient, attempts=9)
-    harness.deliver(follower, harness.stored("c", Added(amount=1)))
-    assert follower.next_retry == harness.clock.now + 3.0
+    subscription = harness.subscription(patient, attempts=9)
+    harness.deliver(subscription, harness.stored("c", Added(amount=1)))
+    assert subscription.next_retry == harness.clock.now + 3.0
     harness.clock.now += 3.0
-    follower.retry_due()
+    subscription.retry_due()
     (parked,) = ParkedEvent.objects.all()
     assert (parked.attempts, parked.next_try_at) == (2, None)
     behaviour.error, behaviour.failing["d"] = ZeroDivisionError, 1_000
-    harness.deliver(follower, harness.stored("d", Added(amount=1)))
-    let_pass(harness, follower, 20)
+    harness.deliver(subscription, harness.stored("d", Added(amount=1)))
+    let_pass(harness, subscription, 20)
     assert [parked.aggregate_root_id for parked in harness.parked(patient.name)] == ["c"]
 
 
@@ -196,8 +196,8 @@ def test_what_is_parked_is_tried_again_after_growing_pauses(
 ) -> None:
     behaviour.failing["c"] = 1_000
     sweep = Sweep(harness, subscriber)
-    sweep.follower.policy = RetryPolicy(1, 1.0)
-    harness.deliver(sweep.follower, harness.stored("c", Added(amount=1), Added(amount=2)))
+    sweep.subscription.policy = RetryPolicy(1, 1.0)
+    harness.deliver(sweep.subscription, harness.stored("c", Added(amount=1), Added(amount=2)))
     (parked,) = ParkedEvent.objects.all()
     assert abs(pause_of(parked) - 60.0) < 1.0
     since = 0.0
@@ -205,16 +205,16 @@ def test_what_is_parked_is_tried_again_after_growing_pauses(
         make_due(seconds)
         since += seconds
         harness.clock.now += LOOK_AGAIN
-        sweep.follower.tick(frozenset({0}))
+        sweep.subscription.tick(frozenset({0}))
         parked.refresh_from_db()
         assert abs(pause_of(parked) - expected) < 5.0
     behaviour.failing.clear()
     harness.clock.now += LOOK_AGAIN
-    sweep.follower.tick(frozenset({0}))
+    sweep.subscription.tick(frozenset({0}))
     assert handled(behaviour) == [], "it is not due"
     make_due()
     harness.clock.now += LOOK_AGAIN
-    sweep.follower.tick(frozenset({0}))
+    sweep.subscription.tick(frozenset({0}))
     assert handled(behaviour) == ["c/1/0", "c/2/0"]
     assert harness.parked(subscriber.name) == []
 
@@ -224,22 +224,22 @@ def test_what_is_parked_is_tried_again_by_other_code_once(harness: Harness, beha
     subscriber.retry = Retries(attempts=1, most_parked=None)
     behaviour.failing["c"] = 1_000
     sweep = Sweep(harness, subscriber)
-    sweep.follower.policy = RetryPolicy.of(subscriber.retry, 1, 1.0, unknown_delays=(), passing=())
-    harness.deliver(sweep.follower, harness.stored("c", Added(amount=1)))
+    sweep.subscription.policy = RetryPolicy.of(subscriber.retry, 1, 1.0, unknown_delays=(), passing=())
+    harness.deliver(sweep.subscription, harness.stored("c", Added(amount=1)))
     for _ in range(3):
         harness.clock.now += LOOK_AGAIN
-        sweep.follower.tick(frozenset({0}))
+        sweep.subscription.tick(frozenset({0}))
     assert harness.parked(subscriber.name)[0].attempts == 1
     for attempts in (2, 3):
         deploy(subscriber, attempts)
         for _ in range(3):
             harness.clock.now += LOOK_AGAIN
-            sweep.follower.tick(frozenset({0}))
+            sweep.subscription.tick(frozenset({0}))
         assert harness.parked(subscriber.name)[0].attempts == attempts
     behaviour.failing.clear()
     deploy(subscriber, 4)
     harness.clock.now += LOOK_AGAIN
-    sweep.follower.tick(frozenset({0}))
+    sweep.subscription.tick(frozenset({0}))
     assert handled(behaviour) == ["c/1/0"]
     code_fingerprint.cache_clear()
 
@@ -264,8 +264,8 @@ def test_catching_up_with_a_long_parked_aggregate_lets_others_in_between(
     monkeypatch.setattr("enode_django.eventing.unparking.PORTION", 2)
     behaviour.failing["c"] = 1
     sweep = Sweep(harness, subscriber)
-    sweep.follower.policy = RetryPolicy(1, 1.0)
-    harness.deliver(sweep.follower, harness.stored("c", *(Added(amount=1) for _ in range(9))))
+    sweep.subscription.policy = RetryPolicy(1, 1.0)
+    harness.deliver(sweep.subscription, harness.stored("c", *(Added(amount=1) for _ in range(9))))
     original = behaviour.handle
 
     def slowly(event: DomainEvent) -> None:
@@ -277,7 +277,7 @@ def test_catching_up_with_a_long_parked_aggregate_lets_others_in_between(
     counts = []
     harness.clock.now += LOOK_AGAIN
     while harness.parked(subscriber.name):
-        sweep.follower.tick(frozenset({0}))
+        sweep.subscription.tick(frozenset({0}))
         counts.append(len(handled(behaviour)))
     assert counts[:2] == [2, 4]
     assert handled(behaviour) == [f"c/{n}/0" for n in range(1, 10)]
@@ -294,13 +294,13 @@ def test_a_worker_that_dies_at_what_is_parked_does_not_meet_it_at_once_again(
 
     behaviour.failing["c"] = 1
     sweep = Sweep(harness, subscriber)
-    sweep.follower.policy = RetryPolicy(1, 1.0)
-    harness.deliver(sweep.follower, harness.stored("c", Added(amount=1)))
+    sweep.subscription.policy = RetryPolicy(1, 1.0)
+    harness.deliver(sweep.subscription, harness.stored("c", Added(amount=1)))
     make_due()
     monkeypatch.setattr(behaviour, "handle", die)
     harness.clock.now += LOOK_AGAIN
     with pytest.raises(Death):
-        sweep.follower.tick(frozenset({0}))
+        sweep.subscription.tick(frozenset({0}))
     assert parking.claim_due("default", subscriber.name, code_fingerprint(subscriber)) is None
     assert len(harness.parked(subscriber.name)) == 1
 

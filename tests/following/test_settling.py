@@ -25,9 +25,9 @@ NAME = "following.entries"
 def parked(harness: Harness, behaviour: Behaviour) -> Harness:
     """Two aggregates of two versions each, parked at version 1; a third one is fine."""
     behaviour.failing.update({"c": 1_000, "d": 1_000})
-    follower = harness.follower(subscribers.instance(Entries), attempts=1)
+    subscription = harness.subscription(subscribers.instance(Entries), attempts=1)
     for id in "cde":
-        harness.deliver(follower, harness.stored(id, Added(amount=1), Added(amount=2)))
+        harness.deliver(subscription, harness.stored(id, Added(amount=1), Added(amount=2)))
     assert len(harness.parked(NAME)) == 2
     return harness
 
@@ -51,8 +51,8 @@ def test_list_shows_what_is_parked_where_and_why(parked: Harness) -> None:
 def test_an_id_that_would_control_the_terminal_is_shown_escaped(harness: Harness, behaviour: Behaviour) -> None:
     id = "c\x1b[2J\n2 parked"
     behaviour.failing[id] = 1_000
-    follower = harness.follower(subscribers.instance(Entries), attempts=1)
-    harness.deliver(follower, harness.stored(id, Added(amount=1)))
+    subscription = harness.subscription(subscribers.instance(Entries), attempts=1)
+    harness.deliver(subscription, harness.stored(id, Added(amount=1)))
     escaped = "c\\x1b[2J\\n2 parked"
     assert escaped in run("list")
     behaviour.failing[id] = 0

@@ -8,7 +8,7 @@ import pytest
 
 from enode_django.eventing import checkpoints
 from enode_django.eventing.registry import subscribers
-from enode_django.eventing.replaying import replay
+from enode_django.eventing.replay import replay
 from enode_django.eventstore.base import Appended, Part, StreamRecord
 from enode_django.eventstore.buckets import bucket_of
 from enode_django.eventstore.memory import MemoryEventStore
@@ -18,7 +18,7 @@ from enode_django.eventstore.shard_map import ShardMap
 from enode_django.eventstore.sharding import ShardedEventStore
 from enode_django.exceptions import StoreUnavailable
 from enode_django.models import HandledRefusal, Subscription
-from enode_django.runtime import make_applier
+from enode_django.runtime import make_processor
 from tests.following.domain import Added, Behaviour, Entries, Kindness, TooMuch, handler_group
 from tests.following.harness import Harness
 from tests.following.test_sweeping import Sweep
@@ -100,7 +100,7 @@ def test_a_handled_refusal_is_remembered_until_its_own_shard_is_swept(harness: S
     """However long that is away, and however often the other one is swept meanwhile."""
     sweep = Sweep(harness, subscribers.instance(Kindness))
     sweep.run()
-    harness.deliver(sweep.follower, [harness.refused(SECOND, TooMuch("no", amount=1))])
+    harness.deliver(sweep.subscription, [harness.refused(SECOND, TooMuch("no", amount=1))])
     HandledRefusal.objects.update(handled_at="2020-01-01T00:00:00Z")
     harness.second.is_away = True
     harness.clock.now += 2 * DAY
@@ -115,11 +115,11 @@ def test_a_handled_refusal_is_remembered_until_its_own_shard_is_swept(harness: S
 
 def test_who_begins_now_begins_in_every_shard(harness: ShardedHarness, behaviour: Behaviour) -> None:
     old = [*harness.stored(FIRST, Added(amount=1)), *harness.stored(SECOND, Added(amount=2))]
-    follower = harness.follower(handler_group(start="now"))
+    subscription = harness.subscription(handler_group(start="now"))
     for shard in harness.store.shards:
-        follower.runner.applier.subscribe(shard)
+        subscription.runner.processor.subscribe(shard)
     new = [*harness.stored(FIRST, Added(amount=3), after=1), *harness.stored(SECOND, Added(amount=4), after=1)]
-    harness.deliver(follower, [*old, *new])
+    harness.deliver(subscription, [*old, *new])
     assert sorted(call for call in behaviour.calls if call != "second") == [f"{FIRST}/2/0", f"{SECOND}/2/0"]
 
 
@@ -136,7 +136,7 @@ def test_a_replay_goes_over_every_shard(harness: ShardedHarness, behaviour: Beha
     harness.stored(FIRST, Added(amount=1))
     harness.stored(SECOND, Added(amount=2))
     entries = subscribers.instance(Entries)
-    caught_up = replay([entries], harness.store, lambda one: make_applier(one, harness.store, harness._send))
+    caught_up = replay([entries], harness.store, lambda one: make_processor(one, harness.store, harness._send))
     assert caught_up == {entries.name: 2}
     assert checkpoints.read("default", entries.name, [FIRST, SECOND]) == {FIRST: 1, SECOND: 1}
     assert all(began.start_position == 0 for began in Subscription.objects.all())

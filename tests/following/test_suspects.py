@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 import pytest
 from django.db import transaction
 
-from enode_django.concurrency.in_flight import IDLE, position_of, queue_and_offset
+from enode_django.concurrency.in_flight import NOTHING_IN_FLIGHT, position_of, queue_and_offset
 from enode_django.domain.messages import DomainEvent
 from enode_django.domain.refusals import DomainException
-from enode_django.eventing.follower import Follower
+from enode_django.eventing.event_subscription import EventSubscription
 from enode_django.eventing.in_flight import InFlight, is_of_a_sweep
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import Subscriber
@@ -52,7 +52,7 @@ class Deadly:
 
     def __init__(self, behaviour: Behaviour, *ids: str) -> None:
         self.ids = ids
-        self.note = [IDLE, 0]
+        self.note = [NOTHING_IN_FLIGHT, 0]
         self.calls: list[tuple[str, int]] = []
         self.steps: set[int] = set()
         self.deaths: dict[int, int] = {}
@@ -70,17 +70,17 @@ class Deadly:
             raise Death(event.id)
 
 
-def new_follower(harness: Harness, subscriber: Subscriber, deadly: Deadly) -> Follower:
+def new_follower(harness: Harness, subscriber: Subscriber, deadly: Deadly) -> EventSubscription:
     """That of a worker which has just acquired the queue."""
-    follower = harness.follower(subscriber, in_flight=deadly.in_flight())
-    follower.suspect(0, dict(deadly.deaths))
-    return follower
+    subscription = harness.subscription(subscriber, in_flight=deadly.in_flight())
+    subscription.suspect(0, dict(deadly.deaths))
+    return subscription
 
 
-def deliver(harness: Harness, follower: Follower, records: Sequence[StreamRecord]) -> None:
+def deliver(harness: Harness, subscription: EventSubscription, records: Sequence[StreamRecord]) -> None:
     """From the first offset on, as after a death."""
     harness.window = type(harness.window)("events", 0, epoch=1, committed=0, deadline=1e9)
-    harness.deliver(follower, records)
+    harness.deliver(subscription, records)
 
 
 def added(harness: Harness, *ids: str) -> list[StreamRecord]:
@@ -96,7 +96,7 @@ def test_each_stream_is_noted_with_a_step_of_its_own_and_nothing_is_noted_afterw
     first, second = position_of(0, 0), position_of(0, 2)
     assert deadly.calls == [("c/1/0", first), ("c/2/0", first), ("d/1/0", second)]
     assert len(deadly.steps) == 3
-    assert deadly.note[0] == IDLE
+    assert deadly.note[0] == NOTHING_IN_FLIGHT
 
 
 def test_what_a_worker_died_at_is_handled_alone_after_all_else_and_parked_when_it_kills_again_and_again(
@@ -117,7 +117,7 @@ def test_what_a_worker_died_at_is_handled_alone_after_all_else_and_parked_when_i
     assert parked.error_type == "EventKilledWorker"
     assert f"{MAX_DEATHS} workers died or hung" in parked.error
     deadly.ids = ()
-    assert retry_parked(harness.follower(subscriber), "bad") is None
+    assert retry_parked(harness.subscription(subscriber), "bad") is None
     assert harness.checkpoint(subscriber.name, "bad") == 1 or harness.rows()["bad"][1] == 1
 
 
@@ -125,10 +125,10 @@ def test_an_innocent_suspect_is_handled_and_that_is_all(
     harness: Harness, behaviour: Behaviour, subscriber: Subscriber
 ) -> None:
     deadly = Deadly(behaviour)
-    follower = new_follower(harness, subscriber, deadly)
-    follower.suspect(0, {0: MAX_DEATHS - 1})
+    subscription = new_follower(harness, subscriber, deadly)
+    subscription.suspect(0, {0: MAX_DEATHS - 1})
     records = harness.stored("c", Added(amount=1), Added(amount=2)) + added(harness, "d")
-    harness.deliver(follower, records)
+    harness.deliver(subscription, records)
     assert [id for id, _ in deadly.calls] == ["d/1/0", "c/1/0", "c/2/0"]
     assert [queue_and_offset(at)[1] for _, at in deadly.calls] == [2, 0, 1], "one version at a time"
     assert not harness.window.unfinished
@@ -138,11 +138,11 @@ def test_an_innocent_suspect_is_handled_and_that_is_all(
 def test_what_was_parked_meanwhile_is_not_parked_again(harness: Harness, behaviour: Behaviour) -> None:
     subscriber = subscribers.instance(Entries)
     behaviour.failing["c"] = 1_000
-    follower = harness.follower(subscriber, attempts=1)
-    follower.suspect(0, {1: MAX_DEATHS})
+    subscription = harness.subscription(subscriber, attempts=1)
+    subscription.suspect(0, {1: MAX_DEATHS})
     records = harness.stored("c", Added(amount=1), Added(amount=2))
-    harness.deliver(follower, records[:1])
-    harness.deliver(follower, records[1:])
+    harness.deliver(subscription, records[:1])
+    harness.deliver(subscription, records[1:])
     (parked,) = harness.parked(subscriber.name)
     assert (parked.error_type, parked.version) == ("RuntimeError", 1)
     assert not harness.window.unfinished
@@ -151,10 +151,10 @@ def test_what_was_parked_meanwhile_is_not_parked_again(harness: Harness, behavio
 def test_what_others_have_handled_meanwhile_is_not_parked(harness: Harness, behaviour: Behaviour) -> None:
     subscriber = subscribers.instance(Entries)
     records = added(harness, "c")
-    harness.deliver(harness.follower(subscriber), records)
-    follower = harness.follower(subscriber)
-    follower.suspect(0, {0: MAX_DEATHS})
-    deliver(harness, follower, records)
+    harness.deliver(harness.subscription(subscriber), records)
+    subscription = harness.subscription(subscriber)
+    subscription.suspect(0, {0: MAX_DEATHS})
+    deliver(harness, subscription, records)
     assert harness.parked(subscriber.name) == []
     assert not harness.window.unfinished
 
@@ -183,10 +183,10 @@ def test_a_refusal_that_kills_its_workers_is_parked(harness: Harness, behaviour:
 def test_a_refusal_that_was_handled_meanwhile_is_not_parked(harness: Harness, behaviour: Behaviour) -> None:
     subscriber = subscribers.instance(Kindness)
     refusal = harness.refused("c", TooMuch(amount=5))
-    harness.deliver(harness.follower(subscriber), [refusal])
-    follower = harness.follower(subscriber)
-    follower.suspect(0, {0: MAX_DEATHS})
-    deliver(harness, follower, [refusal])
+    harness.deliver(harness.subscription(subscriber), [refusal])
+    subscription = harness.subscription(subscriber)
+    subscription.suspect(0, {0: MAX_DEATHS})
+    deliver(harness, subscription, [refusal])
     assert harness.parked(subscriber.name) == []
     assert not harness.window.unfinished
 
@@ -202,14 +202,14 @@ def test_a_sweep_that_kills_its_workers_parks_what_it_was_at(
         assert [*deadly.deaths.values()] == [deaths]
         assert all(is_of_a_sweep(offset) for offset in deadly.deaths)
     sweep = swept(harness, subscriber, deadly)
-    assert sweep.follower.runner.applier.positions(["a", "b"]) == {"a": 1, "b": 1}
+    assert sweep.subscription.runner.processor.positions(["a", "b"]) == {"a": 1, "b": 1}
     (parked,) = harness.parked(subscriber.name)
     assert (parked.aggregate_root_id, parked.version, parked.error_type) == ("bad", 1, "EventKilledWorker")
 
 
 def swept(harness: Harness, subscriber: Subscriber, deadly: Deadly) -> Sweep:
     sweep = Sweep(harness, subscriber, deadly.in_flight())
-    sweep.follower.suspect(0, dict(deadly.deaths))
+    sweep.subscription.suspect(0, dict(deadly.deaths))
     sweep.run(5)
     return sweep
 
@@ -225,11 +225,11 @@ def test_deaths_at_one_version_do_not_count_for_another_when_it_is_swept(
             swept(harness, subscriber, deadly)
     swept(harness, subscriber, deadly)
     deadly.ids = ()
-    assert retry_parked(harness.follower(subscriber), "bad") is None
+    assert retry_parked(harness.subscription(subscriber), "bad") is None
     harness.stored("bad", Added(amount=2), after=1)
     harness.clock.now += 30.0
     sweep = swept(harness, subscriber, deadly)
-    assert sweep.follower.runner.applier.positions(["bad"]) == {"bad": 2}
+    assert sweep.subscription.runner.processor.positions(["bad"]) == {"bad": 2}
     assert harness.parked(subscriber.name) == []
 
 
@@ -238,12 +238,12 @@ def test_suspects_of_all_subscribers_of_a_process_are_handled_one_at_a_time(
 ) -> None:
     suspects = threading.Lock()
     deadly = Deadly(behaviour)
-    follower = harness.follower(subscribers.instance(CounterRows), in_flight=deadly.in_flight(suspects))
-    follower.suspect(0, {1: 1})
+    subscription = harness.subscription(subscribers.instance(CounterRows), in_flight=deadly.in_flight(suspects))
+    subscription.suspect(0, {1: 1})
     held: list[bool] = []
     original = behaviour.handle
     behaviour.handle = lambda event: held.append(suspects.locked()) or original(event)  # type: ignore
-    harness.deliver(follower, added(harness, "a", "suspect", "b"))
+    harness.deliver(subscription, added(harness, "a", "suspect", "b"))
     assert held == [False, False, True]
     assert not suspects.locked()
 
@@ -252,17 +252,17 @@ def test_suspects_of_all_subscribers_of_a_process_are_handled_one_at_a_time(
 def test_the_time_of_hooks_after_the_commit_counts(
     harness: Harness, behaviour: Behaviour, projection: type[CounterRows] | type[Entries]
 ) -> None:
-    note, noted = [IDLE, 0], []
+    note, noted = [NOTHING_IN_FLIGHT, 0], []
 
     def hook() -> None:
         noted.append(tuple(note))
 
     behaviour.handle = lambda event: transaction.on_commit(hook)  # type: ignore[method-assign]
-    follower = harness.follower(subscribers.instance(projection), in_flight=InFlight(note))
-    harness.deliver(follower, added(harness, "a", "b"))
+    subscription = harness.subscription(subscribers.instance(projection), in_flight=InFlight(note))
+    harness.deliver(subscription, added(harness, "a", "b"))
     assert [position for position, _ in noted] == [position_of(0, 0)] * 2
     assert len({step for _, step in noted}) == 2
-    assert note[0] == IDLE
+    assert note[0] == NOTHING_IN_FLIGHT
 
 
 class NotesReads(PostgresEventStore):
@@ -281,10 +281,10 @@ class NotesReads(PostgresEventStore):
 def test_the_time_of_the_store_does_not_count(harness: Harness, behaviour: Behaviour) -> None:
     deadly = Deadly(behaviour)
     store = harness.store = NotesReads(deadly.note)
-    follower = new_follower(harness, subscribers.instance(CounterRows), deadly)
+    subscription = new_follower(harness, subscribers.instance(CounterRows), deadly)
     records = harness.stored("c", Opened(owner="x"), Added(amount=1), Added(amount=2))
-    harness.deliver(follower, [records[0], records[2]])
-    assert store.noted == [IDLE]
+    harness.deliver(subscription, [records[0], records[2]])
+    assert store.noted == [NOTHING_IN_FLIGHT]
     assert len(deadly.calls) == 3
 
 
@@ -296,17 +296,17 @@ def test_what_is_handed_over_between_portions_is_left_to_others(
 ) -> None:
     """Portions of two streams: the queue is given away after the first."""
     calls = iter([lambda: None, lambda: harness.window.close()])
-    follower = harness.follower(subscriber, hand_over=lambda: next(calls, lambda: None)())
-    follower.runner.applier.at_once = 2
-    harness.deliver(follower, added(harness, *"abcdef"))
+    subscription = harness.subscription(subscriber, hand_over=lambda: next(calls, lambda: None)())
+    subscription.runner.processor.at_once = 2
+    harness.deliver(subscription, added(harness, *"abcdef"))
     assert [call for call in behaviour.calls if call != "second"] == ["a/1/0", "b/1/0"]
-    assert follower.next_retry is None
+    assert subscription.next_retry is None
     assert harness.window.unfinished == 4, "others pull them again"
 
 
 def test_what_no_queue_brought_is_handled_to_its_end(harness: Harness, behaviour: Behaviour) -> None:
     subscriber = subscribers.instance(Entries)
-    follower = harness.follower(subscriber, hand_over=harness.window.close)
-    follower.runner.applier.at_once = 2
-    follower.follow(added(harness, *"abcdef"))
+    subscription = harness.subscription(subscriber, hand_over=harness.window.close)
+    subscription.runner.processor.at_once = 2
+    subscription.follow(added(harness, *"abcdef"))
     assert len(behaviour.calls) == 6

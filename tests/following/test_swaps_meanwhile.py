@@ -30,14 +30,14 @@ class WhenLogged(logging.Handler):
 
 def test_nothing_is_parked_that_the_new_tables_have_handled(harness: Harness, behaviour: Behaviour) -> None:
     subscriber = subscribers.instance(Entries)
-    follower = harness.follower(subscriber, attempts=1)
+    subscription = harness.subscription(subscriber, attempts=1)
     records = harness.stored("c", Added(amount=1), Added(amount=2))
     behaviour.failing["c"] = 1
     swap = WhenLogged("failed at version 1", lambda: checkpoints.save("default", subscriber.name, {"c": 1}))
     logger = logging.getLogger("enode_django.subscribers")
     logger.addHandler(swap)
     try:
-        harness.deliver(follower, records)
+        harness.deliver(subscription, records)
     finally:
         logger.removeHandler(swap)
     assert not harness.parked(subscriber.name)
@@ -49,9 +49,9 @@ def test_what_the_new_tables_have_not_handled_stays_parked_until_it_is(
     harness: Harness, behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     subscriber = subscribers.instance(CounterRows)
-    follower = harness.follower(subscriber, attempts=1)
+    subscription = harness.subscription(subscriber, attempts=1)
     behaviour.failing["c"] = 1
-    harness.deliver(follower, harness.stored("c", Added(amount=1), Added(amount=2)))
+    harness.deliver(subscription, harness.stored("c", Added(amount=1), Added(amount=2)))
     assert harness.parked(subscriber.name)
     handle, swaps = behaviour.handle, [CounterRow.objects.filter(pk="c").delete]
 
@@ -61,5 +61,5 @@ def test_what_the_new_tables_have_not_handled_stays_parked_until_it_is(
             transaction.on_commit(swaps.pop())
 
     monkeypatch.setattr(behaviour, "handle", handled)
-    assert retry_parked(follower, "c") is None
+    assert retry_parked(subscription, "c") is None
     assert harness.rows() == {"c": ("", 3, 2)}

@@ -12,13 +12,13 @@ from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventing import checkpoints
 from enode_django.eventing.in_flight import InFlight
 from enode_django.eventing.registry import subscribers
-from enode_django.eventing.retrying import RetryPolicy
-from enode_django.eventing.running import Runner
+from enode_django.eventing.retry_decisions import RetryPolicy
+from enode_django.eventing.runner import Runner
 from enode_django.eventing.subscribers import Subscriber
-from enode_django.eventing.sweeping import SweepingFollower
+from enode_django.eventing.sweep import SweepingSubscription
 from enode_django.eventstore.positions import BEGINNING, Position
 from enode_django.models import HandledRefusal, StoreGeneration, Subscription
-from enode_django.runtime import make_applier
+from enode_django.runtime import make_processor
 from tests.following.domain import (
     Added,
     Behaviour,
@@ -45,8 +45,8 @@ class Sweep:
         self.transport.create_topic("events", 2)
         self.name = subscriber.name
         self.lease = self.transport.acquire(self.name, "events", 0, "me", 1e6)
-        self.follower = SweepingFollower(
-            Runner(make_applier(subscriber, harness.store, harness._send), once, in_flight),
+        self.subscription = SweepingSubscription(
+            Runner(make_processor(subscriber, harness.store, harness._send), once, in_flight),
             policy=RetryPolicy(2, 1.0),
             notify=harness.notices.extend,
             transport=self.transport,
@@ -54,7 +54,7 @@ class Sweep:
             interval=30.0,
             clock=harness.clock,
         )
-        self.follower.begin()
+        self.subscription.begin()
 
     def swept(self) -> Position:
         subscription = checkpoints.subscription("default", self.name, 0)
@@ -64,8 +64,8 @@ class Sweep:
     def run(self, rounds: int = 60) -> None:
         """As many rounds as a whole sweep takes."""
         for _ in range(rounds):
-            self.follower.retry_due()
-            self.follower.tick(ALL)
+            self.subscription.retry_due()
+            self.subscription.tick(ALL)
             self.harness.clock.now += 0.5
 
 
@@ -88,7 +88,7 @@ def test_a_lost_tail_is_fetched_from_the_store(harness: Harness, subscriber: Sub
     harness.stored("d", Opened(owner="bea"))
     sweep = Sweep(harness, subscriber)
     sweep.run()
-    assert sweep.follower.runner.applier.positions(["c", "d"]) == {"c": 2, "d": 1}
+    assert sweep.subscription.runner.processor.positions(["c", "d"]) == {"c": 2, "d": 1}
     assert sweep.swept() > BEGINNING
 
 
@@ -131,7 +131,7 @@ def test_only_the_owner_of_the_first_queue_sweeps(harness: Harness, behaviour: B
     harness.stored("c", Added(amount=1))
     sweep = Sweep(harness, subscribers.instance(Entries))
     for _ in range(10):
-        sweep.follower.tick(frozenset({1}))
+        sweep.subscription.tick(frozenset({1}))
         harness.clock.now += 30.0
     assert behaviour.calls == []
 
@@ -139,7 +139,7 @@ def test_only_the_owner_of_the_first_queue_sweeps(harness: Harness, behaviour: B
 def test_more_rows_than_one_look_takes_are_swept_in_parts(
     harness: Harness, behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("enode_django.eventing.sweeping.ROWS_AT_ONCE", 3)
+    monkeypatch.setattr("enode_django.eventing.sweep.ROWS_AT_ONCE", 3)
     for number in range(20):
         harness.stored(f"c{number:02}", *(Added(amount=n) for n in range(1 + number % 5)))
     sweep = Sweep(harness, subscribers.instance(Entries))
@@ -159,7 +159,7 @@ def test_refusals_that_were_never_announced_are_handled_once(harness: Harness) -
     announced = harness.refused("c", TooMuch("no", amount=1))
     harness.refused("d", TooMuch("no", amount=2))
     sweep = Sweep(harness, subscribers.instance(Kindness))
-    harness.deliver(sweep.follower, [announced])
+    harness.deliver(sweep.subscription, [announced])
     sweep.run()
     assert sorted(command.amount for command in harness.sent) == [1, 2]  # type: ignore[attr-defined]
     harness.clock.now += 30.0
@@ -169,7 +169,7 @@ def test_refusals_that_were_never_announced_are_handled_once(harness: Harness) -
 
 def test_handled_refusals_are_forgotten_after_a_while(harness: Harness) -> None:
     sweep = Sweep(harness, subscribers.instance(Kindness))
-    harness.deliver(sweep.follower, [harness.refused("c", TooMuch("no", amount=1))])
+    harness.deliver(sweep.subscription, [harness.refused("c", TooMuch("no", amount=1))])
     assert HandledRefusal.objects.count() == 1
     HandledRefusal.objects.update(handled_at="2020-01-01T00:00:00Z")
     sweep.run()
@@ -181,9 +181,9 @@ def test_the_sweep_does_not_pass_an_aggregate_that_is_set_aside(harness: Harness
     behaviour.failing["c"] = 1
     harness.stored("c", Added(amount=1))
     sweep = Sweep(harness, subscribers.instance(Entries))
-    sweep.follower.retry_due()
-    sweep.follower.tick(ALL)
-    assert sweep.follower.next_retry is not None
+    sweep.subscription.retry_due()
+    sweep.subscription.tick(ALL)
+    assert sweep.subscription.next_retry is not None
     assert sweep.swept() == BEGINNING
     sweep.run()
     assert behaviour.calls == ["c/1/0"]

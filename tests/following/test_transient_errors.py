@@ -36,8 +36,8 @@ def test_a_handler_that_uses_a_closed_cursor_parks_its_aggregate(
         cursor.fetchone()
 
     monkeypatch.setattr(behaviour, "handle", handle)
-    follower = harness.follower(subscribers.instance(Entries), attempts=1, persist=three_times)
-    harness.deliver(follower, harness.stored("c", Added(amount=1)))
+    subscription = harness.subscription(subscribers.instance(Entries), attempts=1, persist=three_times)
+    harness.deliver(subscription, harness.stored("c", Added(amount=1)))
     assert [parked.error_type for parked in harness.parked("following.entries")] == ["InterfaceError"]
 
 
@@ -48,9 +48,9 @@ def test_a_handler_that_wants_to_be_called_again_is_no_outage_of_the_subscriber(
         raise Retry
 
     monkeypatch.setattr(behaviour, "handle", handle)
-    follower = harness.follower(subscribers.instance(Entries), attempts=1, persist=three_times)
-    harness.deliver(follower, harness.stored("c", Added(amount=1)))
-    assert follower.next_retry == harness.clock.now + 1.0
+    subscription = harness.subscription(subscribers.instance(Entries), attempts=1, persist=three_times)
+    harness.deliver(subscription, harness.stored("c", Added(amount=1)))
+    assert subscription.next_retry == harness.clock.now + 1.0
     assert harness.parked("following.entries") == []
 
 
@@ -59,7 +59,7 @@ def test_a_sweep_goes_on_where_the_store_was_away(
 ) -> None:
     harness.stored("c", Added(amount=1))
     sweep = Sweep(harness, subscribers.instance(Entries))
-    monkeypatch.setattr(sweep.follower.runner, "_persist", three_times)
+    monkeypatch.setattr(sweep.subscription.runner, "_persist", three_times)
     settled = harness.store.settled
 
     def away_once(*arguments: int, **options: int) -> object:

@@ -65,7 +65,7 @@ def test_what_nobody_knows_is_passed_over_and_handled_when_the_code_arrives(
     harness: Harness, behaviour: Behaviour, subscriber: Subscriber, number: int
 ) -> None:
     old = Sweep(harness, subscriber)
-    harness.deliver(old.follower, [stored(harness, "x", number), *harness.stored("c", Added(amount=1))])
+    harness.deliver(old.subscription, [stored(harness, "x", number), *harness.stored("c", Added(amount=1))])
     stored(harness, "y", number)
     old.run()
     for version in (1, 2):
@@ -91,7 +91,7 @@ def test_a_new_worker_that_dies_on_its_way_back_leaves_the_rest_to_the_next(
         stored(harness, id, number)
     old.run()
     deploy(number)
-    monkeypatch.setattr("enode_django.eventing.sweeping.ROWS_AT_ONCE", 2)
+    monkeypatch.setattr("enode_django.eventing.sweep.ROWS_AT_ONCE", 2)
     first = Sweep(harness, subscriber)
     for _ in range(20):
         if not handled(behaviour):
@@ -125,7 +125,7 @@ def test_a_known_event_of_an_unknown_type_is_handled(
     harness: Harness, behaviour: Behaviour, subscriber: Subscriber, number: int
 ) -> None:
     """The class of the aggregate was removed, its events were kept."""
-    harness.deliver(harness.follower(subscriber), [stored(harness, "x", number, event="following.Added")])
+    harness.deliver(harness.subscription(subscriber), [stored(harness, "x", number, event="following.Added")])
     stored(harness, "y", number, event="following.Added")
     Sweep(harness, subscriber).run()
     assert sorted(handled(behaviour)) == ["x/1/0", "y/1/0"]

@@ -22,8 +22,8 @@ def test_what_fails_behind_a_skipped_event_is_parked_in_its_place(
     harness: Harness, behaviour: Behaviour, subscriber: Subscriber
 ) -> None:
     behaviour.failing["c"] = 1_000
-    harness.deliver(harness.follower(subscriber, attempts=1), harness.stored("c", Added(amount=1), Added(amount=2)))
-    parked = skip_parked(harness.follower(subscriber, attempts=5), "c")
+    harness.deliver(harness.subscription(subscriber, attempts=1), harness.stored("c", Added(amount=1), Added(amount=2)))
+    parked = skip_parked(harness.subscription(subscriber, attempts=5), "c")
     assert parked is not None
     assert parked.version == 2
     assert [row.version for row in harness.parked(subscriber.name)] == [2]
@@ -34,8 +34,8 @@ def test_what_fails_while_a_retry_catches_up_is_parked(
 ) -> None:
     """A worker passes over version 2, which was stored after the retry had looked how far there is to go."""
     behaviour.failing["c"] = 1
-    follower = harness.follower(subscribers.instance(Entries), attempts=1)
-    harness.deliver(follower, harness.stored("c", Added(amount=1)))
+    subscription = harness.subscription(subscribers.instance(Entries), attempts=1)
+    harness.deliver(subscription, harness.stored("c", Added(amount=1)))
     original = behaviour.handle
 
     def handle(event: Added) -> None:
@@ -45,25 +45,25 @@ def test_what_fails_while_a_retry_catches_up_is_parked(
             harness.stored("c", Added(amount=2), after=1)
 
     monkeypatch.setattr(behaviour, "handle", handle)
-    parked = retry_parked(harness.follower(subscribers.instance(Entries), attempts=5), "c")
+    parked = retry_parked(harness.subscription(subscribers.instance(Entries), attempts=5), "c")
     assert parked is not None
     assert parked.version == 2
 
 
 def parked_at_a_refusal(harness: Harness, behaviour: Behaviour) -> None:
     behaviour.failing["c"] = 1_000
-    follower = harness.follower(subscribers.instance(Kindness), attempts=1)
-    harness.deliver(follower, [harness.refused("c", TooMuch("no", amount=1))])
+    subscription = harness.subscription(subscribers.instance(Kindness), attempts=1)
+    harness.deliver(subscription, [harness.refused("c", TooMuch("no", amount=1))])
 
 
 def test_a_parked_refusal_waits_when_the_retry_fails_before_it(harness: Harness, behaviour: Behaviour) -> None:
     parked_at_a_refusal(harness, behaviour)
     harness.stored("c", Opened(owner="ann"))
-    parked = retry_parked(harness.follower(subscribers.instance(Kindness)), "c")
+    parked = retry_parked(harness.subscription(subscribers.instance(Kindness)), "c")
     assert parked is not None
     assert (parked.version, parked.error_type) == (1, "RuntimeError")
     behaviour.failing.clear()
-    assert retry_parked(harness.follower(subscribers.instance(Kindness)), "c") is None
+    assert retry_parked(harness.subscription(subscribers.instance(Kindness)), "c") is None
     assert [type(command).__name__ for command in harness.sent] == ["Congratulate", "Congratulate", "Console"]
 
 
@@ -72,9 +72,9 @@ def test_what_failed_last_is_what_an_aggregate_is_parked_at_whatever_waits_longe
 ) -> None:
     behaviour.failing["c"] = 1
     subscriber = subscribers.instance(Kindness)
-    follower = harness.follower(subscriber, attempts=1)
-    harness.deliver(follower, harness.stored("c", Opened(owner="ann"), Opened(owner="bea")))
-    harness.deliver(follower, [harness.refused("c", TooMuch("no", amount=1))])
+    subscription = harness.subscription(subscriber, attempts=1)
+    harness.deliver(subscription, harness.stored("c", Opened(owner="ann"), Opened(owner="bea")))
+    harness.deliver(subscription, [harness.refused("c", TooMuch("no", amount=1))])
     original = behaviour.handle
 
     def handle(event: Opened) -> None:
@@ -83,11 +83,11 @@ def test_what_failed_last_is_what_an_aggregate_is_parked_at_whatever_waits_longe
         original(event)
 
     monkeypatch.setattr(behaviour, "handle", handle)
-    parked = retry_parked(follower, "c")
+    parked = retry_parked(subscription, "c")
     assert parked is not None
     assert parked.version == 2
     assert parking.parked_among("default", subscriber.name, ["c"]) == {"c": "ValueError"}
-    assert skip_parked(follower, "c") is None
+    assert skip_parked(subscription, "c") is None
     assert [type(command).__name__ for command in harness.sent] == ["Congratulate", "Congratulate", "Console"]
 
 
@@ -97,13 +97,13 @@ def test_a_refusal_that_comes_as_a_retry_ends_is_handled(
     """The worker has seen that the aggregate is parked, and then it is parked no more."""
     parked_at_a_refusal(harness, behaviour)
     subscriber = subscribers.instance(Kindness)
-    worker = harness.follower(subscriber)
+    worker = harness.subscription(subscriber)
     wait_behind = parking.wait_behind
 
     def retry_first(*arguments: object) -> object:
         monkeypatch.setattr(parking, "wait_behind", wait_behind)
         behaviour.failing.clear()
-        assert retry_parked(harness.follower(subscriber), "c") is None
+        assert retry_parked(harness.subscription(subscriber), "c") is None
         return wait_behind(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(parking, "wait_behind", retry_first)

@@ -26,7 +26,7 @@ from enode_django.eventstore.base import Appended, StreamRecord
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import StoreUnavailable
 from enode_django.immediate.bus import ImmediateCommandBus
-from enode_django.immediate.memory import MemoryFollowing
+from enode_django.immediate.memory import MemorySubscribers
 from enode_django.models import EventStream
 from enode_django.runtime import use_bus
 from enode_django.signals import command_finished
@@ -175,7 +175,7 @@ class Failing(MemoryEventStore):
 def test_what_a_handler_sends_is_handled_once_though_the_handler_is_called_again(
     store: MemoryEventStore, count: int
 ) -> None:
-    with use_bus(ImmediateCommandBus(store, MemoryFollowing)):
+    with use_bus(ImmediateCommandBus(store, MemorySubscribers)):
         try_command(Pay("a", to="b", by_context=False, attempts=count))
     assert len(attempts) == 2
     assert [record.version for record in store.load("b")] == [1]

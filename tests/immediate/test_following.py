@@ -23,7 +23,7 @@ from enode_django import (
     send_command_on_commit,
     send_commands,
 )
-from enode_django.commanding.entries import Envelope
+from enode_django.commanding.decisions import Envelope
 from enode_django.eventing import checkpoints, parking
 from enode_django.eventing.registry import subscribers
 from enode_django.eventstore.base import StreamRecord

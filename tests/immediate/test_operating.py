@@ -21,7 +21,7 @@ from enode_django.eventing.unparking import retry_parked
 from enode_django.exceptions import ConfigurationError
 from enode_django.immediate import catch_up
 from enode_django.monitoring import Health, gather
-from enode_django.runtime import follower_of, has_queue, make_transport
+from enode_django.runtime import has_queue, make_transport, subscription_of
 from tests.immediate.conftest import NewProcess
 from tests.immediate.domain import Behaviour, Fill, JarRow, JarRows, mails
 
@@ -69,8 +69,8 @@ def test_what_is_parked_can_be_settled(new_process: NewProcess, behaviour: Behav
     behaviour.failing.add(("rows", "a"))
     send_command(Fill("a"))
     behaviour.failing.clear()
-    with follower_of("immediate.rows") as follower:
-        assert retry_parked(follower, "a") is None
+    with subscription_of("immediate.rows") as subscription:
+        assert retry_parked(subscription, "a") is None
     assert JarRow.objects.get().total == 1
 
 

@@ -11,7 +11,7 @@ from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventing import parking
 from enode_django.eventing.in_flight import FIRST_QUEUE
 from enode_django.eventing.registry import subscribers
-from enode_django.runtime import make_follower, make_store
+from enode_django.runtime import make_store, make_subscription
 from tests.immediate.conftest import NewProcess
 from tests.immediate.domain import Behaviour, Fill, JarEntries, JarEntry, JarRow, JarRows, mails
 
@@ -22,11 +22,11 @@ def work_as_event_workers(*ids: str) -> None:
     transport.create_topic("events", 1)
     records = [record for id in ids for record in store.load(id)]
     for subscriber in subscribers.all():
-        follower = make_follower(subscriber, transport, store, persist=once)
-        follower.begin()
-        follower.follow(records)
-        while not records and (follower.next_retry is None or follower.next_retry <= time.monotonic()):
-            follower.tick(frozenset({FIRST_QUEUE}))
+        subscription = make_subscription(subscriber, transport, store, persist=once)
+        subscription.begin()
+        subscription.follow(records)
+        while not records and (subscription.next_retry is None or subscription.next_retry <= time.monotonic()):
+            subscription.tick(frozenset({FIRST_QUEUE}))
 
 
 def rows() -> Sequence[tuple[str, int, int]]:

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from enode_django.commanding.committing import Committed, Committer
-from enode_django.commanding.entries import Entry, Envelope, Finished
+from enode_django.commanding.command_processor import CommandProcessor
+from enode_django.commanding.committer import Committed, Committer
+from enode_django.commanding.decisions import Decision, Envelope, Finished
 from enode_django.commanding.intake import Intake
-from enode_django.commanding.processor import CommandProcessor
+from enode_django.commanding.mailbox_router import MailboxRouter
 from enode_django.commanding.publisher import EventPublisher
-from enode_django.commanding.remembered import RememberedAnswers
-from enode_django.commanding.routing import MailboxRouter
+from enode_django.commanding.remembered_answers import RememberedAnswers
 from enode_django.equeue.consumer.queue_consumer import QueueConsumer
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.memory import MemoryTransport
@@ -128,7 +128,7 @@ class SteppedWorker:
             commit=self.consumer.commit,
         )
         self.commands: deque[list[Envelope] | int] = deque()  # a number is a queue that was acquired
-        self.entries: deque[Entry] = deque()
+        self.entries: deque[Decision] = deque()
         self.outcomes: deque[Committed] = deque()
         self.finished: deque[Finished] = deque()
         self.consumer.assign([0])

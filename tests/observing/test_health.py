@@ -14,7 +14,7 @@ from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import StoreUnavailable, TransportUnavailable
 from enode_django.monitoring import probes
 from enode_django.monitoring.probes import BrokerHealth
-from enode_django.processors import crew, observing
+from enode_django.processors import observing, worker_group
 from enode_django.processors.observing import Observations, backlog_of
 from tests.integration.running import wait_for
 
@@ -78,7 +78,7 @@ def seen(
 
 
 def test_a_worker_fails_that_has_lived_shortly_again_and_again() -> None:
-    done = doctest.testmod(crew)
+    done = doctest.testmod(worker_group)
     assert (done.attempted > 0, done.failed) == (True, 0)
 
 

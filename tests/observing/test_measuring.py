@@ -9,7 +9,7 @@ import pytest
 
 from enode_django import ids
 from enode_django.bus.results import CommandResult, CommandStatus, crash
-from enode_django.commanding.entries import Envelope, Finished
+from enode_django.commanding.decisions import Envelope, Finished
 from enode_django.commanding.outcomes import refusal_of
 from enode_django.equeue import histograms
 from enode_django.equeue.histograms import INFINITE, SECONDS, Histogram

@@ -12,7 +12,7 @@ from django.db.models.functions import Now
 
 from enode_django.models import ProcessorReport
 from enode_django.processors.supervisor_reports import ReportWriter
-from enode_django.processors.watching import Watch
+from enode_django.processors.watch import Watch
 from tests.integration.running import wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)

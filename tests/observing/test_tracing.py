@@ -20,7 +20,7 @@ from enode_django.eventing.registry import subscribers
 from enode_django.eventstore.base import StreamRecord
 from enode_django.exceptions import CommandFailed
 from enode_django.ids import new_id
-from enode_django.runtime import close_bus, make_follower, make_store, make_transport
+from enode_django.runtime import close_bus, make_store, make_subscription, make_transport
 from enode_django.serialization.codec import decode_metadata
 from enode_django.telemetry import tracing
 from enode_django.telemetry.tracing import NO_TRACING, current_tracing
@@ -56,7 +56,7 @@ def running(redis_url: str) -> Iterator[None]:
 def follow(records: list[StreamRecord], *names: str) -> None:
     """As event workers do."""
     for name in names:
-        make_follower(subscribers.get(name), make_transport(), make_store()).follow(records)
+        make_subscription(subscribers.get(name), make_transport(), make_store()).follow(records)
 
 
 def request_span() -> Any:
@@ -104,13 +104,13 @@ def test_commands_of_process_managers_continue_the_trace(exporter: InMemorySpanE
     for account in (source, target):
         execute_command(OpenAccount(account, owner="somebody"))
     execute_command(Deposit(source, amount=Decimal(5)))
-    follower = make_follower(subscribers.get("bank.transfers"), make_transport(), make_store())
-    follower.begin()
+    subscription = make_subscription(subscribers.get("bank.transfers"), make_transport(), make_store())
+    subscription.begin()
     exporter.clear()
     with request_span():
         start = StartTransfer(transfer, source=source, target=target, amount=Decimal(5))
         execute_command(start)
-    follower.follow(make_store().load(transfer))
+    subscription.follow(make_store().load(transfer))
     wait_for(lambda: any(span.name == "handle bank.ReserveWithdrawal" for span in exporter.get_finished_spans()))
     spans = {span.name: span for span in exporter.get_finished_spans()}
     found = parents(spans)

@@ -6,12 +6,12 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 
 from enode_django.bus.results import CommandResult, CommandStatus
-from enode_django.commanding.committing import Committed, Committer
-from enode_django.commanding.entries import Entry, Envelope, Finished
-from enode_django.commanding.keeping import StateKeeper
-from enode_django.commanding.processor import CommandProcessor
+from enode_django.commanding.command_processor import CommandProcessor
+from enode_django.commanding.committer import Committed, Committer
+from enode_django.commanding.decisions import Decision, Envelope, Finished
+from enode_django.commanding.handler_retries import NO_RETRIES, HandlerRetries
 from enode_django.commanding.publisher import answer_of
-from enode_django.commanding.retrying import NO_RETRIES, HandlerRetries
+from enode_django.commanding.shared_state_writer import SharedStateWriter
 from enode_django.concurrency.backoff import Persist, once
 from enode_django.domain.declarations import plain_of
 from enode_django.domain.messages import Command
@@ -57,7 +57,7 @@ class Worker:
     ) -> None:
         self.clock = clock or Clock()
         clocks = {"clock": self.clock, "work_clock": self.clock}
-        self.keeper = StateKeeper(states, interval=WRITE_INTERVAL, **clocks) if states is not None else None
+        self.keeper = SharedStateWriter(states, interval=WRITE_INTERVAL, **clocks) if states is not None else None
         self.processor = CommandProcessor(
             AggregateLoader(store, snapshots, states),
             handlers,
@@ -73,10 +73,10 @@ class Worker:
         self.committer = Committer(store, persist=persist, clock=self.clock)
         self.window = self.acquire()
         self.envelopes: deque[Envelope] = deque()
-        self.entries: deque[Entry] = deque()
+        self.entries: deque[Decision] = deque()
         self.outcomes: deque[Committed] = deque()
         self.finished: list[Finished] = []
-        self.handled: list[Entry] = []
+        self.handled: list[Decision] = []
 
     def acquire(self, lease: float = 10.0) -> OffsetWindow:
         """A new lease of the queue: what is idle of it is forgotten, and offsets start anew."""
@@ -93,7 +93,7 @@ class Worker:
 
     # -- the steps ------------------------------------------------------------------------------------------------
 
-    def handle(self, count: int | None = None) -> list[Entry]:
+    def handle(self, count: int | None = None) -> list[Decision]:
         """The command mailbox takes so many commands (None: all), and before them what is due to be handled again."""
         entries = self.processor.handle(self.processor.take_due())
         entries += self.processor.handle(_take(self.envelopes, count))
@@ -108,7 +108,7 @@ class Worker:
         self.outcomes.append(committed)
         return committed
 
-    def deliver(self) -> list[Entry]:
+    def deliver(self) -> list[Decision]:
         """The command mailbox takes the oldest batch's outcomes; returns what it handled again."""
         if not self.outcomes:
             return []

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import pytest
 
 from enode_django.bus.results import CommandStatus
-from enode_django.commanding.entries import EntryKind
+from enode_django.commanding.decisions import DecisionKind
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import StoreUnavailable
@@ -63,10 +63,10 @@ def test_conflict_in_the_middle_drops_what_follows_until_the_new_epoch_and_leave
     worker.deliver()
     again = worker.deliver()
     assert [(entry.kind, entry.envelope and entry.envelope.id) for entry in again] == [
-        (EntryKind.RESUMED, None),
-        (EntryKind.STREAM, "x-1"),
-        (EntryKind.STREAM, "x-2"),
-        (EntryKind.STREAM, "x-3"),
+        (DecisionKind.RESUMED, None),
+        (DecisionKind.STREAM, "x-1"),
+        (DecisionKind.STREAM, "x-2"),
+        (DecisionKind.STREAM, "x-3"),
     ]
     assert {entry.epoch for entry in again} == {again[0].epoch}
     assert again[0].epoch > first[0].epoch
@@ -135,7 +135,7 @@ def test_a_second_recovery_for_an_epoch_that_is_over_changes_nothing(
     (recovery,) = worker.commit().recoveries
     resumed = worker.deliver()
     (answer,) = worker.processor.recover(recovery)
-    assert (answer.kind, answer.epoch) == (EntryKind.RESUMED, resumed[0].epoch)
+    assert (answer.kind, answer.epoch) == (DecisionKind.RESUMED, resumed[0].epoch)
     worker.settle()
     assert commands_stored(store, "x")[1:] == ["rival", "x-0", "x-1"]
 
@@ -167,7 +167,9 @@ def test_recoveries_that_come_together_are_loaded_together_and_each_aggregate_on
     store.questions = 0
     again = worker.processor.recover(*recoveries, recoveries[0])
     assert store.questions <= 2
-    assert [entry.kind for entry in again] == [EntryKind.RESUMED, EntryKind.STREAM, EntryKind.STREAM] * len(ids)
+    assert [entry.kind for entry in again] == [DecisionKind.RESUMED, DecisionKind.STREAM, DecisionKind.STREAM] * len(
+        ids
+    )
     worker.outcomes.clear()
     worker.entries.extend(again)
     worker.settle()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from enode_django.bus.results import CommandResult, CommandStatus, decode_result
-from enode_django.commanding.entries import EntryKind
+from enode_django.commanding.decisions import DecisionKind
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.serialization.codec import encode_command
@@ -67,7 +67,7 @@ def test_version_zero_is_that_of_an_aggregate_that_does_not_exist(worker: Worker
 
 def test_one_of_two_commands_that_expect_the_same_version_takes_effect(worker: Worker) -> None:
     worker.send(add("one"), add("two"), expected_version=1)
-    assert [entry.kind for entry in worker.handle()] == [EntryKind.STREAM, EntryKind.REFUSAL]
+    assert [entry.kind for entry in worker.handle()] == [DecisionKind.STREAM, DecisionKind.REFUSAL]
     worker.settle()
     assert worker.answers["one"].status is CommandStatus.SUCCESS
     assert_refused(worker.answers["two"], 1, 2)
@@ -95,7 +95,7 @@ def test_a_command_that_somebody_else_forestalled_is_refused(
 def test_a_state_that_was_overtaken_refuses_nothing(store: MemoryEventStore, worker: Worker, rival: Worker) -> None:
     rival.run(add("theirs"))
     worker.send(add("mine"), expected_version=2)
-    assert [entry.kind for entry in worker.handle()] == [EntryKind.REFUSAL]
+    assert [entry.kind for entry in worker.handle()] == [DecisionKind.REFUSAL]
     worker.settle()
     assert worker.answers["mine"].status is CommandStatus.SUCCESS
     assert commands_stored(store, "x")[1:] == ["theirs", "mine"]

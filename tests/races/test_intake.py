@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from enode_django.bus.results import CommandResult, encode_receipt
-from enode_django.commanding.entries import EntryKind
+from enode_django.commanding.decisions import DecisionKind
 from enode_django.commanding.intake import Intake, Received
+from enode_django.commanding.mailbox_router import MailboxRouter
 from enode_django.commanding.publisher import answer_of
-from enode_django.commanding.remembered import RememberedAnswers
-from enode_django.commanding.routing import MailboxRouter
+from enode_django.commanding.remembered_answers import RememberedAnswers
 from enode_django.domain.messages import Command
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.eventstore.memory import MemoryEventStore
@@ -87,8 +87,8 @@ def test_backlog_is_looked_up_at_once_and_what_is_found_is_finished_from_the_sto
     entries, left = worker.processor.take_stored(received.commands)
     assert store.finds == 1
     assert [(entry.kind, entry.record and entry.record.command_id) for entry in entries] == [
-        (EntryKind.STORED, "c0"),
-        (EntryKind.STORED, "c1"),
+        (DecisionKind.STORED, "c0"),
+        (DecisionKind.STORED, "c1"),
     ]
     assert [envelope.id for envelope in left] == ["n0", "n1"]
     committed = worker.committer.commit(entries)

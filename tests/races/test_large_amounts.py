@@ -13,7 +13,7 @@ import redis
 
 from enode_django.bus.messages import decode_published
 from enode_django.bus.results import CommandResult, decode_result
-from enode_django.commanding.entries import Finished
+from enode_django.commanding.decisions import Finished
 from enode_django.domain.messages import Command
 from enode_django.equeue.transport import Transport
 from enode_django.equeue.transports.memory import MemoryTransport

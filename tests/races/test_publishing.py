@@ -10,9 +10,9 @@ import pytest
 from enode_django.bus.addresses import reply_address
 from enode_django.bus.messages import decode_published
 from enode_django.bus.results import CommandResult, decode_result, failure
-from enode_django.commanding.entries import Envelope, Finished
+from enode_django.commanding.decisions import Envelope, Finished
 from enode_django.commanding.publisher import EventPublisher
-from enode_django.commanding.remembered import RememberedAnswers
+from enode_django.commanding.remembered_answers import RememberedAnswers
 from enode_django.concurrency.backoff import once
 from enode_django.equeue.consumer.queue_consumer import QueueConsumer
 from enode_django.equeue.offsets import OffsetWindow

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from enode_django.bus.results import CommandStatus, Crash
-from enode_django.commanding.burying import answered_keys, crashed_among, letters_of
-from enode_django.commanding.entries import EntryKind
+from enode_django.commanding.dead_letters import answered_keys, crashed_among, letters_of
+from enode_django.commanding.decisions import DecisionKind
 from enode_django.commanding.publisher import answer_of
 from enode_django.domain.messages import Command
 from enode_django.eventstore.dead_letters import key_of
@@ -85,10 +85,10 @@ def test_repeat_after_its_memory_has_faded_is_caught_by_the_store(store: MemoryE
     (first,) = forgetful.run(Add("x", id="c", amount=5))
     forgetful.run(*(Add("x", id=f"{n}") for n in range(5)))
     after = Add("x", id="after")
-    again, follower = forgetful.run(Add("x", id="c", amount=5), after)
+    again, subscription = forgetful.run(Add("x", id="c", amount=5), after)
     assert again == first
     assert forgetful.committer.conflicts == 1
-    assert follower.value == 11
+    assert subscription.value == 11
     assert_history_is_whole(store, "x")
     assert_answers_are_final(store, forgetful.answers)
 
@@ -98,7 +98,7 @@ def test_both_copies_of_a_forgotten_command_in_one_batch_take_effect_once(store:
     forgetful.run(Create("x"))
     command = Add("x", id="c", amount=5)
     forgetful.send(command, *(Add("x", id=f"{n}") for n in range(4)), command)
-    assert [entry.kind for entry in forgetful.handle()] == [EntryKind.STREAM] * 6
+    assert [entry.kind for entry in forgetful.handle()] == [DecisionKind.STREAM] * 6
     forgetful.settle()
     assert commands_stored(store, "x")[1:] == ["c", "0", "1", "2", "3"]
     assert forgetful.answers["c"].version == 2

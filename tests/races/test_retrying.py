@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from enode_django.bus.results import CommandStatus
 from enode_django.commanding.context import CommandContext
-from enode_django.commanding.entries import POSTPONED, EntryKind
-from enode_django.commanding.retrying import HandlerRetries
+from enode_django.commanding.decisions import POSTPONED, DecisionKind
+from enode_django.commanding.handler_retries import HandlerRetries
 from enode_django.domain.handlers import HandlerTable
 from enode_django.domain.messages import Command
 from enode_django.equeue.offsets import OffsetWindow
@@ -466,7 +466,7 @@ def test_what_waits_has_an_entry_that_changes_nothing() -> None:
     trying.send("t", *fails(ConnectionError()))
     trying.send("u", raises(None))
     trying.send("v", raises(None), to="y")
-    assert [entry.kind for entry in trying.worker.handle()] == [POSTPONED, POSTPONED, EntryKind.STREAM]
+    assert [entry.kind for entry in trying.worker.handle()] == [POSTPONED, POSTPONED, DecisionKind.STREAM]
     assert trying.worker.in_flight == 1
     committed = trying.worker.commit()
     assert [entry.aggregate_root_id for entry in committed.released] == ["y"]

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 import pytest
 
-from enode_django.commanding.processor import CommandProcessor
-from enode_django.concurrency.in_flight import IDLE
+from enode_django.commanding.command_processor import CommandProcessor
+from enode_django.concurrency.in_flight import NOTHING_IN_FLIGHT
 from enode_django.domain.messages import Command
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.repository.loading import AggregateLoader
@@ -24,7 +24,7 @@ class Waiting:
 
     def __init__(self) -> None:
         self.suspects = threading.Lock()
-        self.note = [IDLE]
+        self.note = [NOTHING_IN_FLIGHT]
         self.seen: list[tuple[bool, int]] = []
 
     def persist(self, call: Callable[[], Value], /) -> Value:
@@ -51,5 +51,5 @@ def test_suspect_that_waits_for_the_store_keeps_no_other_one_waiting(command: Co
     suspect.suspect = True
     processor.handle([suspect])
     assert waiting.seen
-    assert set(waiting.seen) == {(False, IDLE)}
+    assert set(waiting.seen) == {(False, NOTHING_IN_FLIGHT)}
     assert not waiting.suspects.locked()

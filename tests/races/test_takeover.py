@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from enode_django.bus.results import CommandStatus
-from enode_django.commanding.entries import EntryKind
+from enode_django.commanding.decisions import DecisionKind
 from enode_django.eventstore.memory import MemoryEventStore
 from tests.races.counting import Add, AddWithin, Create, FailUnless, SetTotal
 from tests.races.harness import Worker, assert_answers_are_final, assert_history_is_whole, commands_stored
@@ -103,7 +103,7 @@ def test_refusal_after_the_queue_came_back_does_not_rest_on_old_state(
     worker.acquire()
     command = AddWithin("x", id="new", limit=0, amount=5)
     worker.send(command)
-    assert worker.handle()[-1].kind is EntryKind.STREAM
+    assert worker.handle()[-1].kind is DecisionKind.STREAM
     worker.settle()
     assert worker.status(command) is CommandStatus.SUCCESS
     assert_history_is_whole(store, "x")

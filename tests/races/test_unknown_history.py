@@ -7,9 +7,9 @@ from typing import TypeVar
 
 import pytest
 
+from enode_django.commanding.command_processor import CommandProcessor
 from enode_django.commanding.context import CommandContext
-from enode_django.commanding.entries import Envelope
-from enode_django.commanding.processor import CommandProcessor
+from enode_django.commanding.decisions import Envelope
 from enode_django.domain.handlers import HandlerTable
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import EnodeError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from enode_django.bus.results import CommandStatus
-from enode_django.commanding.entries import EntryKind
+from enode_django.commanding.decisions import DecisionKind
 from enode_django.eventstore.memory import MemoryEventStore
 from tests.races.counting import Add, AddSoftly, AddWithin, Create, FailUnless, SetTotal
 from tests.races.harness import Worker, assert_answers_are_final, assert_history_is_whole
@@ -48,7 +48,7 @@ def test_missing_aggregate_that_was_created_meanwhile_is_found(store: MemoryEven
     add = Add("new", id="c")
     worker.send(add)
     (entry,) = worker.handle()
-    assert (entry.kind, entry.rests_on) == (EntryKind.VERDICT, 0)
+    assert (entry.kind, entry.rests_on) == (DecisionKind.VERDICT, 0)
     Worker(store).run(Create("new"))
     worker.settle()
     assert worker.status(add) is CommandStatus.SUCCESS
@@ -105,7 +105,7 @@ def test_refusal_behind_a_verdict_that_the_store_corrects_is_decided_again(
     verdict = FailUnless("x", id="verdict", total=-9)
     refused = AddWithin("x", id="refused", limit=0, amount=5)
     worker.send(verdict, refused)
-    assert worker.handle()[1].kind is EntryKind.REFUSAL
+    assert worker.handle()[1].kind is DecisionKind.REFUSAL
     Worker(store).run(Add("x", id="rival", amount=-9), verdict)
     worker.commit(1)
     worker.settle()
@@ -131,7 +131,7 @@ def test_durable_refusal_that_rests_on_a_stale_head_is_decided_again(store: Memo
     add = AddWithin("x", id="c", limit=0)
     worker.send(add, Add("x", id="d"))
     refused, _ = worker.handle()
-    assert (refused.kind, refused.rests_on) == (EntryKind.REFUSAL, 1)
+    assert (refused.kind, refused.rests_on) == (DecisionKind.REFUSAL, 1)
     Worker(store).run(SetTotal("x", id="rival", total=-9))
     worker.settle()
     assert worker.status(add) is CommandStatus.SUCCESS

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 
-from enode_django.commanding.committing import Committer
-from enode_django.commanding.entries import Finished
+from enode_django.commanding.command_processor import CommandProcessor
+from enode_django.commanding.committer import Committer
+from enode_django.commanding.decisions import Finished
 from enode_django.commanding.intake import Intake
-from enode_django.commanding.processor import CommandProcessor
+from enode_django.commanding.mailbox_router import MailboxRouter
 from enode_django.commanding.publisher import EventPublisher
-from enode_django.commanding.remembered import RememberedAnswers
-from enode_django.commanding.routing import MailboxRouter
+from enode_django.commanding.remembered_answers import RememberedAnswers
 from enode_django.concurrency.backoff import once
 from enode_django.equeue.consumer.queue_consumer import QueueConsumer
 from enode_django.equeue.producer import Producer

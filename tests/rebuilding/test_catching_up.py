@@ -118,14 +118,14 @@ def test_what_is_in_use_behind_an_open_transaction_is_no_difference(postings: Ha
     """A row that comes after a transaction began that is still open is not settled, but workers are told of it."""
     some_history(postings, "a")
     follow(cls)
-    follower = postings.follower(subscribers.instance(cls))
+    subscription = postings.subscription(subscribers.instance(cls))
     with bare_session() as session:
         insert(session, stream_of("open", 1, [Added(amount=1)]))
 
         def follow_more(stage: str, **figures: object) -> None:
             if stage == "compare":
                 more = Call(lambda: postings.stored("a", Added(amount=5), after=3)).result()
-                Call(lambda: postings.deliver(follower, more)).result()
+                Call(lambda: postings.deliver(subscription, more)).result()
 
         assert rebuild(cls.name, InProcess(), follow_more).comparison.is_equal
         assert amounts(cls) == {"a": 15}

@@ -60,7 +60,7 @@ def in_scenario(happened: Sequence[DomainEvent]) -> tuple[str, int] | None:
 
 def test_any_split_of_any_history_gives_the_same_rows_and_so_does_a_rebuild(openings: Harness) -> None:
     numbers, known = count(), dict[str, tuple[str, int, int]]()
-    follower = openings.follower(subscribers.instance(Openings))
+    subscription = openings.subscription(subscribers.instance(Openings))
 
     @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given_by(histories)
@@ -68,8 +68,8 @@ def test_any_split_of_any_history_gives_the_same_rows_and_so_does_a_rebuild(open
         id, version = f"c{next(numbers)}", 0
         for batch in batches:
             records = openings.stored(id, *batch, after=version)
-            openings.deliver(follower, records)
-            openings.deliver(follower, records[-1:])  # late, and once more
+            openings.deliver(subscription, records)
+            openings.deliver(subscription, records[-1:])  # late, and once more
             version += len(batch)
         happened = [event for batch in batches for stream in batch for event in stream]
         row = expected(happened)
@@ -88,21 +88,21 @@ def test_any_split_of_any_history_gives_the_same_rows_and_so_does_a_rebuild(open
 
 
 def test_events_of_several_commands_in_one_batch_delete_a_row_and_make_a_new_one(openings: Harness) -> None:
-    follower = openings.follower(subscribers.instance(Openings))
-    openings.deliver(follower, openings.stored("c", Opened(owner="old"), Added(amount=5)))
+    subscription = openings.subscription(subscribers.instance(Openings))
+    openings.deliver(subscription, openings.stored("c", Opened(owner="old"), Added(amount=5)))
     more = openings.stored("c", Closed(), Added(amount=7), [Opened(owner="new"), Added(amount=1)], after=2)
-    openings.deliver(follower, more)
+    openings.deliver(subscription, more)
     assert rows() == {"c": ("new", 1, 5)}
 
 
 def test_events_behind_a_parked_creation_wait_for_it(openings: Harness, behaviour: Behaviour) -> None:
     behaviour.failing["c"] = 1
     subscriber = subscribers.instance(Openings)
-    follower = openings.follower(subscriber, attempts=1)
-    openings.deliver(follower, openings.stored("c", Opened(owner="x"), Added(amount=5)))
-    openings.deliver(follower, openings.stored("c", Added(amount=2), after=2))
+    subscription = openings.subscription(subscriber, attempts=1)
+    openings.deliver(subscription, openings.stored("c", Opened(owner="x"), Added(amount=5)))
+    openings.deliver(subscription, openings.stored("c", Added(amount=2), after=2))
     assert (rows(), len(openings.parked(subscriber.name))) == ({}, 1)
-    retry_parked(follower, "c")
+    retry_parked(subscription, "c")
     assert rows() == {"c": ("x", 7, 3)}
 
 
@@ -110,11 +110,11 @@ def test_a_creation_that_is_skipped_makes_no_row_and_neither_does_what_comes_aft
     openings: Harness, behaviour: Behaviour
 ) -> None:
     behaviour.failing["c"] = 1
-    follower = openings.follower(subscribers.instance(Openings), attempts=1)
-    openings.deliver(follower, openings.stored("c", Opened(owner="x"), Added(amount=5)))
-    skip_parked(follower, "c")
+    subscription = openings.subscription(subscribers.instance(Openings), attempts=1)
+    openings.deliver(subscription, openings.stored("c", Opened(owner="x"), Added(amount=5)))
+    skip_parked(subscription, "c")
     assert rows() == {}
-    openings.deliver(follower, openings.stored("c", Opened(owner="y"), Added(amount=2), after=2))
+    openings.deliver(subscription, openings.stored("c", Opened(owner="y"), Added(amount=2), after=2))
     assert rows() == {"c": ("y", 2, 4)}
 
 

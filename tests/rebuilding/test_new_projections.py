@@ -34,8 +34,8 @@ def test_event_workers_that_start_afterwards_go_on_from_there(projections: Harne
     projections.stored("a", Opened(owner="Ada"), Added(amount=10))
     rebuild(cls.name, InProcess(), nothing)
     before = see(projections, cls)
-    follower = projections.follower(subscribers.instance(cls))
-    projections.deliver(follower, projections.stored("a", Added(amount=5), after=2))
+    subscription = projections.subscription(subscribers.instance(cls))
+    projections.deliver(subscription, projections.stored("a", Added(amount=5), after=2))
     assert see(projections, cls) != before
     from enode_django.runtime import replay
 

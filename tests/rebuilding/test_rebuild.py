@@ -51,10 +51,10 @@ def test_rebuilt_tables_take_the_place_of_those_in_use(followed: Harness, cls: t
 
 @pytest.mark.parametrize("cls", [CounterRows, Entries])
 def test_events_go_on_where_the_rebuilt_tables_are(followed: Harness, cls: type[Subscriber]) -> None:
-    follower = followed.follower(subscribers.instance(cls))
+    subscription = followed.subscription(subscribers.instance(cls))
     rebuild(cls.name, InProcess(), nothing)
     more = followed.stored("a", Added(amount=5), after=3)
-    followed.deliver(follower, [*more, *more])
+    followed.deliver(subscription, [*more, *more])
     follow(followed, cls)
     if cls is CounterRows:
         assert followed.rows()["a"] == ("a", 15, 4)

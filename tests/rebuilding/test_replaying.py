@@ -11,7 +11,7 @@ from django.db import connection, connections, transaction
 from enode_django import DomainEvent
 from enode_django.eventing import checkpoints, event_types, parking, unparking
 from enode_django.eventing.code import code_fingerprint
-from enode_django.eventing.follower import Follower
+from enode_django.eventing.event_subscription import EventSubscription
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventstore.positions import BEGINNING
@@ -208,7 +208,7 @@ def test_an_aggregate_that_fails_is_parked_in_the_rebuilt_projection_and_goes_on
     assert parked.fingerprint == code_fingerprint(subscribers.instance(cls))
     assert "no version 2, please" in parked.error
     let_handlers(effects, lambda event: None)
-    assert unparking.retry_parked(postings.follower(subscribers.instance(cls)), "b") is None
+    assert unparking.retry_parked(postings.subscription(subscribers.instance(cls)), "b") is None
     assert _amounts(cls) == {"a": 10, "b": 11, "c": 12}
 
 
@@ -274,12 +274,12 @@ def test_a_constraint_that_waits_for_the_end_of_the_transaction_parks_the_aggreg
 
 
 def _park_as_in_use(harness: Harness, cls: type[Subscriber]) -> None:
-    follower: Follower = harness.follower(subscribers.instance(cls), attempts=1)
+    subscription: EventSubscription = harness.subscription(subscribers.instance(cls), attempts=1)
     for id in ("a", "b", "c"):
-        follower.follow(harness.store.load(id))
-    while follower.next_retry is not None:
+        subscription.follow(harness.store.load(id))
+    while subscription.next_retry is not None:
         harness.clock.now += 100
-        follower.retry_due()
+        subscription.retry_due()
 
 
 def _amounts(cls: type[Subscriber]) -> dict[str, int]:

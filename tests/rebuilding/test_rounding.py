@@ -43,11 +43,11 @@ def available() -> dict[str, Decimal]:
 
 
 def test_amounts_that_are_rounded_add_up_to_the_same_in_one_batch_in_many_and_in_a_rebuild(accounts: Harness) -> None:
-    follower = accounts.follower(subscribers.instance(AccountSummaries))
+    subscription = accounts.subscription(subscribers.instance(AccountSummaries))
     together, apart = stored(accounts, "together"), stored(accounts, "apart")
-    accounts.deliver(follower, together)
+    accounts.deliver(subscription, together)
     for record in apart:
-        accounts.deliver(follower, [record])
+        accounts.deliver(subscription, [record])
     assert available() == {"together": Decimal("0.10"), "apart": Decimal("0.10")}
     stored(accounts, "rebuilt")
     rebuild(subscribers.instance(AccountSummaries).name, InProcess(), nothing)

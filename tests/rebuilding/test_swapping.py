@@ -80,11 +80,11 @@ def test_a_worker_in_the_middle_of_its_transaction_is_waited_for(
     effects.posting = pause
     effects.balance = lambda row, event: pause(event)
     more = followed.stored("a", Added(amount=100), after=3)
-    follower = followed.follower(subscribers.instance(cls))
+    subscription = followed.subscription(subscribers.instance(cls))
 
     def deliver() -> None:
         worker.append(threading.get_ident())
-        followed.deliver(follower, more)
+        followed.deliver(subscription, more)
 
     late = Call(deliver)
     assert inside.wait(60)
@@ -94,7 +94,7 @@ def test_a_worker_in_the_middle_of_its_transaction_is_waited_for(
     late.result()
     assert rebuilding.result().is_swapped
     assert amounts(cls, "a") == (110, 3)
-    followed.deliver(followed.follower(subscribers.instance(cls)), more)
+    followed.deliver(followed.subscription(subscribers.instance(cls)), more)
     assert amounts(cls, "a") == (110, 3)
 
 
@@ -108,14 +108,14 @@ def test_a_worker_that_waits_for_the_swap_goes_on_with_the_tables_that_are_in_us
     def store_one_and_let_a_worker_wait() -> None:
         (first,) = followed.stored("a", Added(amount=100), after=3)
         (second,) = followed.stored("new", Added(amount=1))
-        late.append(Call(lambda: followed.deliver(followed.follower(subscribers.instance(cls)), [first, second])))
+        late.append(Call(lambda: followed.deliver(followed.subscription(subscribers.instance(cls)), [first, second])))
         wait_until(lambda: someone_waits_for(cls, "RowExclusiveLock", "RowShareLock"))
 
     def store_another(stage: str, **figures: object) -> None:
         if stage == "swap":
             assert figures["aggregates"] == 2
             more = Call(lambda: followed.stored("a", Added(amount=1000), after=4))
-            late.append(Call(lambda: followed.deliver(followed.follower(subscribers.instance(cls)), more.result())))
+            late.append(Call(lambda: followed.deliver(followed.subscription(subscribers.instance(cls)), more.result())))
 
     before_the_last_step(monkeypatch, store_one_and_let_a_worker_wait)
     rebuild(cls.name, InProcess(), store_another)

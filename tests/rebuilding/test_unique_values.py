@@ -45,7 +45,7 @@ def test_a_value_that_somebody_else_has_taken_since_parks_nobody(named: Harness,
         named.stored("a", Added(amount=1))
         named.stored("d", Added(amount=9))
         for id in "cbad":
-            named.deliver(named.follower(Postings()), named.store.load(id))
+            named.deliver(named.subscription(Postings()), named.store.load(id))
         assert names() == {"a": 1, "b": 3, "c": 2, "d": 9}
         rebuilt = rebuild(Postings.name, InProcess(), nothing)
         assert rebuilt.replayed.parked == ()

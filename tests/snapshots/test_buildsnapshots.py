@@ -102,7 +102,7 @@ def test_a_sample_is_a_number(wrong: str) -> None:
 def test_many_aggregates_in_many_parts_of_the_store_get_one_each(
     store: PostgresEventStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("enode_django.eventing.sweeping.ROWS_AT_ONCE", 40)
+    monkeypatch.setattr("enode_django.repository.snapshot_building.ROWS_AT_ONCE", 40)
     monkeypatch.setattr("enode_django.repository.snapshot_building.AT_ONCE", 3)
     ids = [f"a{n:02}" for n in range(15)]
     for after in (0, 10, 20):
@@ -140,10 +140,10 @@ def test_a_snapshot_that_differs_is_shown_and_left_as_it_is(
     """An applier that depends on something beside the event: no fingerprint sees that."""
     surroundings: dict[str, Any] = {"rate": 1}
 
-    def applier(self: Shelf, event: Put) -> None:
+    def processor(self: Shelf, event: Put) -> None:
         self.total += event.amount * surroundings["rate"]
 
-    monkeypatch.setattr(Shelf, "_put", applier)
+    monkeypatch.setattr(Shelf, "_put", processor)
     forget(Shelf)
     try:
         run()

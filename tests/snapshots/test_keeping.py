@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 import pytest
 
 from enode_django.commanding.cache import Slot
-from enode_django.commanding.entries import Entry, EntryKind
-from enode_django.commanding.keeping import AT_ONCE, MOST_EVICTED, StateKeeper
+from enode_django.commanding.decisions import Decision, DecisionKind
+from enode_django.commanding.shared_state_writer import AT_ONCE, MOST_EVICTED, SharedStateWriter
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.messages import Command
 from enode_django.eventstore.memory import MemoryEventStore
@@ -118,7 +118,7 @@ def test_an_entry_that_was_handled_again_is_not_finished_by_the_first_one(worker
     worker.send(*add("x"))
     (entry,) = worker.handle()
     slot = worker.processor._cache.slots["x"]
-    again = Entry(EntryKind.STREAM, "x", entry.epoch + 1, entry.envelope, entry.rests_on, entry.record)
+    again = Decision(DecisionKind.STREAM, "x", entry.epoch + 1, entry.envelope, entry.rests_on, entry.record)
     assert slot.unfinished
     slot.unfinished[entry.envelope] = again
     worker.processor.finish([entry])
@@ -229,11 +229,11 @@ def test_one_that_left_and_came_back_ends_with_its_newest_state(store: MemoryEve
 
 
 def test_what_waits_after_leaving_the_cache_is_bounded(states: Watched) -> None:
-    keeper = StateKeeper(states, interval=WRITE_INTERVAL)
+    keeper = SharedStateWriter(states, interval=WRITE_INTERVAL)
     records = streams("x", [1])
     for n in range(MOST_EVICTED + 5):
         slot = Slot(f"x{n}", replay_records([records[0]._replace(aggregate_root_id=f"x{n}")]), 1, 0)
-        keeper.note(slot, Entry(EntryKind.STREAM, slot.id, 1, None, 0, records[0]))
+        keeper.note(slot, Decision(DecisionKind.STREAM, slot.id, 1, None, 0, records[0]))
         keeper.evict(slot)
     assert len(keeper._evicted) == MOST_EVICTED
 
@@ -277,10 +277,10 @@ def test_an_aggregate_of_another_queue_is_not_forgotten(worker: Worker, states: 
 # -- what cannot be shared --------------------------------------------------------------------------------------------
 
 
-def kept(states: Watched, classes: Iterable[type[AggregateRoot]], versions: range = range(1, 4)) -> StateKeeper:
+def kept(states: Watched, classes: Iterable[type[AggregateRoot]], versions: range = range(1, 4)) -> SharedStateWriter:
     """After a round in which there were three of each class, with the amounts 1, 2 and 3 put in."""
     clock = Clock()
-    keeper = StateKeeper(states, interval=WRITE_INTERVAL, clock=clock, work_clock=clock)
+    keeper = SharedStateWriter(states, interval=WRITE_INTERVAL, clock=clock, work_clock=clock)
     slots: dict[str, Slot] = {}
     for cls in classes:
         for n in range(3):
@@ -288,7 +288,7 @@ def kept(states: Watched, classes: Iterable[type[AggregateRoot]], versions: rang
             slot = slots[records[0].aggregate_root_id] = Slot(
                 records[0].aggregate_root_id, replay_records(records), 1, 0
             )
-            keeper.note(slot, Entry(EntryKind.STREAM, slot.id, 1, None, 0, records[-1]))
+            keeper.note(slot, Decision(DecisionKind.STREAM, slot.id, 1, None, 0, records[-1]))
     clock.now += WRITE_INTERVAL
     keeper.work(slots)
     return keeper
@@ -317,7 +317,7 @@ def test_values_that_cannot_be_compared_break_nothing(
     def broken(*_: object) -> None:
         raise RuntimeError("no comparing here")
 
-    monkeypatch.setattr("enode_django.commanding.keeping.snapshot_of", broken)
+    monkeypatch.setattr("enode_django.commanding.shared_state_writer.snapshot_of", broken)
     kept(states, [Shelf])
     assert states.versions == {}
     assert len(caplog.records) == 1

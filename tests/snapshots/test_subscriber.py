@@ -7,13 +7,13 @@ from django.test import override_settings
 
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.eventing.registry import subscribers
-from enode_django.eventing.snapshotting import AT_ONCE, snapshot_subscriber
+from enode_django.eventing.snapshot_subscriber import AT_ONCE, snapshot_subscriber
 from enode_django.eventstore.base import StreamRecord
 from enode_django.exceptions import ConfigurationError
 from enode_django.models import Checkpoint
 from enode_django.repository.fingerprint import forget
 from enode_django.repository.postgres import PostgresSnapshotStore
-from enode_django.runtime import make_applier, make_snapshots, running_subscribers
+from enode_django.runtime import make_processor, make_snapshots, running_subscribers
 from enode_django.serialization.codec import STREAM
 from enode_django.serialization.plain import pack
 from tests.following.harness import Harness, shuffled
@@ -45,11 +45,11 @@ def stored(
 
 
 def test_a_snapshot_is_made_when_the_version_calls_for_it(harness: Harness, snapshots: PostgresSnapshotStore) -> None:
-    follower = harness.follower(snapshot_subscriber)
+    subscription = harness.subscription(snapshot_subscriber)
     records = stored(harness, "a", 35)
     reached = []
     for record in records:
-        harness.deliver(follower, [record])
+        harness.deliver(subscription, [record])
         reached.append(versions(snapshots, "a").get("a", 0))
     assert reached == [0] * 9 + [10] * 10 + [20] * 10 + [30] * 6
     assert snapshots.load(["a"])["a"].payload == snapshot_at(harness.store, "a", 30).payload
@@ -58,7 +58,7 @@ def test_a_snapshot_is_made_when_the_version_calls_for_it(harness: Harness, snap
 
 
 def test_a_batch_makes_one_snapshot_of_an_aggregate(harness: Harness, snapshots: PostgresSnapshotStore) -> None:
-    harness.deliver(harness.follower(snapshot_subscriber), stored(harness, "a", 35))
+    harness.deliver(harness.subscription(snapshot_subscriber), stored(harness, "a", 35))
     assert versions(snapshots, "a") == {"a": 35}
 
 
@@ -67,9 +67,9 @@ def test_messages_may_come_twice_and_out_of_order(
     harness: Harness, snapshots: PostgresSnapshotStore, seed: int
 ) -> None:
     records = shuffled([*stored(harness, "a", 30), *stored(harness, "b", 30)], seed)
-    follower = harness.follower(snapshot_subscriber)
+    subscription = harness.subscription(snapshot_subscriber)
     for at in range(0, len(records), 7):
-        harness.deliver(follower, records[at : at + 7])
+        harness.deliver(subscription, records[at : at + 7])
     assert all(version > 20 for version in versions(snapshots, "a", "b").values())
     assert not harness.window.unfinished
 
@@ -77,7 +77,7 @@ def test_messages_may_come_twice_and_out_of_order(
 def test_what_is_off_or_not_known_here_is_passed_over(harness: Harness, snapshots: PostgresSnapshotStore) -> None:
     unknown = [record._replace(aggregate_root_type="newer.Thing") for record in streams("u", range(1, 31))]
     harness.store.append(unknown)
-    harness.deliver(harness.follower(snapshot_subscriber), [*stored(harness, "o", 30, Off), *unknown])
+    harness.deliver(harness.subscription(snapshot_subscriber), [*stored(harness, "o", 30, Off), *unknown])
     assert versions(snapshots, "o", "u") == {}
     assert not harness.window.unfinished
 
@@ -88,7 +88,7 @@ def test_an_event_of_an_unknown_type_parks_nothing(harness: Harness, snapshots: 
     events = STREAM + pack(([("removed.Event", 1, {})], None))
     removed = records[-1]._replace(version=13, command_id="removed", events=events)
     harness.store.append([removed])
-    harness.deliver(harness.follower(snapshot_subscriber), [*records, removed])
+    harness.deliver(harness.subscription(snapshot_subscriber), [*records, removed])
     assert harness.parked(NAME) == []
     assert versions(snapshots, "a") == {}
     assert not harness.window.unfinished
@@ -97,16 +97,16 @@ def test_an_event_of_an_unknown_type_parks_nothing(harness: Harness, snapshots: 
 def test_many_that_are_due_at_once_are_made_in_turns(
     harness: Harness, snapshots: PostgresSnapshotStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("enode_django.eventing.snapshotting.AT_ONCE", 3)
+    monkeypatch.setattr("enode_django.eventing.snapshot_subscriber.AT_ONCE", 3)
     ids = [f"a{n}" for n in range(10)]
-    harness.deliver(harness.follower(snapshot_subscriber), [one for id in ids for one in stored(harness, id, 12)])
+    harness.deliver(harness.subscription(snapshot_subscriber), [one for id in ids for one in stored(harness, id, 12)])
     assert versions(snapshots, *ids) == dict.fromkeys(ids, 12)
     assert not harness.window.unfinished
     assert AT_ONCE > 3
 
 
 def test_nobody_waits_for_it(harness: Harness) -> None:
-    harness.deliver(harness.follower(snapshot_subscriber), stored(harness, "a", 12))
+    harness.deliver(harness.subscription(snapshot_subscriber), stored(harness, "a", 12))
     assert harness.notices == []
     with subscribers.only():
         assert list(subscribers.following(["snapshots.Put"])) == []
@@ -136,20 +136,20 @@ def test_what_other_code_made_is_replaced_when_events_arrive(
     monkeypatch.setattr(Shelf, "_put", otherwise)
     forget(Shelf)
     request.addfinalizer(lambda: forget(Shelf))
-    harness.deliver(harness.follower(snapshot_subscriber), stored(harness, "a", 21, after=20))
+    harness.deliver(harness.subscription(snapshot_subscriber), stored(harness, "a", 21, after=20))
     made = snapshots.load(["a"])["a"]
     assert made.version == 21
     assert made.fingerprint != old.fingerprint
-    assert make_applier(snapshot_subscriber, harness.store, harness._send).positions(["a"]) == {"a": 21}
+    assert make_processor(snapshot_subscriber, harness.store, harness._send).positions(["a"]) == {"a": 21}
 
 
 def test_an_aggregate_that_cannot_be_loaded_is_parked_alone(harness: Harness, snapshots: PostgresSnapshotStore) -> None:
-    follower = harness.follower(snapshot_subscriber, attempts=3)
+    subscription = harness.subscription(snapshot_subscriber, attempts=3)
     broken = store_history(harness.store, "bad", 30, fails_at=15)
     for part in (broken[:12], broken[12:20], broken[20:25], broken[25:]):
-        harness.deliver(follower, [*part, *stored(harness, f"good{part[0].version}", 12)])
+        harness.deliver(subscription, [*part, *stored(harness, f"good{part[0].version}", 12)])
         harness.clock.now += 10
-        follower.retry_due()
+        subscription.retry_due()
     (parked,) = harness.parked(NAME)
     assert (parked.aggregate_root_id, parked.version, parked.error_type) == ("bad", 13, "BrokenHistory")
     assert versions(snapshots, "bad", "good1", "good13", "good21", "good26") == {
@@ -159,9 +159,9 @@ def test_an_aggregate_that_cannot_be_loaded_is_parked_alone(harness: Harness, sn
 
 
 def test_a_policy_that_raises_parks_the_aggregate_too(harness: Harness, snapshots: PostgresSnapshotStore) -> None:
-    follower = harness.follower(snapshot_subscriber, attempts=1)
+    subscription = harness.subscription(snapshot_subscriber, attempts=1)
     for record in stored(harness, "f", 14, Fussy):
-        harness.deliver(follower, [record])
+        harness.deliver(subscription, [record])
     (parked,) = harness.parked(NAME)
     assert (parked.aggregate_root_id, parked.error_type) == ("f", "RuntimeError")
     assert versions(snapshots, "f") == {"f": 11}
@@ -170,9 +170,9 @@ def test_a_policy_that_raises_parks_the_aggregate_too(harness: Harness, snapshot
 def test_a_class_that_no_snapshot_can_hold_is_named_once_and_parks_nothing(
     harness: Harness, snapshots: PostgresSnapshotStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    follower = harness.follower(snapshot_subscriber, attempts=1)
+    subscription = harness.subscription(snapshot_subscriber, attempts=1)
     for id in "abc":
-        harness.deliver(follower, stored(harness, id, 15, Undeclared))
+        harness.deliver(subscription, stored(harness, id, 15, Undeclared))
     assert [message for message in caplog.messages if "no snapshots are made" in message] == [
         "no snapshots are made: Undeclared keeps state in 'seen', which is no declared field: declare it, define "
         "snapshot() and restore(), or say snapshot_every = None"
@@ -183,7 +183,7 @@ def test_a_class_that_no_snapshot_can_hold_is_named_once_and_parks_nothing(
 
 
 def test_a_state_that_does_not_fit_its_field_parks_its_aggregate(harness: Harness) -> None:
-    harness.deliver(harness.follower(snapshot_subscriber, attempts=1), stored(harness, "m", 12, Misdeclared))
+    harness.deliver(harness.subscription(snapshot_subscriber, attempts=1), stored(harness, "m", 12, Misdeclared))
     (parked,) = harness.parked(NAME)
     assert (parked.aggregate_root_id, parked.error_type) == ("m", "InvalidState")
     assert "Misdeclared.total" in parked.error
@@ -207,4 +207,4 @@ def test_switched_off_there_are_none(harness: Harness) -> None:
     with override_settings(ENODE={"SNAPSHOTS": {"ENABLED": False}}):
         assert make_snapshots(harness.store) is None
         with pytest.raises(ConfigurationError, match="no snapshots are made"):
-            make_applier(snapshot_subscriber, harness.store, harness._send)
+            make_processor(snapshot_subscriber, harness.store, harness._send)

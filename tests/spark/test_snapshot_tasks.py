@@ -197,11 +197,11 @@ def test_a_history_is_folded_as_it_comes(store: PostgresEventStore, monkeypatch:
 
     original = Shelf._put
 
-    def applier(self: Shelf, event: Any) -> None:
+    def processor(self: Shelf, event: Any) -> None:
         consumed.append(read - event.amount)
         original(self, event)
 
-    monkeypatch.setattr(Shelf, "_put", applier)
+    monkeypatch.setattr(Shelf, "_put", processor)
     forget(Shelf)
     try:
         rows = rows_of(make_from_streams(batches(), horizon=text_of(horizon_of(store)), type_names=None))

@@ -67,7 +67,7 @@ NEEDLESS = [
     *("enode_django.runtime", "enode_django.client", "enode_django.monitoring", "enode_django.monitoring.series"),
     *("enode_django.history", "enode_django.jobs.running", "enode_django.batch", "enode_django.forms"),
     *("enode_django.rebuilding", "enode_django.repository", "enode_django.commanding", "enode_django.processors"),
-    *("enode_django.eventstore.base", "enode_django.eventstore.shard_map", "enode_django.eventing.follower"),
+    *("enode_django.eventstore.base", "enode_django.eventstore.shard_map", "enode_django.eventing.event_subscription"),
     *(
         "enode_django.equeue",
         "enode_django.processors.broker_options",

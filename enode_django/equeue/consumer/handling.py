@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping
 
 from enode_django.equeue.consumer.failing import FailureTopics
-from enode_django.equeue.consumer.share import Share
+from enode_django.equeue.consumer.topic_consumer import TopicConsumer
 from enode_django.equeue.consumer.worklist import Task, Worklist
 from enode_django.equeue.leases import begin_handling
 from enode_django.equeue.retrying import Message, error_text
@@ -26,7 +26,7 @@ class Handling:
         self,
         handle: Callable[[Message], object],
         worklist: Worklist,
-        shares: Mapping[str, Share],
+        shares: Mapping[str, TopicConsumer],
         failures: FailureTopics,
     ) -> None:
         self._handle = handle

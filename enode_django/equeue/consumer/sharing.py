@@ -10,7 +10,14 @@ from pathlib import Path
 
 from enode_django.equeue.consumer.broadcasting import BroadcastQueues
 from enode_django.equeue.consumer.queue_consumer import QueueConsumer
-from enode_django.equeue.consumer.share import MakeTask, OwnedQueues, Share, Starts, task_of_message, task_of_retry
+from enode_django.equeue.consumer.topic_consumer import (
+    MakeTask,
+    OwnedQueues,
+    Starts,
+    TopicConsumer,
+    task_of_message,
+    task_of_retry,
+)
 from enode_django.equeue.consumer.worklist import Worklist
 from enode_django.equeue.messages import Start
 from enode_django.equeue.offsets_file import OffsetsFile
@@ -75,13 +82,13 @@ class Subscription:
         if isinstance(self.start, datetime) and self.start.tzinfo is None:
             raise ValueError(f"a time to start from needs a time zone, got {self.start!r}")
 
-    def shares(self, transport: Transport, worklist: Worklist) -> dict[str, Share]:
+    def shares(self, transport: Transport, worklist: Worklist) -> dict[str, TopicConsumer]:
         """By topic; with `Mode.CLUSTERING` also that of the group's retries."""
         limits = self.limits
 
-        def share(topic: str, start: Start | datetime, *, max_held: int, make_task: MakeTask) -> Share:
+        def share(topic: str, start: Start | datetime, *, max_held: int, make_task: MakeTask) -> TopicConsumer:
             starts = Starts(transport, topic, start)
-            return Share(
+            return TopicConsumer(
                 topic,
                 self._queues(transport, topic, starts),
                 worklist,

@@ -13,7 +13,7 @@ import msgpack
 
 from enode_django.equeue.assignment import Allocate
 from enode_django.equeue.membership import Group, joined, left
-from enode_django.equeue.messages import Claim, GroupState, Membership
+from enode_django.equeue.messages import GroupState, Membership, QueueOwnership
 from enode_django.equeue.redis.batches import milliseconds, parse_queues
 from enode_django.equeue.redis.claim_scripts import BURY, SHOW_CLAIM
 from enode_django.equeue.redis.connection import RedisConnection, ScriptCall
@@ -71,7 +71,9 @@ class RedisGroups:
         now, _, _, known = self._members("look", group, topic, "")
         calls = [ScriptCall(SHOW_CLAIM, (self._keys.claim(topic, queue, group),)) for queue in range(count)]
         claims = {
-            queue: Claim(answer[0], answer[1], answer[2].decode() or None, answer[3] / 1000 if answer[2] else 0.0)
+            queue: QueueOwnership(
+                answer[0], answer[1], answer[2].decode() or None, answer[3] / 1000 if answer[2] else 0.0
+            )
             for queue, answer in enumerate(self._connection.run_all(calls))
             if answer
         }

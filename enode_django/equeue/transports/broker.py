@@ -16,7 +16,6 @@ from typing import Any, NamedTuple, TypeVar
 
 from enode_django.equeue.frames import MAX_FRAME
 from enode_django.equeue.messages import (
-    Claim,
     Commit,
     GroupState,
     Lease,
@@ -24,6 +23,7 @@ from enode_django.equeue.messages import (
     Membership,
     Once,
     PulledBatch,
+    QueueOwnership,
     QueueState,
     Route,
     Start,
@@ -433,6 +433,6 @@ def _group_state(generation: int, members: Any, division: Any, claims: Any, coun
         generation,
         members,
         {member: frozenset(queues) for member, queues in division.items()},
-        {queue: _known(Claim, claim) for queue, claim in claims.items()},
+        {queue: _known(QueueOwnership, claim) for queue, claim in claims.items()},
         counts,
     )

@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from enode_django.eventing import checkpoints
+from enode_django.eventing.pending import HandledEvent
 from enode_django.eventing.read_models.row_normalising import HANDLED
 from enode_django.eventing.read_models.rows import RowTable
-from enode_django.eventing.work import Followed
 
 
 def changed_row(
     model: type[Any],
     aggregate_root_id: str,
     row: Any,
-    followed: Iterable[Followed],
+    followed: Iterable[HandledEvent],
     normalise: Callable[[Any], object],
     makes_row: Callable[[Any], bool] | None = None,
 ) -> Any:

@@ -37,11 +37,11 @@ from enode_django.processes.template import make_children
 from enode_django.processors.broker import BrokerProcess
 from enode_django.processors.connections import Share, connections_by_database
 from enode_django.processors.control import Role
-from enode_django.processors.crew import Plan
 from enode_django.processors.logs import log_to_console
 from enode_django.processors.reloading import is_inner, run_reloading
 from enode_django.processors.supervisor import BEYOND_GRACE, Supervisor, supervisor_name
 from enode_django.processors.supervisor_reports import STOP_SECONDS
+from enode_django.processors.worker_group import Plan
 from enode_django.runtime import make_store, make_transport, running_subscribers, time_limits
 
 logger = logging.getLogger("enode_django.supervisor")

@@ -23,7 +23,7 @@ from enode_django.management.output import PrintableCommand, printable, printabl
 from enode_django.management.tables import write_table
 from enode_django.operating.correcting import Retried, handled_before, parked_rows, parked_version, retry_all
 from enode_django.operating.corrections import correct, editable, json_of, take_back
-from enode_django.runtime import close_bus, follower_of, make_store
+from enode_django.runtime import close_bus, make_store, subscription_of
 
 HEADINGS = ("subscriber", "aggregate", "parked at", "attempts", "last failed", "next try", "error")
 
@@ -100,8 +100,8 @@ class Command(PrintableCommand):
         settle = retry_parked if action == "retry" else skip_parked
         why = ""
         try:
-            with follower_of(key) as follower:
-                parked = settle(follower, aggregate_root_id)
+            with subscription_of(key) as subscription:
+                parked = settle(subscription, aggregate_root_id)
             if parked is not None:
                 why = f"is parked at {_place(parked)}: {parked.error_type}"
         except UnknownSubscriber:  # the others go on all the same

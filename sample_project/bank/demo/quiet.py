@@ -39,7 +39,7 @@ class Lookout:
         self._commands = current.COMMANDS.TOPIC
         self._events = current.SUBSCRIBERS.TOPIC
         self._command_group = current.COMMANDS.CONSUMER_GROUP
-        self._followers = [subscriber.name for subscriber in subscribers.all()]
+        self._subscriptions = [subscriber.name for subscriber in subscribers.all()]
         self._began = time.monotonic()
         self._published_before = sum(self._ends(self._events).values())
         self._moved: dict[Place, tuple[Mapping[int, int], float]] = {}
@@ -50,7 +50,7 @@ class Lookout:
     def is_quiet(self) -> bool:
         topics = {topic: self._ends(topic) for topic in (self._commands, self._events)}
         done = [self._is_done(self._command_group, self._commands, topics[self._commands])]
-        done += [self._is_done(name, self._events, topics[self._events]) for name in self._followers]
+        done += [self._is_done(name, self._events, topics[self._events]) for name in self._subscriptions]
         return all(done) and all(self._ends(topic) == ends for topic, ends in topics.items())
 
     @property
@@ -61,11 +61,11 @@ class Lookout:
     def paces(self) -> dict[str, Pace]:
         """Of each subscriber, once it is quiet."""
         streams = sum(self._ends(self._events).values()) - self._published_before
-        return {name: Pace(streams, self._moved[name, self._events][1] - self._began) for name in self._followers}
+        return {name: Pace(streams, self._moved[name, self._events][1] - self._began) for name in self._subscriptions}
 
     def followed(self) -> int:
         """How many streams the subscriber that is furthest behind is past."""
-        totals = [sum(self._transport.committed(name, self._events).values()) for name in self._followers]
+        totals = [sum(self._transport.committed(name, self._events).values()) for name in self._subscriptions]
         return max(0, min(totals) - self._published_before)
 
     def published(self) -> int:

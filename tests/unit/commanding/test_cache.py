@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from enode_django.commanding.cache import LEAVE_TOGETHER, AggregateCache, Slot
-from enode_django.commanding.entries import STREAM, Entry, Envelope
+from enode_django.commanding.decisions import STREAM, Decision, Envelope
 from enode_django.domain.aggregate import AggregateRoot
 
 
@@ -26,7 +26,7 @@ def filled(count: int, limit: int) -> tuple[AggregateCache, list[str]]:
 
 def use(cache: AggregateCache, name: str) -> Slot:
     used = cache.slots[name]
-    cache.pin(used, Entry(STREAM, name, 1, Envelope(f"command of {name}", name, "cache.Use", None), 0))
+    cache.pin(used, Decision(STREAM, name, 1, Envelope(f"command of {name}", name, "cache.Use", None), 0))
     return used
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from enode_django.commanding.cache import WEIGHED_AFTER
-from enode_django.commanding.processor import CommandProcessor
-from enode_django.commanding.weighing import weight_of
+from enode_django.commanding.command_processor import CommandProcessor
+from enode_django.commanding.memory_size import weight_of
 from enode_django.domain.aggregate import AggregateRoot, applies
 from enode_django.domain.handlers import HandlerTable
 from enode_django.domain.messages import Command, DomainEvent

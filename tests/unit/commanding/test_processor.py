@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from enode_django.bus.results import CommandResult, CommandStatus
+from enode_django.commanding.command_processor import CommandProcessor
 from enode_django.commanding.context import CommandContext
-from enode_django.commanding.processor import CommandProcessor
-from enode_django.concurrency.in_flight import IDLE
+from enode_django.concurrency.in_flight import NOTHING_IN_FLIGHT
 from enode_django.domain.aggregate import rebuilt
 from enode_django.domain.handlers import HandlerTable
 from enode_django.domain.messages import Command
@@ -248,7 +248,7 @@ class Noting:
     """A note that keeps everything that was ever written."""
 
     def __init__(self) -> None:
-        self.value = IDLE
+        self.value = NOTHING_IN_FLIGHT
         self.seen: list[int] = []
 
     def __getitem__(self, index: int) -> int:
@@ -295,5 +295,5 @@ def test_note_says_which_command_is_handled_also_while_its_handler_loads_another
     worker.send(Create("x"), Do("x"))
     worker.settle()
     assert [answer.error_type for answer in worker.answers.values()] == ["", "ValueError"]
-    assert notes_at_load == [context_position, IDLE], "undoing what it did is not the handler's time"
-    assert note.value == IDLE
+    assert notes_at_load == [context_position, NOTHING_IN_FLIGHT], "undoing what it did is not the handler's time"
+    assert note.value == NOTHING_IN_FLIGHT

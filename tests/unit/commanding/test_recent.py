@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from enode_django.bus.results import CommandResult, CommandStatus
-from enode_django.commanding.recent import RecentCommands
+from enode_django.commanding.recent_commands import RecentCommands
 
 RESULT = CommandResult(status=CommandStatus.NOTHING_CHANGED, command_id="c", aggregate_root_id="a")
 

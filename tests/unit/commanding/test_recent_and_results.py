@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 import pytest
 
 from enode_django.bus.results import decode_result, encode_result, failure, stored_result
-from enode_django.commanding.recent import RecentCommands
-from enode_django.commanding.routing import MailboxRouter
+from enode_django.commanding.mailbox_router import MailboxRouter
+from enode_django.commanding.recent_commands import RecentCommands
 from enode_django.concurrency.in_flight import position_of, queue_and_offset
 from enode_django.equeue.producer import select_by_hash
 from enode_django.eventstore.base import StreamRecord

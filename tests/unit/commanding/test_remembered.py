@@ -13,7 +13,7 @@ from enode_django.bus.results import (
     encode_result,
     failure,
 )
-from enode_django.commanding.remembered import RememberedAnswers
+from enode_django.commanding.remembered_answers import RememberedAnswers
 from enode_django.equeue.offsets import OffsetWindow
 
 KEY = ("c", "x")

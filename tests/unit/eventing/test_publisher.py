@@ -8,9 +8,9 @@ import pytest
 
 from enode_django.bus.messages import decode_published
 from enode_django.bus.results import CommandResult, CommandStatus
-from enode_django.commanding.entries import Envelope, Finished
+from enode_django.commanding.decisions import Envelope, Finished
 from enode_django.commanding.publisher import FULL_SECONDS, EventPublisher
-from enode_django.commanding.remembered import RememberedAnswers
+from enode_django.commanding.remembered_answers import RememberedAnswers
 from enode_django.concurrency.backoff import Persist, once
 from enode_django.equeue.messages import Once
 from enode_django.equeue.offsets import OffsetWindow

@@ -10,8 +10,8 @@ from enode_django.eventstore.buckets import (
     ALL,
     BUCKETS,
     SET_UP,
-    Claim,
     Found,
+    ShardOwnership,
     bucket_of,
     even_shares,
     first_claims,
@@ -62,41 +62,41 @@ def test_even_shares_are_complete_disjoint_and_of_one_size(count: int) -> None:
 
 def test_new_shards_share_the_buckets() -> None:
     claims = first_claims(new("a", "b"))
-    assert claims == {"a": Claim(0, 0, HALVES[0]), "b": Claim(1, 0, HALVES[1])}
+    assert claims == {"a": ShardOwnership(0, 0, HALVES[0]), "b": ShardOwnership(1, 0, HALVES[1])}
     assert owners(claims) == [0] * 512 + [1] * 512
 
 
 def test_a_new_database_alone_has_them_all_at_once() -> None:
-    assert first_claims(new("a")) == {"a": Claim(0, SET_UP, ALL)}
+    assert first_claims(new("a")) == {"a": ShardOwnership(0, SET_UP, ALL)}
 
 
 def test_recording_that_was_interrupted_goes_on() -> None:
-    found = [Found("a", Claim(0, 0, HALVES[0])), *new("b")]
-    assert first_claims(found) == {"b": Claim(1, 0, HALVES[1])}
+    found = [Found("a", ShardOwnership(0, 0, HALVES[0])), *new("b")]
+    assert first_claims(found) == {"b": ShardOwnership(1, 0, HALVES[1])}
 
 
 def test_a_store_from_before_there_were_records_keeps_all_its_buckets() -> None:
     """And is shard 0, wherever it is named: its subscriptions were taken over as those of shard 0."""
     found = [*new("new"), *new("old", has_streams=True), *new("newer")]
     assert first_claims(found) == {
-        "new": Claim(1, 0, frozenset()),
-        "old": Claim(0, 0, ALL),
-        "newer": Claim(2, 0, frozenset()),
+        "new": ShardOwnership(1, 0, frozenset()),
+        "old": ShardOwnership(0, 0, ALL),
+        "newer": ShardOwnership(2, 0, frozenset()),
     }
 
 
 def test_recording_the_shards_of_such_a_store_goes_on_after_it_was_interrupted() -> None:
-    found = [Found("new", Claim(1, 0, frozenset())), *new("old", has_streams=True), *new("newer")]
-    assert first_claims(found) == {"old": Claim(0, 0, ALL), "newer": Claim(2, 0, frozenset())}
+    found = [Found("new", ShardOwnership(1, 0, frozenset())), *new("old", has_streams=True), *new("newer")]
+    assert first_claims(found) == {"old": ShardOwnership(0, 0, ALL), "newer": ShardOwnership(2, 0, frozenset())}
 
 
 def test_recording_may_go_on_with_the_shards_in_another_order() -> None:
-    found = [*new("b"), Found("a", Claim(0, 0, HALVES[0]))]
-    assert first_claims(found) == {"b": Claim(1, 0, HALVES[1])}
+    found = [*new("b"), Found("a", ShardOwnership(0, 0, HALVES[0]))]
+    assert first_claims(found) == {"b": ShardOwnership(1, 0, HALVES[1])}
 
 
 def test_a_shard_with_streams_knows_that_all_had_recorded_their_buckets() -> None:
-    found = [Found("a", Claim(0, 0, HALVES[0]), has_streams=True), *new("wrong")]
+    found = [Found("a", ShardOwnership(0, 0, HALVES[0]), has_streams=True), *new("wrong")]
     with pytest.raises(ShardMismatch, match="'wrong', but its siblings know"):
         first_claims(found)
 
@@ -107,31 +107,34 @@ def test_databases_of_several_stores_are_not_taken_for_shards_of_one() -> None:
 
 
 def test_a_shard_that_joins_gets_no_buckets() -> None:
-    found = [Found("a", Claim(0, SET_UP, ALL), has_streams=True), *new("b", "c")]
-    assert first_claims(found) == {"b": Claim(1, SET_UP, frozenset()), "c": Claim(2, SET_UP, frozenset())}
+    found = [Found("a", ShardOwnership(0, SET_UP, ALL), has_streams=True), *new("b", "c")]
+    assert first_claims(found) == {
+        "b": ShardOwnership(1, SET_UP, frozenset()),
+        "c": ShardOwnership(2, SET_UP, frozenset()),
+    }
 
 
 def test_an_empty_database_in_place_of_a_shard_is_refused() -> None:
-    found = [Found("a", Claim(0, SET_UP, HALVES[0])), *new("wrong")]
+    found = [Found("a", ShardOwnership(0, SET_UP, HALVES[0])), *new("wrong")]
     with pytest.raises(ShardMismatch, match=r"'wrong', but its siblings know that 512 of 1024 buckets"):
         first_claims(found)
 
 
 def test_a_shard_that_is_not_named_is_missed() -> None:
     with pytest.raises(ShardMismatch, match=r"512 of 1024 buckets .* \['b'\] does not name"):
-        owners({"b": Claim(1, SET_UP, HALVES[1])})
+        owners({"b": ShardOwnership(1, SET_UP, HALVES[1])})
 
 
 def test_a_database_that_is_named_twice_is_refused() -> None:
     with pytest.raises(ShardMismatch, match="'a' and 'again' both say that they are shard 0"):
-        owners({"a": Claim(0, 1, ALL), "again": Claim(0, 1, ALL)})
+        owners({"a": ShardOwnership(0, 1, ALL), "again": ShardOwnership(0, 1, ALL)})
 
 
 def test_a_bucket_with_two_owners_is_refused() -> None:
     with pytest.raises(ShardMismatch, match="bucket 511 is recorded in 'a' and in 'b'"):
-        owners({"a": Claim(0, 1, HALVES[0]), "b": Claim(1, 1, HALVES[1] | {511})})
+        owners({"a": ShardOwnership(0, 1, HALVES[0]), "b": ShardOwnership(1, 1, HALVES[1] | {511})})
 
 
 def test_the_order_of_the_settings_does_not_matter() -> None:
-    claims = {"b": Claim(1, 3, HALVES[1]), "a": Claim(0, 5, HALVES[0])}
+    claims = {"b": ShardOwnership(1, 3, HALVES[1]), "a": ShardOwnership(0, 5, HALVES[0])}
     assert owners(claims) == [1] * 512 + [0] * 512

@@ -114,7 +114,7 @@ class Worker:
                 store or MemoryEventStore(),
                 owner=owner,
                 statistics=self.statistics,
-                make_follower=self._notebook,
+                make_subscription=self._notebook,
             )
 
     def _notebook(

@@ -11,7 +11,7 @@ from enode_django.conf import Conf
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.processes.children import ContextChildren, Job, Started
 from enode_django.processors.control import Beat, Role, send
-from enode_django.processors.crew import FAILING_AFTER, RESTART_DELAYS, Crew, Plan, Worker
+from enode_django.processors.worker_group import FAILING_AFTER, RESTART_DELAYS, Plan, Worker, WorkerGroup
 from tests.acceptance.waiting import wait_until
 
 
@@ -41,12 +41,12 @@ def ending_worker() -> Worker:
     return worker
 
 
-@pytest.mark.parametrize("turn", [Crew.look, Crew.reap])
-def test_the_last_word_of_a_worker_counts(turn: Callable[[Crew], object]) -> None:
+@pytest.mark.parametrize("turn", [WorkerGroup.look, WorkerGroup.reap])
+def test_the_last_word_of_a_worker_counts(turn: Callable[[WorkerGroup], object]) -> None:
     transport = MemoryTransport()
     transport.create_topic("commands", 1)
     plan = Plan(Role.COMMAND, 1, "commands", 1, ["g"])
-    crew = Crew(Conf(), plan, transport, children=ContextChildren(), supervisor="s", verbosity=0)
+    crew = WorkerGroup(Conf(), plan, transport, children=ContextChildren(), supervisor="s", verbosity=0)
     crew._workers[0] = ending_worker()
     turn(crew)
     assert crew.workers == []
@@ -71,7 +71,7 @@ def test_a_command_counts_as_cause_of_an_end_unless_a_thread_died_that_handled_n
     transport = Buries()
     transport.create_topic("commands", 1)
     plan = Plan(Role.COMMAND, 1, "commands", 1, ["g"])
-    crew = Crew(Conf(), plan, transport, children=ContextChildren(), supervisor="s", verbosity=0)
+    crew = WorkerGroup(Conf(), plan, transport, children=ContextChildren(), supervisor="s", verbosity=0)
     worker: Any = ending_worker()
     worker.process.exitcode, worker.notes = status, [position_of(3, 41)]
     crew._workers[0] = worker
@@ -100,7 +100,7 @@ class FailingChildren:
 def test_whatever_the_start_of_a_worker_raises_it_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
     children = FailingChildren(EOFError(), BlockingIOError(11, "no process"), ImportError("broken"))
     plan = Plan(Role.COMMAND, 2, "commands", 1, ["g"])
-    crew = Crew(Conf(), plan, MemoryTransport(), children=children, supervisor="s", verbosity=0)
+    crew = WorkerGroup(Conf(), plan, MemoryTransport(), children=children, supervisor="s", verbosity=0)
     crew.start_missing()
     assert (len(crew.workers), crew.next_start) == (0, 0.0)
     crew.start_missing()
@@ -119,7 +119,7 @@ def test_whatever_the_start_of_a_worker_raises_it_is_tried_again(caplog: pytest.
 def test_a_worker_that_can_never_be_started_counts_as_failing() -> None:
     children = FailingChildren(*[EOFError() for _ in range(FAILING_AFTER)])
     plan = Plan(Role.COMMAND, 1, "commands", 1, ["g"])
-    crew = Crew(Conf(), plan, MemoryTransport(), children=children, supervisor="s", verbosity=0)
+    crew = WorkerGroup(Conf(), plan, MemoryTransport(), children=children, supervisor="s", verbosity=0)
     for tries in range(FAILING_AFTER):
         assert crew.failing == 0
         crew._restarts[0] = (0.0, tries)
@@ -134,7 +134,7 @@ def test_an_event_worker_has_two_notes_for_each_subscriber_and_is_killed_when_on
     transport = MemoryTransport()
     transport.create_topic("events", 4)
     plan = Plan(Role.EVENT, 1, "events", 4, ["a", "b"], [50.0, 0.0])
-    crew = Crew(Conf(), plan, transport, children=children, supervisor="s", verbosity=0)
+    crew = WorkerGroup(Conf(), plan, transport, children=children, supervisor="s", verbosity=0)
     crew.start_missing()
     (job,), (worker,) = children.jobs, crew.workers
     assert (job.notes, job.arguments[-1]) == (4, "a\nb")

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from enode_django.concurrency.in_flight import position_of
-from enode_django.processors.endings import HANDLER_DIED, handler_died, is_nobodys_fault, status_of_death
+from enode_django.processors.exit_statuses import HANDLER_DIED, handler_died, is_nobodys_fault, status_of_death
 
 
 def test_nobody_is_to_blame_for_a_thread_that_died_and_handled_nothing() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from enode_django.concurrency.in_flight import Note
+from enode_django.concurrency.in_flight import InFlightMarker
 from enode_django.conf import make_conf
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.memory import MemoryTransport
@@ -69,7 +69,7 @@ def test_few_lines_are_logged_while_store_and_queue_are_away(caplog: pytest.LogC
     memory.create_topic(conf.COMMANDS.TOPIC, 2)
     memory.create_topic(conf.SUBSCRIBERS.TOPIC, 2)
     statistics = Statistics()
-    notes: list[Note] = [[0] for _ in range(3)]
+    notes: list[InFlightMarker] = [[0] for _ in range(3)]
     pipeline = Pipeline(conf, transport, store, owner="w", notes=notes, statistics=statistics)
 
     def send(count: int) -> None:

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from enode_django.concurrency.cores import usable_cores
-from enode_django.concurrency.in_flight import IDLE, position_of
+from enode_django.concurrency.in_flight import NOTHING_IN_FLIGHT, position_of
 from enode_django.conf import make_conf
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventing.event_handlers import EventHandlerGroup
 from enode_django.eventing.registry import subscribers
 from enode_django.exceptions import QueueHeld, TransportUnavailable
-from enode_django.processors.burials import RETRY_DELAY, Burials
+from enode_django.processors.dead_workers import RETRY_DELAY, DeadWorkers
 from enode_django.processors.statistics import Statistics, add_reports
-from enode_django.processors.suspicion import Hand, Overdue, Patience, Seat, found_with, hands_of
+from enode_django.processors.suspects import Hand, Overdue, Patience, Seat, found_with, hands_of
 from enode_django.runtime import time_limits
 
 MAILBOX = Seat("g", 10.0)
@@ -24,14 +24,14 @@ SUBSCRIBERS = [Seat("a", 10.0), Seat("b", 99.0), Seat("c", inf)]
 
 
 def test_what_a_dead_worker_was_handling_is_told_by_queue_and_offset() -> None:
-    notes = [position_of(3, 41), IDLE, position_of(0, 0), position_of(3, 41)]
+    notes = [position_of(3, 41), NOTHING_IN_FLIGHT, position_of(0, 0), position_of(3, 41)]
     seats = [MAILBOX] * 4
     assert found_with(hands_of(notes, seats), seats) == {"g": [(0, 0), (3, 41)]}
-    assert found_with(hands_of([IDLE], [MAILBOX]), [MAILBOX]) == {}
+    assert found_with(hands_of([NOTHING_IN_FLIGHT], [MAILBOX]), [MAILBOX]) == {}
 
 
 def test_what_a_dead_event_worker_was_handling_is_told_to_each_group() -> None:
-    notes = [position_of(3, 41), 7, IDLE, 3, position_of(0, 0), 0]
+    notes = [position_of(3, 41), 7, NOTHING_IN_FLIGHT, 3, position_of(0, 0), 0]
     assert found_with(hands_of(notes, SUBSCRIBERS), SUBSCRIBERS) == {"a": [(3, 41)], "c": [(0, 0)]}
 
 
@@ -55,8 +55,8 @@ def test_each_stream_of_a_work_has_the_whole_limit_of_its_subscriber() -> None:
     assert patience.overdue([busy, busy, busy], 100) is None
     assert patience.overdue([busy._replace(step=2), busy, busy], 111) is None, "the next stream has begun"
     assert patience.overdue([busy._replace(step=2), busy, busy], 122) == Overdue(SUBSCRIBERS[0], 2, 8)
-    assert patience.overdue([Hand(IDLE), busy, busy], 1e9) == Overdue(SUBSCRIBERS[1], 2, 8)
-    assert patience.overdue([Hand(IDLE), Hand(IDLE), busy], 2e9) is None, "it has no limit"
+    assert patience.overdue([Hand(NOTHING_IN_FLIGHT), busy, busy], 1e9) == Overdue(SUBSCRIBERS[1], 2, 8)
+    assert patience.overdue([Hand(NOTHING_IN_FLIGHT), Hand(NOTHING_IN_FLIGHT), busy], 2e9) is None, "it has no limit"
 
 
 class Unreachable(MemoryTransport):
@@ -72,7 +72,7 @@ def test_the_dead_are_buried_when_the_queue_is_back() -> None:
     transport, now = Unreachable(), 100.0
     transport.create_topic("commands", 2)
     transport.acquire("g", "commands", 1, "w", 60)
-    burials = Burials(transport, "commands", ["g", "h"], clock=lambda: now)
+    burials = DeadWorkers(transport, "commands", ["g", "h"], clock=lambda: now)
     burials.add("w", {"g": [(1, 5)]})
     burials.tick()
     transport.away = False
@@ -87,7 +87,7 @@ def test_the_dead_are_buried_when_the_queue_is_back() -> None:
 
 def test_a_burial_that_can_never_be_told_keeps_no_other_waiting(caplog: pytest.LogCaptureFixture) -> None:
     transport = MemoryTransport()
-    burials = Burials(transport, "commands", ["g"])
+    burials = DeadWorkers(transport, "commands", ["g"])
     burials.add("w", {"g": [(1, 5)]})
     burials.add("v", {"g": [(0, 5)]})
     transport.create_topic("commands", 1)

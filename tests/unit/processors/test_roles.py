@@ -9,8 +9,8 @@ from enode_django.eventing.registry import subscribers
 from enode_django.management.commands.runprocessors import _roles
 from enode_django.processors.connections import connections_by_database
 from enode_django.processors.control import Role
-from enode_django.processors.crew import Plan
 from enode_django.processors.worker import worker_name
+from enode_django.processors.worker_group import Plan
 
 CONF = make_conf({"COMMANDS": {"MAILBOXES": 2, "EVENT_MAILBOXES": 1}})
 COMMANDS = Plan(Role.COMMAND, 3, "commands", 8)

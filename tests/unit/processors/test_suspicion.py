@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from enode_django.concurrency.in_flight import IDLE, position_of
-from enode_django.processors.suspicion import Hand, ended_well
+from enode_django.concurrency.in_flight import NOTHING_IN_FLIGHT, position_of
+from enode_django.processors.suspects import Hand, ended_well
 
 HANDLING = position_of(3, 41)
 
@@ -11,11 +11,11 @@ HANDLING = position_of(3, 41)
 @pytest.mark.parametrize(
     ("status", "notes", "well"),
     [
-        (0, [IDLE, IDLE], True),
-        (0, [IDLE, HANDLING], False),
-        (1, [IDLE, IDLE], False),
+        (0, [NOTHING_IN_FLIGHT, NOTHING_IN_FLIGHT], True),
+        (0, [NOTHING_IN_FLIGHT, HANDLING], False),
+        (1, [NOTHING_IN_FLIGHT, NOTHING_IN_FLIGHT], False),
         (-9, [HANDLING], False),
-        (None, [IDLE], False),
+        (None, [NOTHING_IN_FLIGHT], False),
     ],
 )
 def test_worker_that_ends_with_status_0_while_it_handles_a_command_has_died(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from enode_django.eventing.work import Failure
+from enode_django.eventing.pending import Failure
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.sqlstates import is_transient
 from enode_django.exceptions import EnodeError

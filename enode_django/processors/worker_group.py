@@ -18,11 +18,11 @@ from enode_django.conf import Conf
 from enode_django.equeue.transport import Transport
 from enode_django.eventing.in_flight import is_of_a_sweep
 from enode_django.processes.children import UNKNOWN_STATUS, Children
-from enode_django.processors.burials import Burials
 from enode_django.processors.control import Beat, Role, Stop, receive, send
-from enode_django.processors.endings import is_nobodys_fault
+from enode_django.processors.dead_workers import DeadWorkers
+from enode_django.processors.exit_statuses import is_nobodys_fault
 from enode_django.processors.statistics import add_reports, without_momentary
-from enode_django.processors.suspicion import Hand, Overdue, Patience, Seat, ended_well, found_with, hands_of
+from enode_django.processors.suspects import Hand, Overdue, Patience, Seat, ended_well, found_with, hands_of
 from enode_django.processors.worker import WorkerOptions, worker_job, worker_name
 
 logger = logging.getLogger("enode_django.supervisor")
@@ -91,7 +91,7 @@ class Plan(NamedTuple):
         return [Seat(group, conf.COMMANDS.TIME_LIMIT) for group in self.groups] * conf.command_mailboxes
 
 
-class Crew:
+class WorkerGroup:
     """All is called by the supervisor's thread. What may block: `start_missing`, and to let go of a worker that has
     ended, of which the queue is told."""
 
@@ -112,7 +112,7 @@ class Crew:
         self.restarts = 0
         limits = [one.time_limit for one in self._seats if one.time_limit < inf]
         self._patience = conf.WORKERS.GRACE + max([conf.COMMANDS.TIME_LIMIT, *limits])
-        self._burials = Burials(transport, plan.topic, plan.groups)
+        self._burials = DeadWorkers(transport, plan.topic, plan.groups)
 
     @property
     def workers(self) -> Sequence[Worker]:

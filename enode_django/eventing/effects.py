@@ -10,11 +10,18 @@ from django.db import transaction
 from enode_django.domain.messages import Command
 from enode_django.domain.metadata import Metadata, ambient_metadata
 from enode_django.eventing import checkpoints, failovers
-from enode_django.eventing.applying import Applier, reached
-from enode_django.eventing.failing import failure_of
+from enode_django.eventing.event_processors import EventProcessor, reached
+from enode_django.eventing.failures import failure_of
+from enode_django.eventing.pending import (
+    HandledEvent,
+    HandledEvents,
+    PendingAggregate,
+    Progress,
+    fit_portion,
+    followed_refusal,
+)
 from enode_django.eventing.process_managers import ProcessManager, with_derived_ids
 from enode_django.eventing.subscribers import Subscriber, key_of
-from enode_django.eventing.work import Followed, FollowedEvents, Progress, Work, bearable, followed_refusal
 from enode_django.eventstore.base import EventStore, StreamRecord, by_place
 from enode_django.eventstore.positions import BEGINNING
 
@@ -25,7 +32,7 @@ SIDE_EFFECTS_AT_ONCE = 50
 """Streams after which checkpoints are saved: no more are handled again when a worker dies."""
 
 
-class CallingApplier(Applier):
+class EffectProcessor(EventProcessor):
     """Calls process managers and event handlers, at least once for each event. A process manager's commands have ids
     derived from the events, so that sending them again changes nothing."""
 
@@ -40,10 +47,12 @@ class CallingApplier(Applier):
         raise."""
         calls = Calls(self.subscriber, self._send)
         refused = followed_refusal(self.subscriber, record) if record.version is None else None
-        self.in_flight.begin(Work(record.aggregate_root_id, record.aggregate_root_type), record.version or 0)
+        self.in_flight.begin(
+            PendingAggregate(record.aggregate_root_id, record.aggregate_root_type), record.version or 0
+        )
         try:
             if record.version is not None:
-                calls.run(FollowedEvents(self.subscriber).of(record))
+                calls.run(HandledEvents(self.subscriber).of(record))
             elif refused is not None:
                 calls.run([refused])
         finally:
@@ -60,13 +69,15 @@ class CallingApplier(Applier):
             self._known[place] = self.subscribe(self.store.shards[place])
         return self._known[place]
 
-    def apply(self, works: Sequence[Work], portion: int, *, even_parked: bool = False) -> dict[str, Progress]:
+    def apply(
+        self, works: Sequence[PendingAggregate], portion: int, *, even_parked: bool = False
+    ) -> dict[str, Progress]:
         ids = [work.aggregate_root_id for work in works]
         # In this order: whoever lets an aggregate go on has saved how far it is before, and nothing is locked here.
         parked = self.parked(ids, even_parked)
         positions = self.positions(ids)
         alone = len(works) == 1 and portion == 1
-        portion = bearable(works, positions, portion, self.at_once)
+        portion = fit_portion(works, positions, portion, self.at_once)
         streams = self._next_streams(works, positions, parked, portion)
         calls = Calls(self.subscriber, self._send, self._handled_refusals(works), alone=alone)
         progress = {}
@@ -90,7 +101,9 @@ class CallingApplier(Applier):
             raise calls.interruption
         return progress
 
-    def _call(self, work: Work, version: int, streams: Sequence[StreamRecord], portion: int, calls: Calls) -> Progress:
+    def _call(
+        self, work: PendingAggregate, version: int, streams: Sequence[StreamRecord], portion: int, calls: Calls
+    ) -> Progress:
         self.in_flight.begin(work, version + 1)
         for record in streams:
             self.in_flight.step()
@@ -117,7 +130,7 @@ class CallingApplier(Applier):
             calls.refusals.append(key)
             calls.handled.add(key)
 
-    def _handled_refusals(self, works: Sequence[Work]) -> set[checkpoints.RefusalKey]:
+    def _handled_refusals(self, works: Sequence[PendingAggregate]) -> set[checkpoints.RefusalKey]:
         """Return the refusals that were handled, or were stored before this subscriber began: their positions say that,
         and no times, which come from the clocks of several machines."""
         keys = [(work.aggregate_root_id, command_id) for work in works for command_id in work.refusals]
@@ -202,7 +215,7 @@ class Calls:
         if commands:
             self._send(commands)
 
-    def run(self, followed: Iterable[Followed]) -> None:
+    def run(self, followed: Iterable[HandledEvent]) -> None:
         """All handlers for some messages; their commands are kept when none has raised."""
         commands: list[tuple[Command, Metadata]] = []
         for message, handlers in followed:

@@ -16,13 +16,13 @@ logger = logging.getLogger("enode_django.supervisor")
 RETRY_DELAY = 1.0
 
 
-class Burial(NamedTuple):
+class Death(NamedTuple):
     group: str
     member: str
     deaths: Collection[tuple[int, int]]
 
 
-class Burials:
+class DeadWorkers:
     """Buries dead workers, and tries again later if the queue cannot be told now: until then, or until its leases end,
     nobody gets a dead worker's queues.
 
@@ -42,13 +42,13 @@ class Burials:
         self._topic = topic
         self._groups = groups
         self._clock = clock
-        self._waiting: list[Burial] = []
+        self._waiting: list[Death] = []
         self._due = 0.0
         self._attempts = Attempts()
 
     def add(self, member: str, deaths: Mapping[str, Collection[tuple[int, int]]]) -> None:
         """``deaths``: for each group queue and offset of the messages that it was at."""
-        self._waiting += (Burial(group, member, deaths.get(group, ())) for group in self._groups)
+        self._waiting += (Death(group, member, deaths.get(group, ())) for group in self._groups)
 
     def tick(self) -> None:
         while self._waiting and self._due <= self._clock():

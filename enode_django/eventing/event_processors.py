@@ -11,22 +11,22 @@ from django.db import connections, transaction
 
 from enode_django.databases import execute, let_hooks_fail_alone
 from enode_django.eventing import checkpoints, failovers, parking
-from enode_django.eventing.failing import HandlerInterrupted, failure_of
-from enode_django.eventing.heeding import Heeded
+from enode_django.eventing.failover_guard import Heeded
+from enode_django.eventing.failures import HandlerInterrupted, failure_of
 from enode_django.eventing.in_flight import InFlight
+from enode_django.eventing.pending import Failure, HandledEvents, PendingAggregate, Progress, fit_portion, next_streams
 from enode_django.eventing.projections import ModelProjection, Projection, makes_row
 from enode_django.eventing.read_models.deferring import DeferredInserts
 from enode_django.eventing.read_models.row_changes import RowChanges, changed_row
 from enode_django.eventing.read_models.rows import RowTable
 from enode_django.eventing.subscribers import NOW, Subscriber, key_of
-from enode_django.eventing.work import Failure, FollowedEvents, Progress, Work, bearable, contiguous
 from enode_django.eventstore.base import EventStore, Shard, StreamRecord
 from enode_django.eventstore.positions import BEGINNING
 from enode_django.eventstore.sqlstates import is_transient
-from enode_django.telemetry.tracing import FollowsEvents, current_tracing
+from enode_django.telemetry.tracing import FindsHandledEvents, current_tracing
 
 
-class Applier(ABC):
+class EventProcessor(ABC):
     """Takes a subscriber further, a batch of aggregates at a time. All methods block and are called by one thread;
     other threads and processes may be at work on the same aggregates.
 
@@ -49,8 +49,8 @@ class Applier(ABC):
         self._tracing = current_tracing()
         self._followed = self._new_followed()
 
-    def _new_followed(self) -> FollowsEvents:
-        return self._tracing.following(self.name, FollowedEvents(self.subscriber))
+    def _new_followed(self) -> FindsHandledEvents:
+        return self._tracing.following(self.name, HandledEvents(self.subscriber))
 
     def subscribe(self, shard: Shard) -> checkpoints.Subscription:
         """Return where the subscriber began in that shard. A new one begins here and now, or with the first event."""
@@ -63,7 +63,9 @@ class Applier(ABC):
         return known
 
     @abstractmethod
-    def apply(self, works: Sequence[Work], portion: int, *, even_parked: bool = False) -> dict[str, Progress]:
+    def apply(
+        self, works: Sequence[PendingAggregate], portion: int, *, even_parked: bool = False
+    ) -> dict[str, Progress]:
         """Handle up to ``portion`` more versions of each aggregate; returns how far each has come.
 
         What a handler raises becomes its aggregate's failure; every other error is raised, and then nothing counts
@@ -99,12 +101,12 @@ class Applier(ABC):
         return {} if even_parked else parking.parked_among(self.alias, self.key, ids)
 
     def _next_streams(
-        self, works: Sequence[Work], positions: Mapping[str, int], parked: Mapping[str, str], portion: int
+        self, works: Sequence[PendingAggregate], positions: Mapping[str, int], parked: Mapping[str, str], portion: int
     ) -> dict[str, Sequence[StreamRecord]]:
         free = [work for work in works if work.aggregate_root_id not in parked]
         if self.heeded is not None:
             self.heeded.heed(self.alias, self.key, self.store, free)
-        streams = contiguous(self.store, free, positions, portion)
+        streams = next_streams(self.store, free, positions, portion)
         self.attempted = {id: (records[0].version, records[0].command_id) for id, records in streams.items() if records}
         self._followed = self._new_followed()
         return streams
@@ -113,7 +115,7 @@ class Applier(ABC):
 _HIGHEST = 2**63 - 1
 
 
-def reached(work: Work, version: int, streams: Sequence[StreamRecord], portion: int) -> Progress:
+def reached(work: PendingAggregate, version: int, streams: Sequence[StreamRecord], portion: int) -> Progress:
     """After all ``streams`` were handled. The store knows none of the versions that are missing after them: whoever
     announced these spoke of what is not stored, so there is no use in waiting."""
     if len(streams) < min(portion, work.until - version + len(streams)):
@@ -121,7 +123,7 @@ def reached(work: Work, version: int, streams: Sequence[StreamRecord], portion: 
     return Progress(version)
 
 
-class RowApplier(Applier):
+class RowProcessor(EventProcessor):
     """Applies events to a `ModelProjection`: rows are loaded and locked in one query, changed in memory and stored in
     another.
 
@@ -137,12 +139,14 @@ class RowApplier(Applier):
         self._table: RowTable[Any] = RowTable(subscriber.model, self.alias)
         self._makes_row = makes_row(subscriber)
 
-    def apply(self, works: Sequence[Work], portion: int, *, even_parked: bool = False) -> dict[str, Progress]:
+    def apply(
+        self, works: Sequence[PendingAggregate], portion: int, *, even_parked: bool = False
+    ) -> dict[str, Progress]:
         ids = sorted(work.aggregate_root_id for work in works)
         with transaction.atomic(using=self.alias):
             rows, positions = self._lock(ids)
             parked = self.parked(ids, even_parked)
-            portion = bearable(works, positions, portion, self.at_once)
+            portion = fit_portion(works, positions, portion, self.at_once)
             streams = self._next_streams(works, positions, parked, portion)
             changes = RowChanges(self._table, rows, positions)
             progress = {}
@@ -170,7 +174,9 @@ class RowApplier(Applier):
         positions.update({id: row.version for id, row in rows.items()})
         return rows, positions
 
-    def _fold(self, work: Work, streams: Sequence[StreamRecord], portion: int, changes: RowChanges) -> Progress:
+    def _fold(
+        self, work: PendingAggregate, streams: Sequence[StreamRecord], portion: int, changes: RowChanges
+    ) -> Progress:
         id = work.aggregate_root_id
         row, version = changes.rows.get(id), changes.positions[id]
         self.in_flight.begin(work, version + 1)
@@ -217,7 +223,7 @@ class RowApplier(Applier):
             changes.write(self.alias, self.key)
 
 
-class TransactionApplier(Applier):
+class TransactionProcessor(EventProcessor):
     """Applies events to a `Projection`: checkpoints are locked, any ORM code runs, and checkpoints move in the same
     transaction.
 
@@ -236,21 +242,25 @@ class TransactionApplier(Applier):
         tables = ", ".join(sorted(quote(model._meta.db_table) for model in subscriber.models))
         self._lock_tables = f"LOCK TABLE {tables} IN ROW EXCLUSIVE MODE"
 
-    def apply(self, works: Sequence[Work], portion: int, *, even_parked: bool = False) -> dict[str, Progress]:
+    def apply(
+        self, works: Sequence[PendingAggregate], portion: int, *, even_parked: bool = False
+    ) -> dict[str, Progress]:
         if len(works) > 1:
             with suppress(_HandlerFailed):
                 return self._apply(works, portion, even_parked, isolated=False)
         self.in_flight.end()
         return self._apply(works, portion, even_parked, isolated=True)
 
-    def _apply(self, works: Sequence[Work], portion: int, even_parked: bool, *, isolated: bool) -> dict[str, Progress]:
+    def _apply(
+        self, works: Sequence[PendingAggregate], portion: int, even_parked: bool, *, isolated: bool
+    ) -> dict[str, Progress]:
         ids = sorted(work.aggregate_root_id for work in works)
         progress: dict[str, Progress] = {}
         with transaction.atomic(using=self.alias):
             self._keep_tables()
             positions = checkpoints.lock(self.alias, self.key, ids)
             parked = self.parked(ids, even_parked)
-            portion = bearable(works, positions, portion, self.at_once)
+            portion = fit_portion(works, positions, portion, self.at_once)
             streams = self._next_streams(works, positions, parked, portion)
             with nullcontext() if isolated else self._inserts_wait():
                 for work in works:

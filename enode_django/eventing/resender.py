@@ -19,8 +19,8 @@ from enode_django.domain.messages import Command
 from enode_django.domain.metadata import Metadata
 from enode_django.equeue.transport import Transport
 from enode_django.eventing import checkpoints
-from enode_django.eventing.calling import CallingApplier
-from enode_django.eventing.worked_off import is_worked_off
+from enode_django.eventing.drained_topics import is_worked_off
+from enode_django.eventing.effects import EffectProcessor
 from enode_django.eventstore.base import FeedEntry, Shard, StreamRecord
 from enode_django.eventstore.dead_letters import DeadLetters, key_of
 from enode_django.eventstore.positions import Position
@@ -54,12 +54,12 @@ class _Goal(NamedTuple):
 
 class Resender:
     """Looks for the effects of the commands of one process manager that follow from what one shard has.
-    ``dead_letters`` are those of all shards. `tick` is called by the follower's thread, in the worker that owns the
+    ``dead_letters`` are those of all shards. `tick` is called by the subscriber's thread, in the worker that owns the
     first queue."""
 
     def __init__(
         self,
-        applier: CallingApplier,
+        processor: EffectProcessor,
         shard: Shard,
         transport: Transport,
         *,
@@ -69,7 +69,7 @@ class Resender:
         dead_letters: Sequence[DeadLetters] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._applier = applier
+        self._processor = processor
         self._shard = shard
         self._transport = transport
         self._topic = topic
@@ -88,7 +88,7 @@ class Resender:
             return
         after = self._after = self._after or self._begin()
         if self._goal is None:
-            swept = self._applier.subscribe(self._shard).swept_position
+            swept = self._processor.subscribe(self._shard).swept_position
             if swept <= after.transaction:
                 self.next_step = self._clock() + self._interval
                 return
@@ -103,9 +103,9 @@ class Resender:
 
     def _begin(self) -> Position:
         """Return where to go on. One that never looked begins with what is handled from now on."""
-        for generation, transaction_id in execute(self._applier.alias, _READ, self._key):
+        for generation, transaction_id in execute(self._processor.alias, _READ, self._key):
             return Position(generation, transaction_id)
-        swept = self._applier.subscribe(self._shard).swept_position
+        swept = self._processor.subscribe(self._shard).swept_position
         self._save(swept)
         return swept
 
@@ -122,18 +122,18 @@ class Resender:
 
     def _send_lost(self, entries: Sequence[FeedEntry]) -> None:
         sent = [one for record in self._handled(entries) for one in self._commands_of(record)]
-        found = self._applier.store.find([_key(command) for command, _ in sent])
+        found = self._processor.store.find([_key(command) for command, _ in sent])
         lost = self._without_letter([one for one in sent if _key(one[0]) not in found])
         if lost:
-            name = self._applier.name
+            name = self._processor.name
             logger.info("%s sends %d commands again that have had no effect", name, len(lost))
-            self._applier.send(lost)
+            self._processor.send(lost)
 
     def _without_letter(self, sent: Sequence[Sent]) -> Sequence[Sent]:
         """Leave those out that have failed for good: whoever looks after the dead letters sends them again."""
         keys: dict[int, list[str]] = {}
         for command, _ in sent:
-            place = self._applier.store.place_of(command.aggregate_root_id)
+            place = self._processor.store.place_of(command.aggregate_root_id)
             keys.setdefault(place, []).append(_letter_key(command))
         letters = enumerate(self._dead_letters)
         dead = {key for place, one in letters if place in keys for key in one.known(keys[place])}
@@ -142,9 +142,9 @@ class Resender:
     def _handled(self, entries: Sequence[FeedEntry]) -> Iterator[StreamRecord]:
         """Yield what the process manager has handled, and did not skip."""
         records = [entry.record for entry in entries]
-        positions = self._applier.positions(list({one.aggregate_root_id for one in records}))
+        positions = self._processor.positions(list({one.aggregate_root_id for one in records}))
         keys = [(one.aggregate_root_id, one.command_id) for one in records]
-        noted = checkpoints.handled_refusals(self._applier.alias, self._applier.key, keys)
+        noted = checkpoints.handled_refusals(self._processor.alias, self._processor.key, keys)
         for record, key in zip(records, keys, strict=True):
             is_reached = record.version is not None and record.version <= positions.get(record.aggregate_root_id, 0)
             if (key in noted) if record.version is None else (is_reached and key not in noted):
@@ -152,11 +152,11 @@ class Resender:
 
     def _commands_of(self, record: StreamRecord) -> Sequence[Sent]:
         try:
-            return self._applier.commands_of(record)
+            return self._processor.commands_of(record)
         except Exception as error:  # handlers are application code; what they have sent before is not known then
             if is_transient(error):
                 raise
-            logger.warning("%s fails at %s, which it has handled: %s", self._applier.name, record.command_id, error)
+            logger.warning("%s fails at %s, which it has handled: %s", self._processor.name, record.command_id, error)
             return ()
 
     def _new_goal(self, swept: Position) -> _Goal | None:
@@ -164,7 +164,7 @@ class Resender:
         try:
             return _Goal(swept, self._transport.end_offsets(self._topic))
         except QueueError as error:
-            logger.debug("%s cannot look for lost commands: %s", self._applier.name, error)
+            logger.debug("%s cannot look for lost commands: %s", self._processor.name, error)
             return None
 
     def _is_worked_off(self, goal: _Goal) -> bool:
@@ -172,15 +172,15 @@ class Resender:
         try:
             return is_worked_off(self._transport, self._group, self._topic, goal.ends)
         except QueueError as error:
-            logger.debug("%s cannot look for lost commands: %s", self._applier.name, error)
+            logger.debug("%s cannot look for lost commands: %s", self._processor.name, error)
             return False
 
     @property
     def _key(self) -> tuple[str, int]:
-        return self._applier.key, self._shard.number
+        return self._processor.key, self._shard.number
 
     def _save(self, position: Position) -> None:
-        execute(self._applier.alias, _SAVE, (position.generation, position.transaction_id, *self._key))
+        execute(self._processor.alias, _SAVE, (position.generation, position.transaction_id, *self._key))
 
 
 def _key(command: Command) -> tuple[str, str]:

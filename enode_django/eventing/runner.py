@@ -12,14 +12,14 @@ from django.db import transaction
 from enode_django.concurrency.backoff import Persist
 from enode_django.databases import execute, heal_connections
 from enode_django.eventing import checkpoints, event_types, parking
-from enode_django.eventing.applying import Applier, reached
 from enode_django.eventing.code import code_fingerprint
-from enode_django.eventing.failing import HandlerInterrupted
-from enode_django.eventing.healing import take_up
-from enode_django.eventing.heeding import StoreMovedOn
+from enode_django.eventing.erased_events import take_up
+from enode_django.eventing.event_processors import EventProcessor, reached
+from enode_django.eventing.failover_guard import StoreMovedOn
+from enode_django.eventing.failures import HandlerInterrupted
 from enode_django.eventing.in_flight import InFlight
+from enode_django.eventing.pending import Failure, PendingAggregate, Progress, next_streams
 from enode_django.eventing.subscribers import running_subscriber
-from enode_django.eventing.work import Failure, Progress, Work, contiguous
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.sqlstates import DATABASE_ERRORS, is_transient
 from enode_django.exceptions import EventKilledWorker, SubscriberUnavailable
@@ -33,17 +33,24 @@ class Runner:
     database, while the subscriber's own answers, has failed alone; else such an error is raised."""
 
     def __init__(
-        self, applier: Applier, persist: Persist, in_flight: InFlight | None = None, *, singles_out: bool = False
+        self,
+        processor: EventProcessor,
+        persist: Persist,
+        in_flight: InFlight | None = None,
+        *,
+        singles_out: bool = False,
     ) -> None:
-        self.applier = applier
-        self.in_flight = applier.in_flight = in_flight or InFlight()
-        self.subscriber = applier.subscriber
-        self.alias, self.key = applier.alias, applier.key
+        self.processor = processor
+        self.in_flight = processor.in_flight = in_flight or InFlight()
+        self.subscriber = processor.subscriber
+        self.alias, self.key = processor.alias, processor.key
         self._persist = persist
         self._singles_out = singles_out
 
-    def run(self, works: Sequence[Work], portion: int, *, even_parked: bool = False) -> Mapping[str, Progress]:
-        """Apply as `Applier.apply` does. An error that no handler raised is an aggregate's failure, too. A suspect
+    def run(
+        self, works: Sequence[PendingAggregate], portion: int, *, even_parked: bool = False
+    ) -> Mapping[str, Progress]:
+        """Apply as `EventProcessor.apply`. An error that no handler raised is an aggregate's failure, too. A suspect
         has to stand alone, and is not handled if too many workers have died at it: that is its failure."""
         if not works[0].suspect:
             return self.persisted(partial(self._run, works, portion, even_parked))
@@ -51,24 +58,24 @@ class Runner:
             return self.persisted(partial(self._condemn, works[0], even_parked))
         return self.persisted(partial(self._run_alone, works, portion, even_parked))
 
-    def _run_alone(self, works: Sequence[Work], portion: int, even_parked: bool) -> Mapping[str, Progress]:
+    def _run_alone(self, works: Sequence[PendingAggregate], portion: int, even_parked: bool) -> Mapping[str, Progress]:
         with self.in_flight.alone():
             return self._run(works, portion, even_parked)
 
-    def _condemn(self, work: Work, even_parked: bool) -> Mapping[str, Progress]:
+    def _condemn(self, work: PendingAggregate, even_parked: bool) -> Mapping[str, Progress]:
         id = work.aggregate_root_id
-        parked = self.applier.parked([id], even_parked)
-        position = self.applier.positions([id]).get(id, 0)
+        parked = self.processor.parked([id], even_parked)
+        position = self.processor.positions([id]).get(id, 0)
         if id in parked:
             return {id: Progress(position, parked=parked[id])}
-        streams = contiguous(self.applier.store, [work], {id: position}, 1)[id]
+        streams = next_streams(self.processor.store, [work], {id: position}, 1)[id]
         guilty = next(iter([*streams, *self._open_refusals(work)]), None)
         if guilty is None:
             return {id: reached(work, position, streams, 1)}
         error = EventKilledWorker(f"{work.deaths} workers died or hung while they handled it")
         return {id: Progress(position, Failure(guilty.version, guilty.command_id, error, datetime.now(UTC)))}
 
-    def _open_refusals(self, work: Work) -> Iterator[StreamRecord]:
+    def _open_refusals(self, work: PendingAggregate) -> Iterator[StreamRecord]:
         keys = [(work.aggregate_root_id, command_id) for command_id in work.refusals]
         handled = checkpoints.handled_refusals(self.alias, self.key, keys) if keys else ()
         return (work.refusals[command_id] for id, command_id in keys if (id, command_id) not in handled)
@@ -91,7 +98,7 @@ class Runner:
 
         return self._persist(guarded)
 
-    def _run(self, works: Sequence[Work], portion: int, even_parked: bool) -> Mapping[str, Progress]:
+    def _run(self, works: Sequence[PendingAggregate], portion: int, even_parked: bool) -> Mapping[str, Progress]:
         """Apply works. Those that have failed at an event or refusal of an unknown type are applied again if that is no
         matter to the subscriber."""
         progress = self._run_uninterrupted(works, portion, even_parked)
@@ -101,7 +108,9 @@ class Runner:
             return {**progress, **self._run(again, portion, even_parked)}
         return progress
 
-    def _run_uninterrupted(self, works: Sequence[Work], portion: int, even_parked: bool) -> Mapping[str, Progress]:
+    def _run_uninterrupted(
+        self, works: Sequence[PendingAggregate], portion: int, even_parked: bool
+    ) -> Mapping[str, Progress]:
         """Apply works; those whose handlers were interrupted have failed, and the others are applied without them."""
         interrupted: dict[str, Progress] = {}
         left = list(works)
@@ -113,7 +122,7 @@ class Runner:
             self.in_flight.end()
             if not (self._singles_out and self._answers()):
                 raise failure.error
-            interrupted[id] = Progress(self.applier.positions([id]).get(id, 0), failure)
+            interrupted[id] = Progress(self.processor.positions([id]).get(id, 0), failure)
             left = [work for work in left if work.aggregate_root_id != id]
         return interrupted
 
@@ -126,10 +135,10 @@ class Runner:
             return False
         return True
 
-    def _run_all(self, works: Sequence[Work], portion: int, even_parked: bool) -> Mapping[str, Progress]:
+    def _run_all(self, works: Sequence[PendingAggregate], portion: int, even_parked: bool) -> Mapping[str, Progress]:
         """Apply works; if the database refuses them as a whole (a value too long, a constraint), try them in halves,
         until the guilty aggregate, and then its guilty version, stands alone."""
-        self.applier.attempted = {}
+        self.processor.attempted = {}
         try:
             return self._apply(works, portion, even_parked)
         except HandlerInterrupted:
@@ -146,24 +155,24 @@ class Runner:
                 return self._run_all(works, 1, even_parked)
             return self._unexplained(works[0], error)
 
-    def _apply(self, works: Sequence[Work], portion: int, even_parked: bool) -> Mapping[str, Progress]:
+    def _apply(self, works: Sequence[PendingAggregate], portion: int, even_parked: bool) -> Mapping[str, Progress]:
         while True:
             try:
-                return self.applier.apply(works, portion, even_parked=even_parked)
+                return self.processor.apply(works, portion, even_parked=even_parked)
             except StoreMovedOn as news:
                 self.in_flight.end()
-                take_up(self.applier, news)
+                take_up(self.processor, news)
 
-    def _unexplained(self, work: Work, error: Exception) -> Mapping[str, Progress]:
+    def _unexplained(self, work: PendingAggregate, error: Exception) -> Mapping[str, Progress]:
         id = work.aggregate_root_id
-        if id not in self.applier.attempted:
+        if id not in self.processor.attempted:
             raise error  # it was nothing to do with an event
-        position = self.applier.positions([id]).get(id, 0)
-        return {id: Progress(position, Failure(*self.applier.attempted[id], error, datetime.now(UTC)))}
+        position = self.processor.positions([id]).get(id, 0)
+        return {id: Progress(position, Failure(*self.processor.attempted[id], error, datetime.now(UTC)))}
 
     def park(
         self,
-        work: Work,
+        work: PendingAggregate,
         failure: Failure,
         instead_of: Iterable[parking.Parked] = (),
         *,
@@ -198,7 +207,7 @@ class Runner:
     ) -> bool:
         id = parked.aggregate_root_id
         with transaction.atomic(using=self.alias):
-            if parked.version is not None and self.applier.claimed([id]).get(id, 0) >= parked.version:
+            if parked.version is not None and self.processor.claimed([id]).get(id, 0) >= parked.version:
                 return False
             parking.park(self.alias, parked, waiting, instead_of=instead_of, pause=pause)
         return True

@@ -87,7 +87,7 @@ class Envelope:
         return self.window is not None and self.offset < self.window.backlog_end
 
 
-class EntryKind(Enum):
+class DecisionKind(Enum):
     STREAM = "stream"
     """Events to be stored (``record``, with a version)."""
     REFUSAL = "refusal"
@@ -106,11 +106,11 @@ class EntryKind(Enum):
 
 
 # A member costs several times as much to look up in its class as a global, for every entry again.
-STREAM, REFUSAL, STORED, RESUMED = EntryKind.STREAM, EntryKind.REFUSAL, EntryKind.STORED, EntryKind.RESUMED
-POSTPONED = EntryKind.POSTPONED
+STREAM, REFUSAL, STORED, RESUMED = DecisionKind.STREAM, DecisionKind.REFUSAL, DecisionKind.STORED, DecisionKind.RESUMED
+POSTPONED = DecisionKind.POSTPONED
 
 
-class Entry:
+class Decision:
     """The decision on one command by a command mailbox. ``rests_on`` is the version it was decided on (None: the
     decision did not look at the aggregate)."""
 
@@ -118,7 +118,7 @@ class Entry:
 
     def __init__(
         self,
-        kind: EntryKind,
+        kind: DecisionKind,
         aggregate_root_id: str,
         epoch: int,
         envelope: Envelope | None,

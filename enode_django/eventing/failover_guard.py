@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from enode_django.eventing import failovers
 from enode_django.eventing.failovers import Known
-from enode_django.eventing.work import STORED, Work
+from enode_django.eventing.pending import STORED, PendingAggregate
 from enode_django.eventstore.base import Corrected, EventStore, Shard
 
 
@@ -22,7 +22,7 @@ class StoreMovedOn(Exception):
 
 
 class Heeded:
-    """What one applier goes by. All methods are called by its thread."""
+    """What one processor goes by. All methods are called by its thread."""
 
     def __init__(self) -> None:
         self._known: Mapping[int, Known] = {}
@@ -33,7 +33,7 @@ class Heeded:
         for one in streams:
             self._corrected.setdefault(one.aggregate_root_id, set()).add(one.version)
 
-    def heed(self, alias: str, subscriber: str, store: EventStore, works: Iterable[Work]) -> None:
+    def heed(self, alias: str, subscriber: str, store: EventStore, works: Iterable[PendingAggregate]) -> None:
         """Forget streams at hand that were written in an older generation than the newest that is known, or that were
         corrected: then they are read from the store. Raises `StoreMovedOn`.
 
@@ -41,7 +41,7 @@ class Heeded:
         before this or after the batch.
         """
         self._known = failovers.known(alias, subscriber)
-        places: dict[int, list[Work]] = {}
+        places: dict[int, list[PendingAggregate]] = {}
         for work in works:
             places.setdefault(store.place_of(work.aggregate_root_id), []).append(work)
             for version in self._corrected.get(work.aggregate_root_id, ()):
@@ -59,7 +59,7 @@ class Heeded:
             raise StoreMovedOn
 
 
-def _heed(alias: str, subscriber: str, shard: Shard, known: Known, works: Sequence[Work]) -> None:
+def _heed(alias: str, subscriber: str, shard: Shard, known: Known, works: Sequence[PendingAggregate]) -> None:
     newest = max((one.generation for one in works if one.streams and one.generation != STORED), default=0)
     if newest > known.generation:
         raise StoreMovedOn(shard, newest)

@@ -49,7 +49,7 @@ class Message(NamedTuple):
 
 
 @dataclasses.dataclass(slots=True)
-class Work:
+class PendingAggregate:
     """One aggregate's share of a batch: versions up to ``until``, some of whose streams are at hand, and refusals by
     command id. ``failures`` counts the tries that failed at the same place since ``failing_since``, a time of
     the clock as ``next_try`` is. One that ``waits_for_others`` is tried again sooner when others have moved on.
@@ -89,7 +89,7 @@ class Work:
         self.generation = generation
         self.streams = {}
 
-    def merge(self, other: Work) -> None:
+    def merge(self, other: PendingAggregate) -> None:
         self.until = max(self.until, other.until)
         if other.generation > self.generation and other.streams:
             self.raise_to(other.generation)
@@ -150,7 +150,7 @@ class Progress(NamedTuple):
         return self.failure is not None and (self.failure.version or 0) > self.version + 1
 
 
-def bearable(works: Iterable[Work], positions: Mapping[str, int], portion: int, at_once: int) -> int:
+def fit_portion(works: Iterable[PendingAggregate], positions: Mapping[str, int], portion: int, at_once: int) -> int:
     """A portion, not above the given one, with which all together do not have more than ``at_once`` versions to handle:
     what is missing between a position and what is at hand counts, too."""
     counts = [work.until - positions[work.aggregate_root_id] for work in works]
@@ -159,8 +159,8 @@ def bearable(works: Iterable[Work], positions: Mapping[str, int], portion: int, 
     return portion
 
 
-def contiguous(
-    store: EventStore, works: Iterable[Work], positions: Mapping[str, int], portion: int
+def next_streams(
+    store: EventStore, works: Iterable[PendingAggregate], positions: Mapping[str, int], portion: int
 ) -> dict[str, Sequence[StreamRecord]]:
     """Per aggregate the next streams after its position, at most ``portion``, without a gap: what is not at hand is
     read from the store, in one query for all. Blocks on the store."""
@@ -188,10 +188,10 @@ def _joining(after: int, records: Iterable[StreamRecord]) -> Iterable[StreamReco
         yield record
 
 
-Followed = tuple[DomainEvent | DomainException, Sequence[Handler]]
+HandledEvent = tuple[DomainEvent | DomainException, Sequence[Handler]]
 
 
-class FollowedEvents:
+class HandledEvents:
     """The events that a subscriber handles. What events of a type have in common is looked up once; so it is for one
     batch, since it does not hear of what is registered meanwhile. Used by one thread."""
 
@@ -199,12 +199,12 @@ class FollowedEvents:
         self._subscriber = subscriber
         self._known: dict[tuple[str, int], tuple[Restore | None, Sequence[Handler]]] = {}
 
-    def of(self, record: StreamRecord) -> list[Followed]:
+    def of(self, record: StreamRecord) -> list[HandledEvent]:
         """Return the followed events of a stored stream, each with its handlers. Other events are not decoded.
 
         Raises `UnknownMessageType`, `InvalidField`, `MalformedMessage`.
         """
-        followed: list[Followed] = []
+        followed: list[HandledEvent] = []
         stamp: EventStamp | None = None
         known = self._known
         for index, stored_event in enumerate(stored_events(record.events)):
@@ -250,9 +250,9 @@ def follows_refusal(subscriber: Subscriber, record: StreamRecord) -> bool:
         return True
 
 
-def followed_refusal(subscriber: Subscriber, record: StreamRecord) -> Followed | None:
+def followed_refusal(subscriber: Subscriber, record: StreamRecord) -> HandledEvent | None:
     """A stored refusal with its handlers; None if the subscriber does not handle it, or if it is the crash of a command
-    that another one has sent. Raises as `FollowedEvents.of`."""
+    that another one has sent. Raises as `HandledEvents.of`."""
     stored = read_stored(record.events)
     if not isinstance(stored, StoredRefusal):
         return None

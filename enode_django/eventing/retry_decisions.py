@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from enode_django.eventing.retries import DAY, LONGEST_DELAY, Retries
+from enode_django.eventing.retry_policy import DAY, LONGEST_DELAY, Retries
 from enode_django.eventstore.sqlstates import is_conflict_of_rows, is_transient
 from enode_django.exceptions import EventKilledWorker, Retry, UnknownMessageType
 

@@ -19,19 +19,19 @@ from enode_django.concurrency.outages import Attempts
 from enode_django.equeue.consumer.queue_consumer import PulledMessages
 from enode_django.equeue.transport import Transport
 from enode_django.eventing import checkpoints, event_types, failovers, unknown_types
-from enode_django.eventing.applying import Applier
+from enode_django.eventing.drained_topics import is_worked_off
+from enode_django.eventing.erased_events import Lookout, heal_claims, notice
+from enode_django.eventing.event_processors import EventProcessor
+from enode_django.eventing.event_subscription import EventSubscription
+from enode_django.eventing.failover_guard import Heeded
 from enode_django.eventing.failovers import Known
-from enode_django.eventing.follower import Follower
-from enode_django.eventing.healing import Lookout, heal_claims, notice
-from enode_django.eventing.heeding import Heeded
 from enode_django.eventing.in_flight import FIRST_QUEUE
 from enode_django.eventing.parked_retries import ParkedRetries
-from enode_django.eventing.resending import Resender
-from enode_django.eventing.retrying import RetryPolicy
-from enode_django.eventing.running import Runner
+from enode_django.eventing.pending import PendingAggregate, follows_refusal
+from enode_django.eventing.resender import Resender
+from enode_django.eventing.retry_decisions import RetryPolicy
+from enode_django.eventing.runner import Runner
 from enode_django.eventing.subscribers import follows
-from enode_django.eventing.work import Work, follows_refusal
-from enode_django.eventing.worked_off import is_worked_off
 from enode_django.eventstore.base import Part, Settled, Shard, parts_of
 from enode_django.eventstore.positions import Position
 from enode_django.exceptions import QueueError, StoreUnavailable
@@ -46,19 +46,19 @@ FORGET_REFUSALS = 86_400.0
 """Seconds. A handled refusal is remembered for so long at least, and until the sweep has passed it."""
 
 
-def behind(follower: Follower, settled: Settled) -> Collection[Work]:
-    """Return the works of a part that the follower's subscriber has not handled; without what it passes over, since
+def behind(subscription: EventSubscription, settled: Settled) -> Collection[PendingAggregate]:
+    """Return the works of a part that the subscriber has not handled; without what it passes over, since
     nobody knows it yet."""
-    subscriber, applier = follower.subscriber, follower.runner.applier
+    subscriber, processor = subscription.subscriber, subscription.runner.processor
     heads = {id: head for id, head in settled.heads.items() if follows(subscriber, head[0])}
-    positions = applier.positions(list(heads)) if heads else {}
+    positions = processor.positions(list(heads)) if heads else {}
     heads = {id: head for id, head in heads.items() if positions.get(id, 0) < head[1]}
-    passed = unknown_types.passed_over_among(subscriber, applier.store, heads, positions)
-    works = {id: Work(id, *head) for id, head in heads.items() if id not in passed}
+    passed = unknown_types.passed_over_among(subscriber, processor.store, heads, positions)
+    works = {id: PendingAggregate(id, *head) for id, head in heads.items() if id not in passed}
     for refusal in settled.refusals:
         if follows_refusal(subscriber, refusal) and not unknown_types.is_passed_over(subscriber, refusal):
             id = refusal.aggregate_root_id
-            works.setdefault(id, Work(id, refusal.aggregate_root_type)).add(refusal)
+            works.setdefault(id, PendingAggregate(id, refusal.aggregate_root_type)).add(refusal)
     return works.values()
 
 
@@ -70,11 +70,11 @@ class _Goal(NamedTuple):
 
 
 class Sweeper:
-    """Sweeps one shard. `tick` is called by the follower's thread, if this worker owns the first queue."""
+    """Sweeps one shard. `tick` is called by the subscriber's thread, if this worker owns the first queue."""
 
     def __init__(
         self,
-        follower: Follower,
+        subscription: EventSubscription,
         shard: Shard,
         transport: Transport,
         topic: str,
@@ -82,7 +82,7 @@ class Sweeper:
         interval: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._follower = follower
+        self._subscription = subscription
         self._shard = shard
         self._transport = transport
         self._topic = topic
@@ -106,7 +106,7 @@ class Sweeper:
         if self._goal is None:
             self._began = self._clock()
             self._goal = _Goal(self._shard.position(), self._transport.end_offsets(self._topic))
-            notice(self._follower.runner.applier, self._shard, self._goal.position.generation)
+            notice(self._subscription.runner.processor, self._shard, self._goal.position.generation)
         if self._parts is None:
             if not self._is_worked_off(self._goal.ends):
                 self.next_step = self._clock() + LOOK_AGAIN
@@ -117,7 +117,7 @@ class Sweeper:
                 return
             if self._heals(begin):
                 return
-            self._parts = parts_of(self._shard, begin, self._goal.position)
+            self._parts = parts_of(self._shard, begin, self._goal.position, limit=ROWS_AT_ONCE)
         if self._part is None:
             self._part = self._next_part(self._parts)
         if self._part is None:
@@ -134,16 +134,19 @@ class Sweeper:
     def _begin(self) -> Position | None:
         """From where to compare; None if that is to be asked again, because the store had not noticed a restore."""
         self._come_back()
-        swept, position = self._follower.runner.applier.subscribe(self._shard).swept_position, self._shard.position()
+        swept, position = (
+            self._subscription.runner.processor.subscribe(self._shard).swept_position,
+            self._shard.position(),
+        )
         if swept <= position:
             return swept
-        logger.warning(RESTORED, self._follower.subscriber.name, swept, position)
+        logger.warning(RESTORED, self._subscription.subscriber.name, swept, position)
         self._shard.begin_generation(position.generation)
         return None
 
     def _come_back(self) -> None:
         """Let the comparison begin where types were passed over that are known by now."""
-        runner, number = self._follower.runner, self._shard.number
+        runner, number = self._subscription.runner, self._shard.number
         self._arrived, since = unknown_types.arrived(runner.alias, runner.subscriber, number)
         if since is not None:
             logger.info("%s knows %s by now, and compares from there", runner.subscriber.name, self._arrived)
@@ -157,40 +160,40 @@ class Sweeper:
         First each aggregate that the subscriber knows is held against the store, then what is stored below ``swept``
         against the subscriber. Its refusals were handled, and are left alone.
         """
-        applier = self._follower.runner.applier
-        known = failovers.known(applier.alias, applier.key).get(self._shard.number)
+        processor = self._subscription.runner.processor
+        known = failovers.known(processor.alias, processor.key).get(self._shard.number)
         if known is None or known.is_healed:
             return False
         if known.healed_id is not None:
-            self._compare_ids(applier, known, known.healed_id)
+            self._compare_ids(processor, known, known.healed_id)
         elif known.compared < swept:
-            self._compare_rows(applier, known, swept)
+            self._compare_rows(processor, known, swept)
         else:
-            failovers.healed(applier.alias, applier.key, self._shard.number, known.generation)
+            failovers.healed(processor.alias, processor.key, self._shard.number, known.generation)
         return True
 
-    def _compare_ids(self, applier: Applier, known: Known, after: str) -> None:
+    def _compare_ids(self, processor: EventProcessor, known: Known, after: str) -> None:
         # A batch that began before the generation was noted may still bring aggregates further.
         if self._fence is None or self._fence[0] != known.generation:
-            self._fence = (known.generation, failovers.next_transaction(applier.alias))
-        if not failovers.have_ended(applier.alias, self._fence[1]):
+            self._fence = (known.generation, failovers.next_transaction(processor.alias))
+        if not failovers.have_ended(processor.alias, self._fence[1]):
             self.next_step = self._clock() + LOOK_AGAIN
             return
-        claims = applier.claims(after, ROWS_AT_ONCE)
-        if claims and not heal_claims(applier, self._shard, known, claims):
+        claims = processor.claims(after, ROWS_AT_ONCE)
+        if claims and not heal_claims(processor, self._shard, known, claims):
             self._goal = None
             self.postpone()
             return
         until = claims[-1][0] if len(claims) == ROWS_AT_ONCE else None
-        failovers.ids_compared(applier.alias, applier.key, self._shard.number, known.generation, until)
+        failovers.ids_compared(processor.alias, processor.key, self._shard.number, known.generation, until)
 
-    def _compare_rows(self, applier: Applier, known: Known, swept: Position) -> None:
+    def _compare_rows(self, processor: EventProcessor, known: Known, swept: Position) -> None:
         part = self._shard.settled(known.compared, swept, limit=ROWS_AT_ONCE)
-        works = behind(self._follower, part.settled._replace(refusals=()))
-        if works and not self._follower.catch_up(works):
+        works = behind(self._subscription, part.settled._replace(refusals=()))
+        if works and not self._subscription.catch_up(works):
             self.next_step = self._clock() + LOOK_AGAIN
             return
-        failovers.rows_compared(applier.alias, applier.key, self._shard.number, known.generation, part.until)
+        failovers.rows_compared(processor.alias, processor.key, self._shard.number, known.generation, part.until)
 
     def _next_part(self, parts: Iterator[Part]) -> Part | None:
         try:
@@ -201,7 +204,7 @@ class Sweeper:
 
     def _end(self) -> None:
         if self._arrived:
-            runner = self._follower.runner
+            runner = self._subscription.runner
             unknown_types.forget(runner.alias, runner.key, self._shard.number, self._arrived)
         self._goal = self._parts = None
         self.swept_at = self._began
@@ -210,27 +213,27 @@ class Sweeper:
     def _is_worked_off(self, ends: Mapping[int, int]) -> bool:
         """Before that most of what the checkpoints lack is on its way, and would only be handled twice."""
         try:
-            return is_worked_off(self._transport, self._follower.runner.key, self._topic, ends)
+            return is_worked_off(self._transport, self._subscription.runner.key, self._topic, ends)
         except QueueError as error:
-            logger.debug("%s cannot sweep: %s", self._follower.subscriber.name, error)
+            logger.debug("%s cannot sweep: %s", self._subscription.subscriber.name, error)
             return False
 
     def _catch_up(self, part: Part) -> bool:
         """Catch up with a part. Return True if all of it is handled now."""
-        works = behind(self._follower, part.settled)
+        works = behind(self._subscription, part.settled)
         if works:
-            name = self._follower.subscriber.name
+            name = self._subscription.subscriber.name
             logger.info("%s catches up with %d aggregates from the store", name, len(works))
-            if not self._follower.catch_up(works):
+            if not self._subscription.catch_up(works):
                 return False
-        runner, number = self._follower.runner, self._shard.number
+        runner, number = self._subscription.runner, self._shard.number
         unknown_types.note(runner.alias, runner.key, number, unknown_types.unknown_types(part.settled))
         checkpoints.save_swept(runner.alias, runner.key, number, part.until)
         return True
 
 
-class SweepingFollower(Follower):
-    """A follower that also goes over the store on a timer, in the worker that owns the first queue; over each shard
+class SweepingSubscription(EventSubscription):
+    """A subscription that also goes over the store on a timer, in the worker that owns the first queue; over each shard
     by itself, so that one which is away keeps nobody from the others."""
 
     def __init__(
@@ -247,10 +250,10 @@ class SweepingFollower(Follower):
         new_resender: Callable[[Shard], Resender] | None = None,
     ) -> None:
         super().__init__(runner, policy=policy, notify=notify, hand_over=hand_over, clock=clock)
-        runner.applier.heeded = Heeded()
-        self._lookout = Lookout(runner.applier, clock)
+        runner.processor.heeded = Heeded()
+        self._lookout = Lookout(runner.processor, clock)
         self._new_sweeper = partial(Sweeper, self, transport=transport, topic=topic, interval=interval, clock=clock)
-        self._shards = runner.applier.store.shards
+        self._shards = runner.processor.store.shards
         self._sweepers: Sequence[Sweeper] = ()
         self._parked = ParkedRetries(self, clock=clock)
         self._new_resender = new_resender
@@ -268,7 +271,7 @@ class SweepingFollower(Follower):
 
     def _begin(self, shard: Shard) -> None:
         try:
-            self.runner.applier.subscribe(shard)
+            self.runner.processor.subscribe(shard)
         except StoreUnavailable as error:
             if len(self._shards) == 1:
                 raise

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from enode_django.domain.aggregate import AggregateRoot
-from enode_django.eventing.applying import Applier
+from enode_django.eventing.event_processors import EventProcessor
+from enode_django.eventing.pending import Failure, PendingAggregate, Progress
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import Subscriber
-from enode_django.eventing.work import Failure, Progress, Work
 from enode_django.eventstore.base import EventStore
 from enode_django.eventstore.sqlstates import is_transient
 from enode_django.exceptions import UnknownMessageType
@@ -44,7 +44,7 @@ class SnapshotSubscriber(Subscriber):
             return False
 
 
-class SnapshotApplier(Applier):
+class SnapshotProcessor(EventProcessor):
     """Works without a transaction: a snapshot that is made twice, or late, does no harm."""
 
     def __init__(self, subscriber: Subscriber, store: EventStore, snapshots: SnapshotStore) -> None:
@@ -52,7 +52,9 @@ class SnapshotApplier(Applier):
         self._snapshots = snapshots
         self._maker = SnapshotMaker(store, snapshots)
 
-    def apply(self, works: Sequence[Work], portion: int, *, even_parked: bool = False) -> dict[str, Progress]:
+    def apply(
+        self, works: Sequence[PendingAggregate], portion: int, *, even_parked: bool = False
+    ) -> dict[str, Progress]:
         """Apply all versions of an aggregate at once. When enough snapshots are made, the other aggregates stay where
         they are."""
         ids = [work.aggregate_root_id for work in works]
@@ -72,7 +74,7 @@ class SnapshotApplier(Applier):
         self._snapshots.save(made)
         return progress
 
-    def _take_further(self, work: Work, reached: int, made: list[Snapshot]) -> Progress:
+    def _take_further(self, work: PendingAggregate, reached: int, made: list[Snapshot]) -> Progress:
         self.in_flight.begin(work, reached + 1)
         try:
             if self._maker.is_due(work.aggregate_root_type, reached, work.until):

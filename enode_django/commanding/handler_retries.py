@@ -12,7 +12,7 @@ from math import inf
 from typing import NamedTuple
 
 from enode_django.bus.results import CommandResult
-from enode_django.commanding.entries import Entry, EntryKind, Envelope
+from enode_django.commanding.decisions import Decision, DecisionKind, Envelope
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.exceptions import EnodeError, Retry, UnknownMessageType
 
@@ -69,14 +69,14 @@ class HandlerRetries(NamedTuple):
 NO_RETRIES = HandlerRetries(1, 0.0)
 
 
-class Postponed(Entry):
+class Postponed(Decision):
     """Stands for a command that is not decided yet; the event mailbox passes over it. ``due`` is when it is handled
     again; ``result`` is what it would have come to, and None for one that only waits behind another."""
 
     __slots__ = ("due",)
 
     def __init__(self, envelope: Envelope, epoch: int, due: float, result: CommandResult | None) -> None:
-        super().__init__(EntryKind.POSTPONED, envelope.aggregate_root_id, epoch, envelope, None, None, result)
+        super().__init__(DecisionKind.POSTPONED, envelope.aggregate_root_id, epoch, envelope, None, None, result)
         self.due = due
 
 

@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from django.db import transaction
 
 from enode_django.eventing import failovers
-from enode_django.eventing.applying import Applier
+from enode_django.eventing.event_processors import EventProcessor
+from enode_django.eventing.failover_guard import StoreMovedOn
 from enode_django.eventing.failovers import Check, Known
-from enode_django.eventing.heeding import StoreMovedOn
 from enode_django.eventstore.base import Shard
 from enode_django.eventstore.positions import Position
 from enode_django.exceptions import StoreUnavailable
@@ -38,43 +38,43 @@ NOTHING_LEFT = (
 )
 
 
-def take_up(applier: Applier, news: StoreMovedOn) -> None:
+def take_up(processor: EventProcessor, news: StoreMovedOn) -> None:
     """Do what has to be done before a batch is begun anew. Blocks on the store and the subscriber's database."""
     if news.shard is not None and news.generation is not None:
-        notice(applier, news.shard, news.generation)
+        notice(processor, news.shard, news.generation)
     elif news.shard is not None:
-        heal(applier, news.shard, news.ids)
+        heal(processor, news.shard, news.ids)
 
 
-def notice(applier: Applier, shard: Shard, generation: int) -> None:
-    if failovers.notice(applier.alias, applier.key, shard.number, generation):
-        logger.warning(NOTICED, applier.name, shard.name, generation)
+def notice(processor: EventProcessor, shard: Shard, generation: int) -> None:
+    if failovers.notice(processor.alias, processor.key, shard.number, generation):
+        logger.warning(NOTICED, processor.name, shard.name, generation)
 
 
-def heal(applier: Applier, shard: Shard, ids: Sequence[str]) -> None:
+def heal(processor: EventProcessor, shard: Shard, ids: Sequence[str]) -> None:
     """Compare aggregates with the newest generation that is known, unless that was done. In one transaction, in which
     nobody handles them."""
-    with transaction.atomic(using=applier.alias):
-        handled = applier.claimed(sorted(ids))
-        known = failovers.known(applier.alias, applier.key)[shard.number]
+    with transaction.atomic(using=processor.alias):
+        handled = processor.claimed(sorted(ids))
+        known = failovers.known(processor.alias, processor.key)[shard.number]
         if known.is_healed:
             return
-        checks = _checks(applier, shard, known, ids, handled)
+        checks = _checks(processor, shard, known, ids, handled)
         erased = {id: check for id, check in checks.items() if check.is_erased}
-        back = bool(erased) and applier.take_back({id: check.stored for id, check in erased.items()})
-        failovers.save_checks(applier.alias, applier.key, shard.number, known.generation, checks, back)
+        back = bool(erased) and processor.take_back({id: check.stored for id, check in erased.items()})
+        failovers.save_checks(processor.alias, processor.key, shard.number, known.generation, checks, back)
     for id, (stored, reached) in erased.items():
         level, text = (logging.WARNING, TAKEN_BACK) if back else (logging.ERROR, ERASED)
-        extra = {"subscriber": applier.name, "aggregate_root_id": id}
-        logger.log(level, text, applier.name, stored + 1, reached, id, extra=extra)
+        extra = {"subscriber": processor.name, "aggregate_root_id": id}
+        logger.log(level, text, processor.name, stored + 1, reached, id, extra=extra)
 
 
 def _checks(
-    applier: Applier, shard: Shard, known: Known, ids: Sequence[str], handled: Mapping[str, int]
+    processor: EventProcessor, shard: Shard, known: Known, ids: Sequence[str], handled: Mapping[str, int]
 ) -> dict[str, Check]:
     """Return what is to be said of those that were not compared yet. Each is held against what was stored before the
     first generation that began after its last comparison."""
-    compared = failovers.checked(applier.alias, applier.key, ids, known.healed)
+    compared = failovers.checked(processor.alias, processor.key, ids, known.healed)
     since: dict[int, list[str]] = {}
     for id in ids:
         last = compared.get(id, known.healed)
@@ -87,19 +87,19 @@ def _checks(
     return checks
 
 
-def heal_claims(applier: Applier, shard: Shard, known: Known, claims: Sequence[tuple[str, int]]) -> bool:
+def heal_claims(processor: EventProcessor, shard: Shard, known: Known, claims: Sequence[tuple[str, int]]) -> bool:
     """Heal those of these aggregates that have come further than the store had. Return False, and heal none, if the
     store has none of very many: then it is more likely to be another one."""
-    store = applier.store
+    store = processor.store
     ours = {id: version for id, version in claims if store.shards[store.place_of(id)].number == shard.number}
     stored = shard.heads_before(ours, Position(known.healed + 1, 0))
-    parked = applier.parked(list(ours), even_parked=False)  # maybe at an event that is gone
+    parked = processor.parked(list(ours), even_parked=False)  # maybe at an event that is gone
     ahead = [id for id, version in ours.items() if version > stored.get(id, 0) or id in parked]
     if not stored and len(ours) >= LOST_AT_ONCE:
-        logger.error(NOTHING_LEFT, applier.name, len(ours), shard.name)
+        logger.error(NOTHING_LEFT, processor.name, len(ours), shard.name)
         return False
     if ahead:
-        heal(applier, shard, ahead)
+        heal(processor, shard, ahead)
     return True
 
 
@@ -108,14 +108,14 @@ class Lookout:
     only to be handled as long as none has. And for corrections, since messages have the originals. `look` blocks on the
     shards; one that is away is asked again after a while."""
 
-    def __init__(self, applier: Applier, clock: Callable[[], float] = time.monotonic) -> None:
-        self._applier = applier
+    def __init__(self, processor: EventProcessor, clock: Callable[[], float] = time.monotonic) -> None:
+        self._processor = processor
         self._clock = clock
         self._next: dict[int, float] = {}
         self._corrections: dict[int, int] = {}
 
     def look(self) -> None:
-        for place, shard in enumerate(self._applier.store.shards):
+        for place, shard in enumerate(self._processor.store.shards):
             began = self._clock()
             if began < self._next.get(place, began):
                 continue
@@ -123,11 +123,11 @@ class Lookout:
                 generation = shard.position().generation
                 corrected = shard.corrected_since(self._corrections.get(place, 0))
             except StoreUnavailable as error:
-                logger.debug("%s does not know the generation of a shard: %s", self._applier.name, error)
+                logger.debug("%s does not know the generation of a shard: %s", self._processor.name, error)
                 self._next[place] = self._clock() + max(LOOK_EVERY, 10 * (self._clock() - began))
                 continue
             self._next[place] = self._clock() + LOOK_EVERY
-            notice(self._applier, shard, generation)
-            if corrected and self._applier.heeded is not None:
-                self._applier.heeded.note_corrected(corrected)
+            notice(self._processor, shard, generation)
+            if corrected and self._processor.heeded is not None:
+                self._processor.heeded.note_corrected(corrected)
                 self._corrections[place] = corrected[-1].number

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from enode_django.concurrency.backoff import once
-from enode_django.eventing.applying import Applier
-from enode_django.eventing.follower import Follower
-from enode_django.eventing.retrying import RAISE
-from enode_django.eventing.running import Runner
+from enode_django.eventing.event_processors import EventProcessor
+from enode_django.eventing.event_subscription import EventSubscription
+from enode_django.eventing.retry_decisions import RAISE
+from enode_django.eventing.runner import Runner
 from enode_django.eventing.subscribers import Subscriber, part_for_replay
-from enode_django.eventing.sweeping import behind
+from enode_django.eventing.sweep import behind
 from enode_django.eventstore.base import EventStore, parts_of
 from enode_django.eventstore.positions import BEGINNING, END
 
 
 def replay(
-    chosen: Iterable[Subscriber], store: EventStore, applier_of: Callable[[Subscriber], Applier]
+    chosen: Iterable[Subscriber], store: EventStore, processor_of: Callable[[Subscriber], EventProcessor]
 ) -> dict[str, int]:
     """Bring subscribers from where their checkpoints are to the end of what the caller can see in the store, in this
     thread; returns how many aggregates each has caught up with.
@@ -29,12 +29,14 @@ def replay(
         replayed = part_for_replay(subscriber)
         if replayed is None:
             continue
-        follower = Follower(Runner(applier_of(replayed), once), policy=RAISE, notify=lambda notices: None)
+        subscription = EventSubscription(
+            Runner(processor_of(replayed), once), policy=RAISE, notify=lambda notices: None
+        )
         caught_up[subscriber.name] = 0
         for shard in store.shards:
-            follower.runner.applier.subscribe(shard)
+            subscription.runner.processor.subscribe(shard)
             for part in parts_of(shard, BEGINNING, END):
-                works = behind(follower, part.settled)
-                follower.catch_up(works)
+                works = behind(subscription, part.settled)
+                subscription.catch_up(works)
                 caught_up[subscriber.name] += len(works)
     return caught_up

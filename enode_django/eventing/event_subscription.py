@@ -20,11 +20,11 @@ from enode_django.equeue.offsets import OffsetWindow
 from enode_django.eventing import parking
 from enode_django.eventing.in_flight import FIRST_QUEUE, is_of_a_sweep, suspect_swept
 from enode_django.eventing.logged_steps import log_handled
-from enode_django.eventing.retrying import NextTry, RetryPolicy
-from enode_django.eventing.running import Runner
+from enode_django.eventing.pending import Failure, Message, PendingAggregate, Progress, follows_events, follows_refusal
+from enode_django.eventing.retry_decisions import NextTry, RetryPolicy
+from enode_django.eventing.runner import Runner
 from enode_django.eventing.subscribers import follows
 from enode_django.eventing.unknown_types import is_passed_over
-from enode_django.eventing.work import Failure, Message, Progress, Work, follows_events, follows_refusal
 from enode_django.eventstore.base import StreamRecord
 from enode_django.exceptions import MalformedMessage, shown
 from enode_django.signals import aggregate_parked
@@ -40,7 +40,7 @@ RETRYING_AT_ONCE = 1.0
 """Seconds for trying again what is due, before new messages have their turn."""
 
 
-class Follower:
+class EventSubscription:
     """All methods are called by one thread and block on the databases. ``hand_over`` is called between portions of the
     work: it may close windows, whose messages are left to others then."""
 
@@ -59,7 +59,7 @@ class Follower:
         self._notify = notify
         self._clock = clock
         self._hand_over = hand_over
-        self._aside: dict[str, Work] = {}
+        self._aside: dict[str, PendingAggregate] = {}
         self._deaths: dict[int, Mapping[int, int]] = {}
         self._unknown: set[str] = set()
         self.handled = 0
@@ -75,7 +75,7 @@ class Follower:
     def handle(self, pulled: Sequence[PulledMessages]) -> None:
         """Returns when every message is finished, or its aggregate set aside to be tried again, or its window
         closed."""
-        works: dict[str, Work] = {}
+        works: dict[str, PendingAggregate] = {}
         for window, offsets, bodies in pulled:
             skipped = []
             deaths = self._deaths.get(window.queue) or {}
@@ -95,25 +95,25 @@ class Follower:
 
     def follow(self, records: Iterable[StreamRecord]) -> None:
         """Handle streams as `handle` does, from another source than a queue."""
-        works: dict[str, Work] = {}
+        works: dict[str, PendingAggregate] = {}
         for record in records:
             if self._concerns(record):
                 self._work_of(works, record).add(record)
         self.catch_up(works.values())
 
-    def catch_up(self, works: Iterable[Work]) -> bool:
+    def catch_up(self, works: Iterable[PendingAggregate]) -> bool:
         """Handle what the store has of these aggregates up to their ``until``; returns False if one is set aside."""
         works = list(works)
         self.suspect_swept(works)
         self._drive_new(works)
         return not any(work.aggregate_root_id in self._aside for work in works)
 
-    def suspect_swept(self, works: Sequence[Work]) -> None:
+    def suspect_swept(self, works: Sequence[PendingAggregate]) -> None:
         """Let those of these works be handled alone that a worker died at which had found them in the store."""
         deaths = {at: count for at, count in self._deaths.get(FIRST_QUEUE, {}).items() if is_of_a_sweep(at)}
         if deaths and works:
             ids = [work.aggregate_root_id for work in works]
-            positions = self.runner.persisted(partial(self.runner.applier.positions, ids))
+            positions = self.runner.persisted(partial(self.runner.processor.positions, ids))
             for work in works:
                 suspect_swept(work, positions.get(work.aggregate_root_id, 0) + 1, deaths)
 
@@ -138,14 +138,14 @@ class Follower:
         return follows(self.subscriber, record.aggregate_root_type)
 
     @staticmethod
-    def _work_of(works: dict[str, Work], record: StreamRecord) -> Work:
+    def _work_of(works: dict[str, PendingAggregate], record: StreamRecord) -> PendingAggregate:
         id = record.aggregate_root_id
         work = works.get(id)
         if work is None:
-            work = works[id] = Work(id, record.aggregate_root_type)
+            work = works[id] = PendingAggregate(id, record.aggregate_root_type)
         return work
 
-    def _joins_what_is_aside(self, work: Work) -> bool:
+    def _joins_what_is_aside(self, work: PendingAggregate) -> bool:
         aside = self._aside.get(work.aggregate_root_id)
         if aside is not None:
             aside.merge(work)
@@ -181,7 +181,7 @@ class Follower:
 
     # -- the work itself ------------------------------------------------------------------------------------------
 
-    def _drive_new(self, works: Iterable[Work]) -> None:
+    def _drive_new(self, works: Iterable[PendingAggregate]) -> None:
         """Drive what joins nothing that is set aside: suspects last, each alone, one version at a time."""
         new = [work for work in works if not self._joins_what_is_aside(work)]
         self._drive([work for work in new if not work.suspect], PORTION)
@@ -189,9 +189,9 @@ class Follower:
             if work.suspect:
                 self._drive([work], 1)
 
-    def _drive(self, works: Sequence[Work], portion: int) -> None:
-        for part in _parts(works, self.runner.applier.at_once):
-            some: Sequence[Work] = part
+    def _drive(self, works: Sequence[PendingAggregate], portion: int) -> None:
+        for part in _parts(works, self.runner.processor.at_once):
+            some: Sequence[PendingAggregate] = part
             while some := self._still_ours(some):
                 begun = time.perf_counter()
                 progress = self.runner.run(some, portion)
@@ -212,12 +212,12 @@ class Follower:
                     self._drive([work], 1)  # in small portions, so that what comes before the failure is kept
                 some, portion = behind, 1 if some[0].suspect else min(portion * 2, PORTION)
 
-    def _still_ours(self, works: Sequence[Work]) -> list[Work]:
+    def _still_ours(self, works: Sequence[PendingAggregate]) -> list[PendingAggregate]:
         """Hand over what others shall have; returns what is left of these works."""
         self._hand_over()
         return [work for work in works if not work.messages or any(not m.window.closed for m in work.messages)]
 
-    def _settle(self, work: Work, progress: Progress, finished: list[tuple[Message, str]]) -> bool:
+    def _settle(self, work: PendingAggregate, progress: Progress, finished: list[tuple[Message, str]]) -> bool:
         """Note what is finished; returns whether there is more to do for the aggregate at once."""
         if progress.parked is not None:
             if work.refusals and not self.runner.persisted(partial(self._let_wait, work)):
@@ -246,7 +246,7 @@ class Follower:
             self._aside[work.aggregate_root_id] = work
         return False
 
-    def _given_up_on(self, work: Work) -> Iterator[tuple[Message, str]]:
+    def _given_up_on(self, work: PendingAggregate) -> Iterator[tuple[Message, str]]:
         """Messages of what is not stored, in a store restored from a dump: nobody is told that it was handled."""
         for message in work.messages:
             name, id, version = self.subscriber.name, message.aggregate_root_id, message.version
@@ -254,7 +254,7 @@ class Follower:
             logger.error("%s heard of version %s of %s, which is not stored", name, version, id, extra=extra)
             yield message._replace(reply_to=""), ""
 
-    def _next_try(self, work: Work, failure: Failure) -> NextTry:
+    def _next_try(self, work: PendingAggregate, failure: Failure) -> NextTry:
         """Count the failure; returns when the aggregate is tried again, and whether it is parked until then."""
         if not self.policy.attempts:
             raise failure.error
@@ -267,7 +267,7 @@ class Follower:
         is_too_much = len(self._aside) >= MOST_ASIDE or len(work.messages) > PORTION
         return NextTry(next_try.seconds, next_try.is_parked or is_too_much)
 
-    def _log_failure(self, work: Work, failure: Failure) -> None:
+    def _log_failure(self, work: PendingAggregate, failure: Failure) -> None:
         if failure.is_of_unknown_type:
             self._log_unknown_type(failure)
             return
@@ -292,11 +292,11 @@ class Follower:
             if work.waits_for_others:
                 work.next_try = self._clock()
 
-    def _let_wait(self, work: Work) -> bool:
+    def _let_wait(self, work: PendingAggregate) -> bool:
         refusals = list(work.refusals.values())
         return parking.wait_behind(self.runner.alias, self.runner.key, work.aggregate_root_id, refusals)
 
-    def _park(self, work: Work, failure: Failure, pause: float | None) -> bool:
+    def _park(self, work: PendingAggregate, failure: Failure, pause: float | None) -> bool:
         """Return False if there is nothing to park any more."""
         if not self.runner.park(work, failure, pause=pause):
             work.failure, work.failures = None, 0
@@ -332,9 +332,9 @@ def _extra(subscriber: str, id: str) -> dict[str, str]:
     return {"subscriber": subscriber, "aggregate_root_id": id}
 
 
-def _parts(works: Sequence[Work], at_once: int) -> Iterator[Sequence[Work]]:
+def _parts(works: Sequence[PendingAggregate], at_once: int) -> Iterator[Sequence[PendingAggregate]]:
     """The works in parts with up to ``at_once`` streams and refusals each; one with more stands alone."""
-    part: list[Work] = []
+    part: list[PendingAggregate] = []
     size = 0
     for work in works:
         more = max(1, len(work.streams) + len(work.refusals))

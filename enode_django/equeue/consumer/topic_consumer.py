@@ -121,7 +121,7 @@ def task_of_retry(window: OffsetWindow, offset: int, body: bytes) -> Task:
     return task_of_message(window, offset, body)._replace(broken=broken)
 
 
-class Share:
+class TopicConsumer:
     """`prepare`, `pull` and `release` are called by the pulling thread, `renew` and `join` by one thread each, `commit`
     and `leave` by the keeper, `finish` by any. All but `finish` raise what the transport raises.
 

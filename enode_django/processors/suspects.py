@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from enode_django.concurrency.in_flight import IDLE, queue_and_offset
+from enode_django.concurrency.in_flight import NOTHING_IN_FLIGHT, queue_and_offset
 
 
 class Seat(NamedTuple):
@@ -37,14 +37,14 @@ def hands_of(notes: Sequence[int], seats: Sequence[Seat]) -> list[Hand]:
 
 def ended_well(status: int | None, hands: Iterable[Hand]) -> bool:
     """Return True if a worker has drained and ended. What ends its process with status 0 leaves its note."""
-    return status == 0 and all(hand.position == IDLE for hand in hands)
+    return status == 0 and all(hand.position == NOTHING_IN_FLIGHT for hand in hands)
 
 
 def found_with(hands: Sequence[Hand], seats: Sequence[Seat]) -> Mapping[str, list[tuple[int, int]]]:
     """Return for each group queue and offset of what a worker had in hand when it died."""
     found: dict[str, set[tuple[int, int]]] = {}
     for hand, seat in zip(hands, seats, strict=False):
-        if hand.position != IDLE:
+        if hand.position != NOTHING_IN_FLIGHT:
             found.setdefault(seat.group, set()).add(queue_and_offset(hand.position))
     return {group: sorted(places) for group, places in found.items()}
 
@@ -65,10 +65,10 @@ class Patience:
     def overdue(self, hands: Sequence[Hand], now: float) -> Overdue | None:
         """Return a seat that has been at one thing for longer than its limit, and what that is."""
         for number, (hand, seat) in enumerate(zip(hands, self._seats, strict=False)):
-            known, since = self._since.get(number, (Hand(IDLE), now))
+            known, since = self._since.get(number, (Hand(NOTHING_IN_FLIGHT), now))
             if hand != known:
                 since = now
                 self._since[number] = (hand, now)
-            if hand.position != IDLE and now - since > seat.time_limit:
+            if hand.position != NOTHING_IN_FLIGHT and now - since > seat.time_limit:
                 return Overdue(seat, *queue_and_offset(hand.position))
         return None

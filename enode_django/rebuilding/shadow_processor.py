@@ -9,38 +9,40 @@ from django.db import connections, transaction
 from enode_django.concurrency.backoff import once
 from enode_django.databases import execute
 from enode_django.eventing import parking
-from enode_django.eventing.applying import Applier
-from enode_django.eventing.running import Runner
-from enode_django.eventing.work import Failure, Progress, Work
+from enode_django.eventing.event_processors import EventProcessor
+from enode_django.eventing.pending import Failure, PendingAggregate, Progress
+from enode_django.eventing.runner import Runner
 from enode_django.exceptions import RebuildError
 from enode_django.rebuilding.shadow import PARKED, Shadow
 
 
-class ShadowApplier(Applier):
-    """Another applier's work, done where the tables of a shadow are all there are.
+class ShadowProcessor(EventProcessor):
+    """Another processor's work, done where the tables of a shadow are all there are.
 
     Inside somebody else's transaction, constraints that wait for its end are looked at before that, so that a violation
     is the failure of an aggregate, as it would be in a transaction of its own.
     """
 
-    def __init__(self, shadow: Shadow, applier: Applier) -> None:
+    def __init__(self, shadow: Shadow, processor: EventProcessor) -> None:
         self._shadow = shadow
-        self._applier = applier
-        self.at_once = applier.at_once
-        super().__init__(applier.subscriber, applier.store)
+        self._processor = processor
+        self.at_once = processor.at_once
+        super().__init__(processor.subscriber, processor.store)
 
     @property
     def attempted(self) -> dict[str, tuple[int | None, str]]:
-        return self._applier.attempted
+        return self._processor.attempted
 
     @attempted.setter
     def attempted(self, value: dict[str, tuple[int | None, str]]) -> None:
-        self._applier.attempted = value
+        self._processor.attempted = value
 
-    def apply(self, works: Sequence[Work], portion: int, *, even_parked: bool = False) -> dict[str, Progress]:
+    def apply(
+        self, works: Sequence[PendingAggregate], portion: int, *, even_parked: bool = False
+    ) -> dict[str, Progress]:
         is_inside = connections[self.alias].in_atomic_block
         with self._shadow.opened():
-            progress = self._applier.apply(works, portion, even_parked=even_parked)
+            progress = self._processor.apply(works, portion, even_parked=even_parked)
             if is_inside:
                 self._check_constraints()
         return progress
@@ -53,24 +55,24 @@ class ShadowApplier(Applier):
 
     def positions(self, ids: Sequence[str]) -> Mapping[str, int]:
         with self._shadow.opened():
-            return self._applier.positions(ids)
+            return self._processor.positions(ids)
 
     def skip_to(self, aggregate_root_id: str, version: int) -> None:
         with self._shadow.opened():
-            self._applier.skip_to(aggregate_root_id, version)
+            self._processor.skip_to(aggregate_root_id, version)
 
 
 class ShadowRunner(Runner):
     """``on_parked`` is called in the shadow whenever an aggregate was parked."""
 
-    def __init__(self, shadow: Shadow, applier: Applier) -> None:
-        super().__init__(ShadowApplier(shadow, applier), once)
+    def __init__(self, shadow: Shadow, processor: EventProcessor) -> None:
+        super().__init__(ShadowProcessor(shadow, processor), once)
         self._shadow = shadow
-        self.on_parked: Callable[[Work, Failure], None] = lambda work, failure: None
+        self.on_parked: Callable[[PendingAggregate, Failure], None] = lambda work, failure: None
 
     def park(
         self,
-        work: Work,
+        work: PendingAggregate,
         failure: Failure,
         instead_of: Iterable[parking.Parked] = (),
         *,

@@ -10,7 +10,7 @@ HANDLER_DIED = 71
 """The exit status of a worker one of whose threads died in the middle of what it handles."""
 
 
-class Note(Protocol):
+class InFlightMarker(Protocol):
     """What a thread is handling, as a number at index 0; 0: nothing."""
 
     def __getitem__(self, index: int, /) -> int: ...
@@ -20,7 +20,7 @@ def handler_died() -> int:
     return HANDLER_DIED
 
 
-def status_of_death(note: Note) -> int:
+def status_of_death(note: InFlightMarker) -> int:
     """Return the exit status of a worker whose command mailbox has died, by its note."""
     return HANDLER_DIED if note[0] else THREAD_DIED
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from enode_django.bus.results import CommandResult, CommandStatus, Crash
-from enode_django.commanding.entries import STORED, Entry, Envelope, Finished
+from enode_django.commanding.decisions import STORED, Decision, Envelope, Finished
 from enode_django.commanding.outcomes import SENDERS_ERRORS
 from enode_django.concurrency.backoff import Persist
 from enode_django.equeue.portions import portions
@@ -55,12 +55,12 @@ def answered_keys(crashed: Iterable[Finished]) -> list[str]:
     ]
 
 
-def kept_and_answered(finished: Iterable[Finished]) -> tuple[list[Entry], list[Finished]]:
+def kept_and_answered(finished: Iterable[Finished]) -> tuple[list[Decision], list[Finished]]:
     """Divide outcomes of commands that were never handled: entries that become dead letters, and all others."""
-    broken, answered = list[Entry](), list[Finished]()
+    broken, answered = list[Decision](), list[Finished]()
     for one in finished:
         if is_kept(one.envelope, one.result):
-            broken.append(Entry(STORED, one.envelope.aggregate_root_id, 0, one.envelope, None, None, one.result))
+            broken.append(Decision(STORED, one.envelope.aggregate_root_id, 0, one.envelope, None, None, one.result))
         else:
             answered.append(one)
     return broken, answered
@@ -76,7 +76,7 @@ def is_kept(envelope: Envelope, result: CommandResult | None) -> bool:
     )
 
 
-def is_withdrawn(entry: Entry) -> bool:
+def is_withdrawn(entry: Decision) -> bool:
     """Return True if nobody is told the outcome. The same command may then be sent again and decided anew."""
     envelope, result = entry.envelope, entry.result
     return envelope is not None and isinstance(result, Crash) and not result.is_told and is_kept(envelope, result)

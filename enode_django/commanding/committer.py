@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from enode_django.commanding.entries import (
+from enode_django.commanding.decisions import (
     POSTPONED,
     REFUSAL,
     RESUMED,
     STORED,
     STREAM,
-    Entry,
-    EntryKind,
+    Decision,
+    DecisionKind,
     Finished,
     Recovery,
 )
@@ -36,7 +36,7 @@ _CONFLICT = Appended(Outcome.CONFLICT)
 _DURABLE = Outcome.STORED
 _STORED = Appended(_DURABLE)
 RECORDS = (STREAM, REFUSAL)
-UNSTORED = (EntryKind.VERDICT, EntryKind.REPEAT)
+UNSTORED = (DecisionKind.VERDICT, DecisionKind.REPEAT)
 
 
 class Committed(NamedTuple):
@@ -47,7 +47,7 @@ class Committed(NamedTuple):
     """
 
     finished: Sequence[Finished]
-    released: Sequence[Entry]
+    released: Sequence[Decision]
     recoveries: Sequence[Recovery]
 
 
@@ -70,7 +70,7 @@ class Committer:
         """Aggregates whose entries are dropped, up to an epoch, until the command mailbox has recovered them."""
         return self._refused
 
-    def commit(self, entries: Sequence[Entry]) -> Committed:
+    def commit(self, entries: Sequence[Decision]) -> Committed:
         batch = _Batch(self._refused, self._clock(), self._store)
         self.store_seconds, self.found_bytes = None, 0
         if self._are_streams_of_ours(entries, batch.began):
@@ -86,7 +86,7 @@ class Committer:
         self.conflicts += len(batch.recoveries)
         return Committed(batch.finished, batch.released, batch.recoveries)
 
-    def _settle(self, live: Sequence[Entry], outcomes: Mapping[int, Appended], batch: _Batch) -> None:
+    def _settle(self, live: Sequence[Decision], outcomes: Mapping[int, Appended], batch: _Batch) -> None:
         """Decide on entries whose records have these outcomes, by the entries' identities."""
         unstored = [entry for entry in live if entry.kind in UNSTORED]
         facts = self._look_up(unstored) if unstored else _NO_FACTS
@@ -104,14 +104,14 @@ class Committer:
 
     # -- what may be stored at all --------------------------------------------------------------------------------
 
-    def _are_streams_of_ours(self, entries: Sequence[Entry], now: float) -> bool:
+    def _are_streams_of_ours(self, entries: Sequence[Decision], now: float) -> bool:
         """Return True if all entries are streams, none is to be dropped, and no lease of theirs is over."""
         if not entries or self._refused or [entry for entry in entries if entry.kind is not STREAM]:
             return False
         windows = {entry.envelope.window for entry in entries if entry.envelope is not None}
         return all(window is None or _is_held(window, now) for window in windows)
 
-    def _belongs(self, entry: Entry, batch: _Batch) -> bool:
+    def _belongs(self, entry: Decision, batch: _Batch) -> bool:
         if entry.kind is POSTPONED:
             return False
         refused = self._refused.get(entry.aggregate_root_id) if self._refused else None
@@ -129,11 +129,11 @@ class Committer:
         return not dropped
 
     @staticmethod
-    def _is_ours(entry: Entry, now: float) -> bool:
+    def _is_ours(entry: Decision, now: float) -> bool:
         window = entry.envelope.window if entry.envelope is not None else None
         return window is None or _is_held(window, now)
 
-    def _store_records(self, records: Sequence[Entry]) -> Mapping[int, Appended]:
+    def _store_records(self, records: Sequence[Decision]) -> Mapping[int, Appended]:
         """By the entries' identities. What is missing was not stored, and is not ours any more."""
         outdated = self._outdated(records)
         if not outdated:
@@ -143,7 +143,7 @@ class Committer:
         outcomes.update({id(entry): _CONFLICT for entry in records if entry.aggregate_root_id in outdated})
         return outcomes
 
-    def _outdated(self, records: Sequence[Entry]) -> set[str]:
+    def _outdated(self, records: Sequence[Decision]) -> set[str]:
         """Aggregates with a refusal that was not decided on the stored head. A refusal has no version that the index
         could judge, and once it is stored it is final; so somebody else's write is looked for before."""
         refusing = {entry.aggregate_root_id for entry in records if entry.kind is REFUSAL}
@@ -158,16 +158,16 @@ class Committer:
 
     # -- asking the store -----------------------------------------------------------------------------------------
 
-    def _append(self, entries: Sequence[Entry]) -> Mapping[int, Appended]:
+    def _append(self, entries: Sequence[Decision]) -> Mapping[int, Appended]:
         return _by_entry(*self._send(entries))
 
-    def _send(self, entries: Sequence[Entry]) -> tuple[Sequence[Entry], Sequence[Appended]]:
+    def _send(self, entries: Sequence[Decision]) -> tuple[Sequence[Decision], Sequence[Appended]]:
         """Store the entries' records. Returns the entries that were sent at last, and the outcome of each: all entries,
         unless leases ended while the store was away."""
         sent = entries
         doubtful = False
 
-        def append() -> tuple[Sequence[Entry], Sequence[Appended]]:
+        def append() -> tuple[Sequence[Decision], Sequence[Appended]]:
             nonlocal sent, doubtful
             if doubtful:
                 # The store was away, maybe for longer than a lease: what somebody else has decided must stay decided.
@@ -185,7 +185,7 @@ class Committer:
 
         return self._persist(append)
 
-    def _look_up(self, entries: Sequence[Entry]) -> _Facts:
+    def _look_up(self, entries: Sequence[Decision]) -> _Facts:
         keys = [_key(entry) for entry in entries]
         resting = {entry.aggregate_root_id for entry in entries if entry.rests_on is not None}
         found = self._persist(lambda: self._store.find(keys))
@@ -195,7 +195,7 @@ class Committer:
 
     # -- deciding -------------------------------------------------------------------------------------------------
 
-    def _settle_record(self, entry: Entry, appended: Appended | None, batch: _Batch) -> None:
+    def _settle_record(self, entry: Decision, appended: Appended | None, batch: _Batch) -> None:
         if appended is None:
             batch.released.append(entry)
             batch.refuse(entry)
@@ -213,20 +213,20 @@ class Committer:
         else:
             batch.refuse(entry)
 
-    def _settle_unstored(self, entry: Entry, facts: _Facts, own_heads: Mapping[str, int], batch: _Batch) -> None:
+    def _settle_unstored(self, entry: Decision, facts: _Facts, own_heads: Mapping[str, int], batch: _Batch) -> None:
         stored = None if is_conflict(entry.result) else facts.found.get(_key(entry))
         if stored is not None:
-            if entry.kind is EntryKind.VERDICT and entry.rests_on is not None:
+            if entry.kind is DecisionKind.VERDICT and entry.rests_on is not None:
                 batch.overrule(entry, stored)  # the state that gave another verdict knows nothing of what is stored
             else:
                 batch.repeat(entry, stored)
-        elif entry.kind is EntryKind.REPEAT or self._is_stale(entry, facts, own_heads):
+        elif entry.kind is DecisionKind.REPEAT or self._is_stale(entry, facts, own_heads):
             batch.refuse(entry)
         else:
             batch.finish(entry, None)
 
     @staticmethod
-    def _is_stale(entry: Entry, facts: _Facts, own_heads: Mapping[str, int]) -> bool:
+    def _is_stale(entry: Decision, facts: _Facts, own_heads: Mapping[str, int]) -> bool:
         if entry.rests_on is None:
             return False
         expected = own_heads.get(entry.aggregate_root_id, entry.rests_on)
@@ -249,7 +249,7 @@ def _is_held(window: OffsetWindow, now: float) -> bool:
     return not window.closed
 
 
-def _by_entry(sent: Sequence[Entry], appended: Sequence[Appended]) -> Mapping[int, Appended]:
+def _by_entry(sent: Sequence[Decision], appended: Sequence[Appended]) -> Mapping[int, Appended]:
     """The outcomes by the entries' identities."""
     return dict(zip(map(id, sent), appended, strict=True))
 
@@ -270,12 +270,12 @@ class _Batch:
         self.began = began
         self._store = store
         self.finished: list[Finished] = []
-        self.released: list[Entry] = []
+        self.released: list[Decision] = []
         self.recoveries: list[Recovery] = []
         self.refused_now: dict[str, int] = {}
         self._refused = refused
 
-    def finish(self, entry: Entry, record: StreamRecord | None) -> None:
+    def finish(self, entry: Decision, record: StreamRecord | None) -> None:
         if entry.envelope is not None:
             result, generation = entry.result, FIRST.generation
             if record is not None:
@@ -285,7 +285,7 @@ class _Batch:
             self.finished.append(_finished((entry.envelope, record, result, generation)))
             self.released.append(entry)
 
-    def finish_stored(self, entries: Sequence[Entry]) -> None:
+    def finish_stored(self, entries: Sequence[Decision]) -> None:
         """Finish streams whose records were all written now; the batch has no others."""
         if len(self._store.shards) == 1:
             # One place, one generation: whatever aggregate is asked about.
@@ -296,7 +296,7 @@ class _Batch:
             found = [_finished((entry.envelope, entry.record, None, of(entry.aggregate_root_id))) for entry in entries]
         self.finished, self.released = found, list(entries)
 
-    def repeat(self, entry: Entry, stored: StreamRecord | None) -> None:
+    def repeat(self, entry: Decision, stored: StreamRecord | None) -> None:
         """Finish an entry with what is stored under its command's ids, or as the conflict of two commands."""
         envelope = entry.envelope
         conflict = conflict_with_row(envelope, stored) if envelope is not None and stored is not None else None
@@ -307,18 +307,18 @@ class _Batch:
         self.released.append(entry)
         entry.kind = STORED
 
-    def overrule(self, entry: Entry, stored: StreamRecord | None) -> None:
+    def overrule(self, entry: Decision, stored: StreamRecord | None) -> None:
         """Finish an entry as `repeat` does, and drop what was decided in its place."""
         self.repeat(entry, stored)
         self.refuse(entry)
         entry.kind = STORED
 
-    def fail(self, entry: Entry, error: Exception) -> None:
+    def fail(self, entry: Decision, error: Exception) -> None:
         if entry.envelope is not None:
             self.finished.append(Finished(entry.envelope, None, failed(entry.envelope, error)))
             self.released.append(entry)
 
-    def refuse(self, entry: Entry) -> None:
+    def refuse(self, entry: Decision) -> None:
         """Drop everything of the entry's aggregate up to its epoch: later in this batch, and until it is recovered."""
         id, epoch = entry.aggregate_root_id, entry.epoch
         self.refused_now[id] = max(epoch, self.refused_now.get(id, epoch))
@@ -327,12 +327,12 @@ class _Batch:
         self.recoveries.append(Recovery(id, epoch, mailbox))
 
 
-def _key(entry: Entry) -> CommandKey:
+def _key(entry: Decision) -> CommandKey:
     assert entry.envelope is not None
     return (entry.envelope.id, entry.aggregate_root_id)
 
 
-def _own_heads(records: Iterable[Entry], outcomes: Mapping[int, Appended]) -> dict[str, int]:
+def _own_heads(records: Iterable[Decision], outcomes: Mapping[int, Appended]) -> dict[str, int]:
     """The newest version per aggregate that this batch has stored itself."""
     heads: dict[str, int] = {}
     for entry in records:

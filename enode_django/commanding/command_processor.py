@@ -15,13 +15,13 @@ from contextlib import contextmanager
 from functools import partial
 
 from enode_django.bus.results import CommandResult, failure
-from enode_django.commanding.burying import as_told, is_withdrawn
 from enode_django.commanding.cache import AggregateCache, Slot
 from enode_django.commanding.context import CommandContext
 from enode_django.commanding.corrections import CorrectionLookout
-from enode_django.commanding.entries import POSTPONED, STORED, STREAM, Entry, EntryKind, Envelope, Recovery
+from enode_django.commanding.dead_letters import as_told, is_withdrawn
+from enode_django.commanding.decisions import POSTPONED, STORED, STREAM, Decision, DecisionKind, Envelope, Recovery
+from enode_django.commanding.handler_retries import NO_RETRIES, HandlerRetries, Postponed, PostponedCommands
 from enode_django.commanding.identity import conflict_with_message, conflict_with_row
-from enode_django.commanding.keeping import StateKeeper
 from enode_django.commanding.logged_steps import logged
 from enode_django.commanding.outcomes import (
     SENDERS_ERRORS,
@@ -33,10 +33,10 @@ from enode_django.commanding.outcomes import (
     refused_for_now,
     stream_of,
 )
-from enode_django.commanding.recent import RecentCommands
-from enode_django.commanding.retrying import NO_RETRIES, HandlerRetries, Postponed, PostponedCommands
+from enode_django.commanding.recent_commands import RecentCommands
+from enode_django.commanding.shared_state_writer import SharedStateWriter
 from enode_django.concurrency.backoff import Persist
-from enode_django.concurrency.in_flight import IDLE, Note
+from enode_django.concurrency.in_flight import NOTHING_IN_FLIGHT, InFlightMarker
 from enode_django.domain.aggregate import AggregateRoot, accept_events
 from enode_django.domain.handlers import Handlers
 from enode_django.domain.origin import handled_command
@@ -54,7 +54,7 @@ logger = logging.getLogger("enode_django.commands")
 class CommandProcessor:
     """All methods are called by one thread. They block on the store only to load aggregates.
 
-    ``note[0]`` says which position is being handled (`IDLE`: none), for whoever looks at a worker that died.
+    ``note[0]`` is the position that is being handled (`NOTHING_IN_FLIGHT`: none), for whoever looks at a dead worker.
     ``suspects`` lets commands that may have ended a worker run one at a time in this process. ``keeper`` gives durable
     states to the shared states; the ``loader`` begins with what is there. ``shard`` has the aggregates of the mailbox:
     those of which events are corrected there are loaded anew (None: they are not looked for).
@@ -70,9 +70,9 @@ class CommandProcessor:
         max_recent: int,
         max_bytes: int,
         max_cached_bytes: int = sys.maxsize,
-        note: Note | None = None,
+        note: InFlightMarker | None = None,
         suspects: threading.Lock | None = None,
-        keeper: StateKeeper | None = None,
+        keeper: SharedStateWriter | None = None,
         retries: HandlerRetries = NO_RETRIES,
         shard: Shard | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -84,7 +84,7 @@ class CommandProcessor:
         self._cache = AggregateCache(max_aggregates, keeper.evict if keeper is not None else None, max_cached_bytes)
         self._recent = RecentCommands(max_recent)
         self._max_bytes = max_bytes
-        self._note: Note = [IDLE] if note is None else note
+        self._note: InFlightMarker = [NOTHING_IN_FLIGHT] if note is None else note
         self._suspects = suspects
         self._is_alone = False
         self._postponed = PostponedCommands(retries, clock)
@@ -99,12 +99,12 @@ class CommandProcessor:
         """Return how many aggregates are in memory."""
         return len(self._cache)
 
-    def take_stored(self, envelopes: Sequence[Envelope]) -> tuple[list[Entry], list[Envelope]]:
+    def take_stored(self, envelopes: Sequence[Envelope]) -> tuple[list[Decision], list[Envelope]]:
         """Divide the backlog of a queue: return the entries of commands that are stored already, to be published first,
         and the commands that are left to `handle`."""
         keys = [(envelope.id, envelope.aggregate_root_id) for envelope in envelopes if envelope.is_backlog]
         found = self._persist(lambda: self._loader.store.find(keys)) if keys else {}
-        entries: list[Entry] = []
+        entries: list[Decision] = []
         left: list[Envelope] = []
         for envelope in envelopes:
             record = found.get((envelope.id, envelope.aggregate_root_id))
@@ -112,17 +112,17 @@ class CommandProcessor:
                 left.append(envelope)
             else:
                 conflict, id = conflict_with_row(envelope, record), envelope.aggregate_root_id
-                entries.append(Entry(STORED, id, 0, envelope, None, None if conflict else record, conflict))
+                entries.append(Decision(STORED, id, 0, envelope, None, None if conflict else record, conflict))
         return entries, left
 
-    def handle(self, envelopes: Sequence[Envelope], most_bytes: int | None = None) -> list[Entry]:
+    def handle(self, envelopes: Sequence[Envelope], most_bytes: int | None = None) -> list[Decision]:
         """Handle commands in order; return one entry for each, with its record encoded. Stop behind the command that
         brings the records to ``most_bytes``."""
         self._heed_corrections()
         self._load_missing(envelopes)
         slots = self._cache.slots
         take = logged(self._take) if steplog.enabled() else self._take
-        entries: list[Entry] = []
+        entries: list[Decision] = []
         left = sys.maxsize if most_bytes is None else most_bytes
         for envelope in envelopes:
             entry = take(slots[envelope.aggregate_root_id], envelope)
@@ -131,7 +131,7 @@ class CommandProcessor:
                 left -= len(record.events)
                 if left <= 0:
                     break
-        self._note[0] = IDLE
+        self._note[0] = NOTHING_IN_FLIGHT
         self._let_go_of_postponed(entries)
         return entries
 
@@ -143,7 +143,7 @@ class CommandProcessor:
         """Return how many commands of this lease wait to be handled again. May be called by any thread."""
         return self._postponed.count_in(window)
 
-    def _let_go_of_postponed(self, entries: Iterable[Entry]) -> None:
+    def _let_go_of_postponed(self, entries: Iterable[Decision]) -> None:
         """After all of these were handled: their slots must stay until then."""
         if not self._waiting:
             return
@@ -153,7 +153,7 @@ class CommandProcessor:
                 if slot is not None and not slot.unfinished:
                     self._cache.settle(slot)
 
-    def _take(self, slot: Slot, envelope: Envelope) -> Entry:
+    def _take(self, slot: Slot, envelope: Envelope) -> Decision:
         id = envelope.aggregate_root_id
         if id in self._waiting:
             self._postponed.add(envelope)
@@ -162,19 +162,19 @@ class CommandProcessor:
         if known is None:
             entry = self._execute(slot, envelope)
         elif (conflict := conflict_with_message(envelope, known.body)) is not None:
-            entry = self._entry(EntryKind.VERDICT, slot, envelope, None, result=conflict)
+            entry = self._entry(DecisionKind.VERDICT, slot, envelope, None, result=conflict)
         elif known.result is None:
-            entry = self._entry(EntryKind.REPEAT, slot, envelope, None)
+            entry = self._entry(DecisionKind.REPEAT, slot, envelope, None)
         else:
             result = as_told(envelope, known.result)
             if result is not known.result:
                 self._recent.remember(envelope.id, slot.id, result, known.body)
-            entry = self._entry(EntryKind.VERDICT, slot, envelope, None, result=result)
+            entry = self._entry(DecisionKind.VERDICT, slot, envelope, None, result=result)
         if entry.kind is not POSTPONED:
             self._cache.pin(slot, entry)
         return entry
 
-    def finish(self, entries: Iterable[Entry]) -> None:
+    def finish(self, entries: Iterable[Decision]) -> None:
         """Let go of entries that are durable (or not ours to finish any more), in whatever order they come."""
         slots, keeper = self._cache.slots, self._keeper
         for entry in entries:
@@ -195,31 +195,31 @@ class CommandProcessor:
             if not slot.unfinished:
                 self._cache.settle(slot)
 
-    def recover(self, *recoveries: Recovery) -> list[Entry]:
+    def recover(self, *recoveries: Recovery) -> list[Decision]:
         """Reload the aggregates from the store alone, all together, and handle their unfinished commands again, each
         aggregate's under a new epoch. A snapshot counts as the store: it was made of streams that were durable, and is
         held against them. A shared state does not, and is deleted.
 
         An aggregate's first entry says that the new epoch begins. A recovery for an epoch that is over changes nothing.
         """
-        resumed: list[Entry] = []
-        again: dict[str, list[tuple[Entry, Envelope]]] = {}
+        resumed: list[Decision] = []
+        again: dict[str, list[tuple[Decision, Envelope]]] = {}
         for recovery in recoveries:
             id = recovery.aggregate_root_id
             if id in again:
                 continue
             slot = self._cache.get(id)
             if slot is not None and slot.epoch > recovery.epoch:
-                resumed.append(Entry(EntryKind.RESUMED, id, slot.epoch, None, None))
+                resumed.append(Decision(DecisionKind.RESUMED, id, slot.epoch, None, None))
             elif unfinished := self._drop_refused(id, slot):
                 again[id] = unfinished
             else:
                 self._epoch += 1
-                resumed.append(Entry(EntryKind.RESUMED, id, self._epoch, None, None))
+                resumed.append(Decision(DecisionKind.RESUMED, id, self._epoch, None, None))
         self._load_missing([unfinished[0][1] for unfinished in again.values()], begin=Begin.SNAPSHOT)
         return resumed + [entry for id, unfinished in again.items() for entry in self._handle_again(id, unfinished)]
 
-    def _drop_refused(self, id: str, slot: Slot | None) -> list[tuple[Entry, Envelope]]:
+    def _drop_refused(self, id: str, slot: Slot | None) -> list[tuple[Decision, Envelope]]:
         """Forget the aggregate's state; returns what is unfinished of it."""
         entries = _unfinished(slot) if slot is not None else []
         self._cache.drop(id)
@@ -232,19 +232,19 @@ class CommandProcessor:
             logger.warning(text, id, len(unfinished), extra=extra)
         return unfinished
 
-    def _handle_again(self, id: str, decided: list[tuple[Entry, Envelope]]) -> list[Entry]:
+    def _handle_again(self, id: str, decided: list[tuple[Decision, Envelope]]) -> list[Decision]:
         waiting = self._postponed.suspend(id)  # it came after all of these
         slot = self._cache.slots[id]
-        entries = [Entry(EntryKind.RESUMED, id, slot.epoch, None, None)]
+        entries = [Decision(DecisionKind.RESUMED, id, slot.epoch, None, None)]
         seen: set[str] = set()
         take = logged(self._take) if steplog.enabled() else self._take
         for entry, envelope in decided:
             # A verdict from memory is that of a copy which is finished: answered once, it stays as it is.
-            if envelope.id not in seen and not (entry.kind is EntryKind.VERDICT and entry.rests_on is None):
+            if envelope.id not in seen and not (entry.kind is DecisionKind.VERDICT and entry.rests_on is None):
                 self._recent.forget(envelope.id, id)
             seen.add(envelope.id)
             entries.append(take(slot, envelope))
-        self._note[0] = IDLE
+        self._note[0] = NOTHING_IN_FLIGHT
         self._postponed.resume(id, waiting)
         self._let_go_of_postponed(entries)
         return entries
@@ -304,7 +304,7 @@ class CommandProcessor:
             for id, history in histories.items():
                 self._note[0] = missing[id].position  # appliers are application code: they may hang or crash
                 self._new_slot(id, missing[id], partial(self._rebuild, history))
-            self._note[0] = IDLE
+            self._note[0] = NOTHING_IN_FLIGHT
         for id in large:
             self._new_slot(id, missing[id], partial(self._load, id, begin))
 
@@ -339,7 +339,7 @@ class CommandProcessor:
             raise
 
     def _load(self, id: str, begin: Begin = Begin.STATE) -> AggregateRoot | None:
-        self._note[0] = IDLE  # a store that is slow to answer is no fault of the handler
+        self._note[0] = NOTHING_IN_FLIGHT  # a store that is slow to answer is no fault of the handler
         with self._letting_suspects_go_on():
             loaded = self._persist(lambda: self._loader.try_to_load(id, begin=begin))
         if isinstance(loaded, UnknownMessageType):
@@ -375,14 +375,14 @@ class CommandProcessor:
 
     # -- handling -------------------------------------------------------------------------------------------------
 
-    def _execute(self, slot: Slot, envelope: Envelope) -> Entry:
+    def _execute(self, slot: Slot, envelope: Envelope) -> Decision:
         if envelope.suspect and self._suspects is not None:
-            self._note[0] = IDLE  # whoever waits here is handling nothing
+            self._note[0] = NOTHING_IN_FLIGHT  # whoever waits here is handling nothing
             with self._suspects:
                 self._is_alone = True
                 entry = self._handle(slot, envelope)
                 self._is_alone = False
-                self._note[0] = IDLE
+                self._note[0] = NOTHING_IN_FLIGHT
         else:
             entry = self._handle(slot, envelope)
         if isinstance(entry, Postponed):
@@ -393,7 +393,7 @@ class CommandProcessor:
                 self._postponed.decide(envelope)
         return entry
 
-    def _handle_untraced(self, slot: Slot, envelope: Envelope) -> Entry:
+    def _handle_untraced(self, slot: Slot, envelope: Envelope) -> Decision:
         command = envelope.command
         unusable = envelope.failed or slot.error
         if command is None or unusable is not None:
@@ -419,18 +419,18 @@ class CommandProcessor:
         finally:
             handled_command.reset(token)
 
-    def _done(self, slot: Slot, envelope: Envelope, context: CommandContext) -> Entry:
+    def _done(self, slot: Slot, envelope: Envelope, context: CommandContext) -> Decision:
         aggregate = context.changed_aggregate()
         if aggregate is None:
             version = slot.version
             result = nothing_changed(envelope, version, context.result, self._max_bytes)
-            return self._entry(EntryKind.VERDICT, slot, envelope, version, result=result)
+            return self._entry(DecisionKind.VERDICT, slot, envelope, version, result=result)
         record = stream_of(envelope, aggregate, context.result, context.sent, self._max_bytes)
         accept_events(aggregate)
         slot.aggregate = aggregate
-        return Entry(STREAM, envelope.aggregate_root_id, slot.epoch, envelope, aggregate.version - 1, record)
+        return Decision(STREAM, envelope.aggregate_root_id, slot.epoch, envelope, aggregate.version - 1, record)
 
-    def _refused(self, slot: Slot, envelope: Envelope, context: CommandContext, refusal: DomainException) -> Entry:
+    def _refused(self, slot: Slot, envelope: Envelope, context: CommandContext, refusal: DomainException) -> Decision:
         record, result = None, None
         try:
             if refusal.durable:
@@ -440,10 +440,10 @@ class CommandProcessor:
         except Exception as error:  # its class may skip our __init__, or its fields hold what they cannot
             return self._raised(slot, envelope, context, error)
         self._clean(slot, envelope, context)
-        kind = EntryKind.REFUSAL if refusal.durable else EntryKind.VERDICT
+        kind = DecisionKind.REFUSAL if refusal.durable else DecisionKind.VERDICT
         return self._entry(kind, slot, envelope, slot.version, record, result)
 
-    def _raised(self, slot: Slot, envelope: Envelope, context: CommandContext, error: BaseException) -> Entry:
+    def _raised(self, slot: Slot, envelope: Envelope, context: CommandContext, error: BaseException) -> Decision:
         own = self._handlers.retry_on(type(context.command))
         due = self._postponed.fail(envelope, error, own, counts=error is not self._store_away)
         self._store_away = None
@@ -456,12 +456,12 @@ class CommandProcessor:
         self._clean(slot, envelope, context)
         record = crash_record(envelope, slot.aggregate, error, self._max_bytes) if envelope.crash_handler else None
         if record is not None:
-            return self._entry(EntryKind.REFUSAL, slot, envelope, slot.version, record)
+            return self._entry(DecisionKind.REFUSAL, slot, envelope, slot.version, record)
         return self._failed(slot, envelope, error, slot.version)
 
     def _postpone(
         self, slot: Slot, envelope: Envelope, context: CommandContext, error: BaseException, due: float
-    ) -> Entry:
+    ) -> Decision:
         result = failure(envelope.id, envelope.aggregate_root_id, error)
         attempts = self._postponed.attempts_of(envelope)
         told = "command %s %r is handled again (failed attempts: %s): %s: %s"
@@ -474,26 +474,26 @@ class CommandProcessor:
         if context.has_changes:
             self._restore(envelope.aggregate_root_id, slot)
 
-    def _failed(self, slot: Slot, envelope: Envelope, error: BaseException, rests_on: int | None) -> Entry:
-        return self._entry(EntryKind.VERDICT, slot, envelope, rests_on, result=failed(envelope, error))
+    def _failed(self, slot: Slot, envelope: Envelope, error: BaseException, rests_on: int | None) -> Decision:
+        return self._entry(DecisionKind.VERDICT, slot, envelope, rests_on, result=failed(envelope, error))
 
     @staticmethod
     def _entry(
-        kind: EntryKind,
+        kind: DecisionKind,
         slot: Slot,
         envelope: Envelope,
         rests_on: int | None,
         record: StreamRecord | None = None,
         result: CommandResult | None = None,
-    ) -> Entry:
-        return Entry(kind, envelope.aggregate_root_id, slot.epoch, envelope, rests_on, record, result)
+    ) -> Decision:
+        return Decision(kind, envelope.aggregate_root_id, slot.epoch, envelope, rests_on, record, result)
 
 
-def _unfinished(slot: Slot) -> list[Entry]:
+def _unfinished(slot: Slot) -> list[Decision]:
     return list(slot.unfinished.values()) if slot.unfinished else []
 
 
-def _is_lost(entry: Entry) -> bool:
+def _is_lost(entry: Decision) -> bool:
     """Return True if the lease under which the command was pulled is over."""
     window = entry.envelope.window if entry.envelope is not None else None
     return window is not None and window.closed

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 
 from enode_django.commanding.cache import Slot
-from enode_django.commanding.entries import STREAM, Entry
+from enode_django.commanding.decisions import STREAM, Decision
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.exceptions import InvalidState
 from enode_django.repository import policy
@@ -32,7 +32,7 @@ Mark = tuple[int | None, str, datetime]
 """Version, command id and time of a stream that is stored: without its events, which may be large."""
 
 
-class StateKeeper:
+class SharedStateWriter:
     """All methods are called by the thread of one command mailbox, and none blocks.
 
     The work goes in rounds, ``interval`` seconds apart: each takes what has changed until it begins. So an aggregate is
@@ -60,7 +60,7 @@ class StateKeeper:
 
     # -- what happens to aggregates -------------------------------------------------------------------------------
 
-    def note(self, slot: Slot, entry: Entry) -> None:
+    def note(self, slot: Slot, entry: Decision) -> None:
         """This entry of the slot has become durable."""
         record = entry.record
         if record is not None and entry.kind is STREAM:
