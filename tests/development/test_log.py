@@ -7,11 +7,11 @@ import logging
 from typing import Any
 
 import pytest
-from enode_django.commanding.flow import FIELDS
 
 from enode_django.development.groups import LONGEST, QUIET, Groups
 from enode_django.development.lines import Lines
 from enode_django.development.steps import LONGEST_TEXT, Step, decode_step, encode_step
+from enode_django.telemetry.steplog import FIELDS
 
 STEP = Step(1_700_000_000.25, "command", "order-4711", "c1", "bank.Deposit", "ada", 4, "bank.Deposited", 0.0015)
 
