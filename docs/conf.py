@@ -70,7 +70,7 @@ SECTIONS = {
     "How to": ["docs/howto/*"],
     "Discussions": ["docs/discussions/*"],
     "Reference": ["docs/reference/*", "docs/reference/api/*", "docs/glossary"],
-    "Background": ["docs/decisions/README", "docs/decisions/*", "CHANGELOG", "SECURITY"],
+    "Background": ["docs/decisions/README", "docs/decisions/*", "CHANGELOG", "CONTRIBUTING", "SECURITY"],
 }
 
 
