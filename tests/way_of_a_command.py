@@ -118,7 +118,7 @@ def trace() -> tuple[Way, set[str]]:
             execute_command(command)
             sys.setprofile(None)
     finally:
-        threading.setprofile(None)  # type: ignore[arg-type]
+        threading.setprofile(None)
         close_bus()
     return recorder.way, recorder.threads
 
