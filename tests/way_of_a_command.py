@@ -81,15 +81,15 @@ class Recorder:
 @contextmanager
 def worker() -> Iterator[None]:
     from enode_django.conf import conf
-    from enode_django.processors.pipeline import Pipeline
     from enode_django.processors.statistics import Statistics
+    from enode_django.processors.wiring import make_pipeline
     from enode_django.runtime import make_store, make_transport
 
     transport = make_transport()
     for topic in (conf().COMMANDS.TOPIC, conf().SUBSCRIBERS.TOPIC):
         transport.create_topic(topic, 1)
     notes = [array("q", [0, 0]) for _ in range(conf().COMMANDS.MAILBOXES)]
-    pipeline = Pipeline(conf(), transport, make_store(), owner="traced", notes=notes, statistics=Statistics())
+    pipeline = make_pipeline(conf(), transport, make_store(), owner="traced", markers=notes, statistics=Statistics())
     pipeline.start()
     try:
         yield

@@ -136,7 +136,7 @@ def crash(
         status=CommandStatus.FAILED,
         command_id=command_id,
         aggregate_root_id=aggregate_root_id,
-        error_type=type(error).__name__,
+        error_type=error_type_of(error),
         error_message=error_text(error),
         traceback="".join(traceback.format_exception(error)) if with_traceback else "",
         is_told=is_told,
@@ -148,9 +148,14 @@ def failure(command_id: str, aggregate_root_id: str, error: BaseException) -> Co
         status=CommandStatus.FAILED,
         command_id=command_id,
         aggregate_root_id=aggregate_root_id,
-        error_type=type(error).__name__,
+        error_type=error_type_of(error),
         error_message=error_text(error),
     )
+
+
+def error_type_of(error: BaseException) -> str:
+    """Return the name of the class, without dots: a name with dots stands for a refusal."""
+    return type(error).__name__.rpartition(".")[2]
 
 
 def stored_result(record: StreamRecord) -> CommandResult:

@@ -1,6 +1,7 @@
-"""An event mailbox without its thread: entries in, final outcomes out.
+"""An event mailbox without its thread: decisions in, final outcomes out. `enode_django.commanding.settlement` has the
+table of what becomes of each.
 
-What the store refuses is not failed but decided again: the aggregate's later entries of that epoch are dropped, here
+What the store refuses is not failed but decided again: the aggregate's later decisions of that epoch are dropped, here
 and as they arrive, and a `Recovery` tells the command mailbox to start anew. No thread waits for another.
 """
 
@@ -8,8 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from enode_django.commanding.decisions import (
     POSTPONED,
@@ -22,13 +22,12 @@ from enode_django.commanding.decisions import (
     Finished,
     Recovery,
 )
-from enode_django.commanding.identity import conflict_with_row, is_conflict
-from enode_django.commanding.outcomes import failed
+from enode_django.commanding.identity import is_conflict
+from enode_django.commanding.settlement import FINDINGS, Batch, Finding, key_of, settle
 from enode_django.concurrency.backoff import Persist
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.eventstore.base import Appended, CommandKey, EventStore, Outcome, StreamRecord
-from enode_django.eventstore.positions import FIRST
-from enode_django.exceptions import MessageError, StoreUnavailable
+from enode_django.exceptions import StoreUnavailable
 
 logger = logging.getLogger("enode_django.store")
 
@@ -42,7 +41,7 @@ UNSTORED = (DecisionKind.VERDICT, DecisionKind.REPEAT)
 class Committed(NamedTuple):
     """The outcome of one batch.
 
-    ``finished`` is for the publisher, in order. ``released`` are entries the command mailbox can let go of, and
+    ``finished`` is for the publisher, in order. ``released`` are decisions the command mailbox can let go of, and
     ``recoveries`` what it must do after that.
     """
 
@@ -67,104 +66,109 @@ class Committer:
 
     @property
     def awaiting(self) -> Mapping[str, int]:
-        """Aggregates whose entries are dropped, up to an epoch, until the command mailbox has recovered them."""
+        """Aggregates whose decisions are dropped, up to an epoch, until the command mailbox has recovered them."""
         return self._refused
 
-    def commit(self, entries: Sequence[Decision]) -> Committed:
-        batch = _Batch(self._refused, self._clock(), self._store)
+    def commit(self, decisions: Sequence[Decision]) -> Committed:
+        batch = Batch(self._refused, self._clock(), self._store)
         self.store_seconds, self.found_bytes = None, 0
-        if self._are_streams_of_ours(entries, batch.began):
-            sent, appended = self._send(entries)
-            if len(sent) == len(entries) and _are_all_stored(appended):
-                batch.finish_stored(entries)  # nearly every batch: with no step for each entry that is not needed
+        if self._are_streams_of_ours(decisions, batch.began):
+            sent, appended = self._send(decisions)
+            if len(sent) == len(decisions) and _are_all_stored(appended):
+                batch.finish_stored(decisions)  # nearly every batch: with no step for each decision that is not needed
             else:
-                self._settle(entries, _by_entry(sent, appended), batch)
+                self._settle(decisions, _by_decision(sent, appended), batch)
         else:
-            live = [entry for entry in entries if self._belongs(entry, batch)]
-            records = [entry for entry in live if entry.kind in RECORDS]
+            live = [decision for decision in decisions if self._belongs(decision, batch)]
+            records = [decision for decision in live if decision.kind in RECORDS]
             self._settle(live, self._store_records(records) if records else {}, batch)
         self.conflicts += len(batch.recoveries)
         return Committed(batch.finished, batch.released, batch.recoveries)
 
-    def _settle(self, live: Sequence[Decision], outcomes: Mapping[int, Appended], batch: _Batch) -> None:
-        """Decide on entries whose records have these outcomes, by the entries' identities."""
-        unstored = [entry for entry in live if entry.kind in UNSTORED]
+    def _settle(self, live: Sequence[Decision], outcomes: Mapping[int, Appended], batch: Batch) -> None:
+        """Decide on decisions whose records have these outcomes, by the decisions' identities."""
+        unstored = [decision for decision in live if decision.kind in UNSTORED]
         facts = self._look_up(unstored) if unstored else _NO_FACTS
         heads = _own_heads(live, outcomes) if unstored else {}
         refused = batch.refused_now
-        for entry in live:
-            if refused and entry.epoch <= refused.get(entry.aggregate_root_id, -1) and entry.kind is not STORED:
+        for decision in live:
+            if (
+                refused
+                and decision.epoch <= refused.get(decision.aggregate_root_id, -1)
+                and decision.kind is not STORED
+            ):
                 continue  # it rests on what was refused; it will be handled again
-            if entry.kind in UNSTORED:
-                self._settle_unstored(entry, facts, heads, batch)
-            elif entry.kind is STORED:
-                batch.finish(entry, entry.record)
+            if decision.kind in UNSTORED:
+                settle(batch, decision, *self._finding(decision, facts, heads))
+            elif decision.kind is STORED:
+                batch.finish(decision, decision.record)
             else:
-                self._settle_record(entry, outcomes.get(id(entry)), batch)
+                appended = outcomes.get(id(decision))
+                settle(batch, decision, Finding.UNSENT if appended is None else FINDINGS[appended.outcome], appended)
 
     # -- what may be stored at all --------------------------------------------------------------------------------
 
-    def _are_streams_of_ours(self, entries: Sequence[Decision], now: float) -> bool:
-        """Return True if all entries are streams, none is to be dropped, and no lease of theirs is over."""
-        if not entries or self._refused or [entry for entry in entries if entry.kind is not STREAM]:
+    def _are_streams_of_ours(self, decisions: Sequence[Decision], now: float) -> bool:
+        """Return True if all decisions are streams, none is to be dropped, and no lease of theirs is over."""
+        if not decisions or self._refused or [decision for decision in decisions if decision.kind is not STREAM]:
             return False
-        windows = {entry.envelope.window for entry in entries if entry.envelope is not None}
+        windows = {decision.envelope.window for decision in decisions if decision.envelope is not None}
         return all(window is None or _is_held(window, now) for window in windows)
 
-    def _belongs(self, entry: Decision, batch: _Batch) -> bool:
-        if entry.kind is POSTPONED:
+    def _belongs(self, decision: Decision, batch: Batch) -> bool:
+        if decision.kind is POSTPONED:
             return False
-        refused = self._refused.get(entry.aggregate_root_id) if self._refused else None
-        dropped = refused is not None and entry.epoch <= refused and entry.kind is not STORED
-        if refused is not None and entry.epoch > refused:
-            del self._refused[entry.aggregate_root_id]
-        if entry.kind is RESUMED:
+        refused = self._refused.get(decision.aggregate_root_id) if self._refused else None
+        dropped = refused is not None and decision.epoch <= refused and decision.kind is not STORED
+        if refused is not None and decision.epoch > refused:
+            del self._refused[decision.aggregate_root_id]
+        if decision.kind is RESUMED:
             return False
-        if not self._is_ours(entry, batch.began):
+        if not self._is_ours(decision, batch.began):
             # The queue went to another worker, which gets the command again and decides it.
-            batch.released.append(entry)
-            if not dropped and entry.kind is not STORED:
-                batch.refuse(entry)
+            batch.released.append(decision)
+            if not dropped and decision.kind is not STORED:
+                batch.refuse(decision)
             return False
         return not dropped
 
     @staticmethod
-    def _is_ours(entry: Decision, now: float) -> bool:
-        window = entry.envelope.window if entry.envelope is not None else None
+    def _is_ours(decision: Decision, now: float) -> bool:
+        window = decision.envelope.window if decision.envelope is not None else None
         return window is None or _is_held(window, now)
 
     def _store_records(self, records: Sequence[Decision]) -> Mapping[int, Appended]:
-        """By the entries' identities. What is missing was not stored, and is not ours any more."""
+        """By the decisions' identities. What is missing was not stored, and is not ours any more."""
         outdated = self._outdated(records)
         if not outdated:
             return self._append(records)
-        fresh = [entry for entry in records if entry.aggregate_root_id not in outdated]
+        fresh = [decision for decision in records if decision.aggregate_root_id not in outdated]
         outcomes = dict(self._append(fresh)) if fresh else {}
-        outcomes.update({id(entry): _CONFLICT for entry in records if entry.aggregate_root_id in outdated})
+        outcomes.update({id(decision): _CONFLICT for decision in records if decision.aggregate_root_id in outdated})
         return outcomes
 
     def _outdated(self, records: Sequence[Decision]) -> set[str]:
         """Aggregates with a refusal that was not decided on the stored head. A refusal has no version that the index
         could judge, and once it is stored it is final; so somebody else's write is looked for before."""
-        refusing = {entry.aggregate_root_id for entry in records if entry.kind is REFUSAL}
+        refusing = {decision.aggregate_root_id for decision in records if decision.kind is REFUSAL}
         if not refusing:
             return set()
         rests_on: dict[str, int | None] = {}
-        for entry in records:
-            if entry.aggregate_root_id in refusing:
-                rests_on.setdefault(entry.aggregate_root_id, entry.rests_on)
+        for decision in records:
+            if decision.aggregate_root_id in refusing:
+                rests_on.setdefault(decision.aggregate_root_id, decision.rests_on)
         heads = self._persist(lambda: self._store.heads(refusing))
         return {id for id, version in rests_on.items() if heads.get(id, 0) != version}
 
     # -- asking the store -----------------------------------------------------------------------------------------
 
-    def _append(self, entries: Sequence[Decision]) -> Mapping[int, Appended]:
-        return _by_entry(*self._send(entries))
+    def _append(self, decisions: Sequence[Decision]) -> Mapping[int, Appended]:
+        return _by_decision(*self._send(decisions))
 
-    def _send(self, entries: Sequence[Decision]) -> tuple[Sequence[Decision], Sequence[Appended]]:
-        """Store the entries' records. Returns the entries that were sent at last, and the outcome of each: all entries,
-        unless leases ended while the store was away."""
-        sent = entries
+    def _send(self, decisions: Sequence[Decision]) -> tuple[Sequence[Decision], Sequence[Appended]]:
+        """Store the decisions' records. Return the decisions that were sent at last, and the outcome of each: all of
+        them, unless leases ended while the store was away."""
+        sent = decisions
         doubtful = False
 
         def append() -> tuple[Sequence[Decision], Sequence[Appended]]:
@@ -172,8 +176,8 @@ class Committer:
             if doubtful:
                 # The store was away, maybe for longer than a lease: what somebody else has decided must stay decided.
                 now = self._clock()
-                sent = [entry for entry in sent if self._is_ours(entry, now)]
-            records = [entry.record for entry in sent if entry.record is not None]
+                sent = [decision for decision in sent if self._is_ours(decision, now)]
+            records = [decision.record for decision in sent if decision.record is not None]
             began = self._clock()
             try:
                 appended = self._store.append(records, doubtful=doubtful)
@@ -185,52 +189,27 @@ class Committer:
 
         return self._persist(append)
 
-    def _look_up(self, entries: Sequence[Decision]) -> _Facts:
-        keys = [_key(entry) for entry in entries]
-        resting = {entry.aggregate_root_id for entry in entries if entry.rests_on is not None}
+    def _look_up(self, decisions: Sequence[Decision]) -> _Facts:
+        keys = [key_of(decision) for decision in decisions]
+        resting = {decision.aggregate_root_id for decision in decisions if decision.rests_on is not None}
         found = self._persist(lambda: self._store.find(keys))
         self.found_bytes += sum(len(record.events) for record in found.values())
         heads = self._persist(lambda: self._store.heads(resting)) if resting else {}
         return _Facts(found, heads)
 
-    # -- deciding -------------------------------------------------------------------------------------------------
-
-    def _settle_record(self, entry: Decision, appended: Appended | None, batch: _Batch) -> None:
-        if appended is None:
-            batch.released.append(entry)
-            batch.refuse(entry)
-        elif appended.outcome is _DURABLE:
-            batch.finish(entry, entry.record)
-        elif appended.outcome is Outcome.REPEATED:
-            batch.overrule(entry, appended.stored)
-        elif appended.outcome is Outcome.INVALID:
-            error = MessageError(f"the database refuses the events: {appended.error}")
-            command_id, id = _key(entry)
-            extra = {"command_id": command_id, "aggregate_root_id": id}
-            logger.error("command %r on aggregate %r: %s", command_id, id, error, extra=extra)
-            batch.fail(entry, error)
-            batch.refuse(entry)
-        else:
-            batch.refuse(entry)
-
-    def _settle_unstored(self, entry: Decision, facts: _Facts, own_heads: Mapping[str, int], batch: _Batch) -> None:
-        stored = None if is_conflict(entry.result) else facts.found.get(_key(entry))
-        if stored is not None:
-            if entry.kind is DecisionKind.VERDICT and entry.rests_on is not None:
-                batch.overrule(entry, stored)  # the state that gave another verdict knows nothing of what is stored
-            else:
-                batch.repeat(entry, stored)
-        elif entry.kind is DecisionKind.REPEAT or self._is_stale(entry, facts, own_heads):
-            batch.refuse(entry)
-        else:
-            batch.finish(entry, None)
-
     @staticmethod
-    def _is_stale(entry: Decision, facts: _Facts, own_heads: Mapping[str, int]) -> bool:
-        if entry.rests_on is None:
-            return False
-        expected = own_heads.get(entry.aggregate_root_id, entry.rests_on)
-        return facts.heads.get(entry.aggregate_root_id, 0) != expected
+    def _finding(
+        decision: Decision, facts: _Facts, own_heads: Mapping[str, int]
+    ) -> tuple[Finding, StreamRecord | None]:
+        """Return what the store says of a decision that left nothing to be written, and the row of its command."""
+        stored = None if is_conflict(decision.result) else facts.found.get(key_of(decision))
+        if stored is not None:
+            return Finding.FOUND, stored
+        if decision.rests_on is None:
+            return Finding.AGREED, None
+        expected = own_heads.get(decision.aggregate_root_id, decision.rests_on)
+        is_stale = facts.heads.get(decision.aggregate_root_id, 0) != expected
+        return (Finding.STALE if is_stale else Finding.AGREED), None
 
 
 class _Facts(NamedTuple):
@@ -249,8 +228,8 @@ def _is_held(window: OffsetWindow, now: float) -> bool:
     return not window.closed
 
 
-def _by_entry(sent: Sequence[Decision], appended: Sequence[Appended]) -> Mapping[int, Appended]:
-    """The outcomes by the entries' identities."""
+def _by_decision(sent: Sequence[Decision], appended: Sequence[Appended]) -> Mapping[int, Appended]:
+    """The outcomes by the decisions' identities."""
     return dict(zip(map(id, sent), appended, strict=True))
 
 
@@ -259,85 +238,12 @@ def _are_all_stored(appended: Sequence[Appended]) -> bool:
     return bool(appended) and appended[0] == _STORED and appended.count(appended[0]) == len(appended)
 
 
-_finished: Callable[[Iterable[Any]], Finished] = partial(tuple.__new__, Finished)
-
-
-class _Batch:
-    """``began`` is when the commit began: leases are held against it. The last append to ``store`` by this thread is
-    the batch's."""
-
-    def __init__(self, refused: dict[str, int], began: float, store: EventStore) -> None:
-        self.began = began
-        self._store = store
-        self.finished: list[Finished] = []
-        self.released: list[Decision] = []
-        self.recoveries: list[Recovery] = []
-        self.refused_now: dict[str, int] = {}
-        self._refused = refused
-
-    def finish(self, entry: Decision, record: StreamRecord | None) -> None:
-        if entry.envelope is not None:
-            result, generation = entry.result, FIRST.generation
-            if record is not None:
-                # What was read by another thread, maybe before a failover, is known to belong to the first one only.
-                result = None
-                generation = 0 if entry.kind is STORED else self._store.generation_of(entry.aggregate_root_id)
-            self.finished.append(_finished((entry.envelope, record, result, generation)))
-            self.released.append(entry)
-
-    def finish_stored(self, entries: Sequence[Decision]) -> None:
-        """Finish streams whose records were all written now; the batch has no others."""
-        if len(self._store.shards) == 1:
-            # One place, one generation: whatever aggregate is asked about.
-            generation = self._store.generation_of(entries[0].aggregate_root_id)
-            found = [_finished((entry.envelope, entry.record, None, generation)) for entry in entries]
-        else:
-            of = self._store.generation_of
-            found = [_finished((entry.envelope, entry.record, None, of(entry.aggregate_root_id))) for entry in entries]
-        self.finished, self.released = found, list(entries)
-
-    def repeat(self, entry: Decision, stored: StreamRecord | None) -> None:
-        """Finish an entry with what is stored under its command's ids, or as the conflict of two commands."""
-        envelope = entry.envelope
-        conflict = conflict_with_row(envelope, stored) if envelope is not None and stored is not None else None
-        if envelope is None or conflict is None:
-            self.finish(entry, stored)
-            return
-        self.finished.append(Finished(envelope, None, conflict))
-        self.released.append(entry)
-        entry.kind = STORED
-
-    def overrule(self, entry: Decision, stored: StreamRecord | None) -> None:
-        """Finish an entry as `repeat` does, and drop what was decided in its place."""
-        self.repeat(entry, stored)
-        self.refuse(entry)
-        entry.kind = STORED
-
-    def fail(self, entry: Decision, error: Exception) -> None:
-        if entry.envelope is not None:
-            self.finished.append(Finished(entry.envelope, None, failed(entry.envelope, error)))
-            self.released.append(entry)
-
-    def refuse(self, entry: Decision) -> None:
-        """Drop everything of the entry's aggregate up to its epoch: later in this batch, and until it is recovered."""
-        id, epoch = entry.aggregate_root_id, entry.epoch
-        self.refused_now[id] = max(epoch, self.refused_now.get(id, epoch))
-        self._refused[id] = max(epoch, self._refused.get(id, epoch))
-        mailbox = entry.envelope.command_mailbox if entry.envelope is not None else 0
-        self.recoveries.append(Recovery(id, epoch, mailbox))
-
-
-def _key(entry: Decision) -> CommandKey:
-    assert entry.envelope is not None
-    return (entry.envelope.id, entry.aggregate_root_id)
-
-
 def _own_heads(records: Iterable[Decision], outcomes: Mapping[int, Appended]) -> dict[str, int]:
     """The newest version per aggregate that this batch has stored itself."""
     heads: dict[str, int] = {}
-    for entry in records:
-        version = entry.record.version if entry.record is not None else None
-        appended = outcomes.get(id(entry))
+    for decision in records:
+        version = decision.record.version if decision.record is not None else None
+        appended = outcomes.get(id(decision))
         if version is not None and appended is not None and appended.outcome is Outcome.STORED:
-            heads[entry.aggregate_root_id] = version
+            heads[decision.aggregate_root_id] = version
     return heads

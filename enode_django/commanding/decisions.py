@@ -1,8 +1,8 @@
 """The items that travel between the mailboxes of a worker.
 
-intake ── Envelope ──► command mailbox ── Entry ──► event mailbox ── Finished ──► publisher
+intake ── Envelope ──► command mailbox ── Decision ──► event mailbox ── Finished ──► publisher
                               ▲                        │
-                              └── finished entries, Recovery
+                              └── finished decisions, Recovery
 """
 
 from __future__ import annotations
@@ -102,10 +102,12 @@ class DecisionKind(Enum):
     POSTPONED = "postponed"
     """Not decided yet: the command is handled later. There is nothing to be stored or finished."""
     RESUMED = "resumed"
-    """No command: entries of this aggregate with an older epoch will not come any more."""
+    """No command: decisions on this aggregate of an older epoch will not come any more."""
+
+    __hash__ = object.__hash__  # tables are asked for each decision
 
 
-# A member costs several times as much to look up in its class as a global, for every entry again.
+# A member costs several times as much to look up in its class as a global, for every decision again.
 STREAM, REFUSAL, STORED, RESUMED = DecisionKind.STREAM, DecisionKind.REFUSAL, DecisionKind.STORED, DecisionKind.RESUMED
 POSTPONED = DecisionKind.POSTPONED
 

@@ -30,7 +30,7 @@ PRELOADED = [
     *("django.core.management", "django.core.cache", "django.db.backends.postgresql.base", "django.db.models"),
     *("django.forms", "django.http", "django.urls", "psycopg", "mmh3", "msgpack", "redis", "redis.sentinel", "celery"),
     *("celery.app.base", "celery.app.builtins", "kombu.serialization"),
-    *("enode_django.processors.pipeline", "enode_django.processors.event_pipeline", "enode_django.processors.worker"),
+    *("enode_django.processors.wiring", "enode_django.processors.event_pipeline", "enode_django.processors.worker"),
     *("enode_django.equeue.transports.redis_streams", "enode_django.equeue.transports.broker"),
     "enode_django.processes.forkserver",
 ]

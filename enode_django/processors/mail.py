@@ -9,8 +9,14 @@ from enode_django.commanding.decisions import Decision, Envelope, Recovery
 from enode_django.concurrency.mailbox import Mailbox
 from enode_django.concurrency.room import Room
 from enode_django.equeue.portions import portions
-from enode_django.processors.amounts import size_of_entries, size_of_entry
 from enode_django.processors.statistics import CONSUME_OFFSET, MAX_OFFSET
+
+HANDLE_BYTES = 4 * 1024 * 1024
+"""Bytes of events after which a command mailbox hands its decisions over and releases what is stored."""
+LOOKUP_BYTES = 16 * 1024 * 1024
+"""Bytes of stored streams that one lookup is meant to find, estimated from the lookups before."""
+FIRST_LOOKUP = 32
+"""Commands of the first lookup in a backlog, before any sizes are known."""
 
 Item = TypeVar("Item")
 
@@ -50,6 +56,15 @@ class Sized(NamedTuple, Generic[Item]):
         self.room.give(self.size)
 
 
+def size_of_decision(decision: Decision) -> int:
+    return len(decision.record.events) if decision.record is not None else 0
+
+
+def size_of_decisions(decisions: Sequence[Decision]) -> int:
+    # For every command again, so without a call for each.
+    return sum([len(decision.record.events) for decision in decisions if decision.record is not None])
+
+
 def command_weight(item: CommandItem) -> int:
     return len(item.envelopes) if isinstance(item, Commands) else 0
 
@@ -67,11 +82,11 @@ def joined(batches: Sequence[Sized[Item]]) -> Sized[Item]:
 
 
 def divided(batch: Sized[Decision], most: int, most_bytes: int) -> Iterable[Sized[Decision]]:
-    """Divide a batch into pieces, one COPY each, of up to ``most`` entries and ``most_bytes`` (or one larger entry)."""
+    """Divide a batch into pieces, one COPY each: up to ``most`` decisions and ``most_bytes``, or one larger one."""
     if len(batch.items) <= most and batch.size <= most_bytes:
         return (batch,)
-    pieces = portions(batch.items, size_of_entry, most_bytes=most_bytes, most_items=most)
-    return (Sized(some, size_of_entries(some), batch.room) for some in pieces)
+    pieces = portions(batch.items, size_of_decision, most_bytes=most_bytes, most_items=most)
+    return (Sized(some, size_of_decisions(some), batch.room) for some in pieces)
 
 
 def offsets_of(boxes: Sequence[Mailbox[Any]]) -> dict[str, dict[str, int]]:

@@ -42,7 +42,7 @@ class RunsInWorker(Protocol):
     def close(self, timeout: float) -> None: ...
 
 
-PIPELINES = {Role.COMMAND: "enode_django.processors.pipeline", Role.EVENT: "enode_django.processors.event_pipeline"}
+PIPELINES = {Role.COMMAND: "enode_django.processors.wiring", Role.EVENT: "enode_django.processors.event_pipeline"}
 NOTES = {Role.COMMAND: 1, Role.EVENT: 2}
 """How many integers a thread notes: a position, and of a subscriber a number for each of its steps."""
 
@@ -118,9 +118,9 @@ class _Worker:
             # By name: this process may know other subscribers than its supervisor, which was started before.
             named = dict(zip(seats, notes, strict=False))
             return EventPipeline(conf(), self._transport, make_store(), owner=owner, notes=named, statistics=statistics)
-        from enode_django.processors.pipeline import Pipeline
+        from enode_django.processors.wiring import make_pipeline
 
-        return Pipeline(conf(), self._transport, make_store(), owner=owner, notes=notes, statistics=statistics)
+        return make_pipeline(conf(), self._transport, make_store(), owner=owner, markers=notes, statistics=statistics)
 
     def _on_sigterm(self, number: int, frame: object) -> None:
         self._grace = self._options.grace

@@ -179,10 +179,15 @@ def _judge_older(one: CurrentSchema, history: RecordedSchema) -> _Judged:
 
 
 def _returning(versions: Mapping[int, FieldTexts], since: int, until: int) -> list[str]:
-    """The fields that are there at the beginning and at the end, and missing in between."""
-    ends = versions[since].keys() & versions.get(until, {}).keys()
-    between = [fields for version, fields in versions.items() if since < version < until]
-    return sorted(name for name in ends if any(name not in fields for fields in between))
+    """Return the fields of the version ``since`` that are missing in a later one, up to ``until``, and there again in
+    one from ``until`` on. An upcaster from ``until`` leaves alone what that version does not have."""
+    gone = [version for version in versions if since < version <= until]
+    back = {name: version for version, fields in sorted(versions.items()) if version >= until for name in fields}
+    return sorted(
+        name
+        for name in versions[since]
+        if any(name not in versions[version] and version < back.get(name, 0) for version in gone)
+    )
 
 
 def _without_defaults(fields: FieldTexts) -> FieldTexts:

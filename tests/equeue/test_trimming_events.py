@@ -8,8 +8,8 @@ from enode_django.conf import make_conf
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.processors import housekeeping
-from enode_django.processors.pipeline import Pipeline
 from enode_django.processors.statistics import Statistics
+from enode_django.processors.wiring import make_pipeline
 from tests.equeue.consuming import eventually, texts
 
 
@@ -20,7 +20,7 @@ def test_command_workers_cut_events_that_nobody_consumes(
     monkeypatch.setattr(redis_queue._trimmer, "_max_length", 200)
     conf = make_conf({"COMMANDS": {"MAILBOXES": 1}})
     redis_queue.create_topic(conf.COMMANDS.TOPIC, 1)
-    pipeline = Pipeline(conf, redis_queue, MemoryEventStore(), owner="w", notes=[[0]], statistics=Statistics())
+    pipeline = make_pipeline(conf, redis_queue, MemoryEventStore(), owner="w", markers=[[0]], statistics=Statistics())
     pipeline.start()
     eventually(lambda: pipeline.consumer.owned)  # and goes on while there is no topic of events
     redis_queue.create_topic(conf.SUBSCRIBERS.TOPIC, 1)

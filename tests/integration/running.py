@@ -16,6 +16,7 @@ from enode_django.conf import conf
 from enode_django.models import DeadLetter
 from enode_django.processors.pipeline import Pipeline
 from enode_django.processors.statistics import Statistics
+from enode_django.processors.wiring import make_pipeline
 from enode_django.runtime import make_store, make_transport
 from sample_project.layers import merged
 
@@ -38,16 +39,17 @@ class Processors:
         self.transport.create_topic(conf().SUBSCRIBERS.TOPIC, conf().QUEUE.QUEUES_PER_TOPIC)
         self.queues = self.transport.create_topic(conf().COMMANDS.TOPIC, conf().QUEUE.QUEUES_PER_TOPIC)
         self._pipeline: Pipeline | None = None
+        self.statistics = Statistics()
 
     def start(self) -> None:
-        current = conf()
-        self._pipeline = Pipeline(
+        current, self.statistics = conf(), Statistics()
+        self._pipeline = make_pipeline(
             current,
             make_transport(),
             make_store(),
             owner=f"test-{uuid.uuid4().hex}",
-            notes=[[0] for _ in range(current.COMMANDS.MAILBOXES)],
-            statistics=Statistics(),
+            markers=[[0] for _ in range(current.COMMANDS.MAILBOXES)],
+            statistics=self.statistics,
         )
         self._pipeline.start()
 

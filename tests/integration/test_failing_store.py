@@ -86,9 +86,7 @@ def test_commands_wait_and_are_answered_when_the_database_is_mended(
     note = str(uuid.uuid4())
     with processors() as running:
         execute_command(CreateNote(note), timeout=240)
-        pipeline = running._pipeline
-        assert pipeline is not None
-        figures = pipeline._statistics.report
+        figures = running.statistics.report
         assert figures()["waiting_for_help"] == 0
         refuse("54000")
         count = Count(note)

@@ -370,7 +370,7 @@ def test_result_arrives_equal(status: CommandStatus, value: Any, version: int | 
         aggregate_root_id="a",
         version=version,
         value=value,
-        error_type=text,
+        error_type=text.replace(".", "_") if status is CommandStatus.FAILED else text,
         error_message=text,
         error_fields={"x": value},
     )

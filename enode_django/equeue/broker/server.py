@@ -309,7 +309,7 @@ class Broker:
             self._flusher.flush()
             for session in list(self._sessions):
                 session.end()
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # each turn answers what was written since: no event tells of all of it
         await self._flusher.finish()
 
 

@@ -272,6 +272,13 @@ def test_the_failure_that_an_earlier_version_tells_is_told_from_a_refusal(
     assert (result.status, result.error_type, result.error_message) == (status, told, "text")
 
 
+def test_the_failure_of_a_class_with_a_dot_in_its_name_stays_a_failure() -> None:
+    error = type("vendor.Fault", (Exception,), {})("text")
+    result = failure("c", "a", error)
+    assert (result.status, result.error_type) == (CommandStatus.FAILED, "Fault")
+    assert decode_result(encode_result(result)) == result
+
+
 def test_a_domain_exception_has_no_field_of_this_name() -> None:
     with pytest.raises(DefinitionError, match="'result', which every DomainException has already"):
 

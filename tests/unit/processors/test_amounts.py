@@ -15,9 +15,10 @@ from enode_django.conf import Conf, make_conf
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventstore.base import Appended, CommandKey, StreamRecord
 from enode_django.eventstore.memory import MemoryEventStore
-from enode_django.processors.amounts import LOOKUP_BYTES
+from enode_django.processors.mail import LOOKUP_BYTES
 from enode_django.processors.pipeline import Pipeline
 from enode_django.processors.statistics import Statistics
+from enode_django.processors.wiring import make_pipeline
 from enode_django.serialization.codec import encode_command
 from tests.acceptance.waiting import wait_until
 
@@ -80,7 +81,7 @@ class Held(MemoryEventStore):
 
 @contextmanager
 def running(transport: MemoryTransport, store: MemoryEventStore, conf: Conf = CONF) -> Iterator[Pipeline]:
-    pipeline = Pipeline(conf, transport, store, owner="w", notes=[[0]], statistics=Statistics())
+    pipeline = make_pipeline(conf, transport, store, owner="w", markers=[[0]], statistics=Statistics())
     pipeline.start()
     try:
         yield pipeline
@@ -111,7 +112,7 @@ def test_events_that_are_not_stored_are_no_more_than_their_limit(transport: Memo
     store = Held()
     send(transport, [Swell("x", size=EVENT) for _ in range(COMMANDS)])
     with running(transport, store) as pipeline:
-        (room,) = pipeline._rooms
+        (room,) = pipeline.mailboxes.rooms
         wait_until(lambda: room.is_full, "events of so many bytes wait")
         assert room.taken < CONF.COMMANDS.MAX_UNFINISHED_BYTES + EVENT + 1_000
         store.goes.set()
@@ -132,7 +133,7 @@ def test_a_backlog_of_large_streams_is_looked_up_bit_by_bit(transport: MemoryTra
     store.found.clear()
     with running(transport, store) as pipeline:
         wait_until(lambda: len(versions(transport)) == 2 * COMMANDS, "all are published again")
-        wait_until(lambda: pipeline._rooms[0].taken == 0, "all is given back")
+        wait_until(lambda: pipeline.mailboxes.rooms[0].taken == 0, "all is given back")
     assert max(store.found) <= LOOKUP_BYTES
     assert sum(store.found) >= COMMANDS * EVENT
 
@@ -144,7 +145,7 @@ def test_large_commands_count_for_several(transport: MemoryTransport) -> None:
     )
     send(transport, [Swell("x", size=1, text="x" * EVENT) for _ in range(COMMANDS)])
     with running(transport, store, conf) as pipeline:
-        wait_until(lambda: pipeline._paused() == {0}, "the queue pauses")
+        wait_until(lambda: pipeline.puller.paused() == {0}, "the queue pauses")
         assert (
             pipeline.consumer.unfinished <= conf.COMMANDS.MAX_UNFINISHED_BYTES // EVENT + conf.COMMANDS.PULL_MAX_BATCH
         )

@@ -12,6 +12,7 @@ from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import QueueHeld, TransportUnavailable
 from enode_django.processors.pipeline import Pipeline
 from enode_django.processors.statistics import Statistics
+from enode_django.processors.wiring import make_pipeline
 from enode_django.serialization.codec import encode_command
 from enode_django.serialization.plain import pack
 from tests.acceptance.waiting import wait_until
@@ -53,7 +54,7 @@ class GivesOneMore(MemoryTransport):
 
 def started(conf: Conf, transport: MemoryTransport, queues: int = 1) -> Pipeline:
     transport.create_topic(conf.COMMANDS.TOPIC, queues)
-    pipeline = Pipeline(conf, transport, MemoryEventStore(), owner="w", notes=[[0]], statistics=Statistics())
+    pipeline = make_pipeline(conf, transport, MemoryEventStore(), owner="w", markers=[[0]], statistics=Statistics())
     pipeline.start()
     return pipeline
 

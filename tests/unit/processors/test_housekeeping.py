@@ -12,8 +12,8 @@ from enode_django.equeue.messages import Membership
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.processors import housekeeping
-from enode_django.processors.pipeline import Pipeline
 from enode_django.processors.statistics import Statistics
+from enode_django.processors.wiring import make_pipeline
 
 SOON = 60.0
 
@@ -58,7 +58,7 @@ def test_leases_are_renewed_while_the_store_takes_long_to_prune(monkeypatch: pyt
     transport, store = Renewed(), PrunesForLong()
     conf = make_conf({"COMMANDS": {"MAILBOXES": 1}, "WORKERS": {"LEASE": 0.4}})
     transport.create_topic(conf.COMMANDS.TOPIC, 1)
-    pipeline = Pipeline(conf, transport, store, owner="w", notes=[[0]], statistics=Statistics())
+    pipeline = make_pipeline(conf, transport, store, owner="w", markers=[[0]], statistics=Statistics())
     pipeline.start()
     assert store.pruning.wait(SOON)
     assert goes_on(transport.renewed)
@@ -71,7 +71,7 @@ def test_leases_are_renewed_while_the_answer_to_a_heartbeat_is_late() -> None:
     transport = JoinsForLong()
     conf = make_conf({"COMMANDS": {"MAILBOXES": 1}, "WORKERS": {"LEASE": 0.4}})
     transport.create_topic(conf.COMMANDS.TOPIC, 1)
-    pipeline = Pipeline(conf, transport, MemoryEventStore(), owner="w", notes=[[0]], statistics=Statistics())
+    pipeline = make_pipeline(conf, transport, MemoryEventStore(), owner="w", markers=[[0]], statistics=Statistics())
     pipeline.start()
     assert transport.joining.wait(SOON)
     assert goes_on(transport.renewed)

@@ -30,7 +30,7 @@ transport, store = make_transport(), make_store()
 if "event" in sys.argv[1]:
     module.EventPipeline(conf(), transport, store, owner="x", statistics=Statistics())
 else:
-    module.Pipeline(conf(), transport, store, owner="x", notes=[memoryview(bytearray(8)).cast("q")],
+    module.make_pipeline(conf(), transport, store, owner="x", markers=[memoryview(bytearray(8)).cast("q")],
                     statistics=Statistics())
 print(*sys.modules)
 """

@@ -17,8 +17,8 @@ from enode_django.eventstore.dead_letters import DeadLetter, MemoryDeadLetters
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.eventstore.sharding import ShardedEventStore
 from enode_django.exceptions import StoreUnavailable
-from enode_django.processors.pipeline import Pipeline
 from enode_django.processors.statistics import Statistics
+from enode_django.processors.wiring import make_pipeline
 from enode_django.serialization.codec import encode_command
 from tests.integration.sharded import id_in
 from tests.unit.processors.test_pipeline_memory import SOON, wait_for
@@ -64,11 +64,13 @@ class Running:
         self.transport = MemoryTransport()
         self.transport.create_topic("commands", 2)
         self.letters = [Away(), Counting()]
-        monkeypatch.setattr("enode_django.processors.pipeline.make_dead_letters", lambda store: self.letters)
+        monkeypatch.setattr("enode_django.processors.wiring.make_dead_letters", lambda store: self.letters)
         self.statistics = Statistics()
         store = ShardedEventStore([MemoryEventStore(), MemoryEventStore()], Halves())
         conf = make_conf({"WORKERS": {"COMMIT_INTERVAL": 0.05}})
-        self.pipeline = Pipeline(conf, self.transport, store, owner="w", notes=[[0], [0]], statistics=self.statistics)
+        self.pipeline = make_pipeline(
+            conf, self.transport, store, owner="w", markers=[[0], [0]], statistics=self.statistics
+        )
         self.pipeline.start()
 
     def send(self, key: str, body: bytes) -> None:

@@ -15,8 +15,8 @@ from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import StoreUnavailable, TransportUnavailable
-from enode_django.processors.pipeline import Pipeline
 from enode_django.processors.statistics import Statistics
+from enode_django.processors.wiring import make_pipeline
 from enode_django.serialization.codec import encode_command
 from tests.unit.processors.test_pipeline_memory import SOON, wait_for
 from tests.unit.processors.test_shard_away import Ring
@@ -70,7 +70,7 @@ def test_few_lines_are_logged_while_store_and_queue_are_away(caplog: pytest.LogC
     memory.create_topic(conf.SUBSCRIBERS.TOPIC, 2)
     statistics = Statistics()
     notes: list[InFlightMarker] = [[0] for _ in range(3)]
-    pipeline = Pipeline(conf, transport, store, owner="w", notes=notes, statistics=statistics)
+    pipeline = make_pipeline(conf, transport, store, owner="w", markers=notes, statistics=statistics)
 
     def send(count: int) -> None:
         ids = [f"bell {number}" for number in range(count)]

@@ -9,8 +9,10 @@ from enode_django.conf import make_conf
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventstore.memory import MemoryEventStore
-from enode_django.processors.pipeline import HANDLE_AT_ONCE, Pipeline
+from enode_django.processors.mailbox_threads import HANDLE_AT_ONCE
+from enode_django.processors.pipeline import Pipeline
 from enode_django.processors.statistics import Statistics
+from enode_django.processors.wiring import make_pipeline
 from enode_django.serialization.codec import encode_command
 
 SOON = 60.0
@@ -72,8 +74,8 @@ def test_finished_aggregates_leave_a_full_cache_though_many_commands_wait() -> N
     ids = [f"tree {n}" for n in range(WAITING)]
     messages = [(id, encode_command(Plant(aggregate_root_id=id), b"")) for id in ids]
     Producer(transport).send_all(conf.COMMANDS.TOPIC, messages)
-    garden.pipeline = Pipeline(
-        conf, transport, MemoryEventStore(), owner="w", notes=[[0]], statistics=garden.statistics
+    garden.pipeline = make_pipeline(
+        conf, transport, MemoryEventStore(), owner="w", markers=[[0]], statistics=garden.statistics
     )
     garden.pipeline.start()
     wait_for(lambda: garden.statistics.published == WAITING)

@@ -20,9 +20,9 @@ from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.eventstore.shard_map import ShardMap
 from enode_django.eventstore.sharding import ShardedEventStore
 from enode_django.exceptions import ShardMapOutdated, StoreUnavailable
-from enode_django.processors.backlogs import ShardBacklogs
-from enode_django.processors.pipeline import Pipeline
+from enode_django.processors.puller import ShardBacklogs
 from enode_django.processors.statistics import Statistics
+from enode_django.processors.wiring import make_pipeline
 from enode_django.serialization.codec import encode_command, encode_stream
 from enode_django.testing.event_store_read_contract import stream
 from tests.integration.sharded import id_in
@@ -129,12 +129,12 @@ class Tower:
         self.transport = MemoryTransport()
         self.transport.create_topic(self.conf.COMMANDS.TOPIC, 2)
         self.statistics = Statistics()
-        self.pipeline = Pipeline(
+        self.pipeline = make_pipeline(
             self.conf,
             self.transport,
             ShardedEventStore(self.shards, shard_map or Halves()),
             owner="new",
-            notes=[[0], [0]],
+            markers=[[0], [0]],
             statistics=self.statistics,
         )
 

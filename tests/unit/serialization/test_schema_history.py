@@ -206,6 +206,18 @@ def test_field_that_went_and_came_back_is_found() -> None:
     assert texts(current(3, versions[3], steps=[1]), recorded(versions)) == []
 
 
+def test_field_that_comes_back_behind_the_next_upcaster_is_found() -> None:
+    versions: dict[int, Fields] = {1: {"note": "str"}, 2: {}, 3: {}, 4: {"note": "Default[str]"}}
+    (text,) = texts(current(4, versions[4], steps=[2]), recorded(versions))
+    assert text.startswith("note of version 1 went and came back")
+    assert texts(current(4, versions[4], steps=[1, 2]), recorded(versions)) == []
+
+
+def test_field_that_went_for_good_is_of_no_matter() -> None:
+    versions: dict[int, Fields] = {1: {"note": "str"}, 2: {}, 3: {"note": "Default[str]"}, 4: {}}
+    assert texts(current(4, versions[4]), recorded(versions)) == []
+
+
 def test_renamed_field_is_found_also_where_its_default_came_later() -> None:
     versions: dict[int, Fields] = {1: {"sum": "int"}, 2: {"amount": "int"}, 3: {"amount": "Default[int]"}}
     (text,) = texts(current(3, versions[3]), recorded(versions))
