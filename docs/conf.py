@@ -30,7 +30,7 @@ version = release = enode_django.__version__
 language = "en"
 
 root_doc = "README"
-include_patterns = ["README.md", "CHANGELOG.md", "SECURITY.md", "docs/**.md", "docs/**.rst"]
+include_patterns = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs/**.md", "docs/**.rst"]
 exclude_patterns = ["build", "archive", "broker", "dist", ".*"]
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 myst_heading_anchors = 4

@@ -16,9 +16,9 @@ from enode_django.eventing.failures import HandlerInterrupted, failure_of
 from enode_django.eventing.in_flight import InFlight
 from enode_django.eventing.pending import Failure, HandledEvents, PendingAggregate, Progress, fit_portion, next_streams
 from enode_django.eventing.projections import ModelProjection, Projection, makes_row
-from enode_django.eventing.read_models.deferring import DeferredInserts
 from enode_django.eventing.read_models.row_changes import RowChanges, changed_row
 from enode_django.eventing.read_models.rows import RowTable
+from enode_django.eventing.read_models.waiting_inserts import inserts_wait
 from enode_django.eventing.subscribers import NOW, Subscriber, key_of
 from enode_django.eventstore.base import EventStore, Shard, StreamRecord
 from enode_django.eventstore.positions import BEGINNING
@@ -227,7 +227,7 @@ class TransactionProcessor(EventProcessor):
     """Applies events to a `Projection`: checkpoints are locked, any ORM code runs, and checkpoints move in the same
     transaction.
 
-    Handlers run without savepoints first, which cost more than what most of them do, and what they create is inserted
+    Handlers run without savepoints first, which cost more than what most of them do, and rows that they insert are sent
     together. When one raises, or an insert fails, all is rolled back and run again with a savepoint for each aggregate,
     so that only the guilty one's part is lost.
     """
@@ -237,7 +237,6 @@ class TransactionProcessor(EventProcessor):
 
     def __init__(self, subscriber: Projection, store: EventStore) -> None:
         super().__init__(subscriber, store)
-        self._inserts = DeferredInserts(subscriber.models if subscriber.defers_inserts else (), self.alias)
         quote = connections[self.alias].ops.quote_name
         tables = ", ".join(sorted(quote(model._meta.db_table) for model in subscriber.models))
         self._lock_tables = f"LOCK TABLE {tables} IN ROW EXCLUSIVE MODE"
@@ -284,7 +283,7 @@ class TransactionProcessor(EventProcessor):
     @contextmanager
     def _inserts_wait(self) -> Iterator[None]:
         try:
-            with self._inserts.wait():
+            with inserts_wait(self.alias):
                 yield
         except Exception as error:  # of handlers inside, or of a row that waited
             if isinstance(error, _HandlerFailed | HandlerInterrupted) or is_transient(error):

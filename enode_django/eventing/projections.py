@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Generic, TypeVar, get_args, get_origin
 
 from django.db import models, router
+from django.db.models import Model
 
 from enode_django.domain.messages import DomainEvent
+from enode_django.eventing.read_models.waiting_inserts import insert
 from enode_django.eventing.subscribers import BEGINNING, Subscriber
-from enode_django.exceptions import DefinitionError
+from enode_django.exceptions import DefinitionError, shown
 
 Row = TypeVar("Row", bound=models.Model)
 
@@ -78,8 +80,8 @@ def makes_row(projection: ModelProjection[Any] | type[ModelProjection[Any]]) -> 
 class Projection(Subscriber):
     """Any ORM code. Handlers are ``(self, event) -> None`` and may touch the rows of the event's aggregate only.
 
-    ``models`` names every model that the handlers write; they must lie in one database. ``defers_inserts``: rows that
-    handlers create one by one may be sent together, before the next statement of any kind.
+    ``models`` names every model that the handlers write; they must lie in one database. `insert` is the cheap way to
+    create a row.
 
     For a rebuild: ``aggregate_field`` names the field that says whose row it is, so that rows can be compared while
     commands go on; ``volatile`` names fields that may differ. ``indexes_after_load``: secondary indexes and foreign
@@ -88,10 +90,9 @@ class Projection(Subscriber):
 
     abstract: ClassVar[bool] = True
     _enode_settings: ClassVar[frozenset[str]] = frozenset(
-        {"models", "defers_inserts", "aggregate_field", "volatile", "indexes_after_load"}
+        {"models", "aggregate_field", "volatile", "indexes_after_load"}
     )
     models: ClassVar[Sequence[type[models.Model]]]
-    defers_inserts: ClassVar[bool] = True
     aggregate_field: ClassVar[str] = ""
     volatile: ClassVar[Sequence[str]] = ()
     indexes_after_load: ClassVar[bool] = False
@@ -111,6 +112,17 @@ class Projection(Subscriber):
     @property
     def database(self) -> str:
         return databases_of(self)[0]
+
+    def insert(self, row: Model) -> None:
+        """Insert a new row of one of the ``models``, together with others: it is sent before the next statement of any
+        kind in the same connection, and at the end of the batch.
+
+        As by Django's ``bulk_create``, no signals are sent and ``save()`` is not called. An automatic key is set when
+        the row is sent. Until then the row must not be changed. Raises `TypeError` for a row of another model.
+        """
+        if type(row) not in self.models:
+            raise TypeError(f"{type(self).__qualname__}.insert() got {shown(row)}, and it writes {self.models!r} only")
+        insert(row, self.database)
 
 
 def databases_of(projection: Projection) -> Sequence[str]:

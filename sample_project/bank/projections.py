@@ -75,7 +75,7 @@ class Ledger(Projection):
         amount: Decimal,
         transfer: str = "",
     ) -> None:
-        LedgerEntry.objects.create(
+        entry = LedgerEntry(
             account=event.aggregate_root_id,
             version=event.version,
             kind=kind,
@@ -84,3 +84,4 @@ class Ledger(Projection):
             transfer=transfer,
             booked_at=event.timestamp,
         )
+        self.insert(entry)

@@ -8,9 +8,9 @@ from django.db import connection
 from pytest_django import DjangoDbBlocker
 
 if TYPE_CHECKING:  # models can be imported when Django is set up, which is later than this module is
-    from tests.following.deferred import Run, Script
     from tests.following.domain import Behaviour
     from tests.following.harness import Harness
+    from tests.following.inserting import Run, Script
     from tests.following.lines import Lines
 
 

@@ -177,7 +177,7 @@ class Entries(Projection):
 
     @handles
     def added(self, event: Added) -> None:
-        Entry.objects.create(aggregate_root_id=event.aggregate_root_id, version=event.version, amount=event.amount)
+        self.insert(Entry(aggregate_root_id=event.aggregate_root_id, version=event.version, amount=event.amount))
         behaviour.handle(event)
 
 

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from typing import Any
 
-from django.contrib.postgres.fields import ArrayField
 from django.db import models
-from django.db.models.functions import Upper
 
 from enode_django import Projection, handles
 from tests.following.domain import Added
@@ -59,101 +56,7 @@ class Named(models.Model):
         app_label = "following"
 
 
-class Defaulted(models.Model):
-    number = models.IntegerField(db_default=7)
-
-    class Meta:
-        app_label = "following"
-
-
-class Generated(models.Model):
-    name = models.CharField(max_length=10)
-    upper = models.GeneratedField(
-        expression=Upper("name"), output_field=models.CharField(max_length=10), db_persist=True
-    )
-
-    class Meta:
-        app_label = "following"
-
-
-class Arrayed(models.Model):
-    tags = ArrayField(models.CharField(max_length=10))
-
-    class Meta:
-        app_label = "following"
-
-
-class LineProxy(Line):
-    class Meta:
-        app_label = "following"
-        proxy = True
-
-
-class NamedChild(Named):
-    more = models.IntegerField(null=True)
-
-    class Meta:
-        app_label = "following"
-
-
-class Foreign(models.Model):
-    class Meta:
-        app_label = "following"
-        managed = False
-
-
-class InsertsItself(models.Model):
-    class Meta:
-        app_label = "following"
-
-    def _do_insert(self, *args: Any, **options: Any) -> Any:
-        return super()._do_insert(*args, **options)  # type: ignore[misc]
-
-
-class Numbered(models.IntegerField):
-    def pre_save(self, model_instance: models.Model, add: bool) -> Any:
-        return 1
-
-
-class NumbersItself(models.Model):
-    number = Numbered()
-
-    class Meta:
-        app_label = "following"
-
-
-class SomeManager(models.Manager["Managed"]):
-    pass
-
-
-class Managed(models.Model):
-    objects = SomeManager()
-
-    class Meta:
-        app_label = "following"
-        base_manager_name = "objects"
-
-
-class Small(models.Model):
-    id = models.SmallAutoField(primary_key=True)
-
-    class Meta:
-        app_label = "following"
-
-
 WAITING = (Line, Shelf, Part, Named)
-NOT_WAITING = (
-    Defaulted,
-    Generated,
-    Arrayed,
-    LineProxy,
-    NamedChild,
-    Foreign,
-    InsertsItself,
-    NumbersItself,
-    Managed,
-    Small,
-)
 
 
 class Lines(Projection):
@@ -166,6 +69,5 @@ class Lines(Projection):
         self.script(event)
 
 
-class LinesAtOnce(Lines):
-    name = "following.lines_at_once"
-    defers_inserts = False
+class OtherLines(Lines):
+    name = "following.other_lines"

@@ -10,12 +10,12 @@ from django.db import IntegrityError, transaction
 from django.db.transaction import TransactionManagementError
 
 from enode_django.eventing.pending import PendingAggregate
-from enode_django.eventing.read_models.deferring import DeferredInserts
+from enode_django.eventing.read_models.waiting_inserts import insert, inserts_wait
 from enode_django.eventing.registry import subscribers
 from enode_django.runtime import make_processor
-from tests.following.deferred import Run, a_line, accounts, waits
 from tests.following.domain import Added
 from tests.following.harness import Harness
+from tests.following.inserting import Run, a_line, accounts, waits
 from tests.following.lines import Line, Lines, Named
 
 
@@ -91,15 +91,14 @@ def test_a_late_error_that_is_swallowed_in_an_inner_block_loses_no_rows(run: Run
 
 
 def test_in_a_broken_transaction_nothing_is_sent_and_nothing_taken(harness: Harness, line_tables: None) -> None:
-    inserts = DeferredInserts([Named], "default")
     with transaction.atomic():
-        with suppress(TransactionManagementError), inserts.wait():
-            Named.objects.create(name="n")
+        with suppress(TransactionManagementError), inserts_wait("default"):
+            insert(Named(name="n"), "default")
             transaction.set_rollback(True)
             with pytest.raises(TransactionManagementError):
                 Named.objects.count()
             with pytest.raises(TransactionManagementError):
-                Named.objects.create(name="m")
+                insert(Named(name="m"), "default")
             assert waits()
         transaction.set_rollback(True)
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from django.db import connections, models
 
 from enode_django.databases import execute
+from enode_django.eventing.registry import subscribers
 from tests.following.domain import Added
-from tests.following.lines import Line
+from tests.following.lines import Line, Lines
 
+Row = TypeVar("Row", bound=models.Model)
 Script = Callable[[Added], object]
 Run = Callable[..., dict[str, str]]
 
@@ -23,7 +25,12 @@ def statements(model: type[models.Model]) -> int:
 
 
 def a_line(event: Added, **values: Any) -> Line:
-    return Line.objects.create(account=event.aggregate_root_id, **values)
+    return inserted(Line(account=event.aggregate_root_id, **values))
+
+
+def inserted(row: Row) -> Row:
+    subscribers.instance(Lines).insert(row)
+    return row
 
 
 def accounts() -> list[str]:

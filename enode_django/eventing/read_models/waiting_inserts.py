@@ -1,0 +1,91 @@
+"""Rows that the handlers of a `Projection` insert one by one, sent together.
+
+An insert costs a statement and a round trip: many times what its row costs. In a pass that is rolled back and run again
+when anything goes wrong, inserts may as well wait: until the next statement of any kind in the same connection, or
+until the handlers are done. So every statement finds every row; only an error comes late, and after one nothing of the
+pass may be committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from django.db import connections, models, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from enode_django.databases import StatementsWait
+
+ROWS_MAX = 1_000
+"""Waiting rows of one model, before all are sent."""
+
+
+class WaitingInserts(StatementsWait):
+    """The rows of one pass, in the connection of the thread that runs it: no other thread uses it.
+
+    ``failed`` is the first error that inserting raised, even if a handler has swallowed it.
+    """
+
+    def __init__(self, connection: BaseDatabaseWrapper) -> None:
+        self.failed: Exception | None = None
+        self._connection = connection
+        self._rows: dict[type[models.Model], list[models.Model]] = {}
+
+    def add(self, row: models.Model) -> None:
+        rows = self._rows.setdefault(type(row), [])
+        rows.append(row)
+        if len(rows) == ROWS_MAX:
+            self.send()
+
+    @property
+    def takes_rows(self) -> bool:
+        """Return False once the transaction is to be rolled back: then an insert has to raise at once."""
+        return self.failed is None and not self._connection.needs_rollback
+
+    def send(self) -> None:
+        """Send models in the order of their first rows. Nothing is sent in a transaction that is to be rolled back."""
+        if not self._rows or self._connection.needs_rollback:
+            return
+        waiting, self._rows = self._rows, {}
+        try:
+            for rows in waiting.values():
+                insert_now(rows, self._connection.alias)
+        except Exception as error:  # of the database, or of adapting a value: a handler may swallow it
+            self.failed = self.failed or error
+            transaction.set_rollback(True, using=self._connection.alias)
+            raise
+
+    def finish(self) -> None:
+        if self.failed is not None:
+            raise self.failed
+        self._connection.validate_no_broken_transaction()
+        self.send()
+
+
+@contextmanager
+def inserts_wait(alias: str) -> Iterator[None]:
+    """Let rows that are inserted inside the block wait; at its end all are sent. Raises the first error of an insert in
+    it: then everything since the block began is to be rolled back."""
+    connection = connections[alias]
+    waiting = WaitingInserts(connection)
+    connection.execute_wrappers.append(waiting)
+    try:
+        yield
+        waiting.finish()
+    finally:
+        with suppress(ValueError):  # not pop(): a handler may have left a wrapper of its own behind
+            connection.execute_wrappers.remove(waiting)
+
+
+def insert(row: models.Model, alias: str) -> None:
+    """Insert a row, or let it wait if this thread is inside `inserts_wait`."""
+    for wrapper in connections[alias].execute_wrappers:
+        if isinstance(wrapper, WaitingInserts) and wrapper.takes_rows:
+            wrapper.add(row)
+            return
+    insert_now([row], alias)
+
+
+def insert_now(rows: list[models.Model], alias: str) -> None:
+    """Insert rows of one model by ``bulk_create``, which sends them as arrays where it can."""
+    type(rows[0])._base_manager.using(alias).bulk_create(rows)
