@@ -32,7 +32,7 @@ _BUSINESS = """
 _OURS = """
     id version aggregate_root_id timestamp command_id metadata message durable exposed retriable needs_help type_name
     aliases id_prefix schema_version uncommitted_events snapshot restore snapshot_every start replays time_limit retry
-    abstract resends model models volatile indexes_after_load aggregate_field with_traceback
+    abstract resends model models volatile indexes_after_load aggregate_field insert with_traceback
     add_note load aload history ahistory result
 """
 _PRIVATE = """
