@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import logging
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from hashlib import blake2b
 
 from enode_django.eventing.event_handlers import EventHandlerGroup
 from enode_django.eventing.marks import Followed
 from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.subscribers import Subscriber, followed_by
 from enode_django.exceptions import TypeNameError
-from enode_django.repository.codetexts import CodeReader
+from enode_django.repository.codetexts import CodeReader, digest
 from enode_django.serialization.registry import types
 from enode_django.serialization.upcasting import upcasters
 
@@ -22,24 +20,23 @@ logger = logging.getLogger("enode_django.subscribers")
 
 @lru_cache(maxsize=1_000)
 def code_fingerprint(subscriber: Subscriber) -> str:
-    """``<Python's tag>:<32 hexadecimal digits>``, computed once in a process, when all apps are loaded.
+    """Return ``<tag>:<32 hexadecimal digits>``, as `codetexts.digest` does; computed once in a process, when all apps
+    are loaded.
 
     Covered are the handlers, and what they use of the same package; the upcasters of what they handle; and which types
     the process knows. Where the code cannot be read the text is empty: it stands for no code.
     """
     try:
-        text = "\n".join(_description(subscriber))
+        followed = sorted(followed_by(subscriber), key=_name)
+        reader = CodeReader([type(subscriber), *_models(subscriber), *followed])
+        return digest(_description(subscriber, followed, reader), reader)
     except Exception:
         # A worker must not end because it cannot look into application code.
         logger.exception("the code of %s cannot be read: what it parks is not tried again when it changes", subscriber)
         return ""
-    digest = blake2b(text.encode(errors="backslashreplace"), digest_size=16).hexdigest()
-    return f"{sys.implementation.cache_tag}:{digest}"
 
 
-def _description(subscriber: Subscriber) -> Iterator[str]:
-    followed = sorted(followed_by(subscriber), key=_name)
-    reader = CodeReader([type(subscriber), *_models(subscriber), *followed])
+def _description(subscriber: Subscriber, followed: Sequence[Followed], reader: CodeReader) -> Iterator[str]:
     for cls in followed:
         yield f"handles {_name(cls)} {cls.schema_version}"
         for version, upcaster in upcasters.of(cls).items():

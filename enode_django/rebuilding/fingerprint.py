@@ -2,45 +2,40 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from hashlib import blake2b
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from enode_django.eventing.marks import Followed
 from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.exceptions import TypeNameError
 from enode_django.rebuilding.shadow import declared_models
-from enode_django.repository.codetexts import CodeReader
+from enode_django.repository.codetexts import CodeReader, digest
 from enode_django.serialization.registry import types
 from enode_django.serialization.upcasting import upcasters
 
 
 def fingerprint_of(projection: ModelProjection[Any] | Projection) -> str:
-    """``<Python's tag>:<32 hexadecimal digits>``. Those of two versions of Python cannot be compared.
+    """Return ``<tag>:<32 hexadecimal digits>``, as `codetexts.digest` does.
 
     Covered are the handlers, and what they use of the same package: methods, functions, constants, methods of the
     events and of the models; and the upcasters of the events. Comments and the places of files make no difference.
     """
-    text = "\n".join(_description(projection))
-    digest = blake2b(text.encode(errors="backslashreplace"), digest_size=16).hexdigest()
-    return f"{sys.implementation.cache_tag}:{digest}"
+    cls = type(projection)
+    methods = sorted(cls._enode_methods.items(), key=lambda item: _name(item[0]))
+    reader = CodeReader([cls, *declared_models(projection), *(event for event, _ in methods)])
+    return digest(_description(cls, methods, reader), reader)
 
 
 def is_other_code(one: str, other: str) -> bool:
-    """Return True if two fingerprints stand for different code. Fingerprints by two versions of Python cannot be
-    compared.
+    """Return True if two fingerprints stand for different code. Those with different tags cannot be compared.
 
-    >>> is_other_code("cpython-311:ab", "cpython-311:cd"), is_other_code("cpython-311:ab", "cpython-312:cd")
+    >>> is_other_code("source:ab", "source:cd"), is_other_code("cpython-311:ab", "cpython-312:cd")
     (True, False)
     """
     return one != other and one.partition(":")[0] == other.partition(":")[0]
 
 
-def _description(projection: ModelProjection[Any] | Projection) -> Iterator[str]:
-    cls = type(projection)
-    methods = sorted(cls._enode_methods.items(), key=lambda item: _name(item[0]))
-    reader = CodeReader([cls, *declared_models(projection), *(event for event, _ in methods)])
+def _description(cls: type[Any], methods: Sequence[tuple[Followed, str]], reader: CodeReader) -> Iterator[str]:
     for event, method in methods:
         yield f"event {_name(event)} {event.schema_version} {method}"
         if method in cls._enode_creators:

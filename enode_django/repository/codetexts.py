@@ -1,25 +1,44 @@
-"""Code as texts: the same in every process that runs the same code, and not the same if it does something else."""
+"""Code as texts: the same in every process that runs the same source, and not the same if it does something else.
+
+The texts are made of sources, see `enode_django.repository.sources`. Code without a source is described by what Python
+made of it, which the next version of Python may make otherwise.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import dis
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import Enum
+from hashlib import blake2b
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, get_type_hints
 from uuid import UUID
 
 from enode_django.domain.declarations import Declared
+from enode_django.repository.sources import source_of
 from enode_django.repository.typetexts import type_text, value_classes
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, Decimal, UUID, date, time, timedelta)
 _LEFT_OUT = frozenset({"EXTENDED_ARG", "CACHE", "NOP", "RESUME", "PRECALL"})
 _LINES = frozenset({"__firstlineno__", "__static_attributes__"})
 """Attributes of a class's body that depend on its file."""
+
+
+SOURCE = "source"
+"""The tag of fingerprints that any version of Python makes of the same source."""
+
+
+def digest(lines: Iterable[str], reader: CodeReader) -> str:
+    """Return ``<tag>:<32 hexadecimal digits>`` of lines that the reader has made. Fingerprints with different tags
+    cannot be compared: where code has no source, the tag is that of this version of Python."""
+    text = "\n".join(lines)
+    hexadecimal = blake2b(text.encode(errors="backslashreplace"), digest_size=16).hexdigest()
+    return f"{sys.implementation.cache_tag if reader.is_of_this_python else SOURCE}:{hexadecimal}"
 
 
 class CodeReader:
@@ -30,6 +49,8 @@ class CodeReader:
 
     def __init__(self, owners: Sequence[type]) -> None:
         self._owners = list(owners)
+        self.is_of_this_python = False
+        """Whether a text depends on the version of Python: there was code without a source."""
         self._numbers: dict[object, int] = {}
         self._inside: set[int] = set()
 
@@ -44,8 +65,8 @@ class CodeReader:
         for base in _bases(cls):
             for name, member in sorted(vars(base).items()):
                 function = _function_of(member)
-                # Some are made by dataclasses, of the fields.
-                if function is not None and name != "__repr__" and function.__code__.co_filename != "<string>":
+                # Some are made by dataclasses, of the fields; some belong to every enum or tuple with names.
+                if function is not None and name != "__repr__" and not _is_made(function):
                     yield f"{name} {self.value(member)}"
 
     def methods_named(self, cls: type, name: str) -> Iterator[str]:
@@ -74,18 +95,19 @@ class CodeReader:
         if isinstance(value, Enum):
             return f"{kind.__qualname__}.{value.name} {self.value(value.value)}"
         if isinstance(value, CodeType):
+            self.is_of_this_python = True
             return self._code(value, {}, "")
         function = _function_of(value)
         if function is not None:
             return self._function(function) + self._around(value)
         if isinstance(value, type):
-            return f"class {value.__module__}.{value.__qualname__}"
+            return f"class {_place(value)}.{value.__qualname__}"
         if isinstance(value, ModuleType):
             return f"module {value.__name__}"
         return self._contents(value)
 
     def _contents(self, value: Any) -> str:
-        name = f"{type(value).__module__}.{type(value).__qualname__}"
+        name = f"{_place(type(value))}.{type(value).__qualname__}"
         if id(value) in self._inside:
             return f"{name} again"
         self._inside.add(id(value))
@@ -115,12 +137,19 @@ class CodeReader:
     def _function(self, function: FunctionType) -> str:
         if not self._is_new(function):
             return f"function {self._numbers[function]}"
-        if _package(function.__module__) == "django":  # what it puts into the classes of models
-            return f"function {function.__module__}.{function.__qualname__}"
+        if _is_from_elsewhere(function):
+            return f"function {_place(function)}.{function.__qualname__}"
         defaults = self.value((function.__defaults__, function.__kwdefaults__))
         closure = ", ".join(self.value(_content(cell)) for cell in function.__closure__ or ())
-        code = self._code(function.__code__, function.__globals__, _package(function.__module__))
-        return f"function({defaults}; {closure}; {code})"
+        return f"function({defaults}; {closure}; {self._body(function)})"
+
+    def _body(self, function: FunctionType) -> str:
+        package, source = _package(function.__module__), source_of(function)
+        if source is None:
+            self.is_of_this_python = True
+            return self._code(function.__code__, function.__globals__, package)
+        meanings = self._meanings(source.names, function.__globals__, package) if package else ()
+        return "{" + "; ".join([source.text, *meanings]) + "}"
 
     def _is_new(self, thing: object) -> bool:
         if thing in self._numbers:
@@ -221,6 +250,23 @@ def _bases(cls: type) -> list[type]:
 
 def _package(module: str | None) -> str:
     return (module or "").partition(".")[0]
+
+
+def _place(thing: type | FunctionType) -> str:
+    """Return the module of a class or function. Modules of the standard library are moved between versions of it."""
+    package = _package(thing.__module__)
+    return package if package in sys.stdlib_module_names else thing.__module__
+
+
+def _is_from_elsewhere(function: FunctionType) -> bool:
+    """Return True for functions of Django and of the standard library that stand in classes of the application."""
+    package = _package(function.__globals__.get("__name__"))
+    return package == "django" or package in sys.stdlib_module_names
+
+
+def _is_made(function: FunctionType) -> bool:
+    package = _package(function.__globals__.get("__name__"))
+    return function.__code__.co_filename == "<string>" or package in sys.stdlib_module_names
 
 
 def _content(cell: Any) -> Any:

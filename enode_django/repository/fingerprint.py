@@ -2,14 +2,13 @@
 
 A snapshot made by other code is not used. Covered are the declared fields with their types and defaults; the events
 that are applied, with their fields, schema versions and upcasters; the appliers, the constructor and the hooks; and
-what these use of the same package: methods, functions, value classes, constants. Compared is what Python runs, so
-comments, docstrings, empty lines and places of files make no difference; another version of Python does.
+what these use of the same package: methods, functions, value classes, constants. Compared are the syntax trees, so
+comments, docstrings, layout, places of files and the version of Python make no difference.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from typing import Any, get_type_hints
 
@@ -18,7 +17,7 @@ from enode_django.domain.declarations import schema_of
 from enode_django.domain.defaults import MISSING
 from enode_django.domain.messages import DomainEvent
 from enode_django.exceptions import TypeNameError
-from enode_django.repository.codetexts import CodeReader
+from enode_django.repository.codetexts import SOURCE, CodeReader, digest
 from enode_django.repository.typetexts import type_text, value_classes
 from enode_django.serialization.registry import types
 from enode_django.serialization.upcasting import upcasters
@@ -37,15 +36,14 @@ def fingerprint_of(cls: type[AggregateRoot]) -> str:
 
 def compute_fingerprint(cls: type[AggregateRoot]) -> str:
     """Raises `DefinitionError` where a field cannot be resolved."""
-    text = "\n".join(description(cls))
-    return blake2b(text.encode(errors="backslashreplace"), digest_size=16).hexdigest()
-
-
-def description(cls: type[AggregateRoot]) -> Iterator[str]:
-    """Yield the lines that the fingerprint is made of."""
     events = sorted(_all_events(cls), key=_name)
     reader = CodeReader([cls, *events])
-    yield f"python {sys.implementation.cache_tag}"
+    tag, _, digits = digest(description(cls, events, reader), reader).partition(":")
+    return digits if tag == SOURCE else blake2b(f"{tag}{digits}".encode(), digest_size=16).hexdigest()
+
+
+def description(cls: type[AggregateRoot], events: Sequence[type[DomainEvent]], reader: CodeReader) -> Iterator[str]:
+    """Yield the lines that the fingerprint is made of."""
     yield from _fields(cls, reader)
     for event in events:
         yield f"event {_name(event)} {event.schema_version}"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import linecache
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -30,11 +31,14 @@ def define(undeclared: None, monkeypatch: pytest.MonkeyPatch) -> Define:
     """From the source of a module to its class ``Cart``, as another process would have it."""
     numbers = itertools.count()
 
-    def from_source(source: str, *, path: str = "domain.py", module: str = "shop.domain") -> Any:
-        made = ModuleType(module)
+    def from_source(
+        source: str, *, path: str = "domain.py", module: str = "shop.domain", is_readable: bool = True
+    ) -> Any:
+        made, text, path = ModuleType(module), BEGIN + source, f"{next(numbers)}/{path}"
         monkeypatch.setitem(sys.modules, module, made)
-        next(numbers)
-        exec(compile(BEGIN + source, path, "exec", dont_inherit=True), vars(made))
+        if is_readable:
+            monkeypatch.setitem(linecache.cache, path, (len(text), None, text.splitlines(keepends=True), path))
+        exec(compile(text, path, "exec", dont_inherit=True), vars(made))
         return vars(made)["Cart"]
 
     return from_source

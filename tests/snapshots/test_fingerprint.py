@@ -130,18 +130,34 @@ HARMFUL = {
 }
 
 
+@pytest.mark.parametrize("is_readable", [True, False], ids=["with source", "without"])
 @pytest.mark.parametrize("change", HARMLESS)
-def test_what_makes_no_other_state_makes_no_other_fingerprint(define: Define, change: str) -> None:
+def test_what_makes_no_other_state_makes_no_other_fingerprint(define: Define, change: str, is_readable: bool) -> None:
     old, new = HARMLESS[change]
     assert CART.count(old) == 1
-    assert compute_fingerprint(define(CART)) == compute_fingerprint(define(CART.replace(old, new)))
+    one = compute_fingerprint(define(CART, is_readable=is_readable))
+    assert compute_fingerprint(define(CART.replace(old, new), is_readable=is_readable)) == one
 
 
+@pytest.mark.parametrize("is_readable", [True, False], ids=["with source", "without"])
 @pytest.mark.parametrize("change", HARMFUL)
-def test_what_may_make_another_state_makes_another_fingerprint(define: Define, change: str) -> None:
+def test_what_may_make_another_state_makes_another_fingerprint(define: Define, change: str, is_readable: bool) -> None:
     old, new = HARMFUL[change]
     assert CART.count(old) == 1
-    assert compute_fingerprint(define(CART)) != compute_fingerprint(define(CART.replace(old, new)))
+    one = compute_fingerprint(define(CART, is_readable=is_readable))
+    assert compute_fingerprint(define(CART.replace(old, new), is_readable=is_readable)) != one
+
+
+def test_code_without_a_source_has_another_fingerprint_in_each_version_of_python(
+    define: Define, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for tag in ("cpython-311", "cpython-399"):
+        monkeypatch.setattr(sys.implementation, "cache_tag", tag)
+        found.append([compute_fingerprint(define(CART, is_readable=readable)) for readable in (True, False)])
+    (readable, unreadable), (readable_later, unreadable_later) = found
+    assert readable == readable_later
+    assert unreadable != unreadable_later
 
 
 def test_what_stands_in_a_mutable_default_matters(define: Define) -> None:
