@@ -108,7 +108,7 @@ Engine = Annotated[
 # Neither slots nor equality: nobody needs them, and to make them takes half of the time that the import takes.
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Queue:
-    """Where messages are kept, and how topics are divided into queues."""
+    """The server that keeps messages, and the division of topics into queues."""
 
     BACKEND: str = BROKER
     """Dotted path of a transport."""

@@ -43,7 +43,7 @@ class Box(NamedTuple):
 
 
 class Arrow(NamedTuple):
-    """From the right side of a box to the left side of another."""
+    """An arrow from the right side of one box to the left side of another."""
 
     x1: int
     y1: int

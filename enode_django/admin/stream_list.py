@@ -163,7 +163,7 @@ def _ascending(rows: QuerySet[EventStream], low: int, high: int, size: int) -> L
 
 
 def windows(low: int, high: int, size: int) -> Iterator[tuple[int, int]]:
-    """From the top down, each twice as large as the one before it.
+    """Yield windows from the top down, each twice as large as the one before it.
 
     >>> list(windows(1, 25, 5))
     [(21, 25), (11, 20), (1, 10)]
@@ -175,7 +175,7 @@ def windows(low: int, high: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 def _mirrored(low: int, high: int, size: int) -> Iterator[tuple[int, int]]:
-    """From the bottom up."""
+    """Return windows from the bottom up."""
     return ((low + high - top, low + high - bottom) for bottom, top in windows(low, high, size))
 
 

@@ -161,7 +161,7 @@ class State(serializers.Serializer[Any]):
 
 
 class Stream(serializers.Serializer[Any]):
-    """What one command did to one aggregate. Without the permission to view payloads it has no events."""
+    """The events of one command on one aggregate. Without the permission to view payloads it has no events."""
 
     aggregate_root_type = serializers.CharField(allow_blank=True)
     aggregate_root_id = serializers.CharField()

@@ -1,4 +1,5 @@
-"""From pulled bytes to envelopes: decoding, what was answered before, and what cannot be decoded (yet)."""
+"""Make envelopes of pulled bytes: decode them, find commands that were answered before, and set aside those that cannot
+be decoded yet."""
 
 from __future__ import annotations
 

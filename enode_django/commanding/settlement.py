@@ -1,4 +1,4 @@
-"""What becomes of a decision, by its kind and by what the store says about it.
+"""Settle decisions, by their kind and by what the store says about them.
 
 A decision of a command mailbox is final once the store agrees. The store says one thing of each, its `Finding`. Events
 and refusals are sent to it, and it stores them or tells why not. A verdict, which leaves no row, counts if the

@@ -1,4 +1,4 @@
-"""Who and what a command comes from: user, request, correlation and causation ids.
+"""The origin of a command: user, request, correlation and causation ids.
 
 Metadata is ambient: a context manager (or the middleware) sets it, every command sent inside carries it, and every
 event carries that of its command.

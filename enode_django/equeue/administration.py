@@ -174,7 +174,7 @@ def _info(topic: str, group: str, state: GroupState, queues: Mapping[int, QueueS
 
 
 def list_producers(transport: Transport, topics: Sequence[str] = ()) -> list[ProducerInfo]:
-    """Who has sent to all topics, or to some, within the last minutes. Raises `UnknownTopic`."""
+    """Return the producers that have sent to all topics, or to some, within the last minutes. Raises `UnknownTopic`."""
     infos = []
     for topic in topics or transport.topics():
         with _passed_over(topics):
@@ -183,7 +183,7 @@ def list_producers(transport: Transport, topics: Sequence[str] = ()) -> list[Pro
 
 
 def broker_figures(transport: Transport) -> Mapping[str, Any]:
-    """What the broker says of itself. Raises `QueueError` where the queue has no broker."""
+    """Return the broker's figures. Raises `QueueError` where the queue has no broker."""
     if not isinstance(transport, BrokerTransport):
         raise QueueError(f"the queue has no broker: its driver is {type(transport).__name__}")
     return transport.status()
@@ -234,7 +234,7 @@ def plan_offsets(
     *,
     new_group: bool = False,
 ) -> list[OffsetMove]:
-    """What `set_offsets` would do now. Raises as it does, and changes nothing."""
+    """Return the moves that `set_offsets` would make now. Raises as it does, and changes nothing."""
     known = transport.groups(topic)
     if group not in known and not new_group:
         raise QueueError(f"topic {topic!r} has no group {group!r}; it has {', '.join(map(repr, known)) or 'none'}")
@@ -320,7 +320,7 @@ def peek(
 
 
 def read_queue(transport: Transport, topic: str, queue: int, offset: int, end: int) -> Iterator[PeekedMessage]:
-    """What lies at and after ``offset``, and before ``end``."""
+    """Return the messages from ``offset`` on and before ``end``."""
     while offset < end:
         batches = transport.pull(topic, {queue: offset}, limit=PULL_LIMIT, wait=0)
         if not batches:

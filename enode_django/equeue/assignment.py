@@ -60,7 +60,8 @@ def divide(
 
 
 def _room(queues: int, names: Sequence[str], kept: Mapping[str, Sequence[int]]) -> dict[str, int]:
-    """How many queues each worker gets; the odd ones go to those who have the most, so that those need not move."""
+    """Return the number of queues of each worker. The odd ones go to those who have the most, so that those need not
+    move."""
     share, odd = divmod(queues, len(names))
     by_holding = sorted(names, key=lambda name: -len(kept[name]))
     return {name: share + (place < odd) for place, name in enumerate(by_holding)}
@@ -69,8 +70,8 @@ def _room(queues: int, names: Sequence[str], kept: Mapping[str, Sequence[int]]) 
 def allocated(
     allocate: Allocate, queues: Sequence[int], workers: Sequence[str], current: Mapping[str, frozenset[int]] = _NOTHING
 ) -> dict[str, frozenset[int]]:
-    """What ``allocate`` says, with all workers in it. If it raises, or says what cannot be, that is logged as an error,
-    and the answer is that of `divide`: the group must go on."""
+    """Return the division that ``allocate`` makes, with all workers in it. If it raises, or returns an impossible
+    division, log an error and return that of `divide`: the group must go on."""
     try:
         given = allocate(queues, workers, current)
         wrong = _wrong_in(given, queues, workers)

@@ -1,4 +1,4 @@
-"""What the store asks of a file system, and the translation of its refusals."""
+"""The operations of a file system that the store needs, and the translation of its errors."""
 
 from __future__ import annotations
 

@@ -102,11 +102,11 @@ class FrameDecoder:
 
     @property
     def is_partial(self) -> bool:
-        """Whether a frame has begun and not ended."""
+        """Return True if a frame has begun and not ended."""
         return self._filled > 0
 
     def room(self) -> memoryview:
-        """Where the next bytes go; never empty."""
+        """The buffer for the next bytes; never empty."""
         return memoryview(self._buffer)[self._filled :]
 
     def received(self, count: int) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Who sends to a topic. Pure: times are given to it."""
+"""The producers of a topic. Pure: times are given to it."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ class KnownProducers:
             del self._heard[next(iter(self._heard))]
 
     def seconds(self, *, now: float) -> Mapping[str, float]:
-        """Of each how long ago it was heard of; those heard of too long ago are forgotten."""
+        """Return how long ago each producer was heard of. Those heard of too long ago are forgotten."""
         self._heard = {name: heard for name, heard in self._heard.items() if now - heard < PRODUCER_SECONDS}
         return {name: max(0.0, now - heard) for name, heard in sorted(self._heard.items())}

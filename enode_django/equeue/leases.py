@@ -1,4 +1,4 @@
-"""What a handler can ask of the lease under which its message was pulled."""
+"""The lease under which a handler's message was pulled."""
 
 from __future__ import annotations
 

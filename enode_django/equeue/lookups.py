@@ -1,10 +1,10 @@
-"""How much to ask a store or a queue for at once. Pure."""
+"""Choose how much to ask a store or a queue for at once. Pure."""
 
 from __future__ import annotations
 
 
 class Lookups:
-    """How many of something to ask for at once, so that about ``most_bytes`` come, by what has come so far.
+    """Choose how many items to ask for at once, so that about ``most_bytes`` come, by the sizes of earlier answers.
 
     >>> lookups = Lookups(first=32, most=500, most_bytes=1_000_000)
     >>> lookups.count

@@ -1,4 +1,4 @@
-"""Who is in a consumer group, and which queues each member shall own. Pure: states and times in, states out.
+"""The members of a consumer group, and the queues that each shall own. Pure: states and times in, states out.
 
 A member joins, and joins again before its session ends; one that falls silent is dropped. Whenever members or queues
 change, the queues are divided anew, which raises the generation and moves as few of them as it can. What a member

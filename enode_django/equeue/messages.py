@@ -1,4 +1,4 @@
-"""What travels between the queue and its clients."""
+"""The values that travel between the queue and its clients."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
 
 
 class SendResult(NamedTuple):
-    """Where a message lies: its topic, its queue, and its offset in that queue (0, 1, 2 …)."""
+    """The place of a message: its topic, its queue, and its offset in that queue (0, 1, 2 …)."""
 
     topic: str
     queue: int
@@ -32,7 +32,7 @@ class SendResult(NamedTuple):
 
 
 class Once(NamedTuple):
-    """Who sends, and which of its sends this is: the same one may be made again, and is stored once.
+    """The identity of a send: its sender and its number. The same send may be made again, and is stored once.
 
     ``producer`` is a UUID in 32 hexadecimal digits, ``sequence`` a number that it uses for one send only.
     """
@@ -42,7 +42,7 @@ class Once(NamedTuple):
 
 
 class Route(NamedTuple):
-    """Where messages of a topic go: a key chooses among ``queues``. ``version`` rises whenever they change."""
+    """The route of a topic's messages: a key chooses among ``queues``. ``version`` rises whenever they change."""
 
     version: int
     queues: tuple[int, ...]
@@ -69,14 +69,15 @@ class MalformedBatch(bytes):
 
 
 class Start(Enum):
-    """Where a group begins to consume a queue in which it has not committed anything."""
+    """The place at which a group begins to consume a queue in which it has not committed anything."""
 
     FIRST = "first"
     LAST = "last"
 
 
 class Membership(NamedTuple):
-    """What a member of a consumer group shall own. ``generation`` rises whenever the queues are divided anew."""
+    """The queues that a member of a consumer group shall own. ``generation`` rises whenever the queues are divided
+    anew."""
 
     generation: int
     queues: frozenset[int]
@@ -104,7 +105,8 @@ class Lease(NamedTuple):
 
 
 class QueueOwnership(NamedTuple):
-    """What a group has of one queue. ``owner`` is None when nobody holds a lease; ``seconds`` are left of it."""
+    """The ownership of one queue in a group. ``owner`` is None when nobody holds a lease; ``seconds`` are left of
+    it."""
 
     committed: int
     epoch: int
@@ -133,7 +135,7 @@ class QueueState(NamedTuple):
 
 
 class Receipt(NamedTuple):
-    """What a consumer group keeps of a finished message, for whoever consumes the queue after it."""
+    """The record that a consumer group keeps of a finished message, for the next consumer of the queue."""
 
     offset: int
     body: bytes

@@ -1,4 +1,4 @@
-"""How far a queue may be committed while its messages finish in any order.
+"""Track how far a queue may be committed while its messages finish in any order.
 
 A window is one lease of one queue: when the queue is acquired anew, it gets a new window, and the old one is closed.
 """
@@ -78,12 +78,12 @@ class OffsetWindow:
 
     @property
     def held(self) -> int:
-        """How many messages lie between the lowest unfinished one and the last one pulled, finished or not."""
+        """Return how many messages lie between the lowest unfinished one and the last one pulled, finished or not."""
         return len(self._in_order)
 
     @property
     def next_offset(self) -> int:
-        """Where to pull from."""
+        """The offset to pull from."""
         return self._next
 
     def add(self, offsets: Sequence[int], extra: Mapping[int, int] = _NO_EXTRA) -> bool:
@@ -128,7 +128,8 @@ class OffsetWindow:
             self._receipts[offset] = receipt
 
     def next_commit(self, keep: int) -> Commit:
-        """How far the queue may be committed, with the receipts that go along, as far as ``keep`` lets them stay."""
+        """Return how far the queue may be committed, with the receipts that go along, as far as ``keep`` lets them
+        stay."""
         with self._lock:
             offset = self.committable
             due = sorted(kept for kept in self._receipts if kept < offset) if self._receipts and keep else ()

@@ -1,4 +1,4 @@
-"""Where a consumer that gets all messages keeps how far it has come."""
+"""The file in which a consumer that gets all messages keeps how far it has come."""
 
 from __future__ import annotations
 

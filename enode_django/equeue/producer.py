@@ -118,7 +118,7 @@ class Producer:
 
     @property
     def max_message(self) -> int:
-        """How many bytes one message may have, so that it can still be set aside with the reason for that."""
+        """The bytes that one message may have, so that it can still be set aside with the reason for that."""
         return self._transport.max_send - ROOM_AROUND
 
     def _portions(self, messages: Sequence[tuple[str, bytes]], largest: int) -> Iterable[Sequence[tuple[str, bytes]]]:
@@ -155,11 +155,12 @@ class Producer:
         return bodies, places
 
     def queue_count(self, topic: str) -> int:
-        """How many queues keys are divided among, as far as this producer knows; creates the topic as sending does."""
+        """Return how many queues keys are divided among, as far as this producer knows. Creates the topic as sending
+        does."""
         return len(self.route(topic).queues)
 
     def route(self, topic: str) -> Route:
-        """Where messages go, as far as this producer knows; creates the topic as sending does."""
+        """Return the route of messages, as far as this producer knows it. Creates the topic as sending does."""
         known = self._routes.get(topic)
         now = self._clock()
         if known is not None and now < known[1]:
@@ -244,7 +245,7 @@ class Sending:
         self._left = [index for index, (queue, _) in zip(self._left, places, strict=True) if queue not in first]
 
     def results(self) -> list[SendResult]:
-        """Where the messages lie, in their order, when all of them are stored."""
+        """Return the places of the messages, in their order, when all of them are stored."""
         if len(self._stored) == 1:
             ((_, places, first),) = self._stored
             return [SendResult(self._topic, queue, first[queue] + place) for queue, place in places]

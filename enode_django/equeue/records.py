@@ -61,7 +61,8 @@ def _decoded(body: Buffer, decode: Callable[[Buffer], list[bytes]]) -> list[byte
 
 
 def record_count(body: Buffer) -> int:
-    """How many records the body says it holds, from its first bytes alone; raises `MalformedRecords` if it says none.
+    """Return how many records the body says it holds, from its first bytes alone. Raises `MalformedRecords` if it does
+    not say.
 
     >>> record_count(encode_records([b"a", b"b"]))
     2
@@ -80,7 +81,7 @@ def record_count(body: Buffer) -> int:
 
 
 def check_of(crc: int) -> bytes:
-    """What `seal` puts in front of content with this CRC-32."""
+    """Return the bytes that `seal` puts in front of content with this CRC-32."""
     return _CHECK.pack(crc)
 
 
@@ -90,7 +91,7 @@ def seal(content: bytes) -> bytes:
 
 
 def is_whole(body: Buffer) -> bool:
-    """Whether what follows the CRC is what it was made of."""
+    """Return True if the CRC was made of the bytes that follow it."""
     if len(body) < _CHECK.size:
         return False
     return bool(zlib.crc32(memoryview(body)[_CHECK.size :]) == _CHECK.unpack_from(body)[0])

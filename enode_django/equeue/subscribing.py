@@ -268,7 +268,8 @@ class Consumer:
             return False
 
     def _once(self, call: Callable[[], None]) -> bool:
-        """Whether it has worked. Raises what is not retriable, but not at the end, when it could help nobody."""
+        """Return True if the call has worked. Raises errors that are not retriable, but not at the end, when that could
+        help nobody."""
         try:
             call()
         except EnodeError as error:

@@ -34,7 +34,7 @@ class Threads:
         return [thread.name for thread in self._threads if thread.is_alive()]
 
     def ended_within(self, seconds: float) -> bool:
-        """Whether all of them have ended; waits up to so many seconds for that."""
+        """Return True if all of them have ended; wait up to so many seconds for that."""
         deadline = time.monotonic() + seconds
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))

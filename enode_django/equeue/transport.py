@@ -152,11 +152,11 @@ class RetainsByTopic(Protocol):
         keep more, and delete earlier for want of room. Raises `QueueError` for a negative number."""
 
     def retention(self, topic: str) -> float | None:
-        """What was set for the topic, in seconds."""
+        """Return the retention of the topic, in seconds."""
 
 
 class Inbox(Protocol):
-    """Where one process receives the answers to what it sent. ``address`` travels in the messages it sends."""
+    """The inbox of one process for answers to what it sent. ``address`` travels in the messages it sends."""
 
     @property
     def address(self) -> str: ...
@@ -194,7 +194,7 @@ class Transport(Protocol):
         """Create the topic unless it exists; returns how many queues it has (maybe not ``queues``)."""
 
     def queue_count(self, topic: str) -> int:
-        """How many queues the topic has, hidden ones too."""
+        """Return how many queues the topic has, hidden ones too."""
 
     def queues(self, topic: str) -> Mapping[int, QueueState]:
         """All queues of the topic, as they are."""
@@ -320,7 +320,7 @@ class Transport(Protocol):
         """
 
     def receipts(self, group: str, topic: str, queue: int) -> Sequence[bytes]:
-        """What the group keeps of the queue's finished messages, the oldest first.
+        """Return the receipts of the queue's finished messages, the oldest first.
 
         Complete for who has acquired the queue: an owner before it can store none any more.
         """

@@ -1,4 +1,4 @@
-"""What broker and client say to each other beside the requests: the handshake, and errors. No I/O.
+"""Messages between broker and client beside the requests: the handshake, and errors. No I/O.
 
 The client begins: ``[1, "hello", [MAGIC, version, nonce]]``, with the oldest version that it speaks. The broker answers
 with its run, a nonce of its own, and the versions that it speaks. If it has a secret, it expects ``[2, "prove",
@@ -71,7 +71,7 @@ _ERRORS: Mapping[str, type[EnodeError]] = {
 
 
 def proof(secret: str, side: str, first_nonce: bytes, second_nonce: bytes) -> bytes:
-    """What only who knows the secret can say about two nonces, the client's and the broker's."""
+    """Return the proof of two nonces, the client's and the broker's, that only a holder of the secret can make."""
     return hmac.digest(secret.encode(), side.encode() + b"\0" + first_nonce + second_nonce, hashlib.sha256)
 
 

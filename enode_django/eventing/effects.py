@@ -170,7 +170,7 @@ class EffectProcessor(EventProcessor):
         return checkpoints.lock_known(self.alias, self.key, ids)
 
     def take_back(self, kept: Mapping[str, int]) -> bool:
-        """What was sent or done cannot be undone; what is stored in its place is handled, too."""
+        """Return False: effects cannot be undone. What is stored in place of the erased events is handled, too."""
         checkpoints.set_back(self.alias, self.key, kept)
         return False
 

@@ -164,7 +164,7 @@ class Options(TypedDict, total=False):
 
 
 class MarksFunction(Protocol[Event]):
-    """What type checkers know of ``@event_handler(SomeEvent)``: the function takes all of these events."""
+    """The type of ``@event_handler(SomeEvent)`` for type checkers: the function takes all of these events."""
 
     def __call__(self, function: Callable[[Event], Result], /) -> Callable[[Event], Result]: ...
 

@@ -1,4 +1,5 @@
-"""Whether what is at hand may be handled: not if a failover may have erased it, or what was handled before it."""
+"""Decide whether events may be handled: not if a failover may have erased them, or events that were handled before
+them."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ class StoreMovedOn(Exception):
 
 
 class Heeded:
-    """What one processor goes by. All methods are called by its thread."""
+    """The generations and corrections that one processor goes by. All methods are called by its thread."""
 
     def __init__(self) -> None:
         self._known: Mapping[int, Known] = {}

@@ -1,4 +1,4 @@
-"""What a subscriber knows of the generations of the store, in the subscriber's database.
+"""A subscriber's knowledge of the generations of the store, in the subscriber's database.
 
 A new generation begins when a standby takes over, or a backup is restored: then the newest events may be gone. When a
 subscriber hears of it, everything that it had handled before is compared with the store, and each aggregate that was

@@ -1,4 +1,4 @@
-"""What the error of a handler means: it passes, another row is in the way, or the aggregate has failed."""
+"""Classify the error of a handler: it passes, or the aggregate has failed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a subscriber is handling, noted in memory that outlives its process.
+"""Mark what a subscriber is handling, in memory that outlives its process.
 
 The supervisor reads the notes of its event workers. A note that stays the same for longer than the subscriber's time
 limit has its worker killed; and what was noted at the end of a worker is a *suspect*: handled alone from then on, and
@@ -26,7 +26,8 @@ Hook = Callable[[], Any]
 
 
 class InFlight:
-    """Of one subscriber in one process. `alone`, `begin`, `step` and `end` are called by the subscriber's thread.
+    """The marker of one subscriber in one process. `alone`, `begin`, `step` and `end` are called by the subscriber's
+    thread.
 
     ``note`` has two integers: the position that is being handled (`NOTHING_IN_FLIGHT`: none), and a number that is
     another one for each stream, since all streams of an aggregate have one position. ``suspects`` is a lock that all

@@ -26,7 +26,7 @@ Result = TypeVar("Result")
 
 
 class MarksMethod(Protocol[Event]):
-    """What type checkers know of ``@handles(SomeEvent)``: the method takes all of these events."""
+    """The type of ``@handles(SomeEvent)`` for type checkers: the method takes all of these events."""
 
     @overload
     def __call__(self, method: Callable[[Owner, Event], Result], /) -> Callable[[Owner, Event], Result]: ...

@@ -46,7 +46,8 @@ Sent = tuple[Command, Metadata]
 
 
 class _Goal(NamedTuple):
-    """What was stored below ``position`` is handled, and its commands were sent below the offsets ``ends``."""
+    """The goal of a resending: the streams below ``position`` are handled, and their commands were sent below the
+    offsets ``ends``."""
 
     position: Position
     ends: Mapping[int, int]

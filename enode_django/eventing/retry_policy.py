@@ -1,4 +1,4 @@
-"""How a subscriber wants its failed events to be tried again, said where it is declared."""
+"""The retries of a subscriber's failed events, declared in its class."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DAY = 86_400.0
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Retries:
-    """What a subscriber does when a handler of its has failed.
+    """The reaction of a subscriber to the failure of one of its handlers.
 
     It tries the event ``attempts`` times (None: ``ATTEMPTS`` of ``WORKERS``), after ``first`` seconds (None:
     its ``RETRY_DELAY``) and then after twice as many each time, up to ``most``; then it parks the aggregate. What

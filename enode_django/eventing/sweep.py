@@ -132,7 +132,8 @@ class Sweeper:
         self.next_step = self._clock() + self._interval
 
     def _begin(self) -> Position | None:
-        """From where to compare; None if that is to be asked again, because the store had not noticed a restore."""
+        """Return the position to compare from; None if that is to be asked again, because the store had not noticed a
+        restore."""
         self._come_back()
         swept, position = (
             self._subscription.runner.processor.subscribe(self._shard).swept_position,

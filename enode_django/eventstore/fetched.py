@@ -59,7 +59,7 @@ class FetchedRecords(Sequence[StreamRecord]):
             yield Fetched(self._rows(place, _DECODED_AT_ONCE), _record_of)
 
     def _rows(self, place: int, count: int) -> list[Row]:
-        """Up to ``count`` from ``place`` on, which is not behind the last one."""
+        """Return up to ``count`` rows from ``place`` on, which is not behind the last one."""
         self._cursor.scroll(place, "absolute")
         return self._cursor.fetchmany(count)
 
@@ -68,7 +68,7 @@ class FetchedRecords(Sequence[StreamRecord]):
             yield from map(record_of, rows)
 
     def last(self, count: int) -> list[StreamRecord]:
-        """Up to ``count``; none of none."""
+        """Return the last rows, up to ``count``."""
         return list(map(_record_of, self._rows(max(0, len(self) - count), count))) if len(self) else []
 
     @overload

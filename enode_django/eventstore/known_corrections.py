@@ -1,4 +1,4 @@
-"""What this process knows of each database: are there corrections in it?
+"""A process's knowledge of each database: whether it has corrections.
 
 Databases without any, which are nearly all, are read by statements that know nothing of corrections. So whoever reads
 looks once a second, and the first correction of a database is seen by every process within that time. Once there is

@@ -103,8 +103,9 @@ def stretches(generations: list[Begun], after: Position, before: Position) -> li
 
 
 def sequences_before(generations: list[Begun], position: Position) -> tuple[int, int]:
-    """Up to which sequence all rows lie below a position, and up to which those do whose transaction is below its
-    transaction. ``generations`` are all there are, the oldest first; that of the position may have been lost.
+    """Return the sequence up to which all rows lie below a position, and the one up to which those do whose transaction
+    is below its transaction. ``generations`` are all there are, the oldest first; that of the position may have been
+    lost.
 
     >>> generations = [FIRST, Begun(7, 90), Begun(9, 120)]
     >>> sequences_before(generations, Position(7, 5)), sequences_before(generations, Position(8, 5))

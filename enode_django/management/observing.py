@@ -1,4 +1,4 @@
-"""Who looks at a running ``runprocessors`` or ``runbroker`` from outside: probes, scrapers, systemd."""
+"""Observers of a running ``runprocessors`` or ``runbroker``: probes, scrapers, systemd."""
 
 from __future__ import annotations
 

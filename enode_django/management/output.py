@@ -1,4 +1,4 @@
-"""What management commands print: nothing in it controls the terminal, whoever chose the ids and texts."""
+"""The output of management commands: nothing in it controls the terminal, whoever chose the ids and texts."""
 
 from __future__ import annotations
 

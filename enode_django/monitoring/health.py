@@ -64,7 +64,8 @@ def _word(is_well: bool) -> str:
 
 
 def _may_see_details(request: HttpRequest, status: Status) -> bool:
-    """Who is asking is known to the database only, which is left alone when it does not answer."""
+    """Return True if the asker may see reasons. That is known to the database only, which is left alone when it does
+    not answer."""
     if settings.DEBUG:
         return True
     if status.part("database").health is Health.BAD:

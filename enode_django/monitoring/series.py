@@ -55,8 +55,8 @@ class Steps(NamedTuple):
 
 
 def reported_until(reports: Iterable[Report], now: float, patience: float) -> float:
-    """Up to when every supervisor that lives has said what it did; who has not reported within ``patience`` seconds
-    is not waited for."""
+    """Return the time up to which every living supervisor has reported. One that has not reported within ``patience``
+    seconds is not waited for."""
     last = {report.supervisor: report for report in sorted(reports, key=lambda report: report.at)}
     awaited = [one.at for one in last.values() if not one.ended and one.at > now - patience]
     return min(awaited, default=now - patience)
@@ -194,8 +194,8 @@ def _overlaps(begin: float, end: float, steps: Steps) -> Iterator[tuple[int, flo
 
 
 def quantile_of(buckets: Mapping[str, float], quantile: float) -> float | None:
-    """From how many values are not above each bound, as if values were spread evenly between two bounds; above the
-    highest bound nothing is known but that it was passed. None without any value.
+    """Return a quantile from the number of values that are not above each bound, as if values were spread evenly
+    between two bounds; above the highest bound nothing is known but that it was passed. None without any value.
 
     >>> quantile_of({"1": 0, "2": 50, "5": 100, "+Inf": 100}, 0.75)
     3.5

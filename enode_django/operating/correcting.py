@@ -1,4 +1,4 @@
-"""What follows a correction: what is parked goes on, and who has handled the original is named."""
+"""Follow up a correction: retry what is parked, and name the subscribers that have handled the original."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ REBUILD, DECIDE = "manage.py rebuildprojection %s", "that cannot be taken back"
 
 
 class Retried(NamedTuple):
-    """What became of a subscriber that had parked the aggregate: ``parked`` is what it is parked at now (None: it goes
-    on), unless an ``error`` came in between."""
+    """The retry of a subscriber that had parked the aggregate: ``parked`` is the event it is parked at now (None: it
+    goes on), unless an ``error`` came in between."""
 
     subscriber: str
     parked: Parked | None = None

@@ -11,7 +11,7 @@ HANDLER_DIED = 71
 
 
 class InFlightMarker(Protocol):
-    """What a thread is handling, as a number at index 0; 0: nothing."""
+    """The marker of what a thread is handling, as a number at index 0; 0: nothing."""
 
     def __getitem__(self, index: int, /) -> int: ...
 

@@ -1,4 +1,4 @@
-"""What may be to blame for workers that died or hung. Pure: notes and times in, positions out."""
+"""Find what may be to blame for workers that died or hung. Pure: markers and times in, positions out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Seat(NamedTuple):
 
 
 class Hand(NamedTuple):
-    """What the thread of a seat has in hand: a position, and a number that is another one for each step at it."""
+    """The work that the thread of a seat has in hand: a position, and a number that differs for each step at it."""
 
     position: int
     step: int = 0
@@ -56,7 +56,7 @@ class Overdue(NamedTuple):
 
 
 class Patience:
-    """Of one worker: each of its seats may take too long."""
+    """The time that each seat of one worker may take."""
 
     def __init__(self, seats: Sequence[Seat]) -> None:
         self._seats = seats

@@ -1,4 +1,4 @@
-"""Who does the work of a rebuild: this process, or the executors of a Spark cluster."""
+"""Engines of a rebuild: this process, or the executors of a Spark cluster."""
 
 from __future__ import annotations
 

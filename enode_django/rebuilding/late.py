@@ -1,5 +1,5 @@
-"""What a table of a shadow is made without, and gets when it is loaded: an index that is filled row by row costs
-several times what it costs to build it at once, and a foreign key asks for each row if the other row is there.
+"""Parts of a table that a shadow gets when it is loaded: an index that is filled row by row costs several times what it
+costs to build it at once, and a foreign key asks for each row if the other row is there.
 
 Indexes that are unique stay, since handlers and rows rest on them while they are written: ``ON CONFLICT`` needs one,
 and a value that is taken is an error of the aggregate that wants it. So do foreign keys that change rows when others

@@ -1,4 +1,4 @@
-"""What the rows of a table mean, as SQL: their fields without surrogate keys, and in place of a foreign key to one the
+"""The meaning of a table's rows, as SQL: their fields without surrogate keys, and in place of a foreign key to one the
 row that it points to.
 
 Surrogate keys count the order of inserts, so two generations have different ones in rows that mean the same.

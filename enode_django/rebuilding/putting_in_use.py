@@ -79,7 +79,7 @@ class _Swapping:
             self._check.go_on()
 
     def leave_as_it_is(self) -> None:
-        """What is built is ahead already: the workers have to go on alone."""
+        """Let the workers go on alone: what is built is ahead already."""
 
     def run(self, *, is_last: bool) -> None:
         self._swap.run(lambda: self._last_steps(is_last))

@@ -10,7 +10,7 @@ from enode_django.rebuilding.replaying import Replayed
 
 
 class Accepted(NamedTuple):
-    """What a swap may go on in spite of: rows that differ, or (less) rows that were not compared."""
+    """The differences in spite of which a swap may go on: rows that differ, or (less) rows that were not compared."""
 
     differences: bool = False
     uncompared: bool = False

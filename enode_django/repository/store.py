@@ -57,7 +57,7 @@ class SnapshotStore(Protocol):
         """Delete the aggregate's snapshot if it is of this version or a later one; returns False if there is none."""
 
     def sample(self, count: int, aggregate_root_types: Sequence[str] = ()) -> Sequence[Snapshot]:
-        """Up to ``count`` snapshots at random, of these types (none: all). Reads through all of them."""
+        """Return up to ``count`` snapshots at random, of these types (none: all). Reads through all of them."""
 
 
 class MemorySnapshotStore:

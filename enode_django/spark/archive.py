@@ -45,7 +45,7 @@ _SAMPLE = 100
 
 
 class ArchiveRun(NamedTuple):
-    """What all steps of a run use."""
+    """The values that all steps of a run use."""
 
     spark: SparkSession
     files: ArchiveFiles

@@ -33,7 +33,7 @@ _PART = "part"
 
 
 class Written(NamedTuple):
-    """What a directory has. ``known`` is a stream of each shard, as in a manifest."""
+    """The contents of a directory. ``known`` is a stream of each shard, as in a manifest."""
 
     rows: int
     refusals: int

@@ -27,7 +27,7 @@ def own_packages() -> dict[str, list[Path]]:
 
 
 def own_directories() -> list[str]:
-    """From where these are imported."""
+    """Return the directories that these are imported from."""
     return list(dict.fromkeys(str(place.parent) for places in own_packages().values() for place in places))
 
 

@@ -55,7 +55,7 @@ class Answering:
             waiting.answer(self._inboxes.open(address, self._clock()).given())
 
     def __len__(self) -> int:
-        """How many wait."""
+        """Return how many answers wait."""
         return len(self._waiting)
 
     def forget(self) -> None:

@@ -120,7 +120,7 @@ def _start(path: Path) -> int:
 
 
 def _take_index(source: Path, target: Path, count: int) -> None:
-    """What is missing is made anew from the messages, when it is read."""
+    """Copy the index. A missing part is made anew from the messages when it is read."""
     make_directory(target.parent)
     with suppress(FileNotFoundError):
         if count == SEGMENT_ENTRIES:

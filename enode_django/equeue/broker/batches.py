@@ -76,12 +76,12 @@ class Header(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Where the next batch begins."""
+        """The position of the next batch."""
         return self.position + batch_length(self.topic, self.body_length)
 
 
 def batch_length(topic: str, body_length: int) -> int:
-    """What a batch takes in the log, filled up to the alignment."""
+    """Return the bytes that a batch takes in the log, filled up to the alignment."""
     return -(-(_FIXED + len(topic.encode()) + body_length) // ALIGNMENT) * ALIGNMENT
 
 

@@ -9,7 +9,7 @@ from enode_django.exceptions import EnodeError, TransportUnavailable
 
 
 class Later:
-    """What a handler returns that has not answered yet."""
+    """The value that a handler returns if it has not answered yet."""
 
 
 LATER: Final = Later()

@@ -40,7 +40,7 @@ class Finding(NamedTuple):
 
 @dataclass(slots=True)
 class Checked:
-    """What was read: files and bytes of messages, batches, messages and control records in them."""
+    """The amounts that were read: files and bytes of messages, batches, messages and control records in them."""
 
     files: int = 0
     bytes: int = 0

@@ -1,4 +1,4 @@
-"""What the store knows at one position of the log, in one file: start-up goes on from there."""
+"""A file with the state of the store at one position of the log, from which start-up goes on."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ class Chunk:
             os.posix_fadvise(self.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
 
     def data_from(self, position: int) -> list[tuple[int, int]]:
-        """From where to where there is anything but space that was never written, from ``position`` on.
+        """Return the ranges, from ``position`` on, that hold anything but space that was never written.
 
         On a file system that cannot tell, everything is. Ask once: reading makes the kernel read ahead, and what it has
         read of such space counts as written.

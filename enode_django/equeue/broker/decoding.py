@@ -1,4 +1,4 @@
-"""From the bytes of a frame to a request, within limits. No I/O."""
+"""Decode the bytes of a frame into a request, within limits. No I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From requests to what they do: every method of the transport port, as clients ask for it."""
+"""The handlers of requests: every method of the transport port, as clients ask for it."""
 
 from __future__ import annotations
 

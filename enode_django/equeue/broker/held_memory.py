@@ -1,4 +1,4 @@
-"""How much of the message files the kernel keeps in memory for the broker."""
+"""Limit the memory that the kernel keeps of the message files for the broker."""
 
 from __future__ import annotations
 

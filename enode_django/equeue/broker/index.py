@@ -1,4 +1,4 @@
-"""Where the batches of one queue lie in the log."""
+"""The index of one queue: the positions of its batches in the log."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Entry(NamedTuple):
 
 
 class Segment:
-    """Up to `SEGMENT_ENTRIES` entries, which are one file. Each is four words of eight bytes: first offset, position,
-    time, and number of messages and length together.
+    """A file of up to `SEGMENT_ENTRIES` entries. Each is four words of eight bytes: first offset, position, time, and
+    number of messages and length together.
 
     ``words`` is None while only the file has them. Of the file, the first ``saved`` entries count, and ``check`` is
     their CRC-32.
@@ -59,8 +59,8 @@ class Segment:
 
 
 class Effort(Enum):
-    """Where a caller may look for entries: in memory only, in the index file too, or, if the index file is damaged, in
-    the messages too."""
+    """The places where a caller may look for entries: in memory only, in the index file too, or, if the index file is
+    damaged, in the messages too."""
 
     MEMORY = 0
     FILE = 1

@@ -1,4 +1,4 @@
-"""Where index files lie: ``<topic>/<queue>/<first offset>.index``."""
+"""The paths of index files: ``<topic>/<queue>/<first offset>.index``."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class KnownSends:
         self._producers: dict[tuple[str, bytes], _Producer] = {}
 
     def answer(self, topic: str, producer: bytes, sequence: int) -> Firsts | None:
-        """What was answered to this send; None if it is new, as far as is known."""
+        """Return the answer that this send got; None if it is new, as far as is known."""
         known = self._producers.get((topic, producer))
         return known.sends.get(sequence) if known is not None else None
 

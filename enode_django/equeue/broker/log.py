@@ -219,7 +219,8 @@ class MessageLog(LogReader):
             self._chunk_for_control(length).append(buffers, length)
 
     def _chunk_for_control(self, length: int) -> Chunk:
-        """Where there is no room for a whole file, a small one has to do; at last the reserve makes room for it."""
+        """Return a chunk for control records. Where there is no space for a whole file, a small one has to do; at last
+        the reserve makes space for it."""
         for capacity in () if self._space.is_full else (self._chunk_size, self._space.step):
             try:
                 return self._chunk_for(length, capacity)
@@ -236,7 +237,7 @@ class MessageLog(LogReader):
         return self._chunk_for(length, self._space.step)
 
     def _note(self, error: OSError, length: int) -> None:
-        """What is too long for any file says nothing of others."""
+        """Note that the disk is full, unless the length is above that of any file: then it says nothing of others."""
         if error.errno in FULL and length <= self._chunk_size:
             self._space.found_full()
 

@@ -1,4 +1,4 @@
-"""What a broker can be told. Plain values: no Django, no files are opened here."""
+"""The options of a broker. Plain values: no Django, no files are opened here."""
 
 from __future__ import annotations
 

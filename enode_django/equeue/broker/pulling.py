@@ -106,7 +106,7 @@ class Pulling:
                 pull.call.fail(error)
 
     def __len__(self) -> int:
-        """How many pulls wait."""
+        """Return how many pulls wait."""
         return len(self._those())
 
     def _those(self) -> set[_Pull]:

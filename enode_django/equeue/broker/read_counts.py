@@ -1,4 +1,4 @@
-"""Where reads are answered from."""
+"""Count the places that reads are answered from."""
 
 from __future__ import annotations
 

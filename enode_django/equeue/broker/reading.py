@@ -54,7 +54,7 @@ class Damage(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where the bytes of a batch are. ``keep``: the kernel may keep them in memory."""
+    """The place of a batch's bytes. ``keep``: the kernel may keep them in memory."""
 
     entry: Entry
     path: Path
@@ -81,7 +81,7 @@ class ColdRead(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Of the bodies, in bytes."""
+        """The size of the bodies, in bytes."""
         return sum(len(batch.body) for batch in self.found) + sum(place.entry.length for place in self.places)
 
     def load(self) -> list[Loaded]:
@@ -245,7 +245,7 @@ class BatchReader:
         return self._checked(entry, loaded[0]) if loaded else None
 
     def _places(self, topic: str, entry: Entry) -> list[Place]:
-        """Where the batch is; nowhere, which is damage, if its file is missing."""
+        """Return the place of the batch; an empty list, which means damage, if its file is missing."""
         chunk = self._log.chunk_at(entry.position)
         if chunk is None:
             self.report(entry.position, "no file has it")

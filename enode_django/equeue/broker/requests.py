@@ -1,4 +1,4 @@
-"""What clients may ask for: names and the kinds of their arguments. Pure; nothing from outside is used unchecked."""
+"""The requests of clients: names and the kinds of their arguments. Pure; nothing from outside is used unchecked."""
 
 from __future__ import annotations
 

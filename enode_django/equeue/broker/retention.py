@@ -19,7 +19,7 @@ Consumed: TypeAlias = Callable[[str, int], int | None]
 
 
 class QueuePart(NamedTuple):
-    """What a file holds of one queue: the offset of the message behind it, and when its newest batch was taken
+    """The part of one queue in a file: the offset of the message behind it, and when its newest batch was taken
     (seconds since 1970). ``following``: the offset of the first message behind the file, None if there was none."""
 
     topic: str
@@ -74,8 +74,8 @@ class Notices:
         self._said: dict[str, float] = {}
 
     def allow(self, part: QueuePart, max_age: float, now: float) -> bool:
-        """Whether what nobody consumes may go by its age. The first time that it soon may, this is said, and after that
-        it stays for as long as the notice is, however old it is."""
+        """Return True if messages that nobody consumes may go by their age. The first time that they soon may, log a
+        notice, and keep them for as long as the notice is, however old they are."""
         notice, age = min(LONGEST_NOTICE, max_age / 3), now - part.newest
         if age > max_age - notice and part.topic not in self._said:
             self._said[part.topic] = now

@@ -44,7 +44,7 @@ def header_at(log: LogReader, position: int) -> Header | None:
 
 
 def scan(log: LogReader, position: int) -> Iterator[Scanned]:
-    """What follows from ``position`` on, each beginning where the one before ends.
+    """Yield the batches from ``position`` on, each of which begins where the one before ends.
 
     It stops at the torn end: where no whole header follows, or where a crash of the machine has left a hole. That is
     told from damage by three signs: the batch behind the hole was written before the bytes in it were known to be on
@@ -66,7 +66,7 @@ def scan(log: LogReader, position: int) -> Iterator[Scanned]:
 
 
 def _reaches(log: LogReader, header: Header) -> bool:
-    """Whether the file goes on to the batch's end, of which up to seven bytes are no part of its body."""
+    """Return True if the file goes on to the batch's end, of which up to seven bytes do not belong to its body."""
     chunk = log.chunk_at(header.position)
     return chunk is not None and header.end <= chunk.end
 

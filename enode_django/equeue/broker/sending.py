@@ -1,4 +1,4 @@
-"""From the batches of a send to the bytes that go into the log. No I/O."""
+"""Make the bytes of the log from the batches of a send. No I/O."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_PARTS = 0xFFFF
 
 
 class Layout(NamedTuple):
-    """What is to be written, in order; the last header's ``end`` will be the end of the log."""
+    """The parts to be written, in order; the last header's ``end`` will be the end of the log."""
 
     headers: Sequence[Header]
     bodies: Sequence[Buffer]
@@ -37,7 +37,7 @@ class Layout(NamedTuple):
 
 
 class Stamp(NamedTuple):
-    """Where the log ends when a send comes, what of it is safe, and when it came (in milliseconds)."""
+    """The end of the log when a send comes, its end that is safe, and the time (in milliseconds)."""
 
     position: int
     flushed: int

@@ -50,12 +50,12 @@ class DiskSpace:
 
     @property
     def uses_reserve(self) -> bool:
-        """Whether the reserve is missing: all room that is left is for those who consume."""
+        """Return True if the reserve is missing: all space that is left is for consumers."""
         return self._reserve > 0 and not self._is_held
 
     @property
     def is_full(self) -> bool:
-        """Whether a whole file of messages did not find its space, and should not be tried before `look`."""
+        """Return True if a whole file of messages did not find its space, and should not be tried before `look`."""
         return self._is_full
 
     @property

@@ -1,4 +1,4 @@
-"""What the broker knows beside the messages: topics, groups, and which sends it has stored.
+"""The state of the broker beside the messages: topics, groups, and which sends it has stored.
 
 It is in memory, changed by calls of the `Coordinator`. Every call that changed something is written into the store's
 log as a control record, behind the messages it knew of, and made again when the broker starts. So one flush makes both
@@ -294,7 +294,7 @@ class BrokerState:
         self._store.append_control(msgpack.packb([name, arguments, named or {}], default=list))
 
     def _write_division(self, group: str, topic: str, before: Group, after: Group) -> None:
-        """What members have is written as it is: who has been silent for too long depends on more than records say."""
+        """Write the division as it is: who has been silent for too long depends on more than records say."""
         if after.generation != before.generation or after.sessions.keys() != before.sessions.keys():
             self._write("divided", (group, topic, after.generation, after.sessions, after.division))
 
@@ -307,7 +307,7 @@ class BrokerState:
         self._catch_up()
 
     def _catch_up(self) -> None:
-        """What a start found must be in a checkpoint before anything changes: records that follow build on it."""
+        """Raise `QueueFull` until a checkpoint has what the start found: records that follow build on it."""
         if self._behind:
             raise QueueFull("the broker's disk has no room for a checkpoint, which comes first; make room on it")
 
@@ -330,8 +330,8 @@ class BrokerState:
         self._behind = False
 
     def begin_checkpoint(self, *, again: bool = False) -> PendingCheckpoint | None:
-        """What another thread may write, to be handed to `finish_checkpoint` then; None if there is nothing new, unless
-        it shall be written ``again``."""
+        """Return the checkpoint that another thread may write, to be handed to `finish_checkpoint` then; None if
+        nothing is new, unless it shall be written ``again``."""
         if self._pending is not None or not (again or self._behind or self._store.since_checkpoint):
             return None
         self._pending = self._store.begin_checkpoint(self._packed())

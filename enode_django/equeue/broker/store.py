@@ -45,8 +45,8 @@ logger = logging.getLogger(__name__)
 
 
 class Opened(NamedTuple):
-    """What opening had to do: how much was read again since the checkpoint, whether something unfinished was cut from
-    the end (`position` is where), and whether the indexes were made anew from all messages."""
+    """The work that opening had to do: how much was read again since the checkpoint, whether something unfinished was
+    cut from the end (`position` is where), and whether the indexes were made anew from all messages."""
 
     scanned_batches: int
     scanned_bytes: int
@@ -174,7 +174,7 @@ class MessageStore:
 
     @property
     def flushed(self) -> int:
-        """Up to where everything is safe on the disk."""
+        """The position up to which everything is safe on the disk."""
         return self._log.flushed
 
     @property
@@ -183,17 +183,17 @@ class MessageStore:
 
     @property
     def since_checkpoint(self) -> int:
-        """How many bytes would have to be read again after a crash now."""
+        """The bytes that would have to be read again after a crash now."""
         return self._log.end - self._checkpointed
 
     @property
     def held_bytes(self) -> int:
-        """Of the message files in the kernel's memory, as far as the broker lets it keep them there."""
+        """The bytes of the message files in the kernel's memory, as far as the broker lets it keep them there."""
         return self._memory.held
 
     @property
     def damaged(self) -> Mapping[int, Damage]:
-        """What was found damaged since opening, by position in the log. Each is logged and counts once."""
+        """The damage that was found since opening, by position in the log. Each is logged and counts once."""
         return self._reader.damaged
 
     @property
@@ -202,17 +202,17 @@ class MessageStore:
 
     @property
     def ring_held(self) -> tuple[int, int]:
-        """How many batches the ring holds, and of how many bytes."""
+        """The number of batches in the ring, and their bytes."""
         return len(self._ring), self._ring.held_bytes
 
     @property
     def sync_seconds(self) -> Histogram:
-        """How long flushes took."""
+        """The durations of flushes."""
         return self._log.sync_seconds
 
     @property
     def size(self) -> int:
-        """Of all messages and control records that are left, in bytes."""
+        """The size of all messages and control records that are left, in bytes."""
         return self._log.end - self._log.start
 
     def append(

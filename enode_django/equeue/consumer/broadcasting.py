@@ -22,8 +22,8 @@ WARN_EVERY = 10.0
 
 
 class BroadcastQueues:
-    """What `QueueConsumer` is for a group's share of a topic, for the whole topic: without leases, since nobody else
-    has these offsets. The threads are the same: ``start`` says where a queue begins that has no offset yet.
+    """Consume a whole topic as `QueueConsumer` consumes a group's share of it: without leases, since nobody else has
+    these offsets. The threads are the same: ``start`` says where a queue begins that has no offset yet.
 
     While the offsets cannot be written, since the disk is full, messages are consumed all the same.
     """

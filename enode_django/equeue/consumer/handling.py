@@ -1,4 +1,4 @@
-"""What the threads do that call a user's function with messages."""
+"""The threads that call a user's function with messages."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Handling:
         return None
 
     def _is_ours(self, task: Task) -> bool:
-        """Whether the lease of its queue holds; waits while that is not known."""
+        """Return True if the lease of its queue holds. Blocks while that is not known."""
         window = task.window
         while not window.closed and not window.holds:
             if self._closed.wait(LOOK_AGAIN):

@@ -96,7 +96,7 @@ class QueueConsumer:
         self._committing = threading.Lock()
 
     def assign(self, queues: Iterable[int]) -> None:
-        """From now on own these queues."""
+        """Own these queues from now on."""
         assigned = frozenset(queues)
         has_changed = assigned != self._assigned
         self._assigned = assigned
@@ -152,17 +152,17 @@ class QueueConsumer:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is owned and nothing is left to drain."""
+        """Return True if nothing is owned and nothing is left to drain."""
         return not self._windows and not self._draining
 
     @property
     def has_ended(self) -> bool:
-        """Whether the pulling thread has taken note of `leave`: it pulls nothing any more."""
+        """Return True if the pulling thread has taken note of `leave`: it pulls nothing any more."""
         return self._ended
 
     @property
     def unfinished(self) -> int:
-        """How many messages were pulled and are not finished, in all windows that are open."""
+        """Return how many messages were pulled and are not finished, in all windows that are open."""
         return sum(window.unfinished for window in self.open_windows)
 
     def _all_windows(self) -> list[OffsetWindow]:
@@ -330,7 +330,7 @@ class QueueConsumer:
                 self._lose(windows[queue])
 
     def receipts(self, window: OffsetWindow) -> Sequence[bytes]:
-        """What the group kept of the queue's messages before this lease, the oldest first."""
+        """Return the receipts of the queue's messages from before this lease, the oldest first."""
         return self._transport.receipts(self._group, self._topic, window.queue)
 
     def route_version(self) -> int:

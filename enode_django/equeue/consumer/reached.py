@@ -1,4 +1,5 @@
-"""How far a consumer has come in a topic, and how far back it must go when messages may have been lost. No I/O.
+"""The offsets that a consumer has reached in a topic, and how far back it must go when messages may have been lost. No
+I/O.
 
 Whoever keeps offsets away from the messages cannot know which of them a crash of the queue has lost: those offsets are
 given to other messages then, which it would pass over. So it remembers under which timeline it has reached an offset.

@@ -1,4 +1,4 @@
-"""How consumers of a group share topics, and what a consumer takes at once."""
+"""The division of topics among consumers of a group, and the limits of what a consumer takes at once."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from enode_django.equeue.transport import LONG_POLL, Transport
 
 
 class Mode(Enum):
-    """Whether the consumers of a group share the queues, or each gets all of them."""
+    """Consumers of a group share the queues, or each gets all of them."""
 
     CLUSTERING = "clustering"
     BROADCASTING = "broadcasting"
 
 
 class Order(Enum):
-    """Whether messages of a queue are handled one after the other, or several at once."""
+    """Messages of a queue are handled one after the other, or several at once."""
 
     LINEAR = "linear"
     PARALLEL = "parallel"
@@ -63,7 +63,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """What a consumer is told of the topics; ``owner`` is its own name, ``delays`` how many its retries have."""
+    """A consumer's view of the topics; ``owner`` is its own name, ``delays`` how many its retries have."""
 
     group: str
     owner: str

@@ -1,4 +1,4 @@
-"""What one thread does again and again."""
+"""Duties that one thread does again and again."""
 
 from __future__ import annotations
 

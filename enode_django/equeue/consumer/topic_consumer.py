@@ -22,8 +22,8 @@ MakeTask = Callable[[OffsetWindow, int, bytes], Task]
 
 
 class Room(NamedTuple):
-    """What may be pulled: ``limit`` messages of each queue at once, but none of those that are ``full``. Such a queue
-    is not full any more when ``step`` of its messages are finished, or fewer."""
+    """The messages that may be pulled: ``limit`` of each queue at once, but none of the queues that are ``full``. Such
+    a queue has room again when ``step`` of its messages are finished, or fewer."""
 
     limit: int
     full: frozenset[int]
@@ -47,7 +47,7 @@ def room_in(unfinished: Mapping[int, int], *, max_held: int, limit: int) -> Room
 
 
 class OwnedQueues(Protocol):
-    """What `QueueConsumer` and `BroadcastQueues` have in common."""
+    """The common part of `QueueConsumer` and `BroadcastQueues`."""
 
     @property
     def owned(self) -> frozenset[int]: ...
@@ -80,7 +80,7 @@ class OwnedQueues(Protocol):
 
 
 class Starts:
-    """Where queues begin of which a group has nothing yet. It is asked once, so that a queue which is added later
+    """The beginnings of queues of which a group has nothing yet. It is asked once, so that a queue which is added later
     begins at its first message."""
 
     def __init__(self, transport: Transport, topic: str, start: Start | datetime) -> None:

@@ -91,7 +91,7 @@ class Worklist:
                     heapq.heappush(self._waiting, (due, number, task))
 
     def left(self, window: OffsetWindow) -> int:
-        """How many tasks of a window that was withdrawn nobody will handle here."""
+        """Return how many tasks of a window that was withdrawn nobody will handle here."""
         return self._left.get(window, 0)
 
     def forget(self, window: OffsetWindow) -> None:
@@ -99,7 +99,7 @@ class Worklist:
             self._left.pop(window, None)
 
     def wait_idle(self, timeout: float) -> bool:
-        """Whether nothing is due and nothing is being handled, within ``timeout`` seconds."""
+        """Return True if, within ``timeout`` seconds, nothing is due and nothing is being handled."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._lanes, timeout)
 

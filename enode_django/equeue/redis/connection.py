@@ -50,7 +50,7 @@ class ScriptCall(NamedTuple):
 
 
 class Confirmation(NamedTuple):
-    """How many replicas must have what a call wrote, and how many milliseconds they have for it."""
+    """The number of replicas that must have what a call wrote, and the milliseconds that they have for it."""
 
     replicas: int
     milliseconds: int
@@ -124,7 +124,8 @@ class RedisConnection:
         return self.execute_all([("GET", key) for key in keys])  # their slots differ
 
     def read_each(self, reads: Mapping[str, Command]) -> list[Any]:
-        """What XREADs that do not block find, each by its key; errors are among it, as exceptions of this package."""
+        """Return the answers of XREADs that do not block, each by its key. Errors are among them, as exceptions of this
+        package."""
         with self.border():
             return self._own_errors(self._everywhere(list(reads), list(reads.values())))
 
@@ -176,7 +177,8 @@ class RedisConnection:
         atomically: bool = False,
         confirmation: Confirmation | None = None,
     ) -> list[Any]:
-        """What each of ``todo`` gave, errors of the servers among it. Each is a `Command` or a `ScriptCall`."""
+        """Return the answer to each of ``todo``, errors of the servers among them. Each is a `Command` or a
+        `ScriptCall`."""
         results: list[Any] = [None] * len(todo)
         left: Sequence[int] = range(len(todo))
         for _ in range(_TRIES):
@@ -199,7 +201,7 @@ class RedisConnection:
     def _answers(
         self, node: Node, todo: Sequence[Any], atomically: bool, confirmation: Confirmation | None
     ) -> Sequence[Any]:
-        """What one server answers, or for each call the error that keeps it from that."""
+        """Return one server's answers, or for each call the error that keeps it from answering."""
         try:
             with self.using(node):
                 return _send(node, todo, atomically, confirmation)

@@ -1,4 +1,4 @@
-"""What redis-py raises, as exceptions of this package."""
+"""Translate the errors of redis-py into exceptions of this package."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ class RedisGroups:
         return now / 1000, set(range(count)) - parse_queues(hidden), division, known
 
     def _divided(self, group: str, topic: str, before: Group, after: Group, division: bytes) -> bool:
-        """Whether what is stored is ``after``; False: it was divided by somebody else meanwhile."""
+        """Return True if the stored division is ``after``; False if somebody else has divided meanwhile."""
         if after.generation == before.generation:
             return True
         shares: dict[str, Any] = {member: sorted(queues) for member, queues in after.division.items()}

@@ -1,4 +1,4 @@
-"""What a location says: which servers, and with which options redis-py shall connect to them.
+"""Read a location: the servers, and the options with which redis-py connects to them.
 
 One server: ``redis://``, ``rediss://`` (TLS) and ``unix://``, as redis-py reads them. ``redis+sentinel://`` names
 Sentinels and the service that they watch, ``redis+cluster://`` some nodes of a Redis Cluster; ``rediss+sentinel://``

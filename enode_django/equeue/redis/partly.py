@@ -40,7 +40,7 @@ def raise_failure(failures: Mapping[int, EnodeError], answers: Mapping[int, Any]
 
 
 def _mildness(error: EnodeError) -> int:
-    """What does not pass is worst; that nothing was stored may be said only if it is so everywhere."""
+    """Rank errors. One that does not pass is worst; "nothing was stored" may be said only if it is so everywhere."""
     if not isinstance(error, TransportUnavailable):
         return 0
     return 2 if isinstance(error, QueueFull) else 1

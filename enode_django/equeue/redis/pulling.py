@@ -1,4 +1,4 @@
-"""How many messages to ask for, so that an answer of Redis is bounded by bytes.
+"""Choose how many messages to ask for, so that an answer of Redis is bounded by bytes.
 
 XREAD knows no limit of bytes, and an answer that waits to be sent counts as the server's memory: one that is full
 would be fuller for each consumer that wants to make room.

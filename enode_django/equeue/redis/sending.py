@@ -61,8 +61,8 @@ class RedisSender:
     def append(
         self, topic: str, bodies: Mapping[int, Sequence[bytes]], route: int | None, once: Once | None
     ) -> tuple[dict[int, int], dict[int, EnodeError]]:
-        """Of each queue the offset of its first body, or -1 when it has another route or is deleted; or why it has
-        stored nothing, as far as is known."""
+        """Return for each queue the offset of its first body, or -1 when it has another route or is deleted; or the
+        error that kept it, as far as is known, from storing anything."""
         queues: list[int] = []
         calls: list[ScriptCall] = []
         producer, sequence = once if once is not None else ("", "")

@@ -39,8 +39,8 @@ class Servers(Protocol):
     name: str
 
     def node(self, key: str) -> Node:
-        """Where a key is, as far as is known. A cluster may be asked for it, which raises redis-py's errors. Raises
-        `ConnectionError` for a node that is known not to answer."""
+        """Return the server of a key, as far as is known. A cluster may be asked for it, which raises redis-py's
+        errors. Raises `ConnectionError` for a node that is known not to answer."""
 
     def failed(self, node: Node, *, is_replica: bool, waited: float = 0.0) -> None:
         """A node could not be used; with ``is_replica`` because it is no master any more. ``waited``: seconds until

@@ -118,7 +118,7 @@ class RedisTopics:
         return known.shown(self.bounds(topic, known.queues))
 
     def committed(self, topic: str, count: int, groups: Sequence[str]) -> list[list[int]]:
-        """Of each group the committed offset of each queue."""
+        """Return the committed offset of each queue, by group."""
         found = self._committed(topic, count, groups)
         raise_failure(found.failures, {})
         return [[int(found.answers[queue][place] or 0) for queue in range(count)] for place in range(len(groups))]
@@ -215,7 +215,8 @@ class RedisTopics:
         self._catch_up(topic, self._tell(topic, range(known.queues), round_, known.version))
 
     def _tell(self, topic: str, queues: Collection[int], round_: int, version: int | str) -> list[Any]:
-        """What queues that have heard later news answer; raises `TransportUnavailable` if they were to close."""
+        """Return the answers of queues that have heard later news. Raises `TransportUnavailable` if they were to
+        close."""
         calls = [ScriptCall(TELL, (self._keys.queue(topic, queue),), (round_, version)) for queue in queues]
         later = [answer for answer in self._connection.run_all(calls, confirmed=True) if answer]
         if later and version in (CLOSED, DELETED):
@@ -225,7 +226,7 @@ class RedisTopics:
     # -- healing --------------------------------------------------------------------------------------------------
 
     def settle(self, topic: str, queues: Collection[int], route: int) -> bool:
-        """Whether queues that refused a send by ``route`` take it now; False: the topic has another one.
+        """Return True if queues that refused a send by ``route`` take it now; False if the topic has another route.
 
         Waits for a change that is under way.
         """

@@ -1,4 +1,4 @@
-"""Where a broker is, and how a client gets in."""
+"""The address of a broker, and how a client gets in."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ logger = logging.getLogger("enode_django.equeue")
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the broker is, and how to get in. ``tls``: see `BrokerTransport`."""
+    """The address of the broker, and how to get in. ``tls``: see `BrokerTransport`."""
 
     host: str
     port: int

@@ -67,7 +67,8 @@ class Connection:
             raise
 
     def call(self, name: str, arguments: Sequence[Any], deadline: float) -> Any:
-        """What the broker answers; raises its errors, and `ConnectionLost`, after which the connection is of no use."""
+        """Return the broker's answer. Raises its errors, and `ConnectionLost`, after which the connection is of no
+        use."""
         number = next(self._numbers)
         head, payload = encode_frame((number, name, arguments))
         try:
@@ -86,7 +87,7 @@ class Connection:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether nothing has come since the last answer: an end of the connection, above all."""
+        """Return True if nothing has come since the last answer: an end of the connection, above all."""
         return not self._arrivals.poll(0)
 
     def shut_down(self) -> None:
@@ -320,5 +321,5 @@ def _decode_answer(payload: memoryview) -> Any:
 
 
 def _leaves_usable(error: BaseException) -> bool:
-    """Whether a call that ended so has read its answer."""
+    """Return True if a call that ended so has read its answer."""
     return isinstance(error, EnodeError) and not isinstance(error, MalformedFrame | ConfigurationError)

@@ -1,4 +1,4 @@
-"""What came from the broker beyond what was asked for: it gives whole batches, and a pull may want less."""
+"""Messages from the broker beyond those that were asked for: it gives whole batches, and a pull may want fewer."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Rests:
                 self._size = 0
 
     def take(self, topic: str, queue: int, offset: int, limit: int) -> PulledBatch | None:
-        """Up to ``limit`` messages from an offset on, if they are here."""
+        """Return up to ``limit`` messages from an offset on, if they are here."""
         if not self._rests:
             return None
         with self._lock:
@@ -48,8 +48,8 @@ class Rests:
     def cut(
         self, topic: str, queue: int, offset: int, limit: int, batches: Sequence[tuple[int, list[bytes]]]
     ) -> PulledBatch:
-        """Up to ``limit`` messages of batches (first offset, bodies) that lie in a row, from an offset on; the rest is
-        kept."""
+        """Return up to ``limit`` messages of batches (first offset, bodies) that lie in a row, from an offset on; keep
+        the rest."""
         offsets: Sequence[int] = ()
         bodies: list[bytes] = []
         for first, messages in batches:

@@ -1,4 +1,5 @@
-"""What a column of PostgreSQL gives back for a value that is written to it, found without asking the database.
+"""The value that a column of PostgreSQL gives back for a value that is written to it, found without asking the
+database.
 
 Each function here takes a value as the driver would be given it and returns it as the driver would load it. It raises
 `OnlyDatabaseKnows` for a value that the column refuses, or changes in a way that is not known here: so no error of the

@@ -1,4 +1,4 @@
-"""What events do to the rows of a `ModelProjection`: in memory one by one, then in the database all at once."""
+"""Apply events to the rows of a `ModelProjection`: in memory one by one, then in the database all at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the fields of a model's instances to what PostgreSQL is sent, a column at a time."""
+"""Convert the fields of a model's instances to columns as PostgreSQL is sent them."""
 
 from __future__ import annotations
 

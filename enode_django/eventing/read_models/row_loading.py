@@ -1,4 +1,4 @@
-"""From a table to a model's instances."""
+"""Load instances of a model from its table."""
 
 from __future__ import annotations
 

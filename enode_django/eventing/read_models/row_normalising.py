@@ -109,7 +109,7 @@ def _is_set_when_saved(field: models.Field[Any, Any]) -> bool:
 
 
 class _Field:
-    """From a value that a handler gave to a field to the one that a loaded row has.
+    """Convert a value that a handler gave to a field into the one that a loaded row has.
 
     ``parts`` are the field's number and name; ``as_kind`` for values whose type is ``kind`` exactly, None if they are
     loaded as they were given; ``convert`` for others; and whether a loaded value cannot be changed, and stays the same
