@@ -17,7 +17,7 @@ pytest_plugins = [
     "enode_django.pytest_plugin",
 ]
 
-# A slow machine is no defect: examples may take their time, to make as to run.
+# A slow machine is not a defect: examples may take their time, to make as to run.
 STEADY = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 settings.register_profile("steady", deadline=None, print_blob=True, suppress_health_check=STEADY)
 settings.load_profile("steady")

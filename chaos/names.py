@@ -36,7 +36,7 @@ ENODE: Mapping[str, Any] = {
         "GRACE": 8.0,
         "COMMIT_INTERVAL": 0.3,
         "MAX_ABNORMAL_ENDS": 1_000,
-    },  # kills at random are no command's fault
+    },  # kills at random are not a command's fault
     "COMMANDS": {"TIME_LIMIT": 20.0},
     "SUBSCRIBERS": {"SWEEP_INTERVAL": 3.0},
     "REPORTS": {"INTERVAL": None},

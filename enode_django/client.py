@@ -75,7 +75,7 @@ def execute_command(
 
     Raises `CommandTimeout` after ``timeout`` seconds (``EXECUTE_TIMEOUT`` of ``COMMANDS``), those of connecting and
     sending included: the command goes on. Raises `ExecuteInsideHandler` in a handler, which could wait for itself, as
-    `WaitInsideTransaction` does; `UnknownSubscriber`; and `InvalidField` for a timeout that is no number above 0.
+    `WaitInsideTransaction` does; `UnknownSubscriber`; and `InvalidField` for a timeout that is not a number above 0.
     """
     return _execute(command, wait_for, timeout, expected_version).raise_for_status()
 
@@ -174,7 +174,7 @@ def _timeout(timeout: float | None) -> float:
         return conf().COMMANDS.EXECUTE_TIMEOUT
     if type(timeout) not in (int, float) or not math.isfinite(timeout) or timeout <= 0:
         raise InvalidField(
-            f"timeout={shown(timeout)} is no number of seconds above 0; "
+            f"timeout={shown(timeout)} is not a number of seconds above 0; "
             "leave it out for ENODE['COMMANDS']['EXECUTE_TIMEOUT'], or use send_command to not wait"
         )
     return timeout
@@ -185,14 +185,14 @@ def check_version(expected_version: int | None) -> int | None:
     if expected_version is None or (type(expected_version) is int and 0 <= expected_version < 2**63):
         return expected_version
     raise InvalidField(
-        f"expected_version={shown(expected_version)} is no version; give that of the aggregate as it was seen, 0 for "
-        "one that does not exist, or None for any"
+        f"expected_version={shown(expected_version)} is not a version; give that of the aggregate as it was seen, 0 "
+        "for one that does not exist, or None for any"
     )
 
 
 def _checked(command: object) -> Command:
     if not isinstance(command, Command):
-        raise DefinitionError(f"{command!r} is no command; derive its class from enode_django.Command")
+        raise DefinitionError(f"{command!r} is not a command; derive its class from enode_django.Command")
     return command
 
 

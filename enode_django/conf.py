@@ -397,7 +397,7 @@ MOVED_OF_API: Mapping[str, tuple[str, str]] = {"KEY_RETENTION_DAYS": ("API", "KE
 
 
 def given() -> Mapping[str, Any]:
-    """Return ``settings.ENODE`` as it stands; raises `ConfigurationError` if it, or a group in it, is no dictionary."""
+    """Return ``settings.ENODE`` as it stands. Raises `ConfigurationError` if it, or a group of it, is not a mapping."""
     if not settings.configured and ENVIRONMENT_VARIABLE not in os.environ:
         _configure()
     value = getattr(settings, "ENODE", {})
@@ -488,7 +488,7 @@ def imported(path: str, key: str) -> Any:
         how = '; install it: pip install "enode_django[redis]"' if missing == "redis" else ""
         raise ConfigurationError(f"ENODE {key} names {path!r}, which cannot be imported: {error}{how}") from error
     if not callable(found):
-        raise ConfigurationError(f"ENODE {key} names {path!r}, which is no class or function; name one")
+        raise ConfigurationError(f"ENODE {key} names {path!r}, which is not a class or function; name one")
     return found
 
 

@@ -9,7 +9,7 @@ EnodeError
 │   │   └── InvalidFields            several such values, each with its place
 │   ├── InvalidId                    an id that is empty, too long, or holds a NUL
 │   ├── UnknownMessageType           no class is registered under this name (retriable: a deploy may be under way)
-│   ├── MalformedMessage             bytes that are no message of ours
+│   ├── MalformedMessage             bytes that are not a message of ours
 │   └── MessageTooLarge              an encoded value above the configured limit
 ├── DefinitionError                  a class or function that is declared wrongly
 │   ├── DuplicateHandler             two handlers for one command
@@ -26,7 +26,7 @@ EnodeError
 │   └── HistoryTooLong               more streams than the caller wants to be replayed
 ├── CommandError
 │   ├── HandlerNotFound
-│   ├── CommandFailed                an exception that is no refusal has ended the command
+│   ├── CommandFailed                an exception that is not a refusal has ended the command
 │   ├── CommandTimeout               no answer in time; the command goes on
 │   ├── CommandKilledWorker          the command ended its worker process again and again
 │   ├── CommandIdReused              the command has the id of another one: of another type, or with other fields
@@ -75,7 +75,7 @@ EnodeError
 │   ├── QueueBacklog                 keys cannot move while messages are unfinished
 │   ├── QueueHeld                    retriable: another owner holds a valid lease
 │   ├── MalformedRecords             the bytes of a batch are not what a producer makes
-│   ├── MalformedFrame               bytes that are no message between a broker and its clients, or too many
+│   ├── MalformedFrame               bytes that are not a message between a broker and its clients, or too many
 │   ├── BadRequest                   the broker does not take the request with these arguments
 │   │   └── UnknownRequest           the broker is of an earlier version that does not have the request
 │   ├── RoleMissing                  the client's secret does not have the role that a request needs
@@ -231,7 +231,7 @@ class CommandIdReused(CommandError): ...
 class Retry(CommandError):
     """Raise it in a handler that cannot do its work for the moment: it is called again in ``after`` seconds, or, if
     that is None, in ``RETRY_DELAY``, and twice as many each next time. After ``ATTEMPTS`` a command
-    fails; an event is tried without end. Raises `ValueError` if ``after`` is no number of seconds from 0 to a year
+    fails; an event is tried without end. Raises `ValueError` if ``after`` is not a number of seconds from 0 to a year
     (`LONGEST_RETRY`)."""
 
     retriable = True

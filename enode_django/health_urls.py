@@ -8,7 +8,7 @@ from enode_django.monitoring import health
 
 app_name = "enode_health"
 
-# With or without a slash: a redirect is no answer to a probe.
+# With or without a slash: a redirect is not an answer to a probe.
 urlpatterns = [
     re_path(r"^live/?$", health.live, name="live"),
     re_path(r"^ready/?$", health.ready, name="ready"),

@@ -1,7 +1,7 @@
 """Fixtures for the tests of an application. pytest finds them by itself once the package is installed.
 
 It is imported by every run of pytest in an environment that has the package, of other projects too: so it imports
-nothing of it before a fixture is asked for, and is no part of `enode_django.testing`, which does.
+nothing of it before a fixture is asked for, and is not a part of `enode_django.testing`, which does.
 """
 
 from __future__ import annotations

@@ -284,7 +284,7 @@ def make_retries(current: Conf, *, waits: bool = True) -> HandlerRetries:
     errors = tuple(imported(path, 'WORKERS["RETRY_ON"]') for path in current.WORKERS.RETRY_ON)
     for error in errors:
         if not (isinstance(error, type) and issubclass(error, Exception)):
-            raise ConfigurationError(f"ENODE['WORKERS']['RETRY_ON'] names {error!r}, which is no class of exceptions")
+            raise ConfigurationError(f"ENODE['WORKERS']['RETRY_ON'] names {error!r}, which is not an exception class")
     return HandlerRetries(current.WORKERS.ATTEMPTS, current.WORKERS.RETRY_DELAY, errors, waits)
 
 

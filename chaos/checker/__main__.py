@@ -1,6 +1,6 @@
 """``python -m chaos.checker DIRECTORY [--json]``: judge a run by what it left behind.
 
-Exit status 0: all rules hold; 1: some do not; 2: the directory is no run's.
+Exit status 0: all rules hold; 1: some do not; 2: the directory is not a run's.
 """
 
 from __future__ import annotations

@@ -127,9 +127,9 @@ def read_published(body: bytes) -> PublishedBody:
     if form != 1 or not all(isinstance(text, str) for text in texts):
         raise Undecodable(f"unknown format {form!r} of a published stream")
     if not all(isinstance(content, bytes) for content in contents) or not isinstance(version, int | None):
-        raise Undecodable(f"version {version!r} of {id!r} is no published stream")
+        raise Undecodable(f"version {version!r} of {id!r} is not a published stream")
     if rest and not (len(rest) == 1 and isinstance(rest[0], int) and rest[0] > 0):
-        raise Undecodable(f"{rest!r} is no generation of a store")
+        raise Undecodable(f"{rest!r} is not a generation of a store")
     return PublishedBody(kind, id, version, command_id, command_type, microseconds(created_at), payload, metadata)
 
 

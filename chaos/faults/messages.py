@@ -106,7 +106,7 @@ class Garbage(_MessageFault):
 
 
 def broken(chance: random.Random, body: bytes) -> bytes:
-    """Bytes that are no message: random ones, or ``body`` without its end."""
+    """Bytes that are not a message: random ones, or ``body`` without its end."""
     if chance.random() < 0.5:
         return chance.randbytes(chance.randint(0, 300))
     return body[: chance.randrange(len(body))] if body else b""

@@ -114,7 +114,7 @@ class DashboardAdmin(ReadOnly, DashboardBase):
 
 
 def _since(request: HttpRequest) -> float:
-    """0 for what is no time: everything is shown then."""
+    """0 for what is not a time: everything is shown then."""
     try:
         since = float(request.GET.get("since", "0"))
     except ValueError:

@@ -24,7 +24,7 @@ class Readable(NamedTuple):
 
 
 def readable(body: bytes) -> Readable:
-    """Never raises: what is no message of ours is shown as JSON, text or bytes."""
+    """Never raises: what is not a message of ours is shown as JSON, text or bytes."""
     for kind, read in _READERS.items():
         try:
             return Readable(kind, _cut(read(body)))

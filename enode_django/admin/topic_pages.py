@@ -243,7 +243,7 @@ def _is_of_letters(topic: str) -> bool:
 def _natural(text: str) -> int:
     if text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= MOST_OFFSET:
         return int(text)
-    raise Http404(f"{text!r} is no number from 0 on")
+    raise Http404(f"{text!r} is not a number from 0 on")
 
 
 def _message(transport: Transport, topic: str, queue: str, offset: str) -> administration.PeekedMessage:
@@ -271,7 +271,7 @@ def _given_time(text: str) -> datetime | None:
     except ValueError:
         moment = None
     if moment is None:
-        raise Http404(f"{text!r} is no time")
+        raise Http404(f"{text!r} is not a time")
     return moment if moment.tzinfo else timezone.make_aware(moment)
 
 

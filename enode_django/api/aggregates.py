@@ -166,5 +166,5 @@ def read_number(request: Request, name: str, default: int | None, *, least: int 
         return default
     number = int(text) if text.isascii() and text.isdigit() and len(text) < 19 else -1
     if number < least:
-        raise invalid_parameter(name, f"{shown(text)} is no whole number from {least} on")
+        raise invalid_parameter(name, f"{shown(text)} is not a whole number from {least} on")
     return number

@@ -197,7 +197,7 @@ def _read_timeout(text: str | None) -> float | None:
     except ValueError:
         seconds = math.nan
     if not 0 < seconds <= most:  # nor NaN
-        raise invalid_parameter("timeout", f"{shown(text)} is no number of seconds above 0 and up to {most:g}")
+        raise invalid_parameter("timeout", f"{shown(text)} is not a number of seconds above 0 and up to {most:g}")
     return seconds
 
 
@@ -208,5 +208,5 @@ def read_if_match(header: str | None) -> int | None:
     text = header.strip()
     digits = text[1:-1] if len(text) > 2 and text[0] == text[-1] == '"' else ""
     if not (digits.isascii() and digits.isdigit() and len(digits) < 19):
-        raise invalid_parameter("If-Match", f'{shown(header)} is no version; send one ETag, such as "7"')
+        raise invalid_parameter("If-Match", f'{shown(header)} is not a version; send one ETag, such as "7"')
     return int(digits)

@@ -43,7 +43,7 @@ def command_id_of(header: str | None, user: str) -> str | None:
 
 
 def _was_taken_as_id(key: str, user: str) -> bool:
-    """Return True if an earlier version received the key, and used it as the id. Sent again it is no new command."""
+    """Return True if an earlier version received the key, and used it as the id. Sent again it is not a new command."""
     row = _find(key)
     return row is not None and row.user == user
 
@@ -100,7 +100,7 @@ def _is_from(stored: StreamRecord, command: Command, user: str) -> bool:
 
 def is_sent_by(user: str, record: StreamRecord | EventStream) -> bool:
     """Return True if this user (empty: nobody) has sent the command. One that followed from an event or from another
-    command carries the user who began all that, but is no command of theirs: it may be about anybody's aggregate."""
+    command carries the user who began all that, but is not a command of theirs: it may be about anybody's aggregate."""
     try:
         metadata = decode_metadata(bytes(record.metadata))
     except MalformedMessage:

@@ -54,7 +54,7 @@ def read_cursor(cursor: str) -> Places:
         pairs = (part.split(":", 1) for part in text.split(","))
         return {_number(number): Position.parse(position) for number, position in pairs}
     except (binascii.Error, ValueError):
-        raise ValueError(f"{shown(cursor)} is no cursor; send one that a page or an event gave you") from None
+        raise ValueError(f"{shown(cursor)} is not a cursor; send one that a page or an event gave you") from None
 
 
 def _number(text: str) -> int:

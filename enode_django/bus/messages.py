@@ -49,11 +49,11 @@ def decode_published(body: bytes) -> PublishedStream:
         )
         (generation,) = rest or (FIRST.generation,)
     except (TypeError, ValueError) as error:
-        raise MalformedMessage(f"{len(body)} bytes are no event stream of ours: {error}") from error
+        raise MalformedMessage(f"{len(body)} bytes are not an event stream of ours: {error}") from error
     if form != FORMAT:
         raise MalformedMessage(f"an event stream of format {shown(form)} was published by another version")
     if type(generation) is not int:
-        raise MalformedMessage(f"an event stream of generation {shown(generation)}, which is no integer")
+        raise MalformedMessage(f"an event stream of generation {shown(generation)}, which is not an integer")
     # A subscriber keys dictionaries with these and gives them to a database: what is wrong here must not reach it.
     if not (
         type(id) is type(command_id) is type(kind) is type(command_type) is type(reply_to) is str

@@ -45,8 +45,8 @@ def decode_notice(body: bytes) -> Notice:
         if body.startswith(NOTICE) and all(type(part) is str for part in parts):
             return Notice(*parts)
     except (TypeError, ValueError) as error:
-        raise MalformedMessage(f"{len(body)} bytes are no notice of ours: {error}") from error
-    raise MalformedMessage(f"{len(body)} bytes are no notice of ours")
+        raise MalformedMessage(f"{len(body)} bytes are not a notice of ours: {error}") from error
+    raise MalformedMessage(f"{len(body)} bytes are not a notice of ours")
 
 
 def notices_through(transport: Transport, persist: Persist) -> SendNotices:

@@ -117,7 +117,7 @@ class CommandResult(Generic[ResultT]):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Crash(CommandResult):
-    """A failure by an exception that is no refusal, as the worker has it; its sender gets a plain result.
+    """A failure by an exception that is not a refusal, as the worker has it; its sender gets a plain result.
 
     ``traceback`` is empty where the sender waits for the answer. ``is_told``: the sender of this command, or of a copy
     of it, gets this answer, so it is final. ``is_conflict``: the command has the ids of another one (see `identity`),
@@ -252,7 +252,7 @@ def decode_result(body: bytes) -> CommandResult:
             event_types=tuple(events),
         )
     except (TypeError, ValueError) as error:
-        raise MalformedMessage(f"{len(body)} bytes are no result of ours: {error}") from error
+        raise MalformedMessage(f"{len(body)} bytes are not a result of ours: {error}") from error
 
 
 def _ending_of(type_name: str, fields: dict[str, Any]) -> tuple[CommandStatus, str, dict[str, Any]]:

@@ -54,7 +54,7 @@ def _no_queue() -> Iterator[CheckMessage]:
     useless = sorted({"LOCATION", "OPTIONS", "ALLOCATION"} & settings.given()["QUEUE"].keys())
     if useless:
         yield Error(
-            f"ENODE['QUEUE'] has {', '.join(useless)}, but its BACKEND is no queue and takes none of it.",
+            f"ENODE['QUEUE'] has {', '.join(useless)}, but its BACKEND is not a queue and takes none of it.",
             hint="Leave it out, or name the transport that it is for.",
             id="enode_django.E190",
         )

@@ -159,7 +159,7 @@ def _api() -> Iterator[CheckMessage]:
 
     from enode_django.api.exposure import all_offered
 
-    with suppress(ConfigurationError):  # a permission that cannot be imported is no permission to anybody
+    with suppress(ConfigurationError):  # a permission that cannot be imported is not a permission to anybody
         names = [name for name, one in all_offered() if all(each is AllowAny for each in one.permissions)]
         if names:
             yield Warning(

@@ -187,7 +187,7 @@ def _handlers() -> Iterator[CheckMessage]:
         )
     for stray in sorted(command_handlers.strays, key=lambda stray: stray.name):
         yield Error(
-            f"{stray.name}() is marked with @command_handler in a class that is no aggregate root.",
+            f"{stray.name}() is marked with @command_handler in a class that is not an aggregate root.",
             hint="Derive the class from AggregateRoot, or move the function out of it.",
             id="enode_django.E150",
         )

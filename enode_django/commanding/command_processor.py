@@ -339,7 +339,7 @@ class CommandProcessor:
             raise
 
     def _load(self, id: str, begin: Begin = Begin.STATE) -> AggregateRoot | None:
-        self._note[0] = NOTHING_IN_FLIGHT  # a store that is slow to answer is no fault of the handler
+        self._note[0] = NOTHING_IN_FLIGHT  # a store that is slow to answer is not the fault of the handler
         with self._letting_suspects_go_on():
             loaded = self._persist(lambda: self._loader.try_to_load(id, begin=begin))
         if isinstance(loaded, UnknownMessageType):

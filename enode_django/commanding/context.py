@@ -92,7 +92,9 @@ class CommandContext:
     def find(self, cls: type[Root], id: str | None = None) -> Root | None:
         """Return the aggregate as `get` does, but None for an id that does not exist."""
         if not isinstance(cls, type) or not issubclass(cls, AggregateRoot):
-            raise DefinitionError(f"{shown(cls)} is no aggregate class; pass the class, then the id if it is another's")
+            raise DefinitionError(
+                f"{shown(cls)} is not an aggregate class; pass the class, then the id if it is another's"
+            )
         if id is None or id == self.command.aggregate_root_id:
             aggregate = self._aggregate
         else:

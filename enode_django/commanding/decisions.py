@@ -97,8 +97,8 @@ class DecisionKind(Enum):
     REPEAT = "repeat"
     """The command was seen before: its outcome should be in the store."""
     STORED = "stored"
-    """The outcome was known before the command was handled: found in the store (``record``), or that it is no command
-    at all (``result``). What was decided becomes this where the store has turned out to know the command's ids."""
+    """The outcome was known before the command was handled: a row in the store (``record``), or that it is no command
+    at all (``result``). A decision becomes this where the store has turned out to know the command's ids."""
     POSTPONED = "postponed"
     """Not decided yet: the command is handled later. There is nothing to be stored or finished."""
     RESUMED = "resumed"

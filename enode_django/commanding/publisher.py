@@ -122,8 +122,8 @@ class EventPublisher:
 
     def _remember(self, unstored: Sequence[Finished]) -> None:
         """Before the windows move: whatever commits them takes these answers along. Where nobody waits, nothing is
-        promised, and nothing kept. A body that is no command has no outcome, and the store was not asked about it; nor
-        has a command with another one's ids, which must not speak for that."""
+        promised, and nothing kept. A body that is not a command has no outcome, and the store was not asked about it;
+        nor has a command with another one's ids, which must not speak for that."""
         for one in unstored:
             envelope, result = one.envelope, one.result
             if envelope.window is None or result is None or not envelope.type_name or is_conflict(result):
@@ -246,7 +246,7 @@ def is_announced() -> bool:
 
 
 def announce(finished: Sequence[Finished]) -> None:
-    """Send the signal `command_finished` for commands whose outcomes are durable. What is no command, or is unknown
+    """Send the signal `command_finished` for commands whose outcomes are durable. What is not a command, or is unknown
     here, has none."""
     for one in finished if is_announced() else ():
         command = one.envelope.command

@@ -25,7 +25,7 @@ class SentCommands:
 
     def add(self, command: Command) -> str:
         """Return the id that the command gets. Raises `InvalidField` for what cannot be sent, and `DefinitionError` for
-        what is no command."""
+        what is not a command."""
         if not isinstance(command, Command):
             raise DefinitionError(f"context.send({shown(command)}) is given no command; pass one")
         key = (types.first_name_of(type(command)), command.aggregate_root_id)

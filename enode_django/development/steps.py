@@ -36,7 +36,7 @@ def encode_step(record: logging.LogRecord) -> bytes:
 
 
 def decode_step(body: bytes) -> Step | None:
-    """None for what is no step of ours."""
+    """None for what is not a step of ours."""
     try:
         values = json.loads(body)
         step = Step(*values)

@@ -56,7 +56,7 @@ def aliases_of(cls: type) -> tuple[str, ...]:
 
 
 def check_aliases(owner: str, given: object) -> None:
-    """Raises `DefinitionError` for aliases of ``owner`` that are no tuple or list of names."""
+    """Raises `DefinitionError` for aliases of ``owner`` that are not a tuple or list of names."""
     if not isinstance(given, tuple | list) or not all(isinstance(name, str) and name for name in given):
         raise DefinitionError(
             f"{owner} has aliases = {shown(given)}; "

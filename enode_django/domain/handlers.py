@@ -95,8 +95,8 @@ class HandlerTable:
         for stray in self.strays:
             if issubclass(command, stray.commands):
                 raise DefinitionError(
-                    f"{stray.name}() is marked with @command_handler in a class that is no aggregate root; derive the "
-                    "class from AggregateRoot, or move the function out of it"
+                    f"{stray.name}() is marked with @command_handler in a class that is not an aggregate root; derive "
+                    "the class from AggregateRoot, or move the function out of it"
                 )
         raise HandlerNotFound(
             f"no handler for {command.__qualname__}; mark a method of its aggregate, or a function, with "
@@ -248,7 +248,7 @@ def _mark(method: Any, mark: MarkedMethod) -> None:
 
 
 def marks_of(member: object) -> tuple[MarkedMethod, ...]:
-    """Return the marks of a member of a class: none if it is no marked method. Raises `DefinitionError` for one that
+    """Return the marks of a member of a class: none if it is not a marked method. Raises `DefinitionError` for one that
     was taken for a function."""
     marks: tuple[MarkedMethod, ...] | None = getattr(member, "_enode_handles_commands", None)
     if marks == () and isinstance(member, FunctionType):

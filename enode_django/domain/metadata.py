@@ -32,7 +32,7 @@ class Metadata:
         for name in _STORED_NAMES:
             value = getattr(self, name)
             if value is not None and not isinstance(value, str):
-                raise InvalidField(f"metadata {name}={shown(value)} is no string; pass str(...)")
+                raise InvalidField(f"metadata {name}={shown(value)} is not a string; pass str(...)")
 
     @property
     def user(self) -> str | None:
@@ -101,8 +101,8 @@ def metadata(
 ) -> Iterator[Metadata]:
     """Commands sent inside carry these values, and those of an enclosing block where one is not given.
 
-    ``user`` is the earlier name of ``user_id``. Raises `InvalidField` for a named one that is no string, and for both
-    of these.
+    ``user`` is the earlier name of ``user_id``. Raises `InvalidField` for a named one that is not a string, and for
+    both of these.
     """
     if user is not None:
         if user_id is not None:

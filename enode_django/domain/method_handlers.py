@@ -45,7 +45,7 @@ def _collect(cls: type) -> dict[type[Command], _Marked]:
         for name, member in vars(base).items():
             for mark in marks_of(member):
                 if mark in command_handlers.strays:
-                    raise DefinitionError(f"{mark.name}() is marked, but {base.__qualname__} is no aggregate root")
+                    raise DefinitionError(f"{mark.name}() is marked, but {base.__qualname__} is not an aggregate root")
                 for command in mark.commands:
                     first = methods.setdefault(command, _Marked(base, name, mark))
                     _check_again(cls, command, first, _Marked(base, name, mark))

@@ -90,7 +90,7 @@ def _wrong_in(given: Mapping[str, Collection[int]], queues: Sequence[int], worke
     """Describe what is wrong with an allocation; empty if every queue has exactly one worker."""
     unknown = sorted(given.keys() - set(workers))
     if unknown:
-        return f"gives queues to {unknown[0]!r}, which is no member"
+        return f"gives queues to {unknown[0]!r}, which is not a member"
     times = Counter(queue for share in given.values() for queue in share)
     for queue in sorted(times.keys() - set(queues)):
         return f"gives away queue {queue!r}, which there is not"

@@ -60,7 +60,7 @@ def decode_message(
         )
     except (ValueError, TypeError, RecursionError, MemoryError, msgpack.UnpackException) as error:
         raise MalformedFrame(
-            f"a frame of {len(payload)} bytes is no message: {error or type(error).__name__}"
+            f"a frame of {len(payload)} bytes is not a message: {error or type(error).__name__}"
         ) from None
 
 

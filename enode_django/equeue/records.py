@@ -57,7 +57,7 @@ def _decoded(body: Buffer, decode: Callable[[Buffer], list[bytes]]) -> list[byte
     try:
         return decode(content)
     except (ValueError, RecursionError) as error:
-        raise MalformedRecords(f"a body of {len(body)} bytes is no msgpack array of byte strings: {error}") from error
+        raise MalformedRecords(f"a body of {len(body)} bytes is not msgpack array of byte strings: {error}") from error
 
 
 def record_count(body: Buffer) -> int:

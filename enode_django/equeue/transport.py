@@ -283,7 +283,7 @@ class Transport(Protocol):
         """Be no member any more. What the member owns it still has to release. Safe to call twice."""
 
     def bury(self, group: str, topic: str, member: str, deaths: Collection[tuple[int, int]] = ()) -> None:
-        """Say that a member's process is dead: it is no member, and its leases end now.
+        """Say that a member's process is dead: it is not a member, and its leases end now.
 
         ``deaths``: queue and offset of each message that it was at. They are counted, in the same step as the lease
         of that queue ends, and the next owner is told, as long as the message is not committed. An offset may be any

@@ -141,14 +141,14 @@ def handler_groups() -> Sequence[EventHandlerGroup]:
 
 
 def group_of(function: Callable[..., Any]) -> EventHandlerGroup:
-    """Return the group that calls a function. Raises `DefinitionError` for one that is no event handler, or that can
-    have no name."""
+    """Return the group that calls a function. Raises `DefinitionError` for one that is not an event handler, or that
+    can have no name."""
     for group in handler_groups():
         if any(handler.function is function for handler in group.handlers):
             return group
     raise DefinitionError(
-        f'{function!r} is no event handler with a name; mark it with @event_handler, and give it a name="…" where it '
-        "is outside of every installed app"
+        f'{function!r} is not an event handler with a name; mark it with @event_handler, and give it a name="…" where '
+        "it is outside of every installed app"
     )
 
 

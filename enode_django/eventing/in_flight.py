@@ -59,7 +59,7 @@ class InFlight:
         self._note[1] = self._steps
 
     def end(self) -> None:
-        """No handler runs. What takes long from now on is no fault of a handler. Safe to call twice."""
+        """No handler runs. What takes long from now on is not the fault of a handler. Safe to call twice."""
         self._note[0] = NOTHING_IN_FLIGHT
 
     def around(self, work: PendingAggregate) -> Callable[[Hook], Hook]:

@@ -43,8 +43,8 @@ _LIST = f"""
     SELECT {_COLUMNS} FROM {_TABLE} WHERE %s IN ('', subscriber) AND %s IN ('', aggregate_root_id)
     ORDER BY attempts = 0, id
 """
-# What another version of Python has made is no sign of other code. While it is tried it is not due: whoever dies at it
-# must not be followed at once.
+# Fingerprints with different tags say nothing of the code. While an aggregate is tried it is not due: a worker that
+# dies at it must not be followed at once.
 _CLAIM = f"""
     UPDATE {_TABLE} SET fingerprint = %s, next_try_at = statement_timestamp()
         + CASE WHEN next_try_at IS NULL THEN NULL

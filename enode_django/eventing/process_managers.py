@@ -42,8 +42,8 @@ class ProcessManager(Subscriber):
 
 def handles_crash(*commands: type[Command]) -> Callable[[Method], Method]:
     """Mark the method of a process manager that handles the crashes of commands of these classes, and their subclasses,
-    which this process manager has sent: it gets a `CommandCrashed` when an exception that is no refusal has ended one,
-    and yields the commands that follow. Others that crash become dead letters.
+    which this process manager has sent: it gets a `CommandCrashed` when an exception that is not a refusal has ended
+    one, and yields the commands that follow. Others that crash become dead letters.
     """
     if not commands:
         raise DefinitionError("handles_crash() names no command; write @handles_crash(SomeCommand)")
@@ -79,14 +79,14 @@ def with_derived_ids(commands: Iterable[object] | Command, *, cause: str, subscr
 
     ``cause`` is the id of the event or refusal. Commands of one class for one aggregate are told apart by counting
     them; the order of others does not matter. A class counts by its oldest alias, so that renaming it changes no id.
-    Raises `DefinitionError` for what is no command.
+    Raises `DefinitionError` for what is not a command.
     """
     if isinstance(commands, Command):
         raise DefinitionError(f"{subscriber} returns {commands!r}; let its handler yield it")
     seen: Counter[tuple[str, str]] = Counter()
     for command in commands:
         if not isinstance(command, Command):
-            raise DefinitionError(f"{subscriber} yields {command!r}, which is no command")
+            raise DefinitionError(f"{subscriber} yields {command!r}, which is not a command")
         key = (types.first_name_of(type(command)), command.aggregate_root_id)
         seen[key] += 1
         yield with_id(command, derived_id(cause, subscriber, *key, seen[key]))

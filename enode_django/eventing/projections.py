@@ -107,7 +107,7 @@ class Projection(Subscriber):
             raise DefinitionError(f"{cls.__qualname__} has models = {given!r}; list the models that it writes")
         for model in given:
             if not _is_model(model):
-                raise DefinitionError(f"{cls.__qualname__} lists {model!r} in its models, which is no model")
+                raise DefinitionError(f"{cls.__qualname__} lists {model!r} in its models, which is not a model")
 
     @property
     def database(self) -> str:

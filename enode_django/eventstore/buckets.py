@@ -24,7 +24,7 @@ SET_UP = 1
 
 
 def bucket_of(aggregate_root_id: str) -> int:
-    """Return the bucket of any text, also of one that is no valid id: mmh3 itself crashes at a text that is not
+    """Return the bucket of any text, also of one that is not a valid id: mmh3 itself crashes at a text that is not
     UTF-8."""
     return mmh3.hash(aggregate_root_id.encode(errors="surrogatepass"), BUCKET_SEED, signed=False) % BUCKETS
 

@@ -1,7 +1,7 @@
 """Positions: the order in which stored rows are safe to be read. Pure.
 
 A position names a row by its generation, its transaction and its sequence, and positions compare in this order. The
-sequence alone is no order to read in: it is given when a row is written, and rows appear when their transactions
+sequence alone is not an order to read in: it is given when a row is written, and rows appear when their transactions
 commit.
 """
 
@@ -43,7 +43,7 @@ class Position(NamedTuple):
         numbers = [int(number) for number in match.groups()] if match else []
         if not numbers or max(numbers) > _HIGHEST:
             raise ValueError(
-                f"{shown(text)} is no position; give one as str(position) made it, such as '0.5321.88412', "
+                f"{shown(text)} is not a position; give one as str(position) made it, such as '0.5321.88412', "
                 f"or {str(BEGINNING)!r} for the beginning"
             )
         return cls(*numbers)

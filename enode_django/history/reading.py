@@ -45,7 +45,7 @@ class StoreReader:
     def history(self, cls: type[Any], id: str, after_version: int) -> Iterator[DomainEvent]:
         _check_caller(cls, "history", id)
         if type(after_version) is not int or after_version < 0:
-            raise InvalidField(f"after_version={shown(after_version)} is no version; give a whole number from 0 on")
+            raise InvalidField(f"after_version={shown(after_version)} is not a version; give a whole number from 0 on")
         store = current_store()
         records = iter(store.load(id, after=after_version))
         first = next(records, None)

@@ -281,7 +281,7 @@ def running_job(
 
 
 def _end_badly(job: RunningJob, error: BaseException) -> None:
-    """Keep what went wrong; that it cannot be kept is no reason not to raise it."""
+    """Keep what went wrong; that it cannot be kept is not a reason not to raise it."""
     is_cancelled = isinstance(error, JobCancelled | KeyboardInterrupt)
     text = "".join(traceback.format_exception(error)).replace("\0", "\N{REPLACEMENT CHARACTER}")
     try:

@@ -254,7 +254,7 @@ def _offsets(options: Options) -> list[int] | None:
     wrong = [text for text in options["offsets"] if not (text.isascii() and text.isdecimal())]
     if wrong:
         raise QueueError(
-            f"{wrong[0]!r} is no number from 0 on; group {options['group']!r} names its letters by offsets"
+            f"{wrong[0]!r} is not a number from 0 on; group {options['group']!r} names its letters by offsets"
         )
     return None if options["all"] else [int(text) for text in options["offsets"]]
 

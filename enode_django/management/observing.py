@@ -35,7 +35,7 @@ def add_port(parser: ArgumentParser, name: str, what: str) -> None:
 
 def _port(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) > 65_535:
-        raise ArgumentTypeError(f"{text!r} is no port; give a number from 0 to 65535")
+        raise ArgumentTypeError(f"{text!r} is not a port; give a number from 0 to 65535")
     return int(text)
 
 

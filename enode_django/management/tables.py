@@ -46,7 +46,7 @@ def write_lines(out: OutputWrapper, rows: Iterable[Row]) -> None:
 
 
 def write_json(out: OutputWrapper, rows: Iterable[Row]) -> None:
-    """Each row as it comes. Bytes that are no text stand under ``<heading>_base64``."""
+    """Each row as it comes. Bytes that are not text stand under ``<heading>_base64``."""
     for row in rows:
         out.write(json.dumps(dict(map(_plain, row.items())), default=str))
         out.flush()

@@ -153,7 +153,7 @@ class Snapshot(models.Model):
 
 class DeadLetter(models.Model):
     """A command that could not be handled, or that an exception ended while nobody waited for it, kept until it is sent
-    again or discarded; or a message of the commands' topic that is no command.
+    again or discarded; or a message of the commands' topic that is not a command.
 
     Written by the event mailboxes, in the database of its aggregate's streams. `enode_django.operating.dead_letters`
     settles it.

@@ -38,7 +38,7 @@ def _probe(view: View) -> View:
 
 @_probe
 def live(request: HttpRequest) -> JsonResponse:
-    """Always 200: the process answers. It asks nothing of other services, whose end is no reason to restart it."""
+    """Always 200: the process answers. It asks nothing of other services, whose end is not a reason to restart it."""
     return JsonResponse({"status": "ok"})
 
 

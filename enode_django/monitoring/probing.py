@@ -148,7 +148,7 @@ class ProbeServer:
 
 
 def _request(head: bytes) -> tuple[str, str]:
-    """Method and path; an empty method for what is no request.
+    """Method and path; an empty method for what is not a request.
 
     >>> _request(b"GET /ready?verbose HTTP/1.1\\r\\nHost: a\\r\\n\\r\\n"), _request(b"what?\\r\\n\\r\\n")
     (('GET', '/ready'), ('', ''))

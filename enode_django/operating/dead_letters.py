@@ -117,7 +117,7 @@ def _message(letter: DeadLetter) -> bytes:
     gets another id then; as does a command whose id is another one's."""
     body = bytes(letter.body)
     if _is_told(letter) or letter.error_type == CommandIdReused.__name__:
-        with suppress(EnodeError):  # what is no command is sent as it is: to workers that can read it by now
+        with suppress(EnodeError):  # what is not a command is sent as it is: to workers that can read it by now
             return as_new_command(body, str(uuid.uuid5(_NAMESPACE, f"{letter.key}/{letter.attempts}")))
     return body
 

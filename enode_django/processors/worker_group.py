@@ -153,7 +153,7 @@ class WorkerGroup:
                 self._start(number)
 
     def _start(self, number: int) -> None:
-        """Start a worker. What a start raises is no reason to end the workers that live: it is tried again."""
+        """Start a worker. What a start raises is not a reason to end the workers that live: it is tried again."""
         name = worker_name(self._supervisor, self.role, number)
         options = WorkerOptions(name, self.role, self._conf.WORKERS.GRACE, self._verbosity)
         try:

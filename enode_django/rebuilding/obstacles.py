@@ -94,7 +94,7 @@ def obstacles(alias: str, names: Sequence[str], tables: Mapping[str, Table]) -> 
 
 def _of_table(alias: str, table: Table, oids: Sequence[int]) -> Iterator[str]:
     if table.kind != "r":
-        yield _KINDS.get(table.kind, f"it is no table (relkind {table.kind!r})")
+        yield _KINDS.get(table.kind, f"it is not a table (relkind {table.kind!r})")
         return
     if table.is_partition:
         yield "it is a partition of another"

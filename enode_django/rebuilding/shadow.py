@@ -156,12 +156,13 @@ _IN_SCHEMA = """
 
 
 def declared_models(subscriber: Subscriber) -> list[type[models.Model]]:
-    """All that the projection writes, tables between them included. Raises `RebuildError` for what is no projection."""
+    """Return all models that the projection writes, tables between them included. Raises `RebuildError` for another
+    subscriber."""
     if isinstance(subscriber, ModelProjection):
         return [subscriber.model]
     if isinstance(subscriber, Projection):
         return list(dict.fromkeys(one for model in subscriber.models for one in (model, *_between(model))))
-    raise RebuildError(f"{subscriber.name} is no projection: it has no tables that could be built anew")
+    raise RebuildError(f"{subscriber.name} is not a projection: it has no tables that could be built anew")
 
 
 def table_names(subscriber: Subscriber) -> list[str]:

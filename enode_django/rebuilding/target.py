@@ -51,7 +51,7 @@ class Target(NamedTuple):
 
     @classmethod
     def of(cls, name: str) -> Target:
-        """Raises `UnknownSubscriber`, and `RebuildError` for what is no projection, or shares a table with another."""
+        """Raises `UnknownSubscriber`, and `RebuildError` for another subscriber, or if it shares a table with one."""
         subscriber = subscribers.get(name)
         tables = table_names(subscriber)
         assert isinstance(subscriber, ModelProjection | Projection)

@@ -125,7 +125,8 @@ class RedisStates:
         try:
             return decode_state(id, self._seal.opened(self.key(id), value))
         except MalformedMessage as error:
-            self._tell("garbage", f"the value of the key {self.key(id)!r} is no state of ours, and is deleted: {error}")
+            text = f"the value of the key {self.key(id)!r} is not a state of ours, and is deleted: {error}"
+            self._tell("garbage", text)
             self.delete(id)
             return None
 

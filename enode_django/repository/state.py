@@ -117,7 +117,7 @@ def _compare(aggregate: AggregateRoot, copy: AggregateRoot) -> None:
         # What the constructor makes is there again, if it is the same in every instance.
         if name not in vars(copy) or not is_same(vars(aggregate)[name], vars(copy)[name]):
             error = InvalidState(
-                f"{cls.__qualname__} keeps state in {name!r}, which is no declared field: declare it, define "
+                f"{cls.__qualname__} keeps state in {name!r}, which is not a declared field: declare it, define "
                 "snapshot() and restore(), or say snapshot_every = None"
             )
             error.concerns_class = True

@@ -108,7 +108,7 @@ def read_stored(stored: bytes) -> StoredStream | StoredRefusal:
             return StoredRefusal(*value)
     except (TypeError, ValueError) as error:
         raise MalformedMessage(f"an events value of {len(stored)} bytes has another shape than ours") from error
-    raise MalformedMessage(f"an events value begins with {kind!r}, which is no format of ours")
+    raise MalformedMessage(f"an events value begins with {kind!r}, which is not a format of ours")
 
 
 def sent_with(stored: bytes) -> Sequence[SentCommand]:
@@ -236,7 +236,7 @@ def decode_refusal(refusal: StoredRefusal) -> DomainException:
     except EnodeError:
         raise
     except Exception as error:
-        raise MalformedMessage(f"{shown(refusal)} is no stored refusal: {error}") from error
+        raise MalformedMessage(f"{shown(refusal)} is not a stored refusal: {error}") from error
 
 
 def current_fields(refusal: StoredRefusal) -> dict[str, Any]:
@@ -333,7 +333,7 @@ def decode_command(body: bytes) -> WireCommand:
             if type(version) is not int:
                 version, expected_version = _conditions(version)
     except (TypeError, ValueError) as error:
-        raise MalformedMessage(f"{len(body)} bytes are no command of ours: {error}") from error
+        raise MalformedMessage(f"{len(body)} bytes are not a command of ours: {error}") from error
     if (
         form != COMMAND_FORMAT
         or type(type_name) is not str

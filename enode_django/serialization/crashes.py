@@ -11,7 +11,7 @@ from enode_django.serialization.registry import types
 
 
 class CommandCrashed(DomainException):
-    """An exception that is no refusal has ended a command, and its process manager handles that (`handles_crash`).
+    """An exception that is not a refusal has ended a command, and its process manager handles that (`handles_crash`).
 
     It is stored as a refusal of the command, and so it is final: the command takes no effect, and never will.
     ``error_type`` is the class name of the exception, ``message`` its text; ``sender`` names the process manager, and

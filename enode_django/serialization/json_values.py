@@ -11,7 +11,7 @@ bytes             a string, base64
 Enum              the member's value
 Literal           the value
 set, tuple        an array
-dict              an object; keys that are no strings are written as such: ``{"1": true}``
+dict              an object; keys that are not strings are written as such: ``{"1": true}``
 a dataclass       an object with its fields
 a float           a number, or ``"inf"`` and ``"-inf"``
 ================  ===================================================================================
@@ -151,7 +151,7 @@ def _dict(key_annotation: Any, item: JsonType) -> JsonType:
 
 
 def _read_key(key: JsonType, name: str, path: Path, errors: Errors) -> Any:
-    """A key that is no text is the JSON of the value; where that leads nowhere, it is the text (of an enum, say)."""
+    """A key that is not a text is the JSON of the value; where that leads nowhere, it is the text (of an enum, say)."""
     if not key.is_text:
         try:
             parsed = json.loads(name)

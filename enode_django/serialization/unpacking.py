@@ -34,7 +34,7 @@ class Unpacker:
         self._unpack: Callable[..., Any] = partial(msgpack.unpackb, ext_hook=from_extension, timestamp=3)
 
     def unpack(self, data: bytes, is_foreign: bool) -> Any:
-        """Raises `MalformedMessage` for what is no msgpack or has maps whose keys `collide`; if ``is_foreign``, also
+        """Raises `MalformedMessage` for what is not msgpack or has maps whose keys `collide`; if ``is_foreign``, also
         for more than `MOST_VALUES` values, before they take memory."""
         if len(data) <= _CANNOT_HARM:
             try:
@@ -52,7 +52,7 @@ class Unpacker:
         except MalformedMessage:
             raise
         except (ValueError, TypeError, ArithmeticError, msgpack.UnpackException) as error:
-            raise MalformedMessage(f"{len(data)} bytes are no message of ours: {error}") from error
+            raise MalformedMessage(f"{len(data)} bytes are not a message of ours: {error}") from error
 
     def _safely(self, data: bytes) -> Any:
         """Most maps have keys of text alone, whose hashes nobody can foresee. Others are looked at in a second

@@ -58,7 +58,7 @@ class UpcasterTable:
         """``fields`` as the class has them now; they stay as they are, each upcaster gets a copy.
 
         Raises `UnknownMessageType` for a version that is newer than the class here, and `MalformedMessage` for what
-        is no version, what an upcaster raises, and what it returns if that is no dict.
+        is not a version, what an upcaster raises, and what it returns if that is not a dict.
         """
         if type(version) is not int or version < 1:
             raise MalformedMessage(f"{shown(name)} comes with schema version {shown(version)}, which is none")

@@ -20,7 +20,7 @@ READ_DDL = ARCHIVE_DDL.replace(" NOT NULL", "")
 
 def decoded(batches: Iterable[pa.RecordBatch], *, json: bool) -> Iterator[pa.RecordBatch]:
     """Add ``event_types``, ``decoded`` (the row as JSON; null unless ``json``) and ``bucket``. The first two are null
-    for bytes that are no message of ours. For ``mapInArrow``."""
+    for bytes that are not a message of ours. For ``mapInArrow``."""
     for batch in batches:
         contents: list[Any] = [batch.column("events").to_pylist(), batch.column("metadata").to_pylist()]
         rows = [_described(events, metadata, json) for events, metadata in zip(*contents, strict=True)]

@@ -131,8 +131,8 @@ def manifest_of(text: str) -> Manifest:
         return Manifest(value["number"], increments, known, value.get("json", bool(before)), replaced)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ArchiveError(
-            f"{shown(text)} is no manifest of an archive ({type(error).__name__}: {error}); if it was damaged, delete "
-            "it, and the one before it counts"
+            f"{shown(text)} is not a manifest of an archive ({type(error).__name__}: {error}); if it was damaged, "
+            "delete it, and the one before it counts"
         ) from error
 
 

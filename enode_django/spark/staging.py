@@ -52,7 +52,7 @@ class Portion(NamedTuple):
 def check_name(table: str) -> str:
     """It becomes part of SQL. Raises `ValueError`."""
     if not _NAME.fullmatch(table):
-        raise ValueError(f"{table!r} is no staging table; let write_rows() make one")
+        raise ValueError(f"{table!r} is not a staging table; let write_rows() make one")
     return table
 
 

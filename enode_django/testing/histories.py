@@ -13,7 +13,7 @@ from enode_django.serialization.codec import encode_refusal, encode_stream
 
 
 def check_events(events: Sequence[object]) -> None:
-    """Raise `DefinitionError` for what is no event."""
+    """Raise `DefinitionError` for what is not an event."""
     for event in events:
         if not isinstance(event, DomainEvent):
             raise DefinitionError(f"given() and when() take domain events, got {event!r}")

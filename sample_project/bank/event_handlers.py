@@ -2,7 +2,7 @@
 
 Only the events write to the cache: a reader that filled it, too, could put an old balance over a new one. What a worker
 that was slow for a moment might leave behind is gone after `KEEP` at the latest. A cache that cannot be reached, is
-full, or takes no writes until its replica is promoted, is waited for: it is no event's fault, so none is parked.
+full, or takes no writes until its replica is promoted, is waited for: it is not an event's fault, so none is parked.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def faulty_postgres() -> Iterator[Postgres]:
 
 @pytest.fixture(scope="session")
 def shard_servers(faulty_postgres: Postgres) -> Iterator[Sequence[Postgres]]:
-    """Two, each with the template database; the other is no copy, as two copies would be the same cluster."""
+    """Two, each with the template database; the other is not a copy, as two copies would be the same cluster."""
     for other in map(_with_template, private(Postgres(UNSYNCED))):
         yield [faulty_postgres, other]
 

@@ -26,7 +26,7 @@ LEFT_ALONE = r"aggregates are loaded from the store alone"
 FEW = 4
 """Aggregates that a worker may hold: every other command loads its own."""
 DISCARDED = "the shared state of .* is discarded"
-DELETED = "is no state of ours, and is deleted"
+DELETED = "is not a state of ours, and is deleted"
 
 
 class States:

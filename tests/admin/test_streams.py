@@ -311,5 +311,5 @@ def test_garbage_says_what_it_is(reader: Client) -> None:
     stream = planted(b"\xffgarbage", b"\xc1")
     text = text_of(reader, f"{LIST}{stream.pk}/change/")
     assert "the events cannot be read" in text
-    assert "are no message of ours" in text
+    assert "are not a message of ours" in text
     assert "the metadata cannot be read" in text

@@ -53,7 +53,7 @@ def test_a_send_may_not_have_any_number_of_items() -> None:
         decode_request(frame("send", MANY_EMPTY))
 
 
-@pytest.mark.parametrize("name", ["topics", "pull", "acquire", "what is no request", "n" * 70])
+@pytest.mark.parametrize("name", ["topics", "pull", "acquire", "what is not a request", "n" * 70])
 def test_a_request_without_messages_in_it_is_small_or_not_even_decoded(name: str) -> None:
     with pytest.raises(MalformedFrame, match=f"limit of {MAX_PLAIN_FRAME} for those without messages"):
         decode_request(frame(name, MANY_EMPTY))

@@ -116,7 +116,7 @@ def test_one_is_a_dead_letter_of_the_group_and_no_handler_gets_it(
     at_queue_0, at_queue_1 = sorted(letters(spoilt), key=lambda one: one.message.queue)
     assert at_queue_0.message == Message("orders", 0, 3, whole)
     assert at_queue_1.message == Message("orders", 1, 0, seal(MALFORMED["a text"]))
-    assert at_queue_0.error.startswith(f"a malformed batch: a body of {len(whole)} bytes is no msgpack array")
+    assert at_queue_0.error.startswith(f"a malformed batch: a body of {len(whole)} bytes is not msgpack array")
     assert "retry.billing" not in spoilt.topics()
 
 

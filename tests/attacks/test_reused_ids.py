@@ -1,4 +1,4 @@
-"""A command with the ids of another one, of another type or with other fields: it is no repeat of that."""
+"""A command with the ids of another one, of another type or with other fields: it is not a repeat of that."""
 
 from __future__ import annotations
 

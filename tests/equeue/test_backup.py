@@ -192,7 +192,7 @@ def test_while_a_checkpoint_takes_the_place_of_another_the_one_before_is_taken(t
     store.checkpoint(b"\x94\x03\x01\xc0\xc0")
     os.replace(tmp_path / "checkpoint", tmp_path / "checkpoint.before")
     assert back_up(tmp_path, "monday", at_least=store.position).position == store.position
-    with pytest.raises(QueueError, match="is no checkpoint"):
+    with pytest.raises(QueueError, match="is not a checkpoint"):
         back_up(tmp_path, "tuesday", at_least=store.position + 1)
     store.abandon()
 
@@ -213,7 +213,7 @@ def test_files_that_are_full_are_linked_and_others_copied(tmp_path: Path) -> Non
 
 def test_a_backup_that_was_cut_short_has_no_name_and_is_no_hindrance(tmp_path: Path) -> None:
     store, _ = opened(tmp_path)
-    with pytest.raises(QueueError, match="is no checkpoint"):
+    with pytest.raises(QueueError, match="is not a checkpoint"):
         back_up(tmp_path, "monday")
     assert os.listdir(tmp_path / "backups") == []
     store.checkpoint(b"\x94\x03\x01\xc0\xc0")

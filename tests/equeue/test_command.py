@@ -133,7 +133,7 @@ def test_offsets_are_set_when_somebody_says_yes(queue: MemoryTransport, monkeypa
     assert queue.committed("billing", "orders")[0] == 0
     with pytest.raises(CommandError, match="no group 'biling'"):
         equeue("set-offset", "biling", "orders", "last", "--yes")
-    with pytest.raises(CommandError, match="'soon' is no offset, no time"):
+    with pytest.raises(CommandError, match="'soon' is not an offset, no time"):
         equeue("set-offset", "billing", "orders", "soon", "--yes")
 
 
@@ -201,7 +201,7 @@ def test_messages_are_shown(queue: MemoryTransport) -> None:
     ]
     assert [row["offset"] for row in rows("peek", "orders", "0", "--at", "2020-01-31T12:00")] == [0, 1, 2]
     assert equeue("peek", "orders", "0", "--at", "2999-01-31T12:00").strip() == "no messages there"
-    with pytest.raises(CommandError, match="'soon' is no time"):
+    with pytest.raises(CommandError, match="'soon' is not a time"):
         equeue("peek", "orders", "0", "--at", "soon")
     assert equeue("peek", "orders", "1").strip() == "no messages there"
     with pytest.raises(CommandError, match="no queue 2"):

@@ -117,7 +117,7 @@ def test_kinds_are_of_commands_only(queue: MemoryTransport) -> None:
     queue.create_topic("dead.billing", 1)
     with pytest.raises(CommandError, match="--type and --error"):
         equeue("requeue", "billing", "--type", "bank.Deposit")
-    with pytest.raises(CommandError, match="'c1' is no number"):
+    with pytest.raises(CommandError, match="'c1' is not a number"):
         equeue("requeue", "billing", "c1")
 
 

@@ -136,7 +136,7 @@ def test_a_crash_comes_to_the_process_manager_that_has_sent_the_command_and_to_n
     assert cancelled.reason == "RuntimeError: no box for o1"
     assert Nosy.seen == []
     (row,) = EventStream.objects.filter(aggregate_root_id="p1")
-    assert (row.version, row.command_type) == (None, "crashes.Pack"), "that of Weigh is no refusal"
+    assert (row.version, row.command_type) == (None, "crashes.Pack"), "that of Weigh is not a refusal"
 
 
 def test_who_handles_a_crash_travels_with_the_command_and_nobody_is_answered() -> None:

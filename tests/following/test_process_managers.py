@@ -103,7 +103,7 @@ def test_parts_that_run_together_do_not_make_the_same_id() -> None:
 
 @pytest.mark.parametrize("yielded", ["no command", None, 5])
 def test_what_is_no_command_is_refused(yielded: object) -> None:
-    with pytest.raises(DefinitionError, match="which is no command"):
+    with pytest.raises(DefinitionError, match="which is not a command"):
         list(with_derived_ids([yielded], cause="c", subscriber="s"))
 
 

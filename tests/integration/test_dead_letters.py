@@ -74,7 +74,7 @@ def crashed(running: Processors, note: str) -> Iterator[CountWhenMended]:
     send_command(command)
     letter_of(command.id)
     broken.discard(note)
-    # The same mailboxes take this one after it: when it is answered, a copy is no repeat of what has just failed.
+    # The same mailboxes take this one after it: when it is answered, a copy is not a repeat of what has just failed.
     try_command(RaiseInHandler(note))
     yield command
     broken.discard(note)

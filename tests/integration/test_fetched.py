@@ -107,5 +107,5 @@ def test_a_stream_of_another_type_is_named(way: str) -> None:
 def test_bytes_that_are_no_stream_are_refused(way: str) -> None:
     *most, last = streams("a", range(1, 151), Listener)
     PostgresEventStore().append([*most, last._replace(events=last.events[:-1])])
-    with pytest.raises(MalformedMessage, match="bytes are no message of ours"):
+    with pytest.raises(MalformedMessage, match="bytes are not a message of ours"):
         loaded("a", way)

@@ -125,5 +125,5 @@ def test_the_command_cancels(running: Job, failed: Job) -> None:
     assert "running (is to stop)" in jobs("list", "--running")[1]
     with pytest.raises(CommandError, match=f"no job {failed.pk} runs"):
         jobs("cancel", str(failed.pk))
-    with pytest.raises(CommandError, match="'0' is no number"):
+    with pytest.raises(CommandError, match="'0' is not a number"):
         jobs("list", "--limit", "0")

@@ -100,7 +100,7 @@ def test_projects_with_prefixes_of_their_own_do_not_see_each_other(states: RealR
         b"garbage",
         b"\x80\x04}.",
         b"\x96\x01\xa1t\x01\xa1f\x01\xc4\x00",  # our shape, of another format
-        b"\x96\x02\xa1t\xc3\xa1f\x01\xc4\x00",  # a version that is no number
+        b"\x96\x02\xa1t\xc3\xa1f\x01\xc4\x00",  # a version that is not a number
         b"\x96\x02\xa1t\x01\xa1f\xcf\xff\xff\xff\xff\xff\xff\xff\xff\xc4\x00",  # a time beyond all times
     ],
 )

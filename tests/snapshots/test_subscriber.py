@@ -174,7 +174,7 @@ def test_a_class_that_no_snapshot_can_hold_is_named_once_and_parks_nothing(
     for id in "abc":
         harness.deliver(subscription, stored(harness, id, 15, Undeclared))
     assert [message for message in caplog.messages if "no snapshots are made" in message] == [
-        "no snapshots are made: Undeclared keeps state in 'seen', which is no declared field: declare it, define "
+        "no snapshots are made: Undeclared keeps state in 'seen', which is not a declared field: declare it, define "
         "snapshot() and restore(), or say snapshot_every = None"
     ]
     assert harness.parked(NAME) == []

@@ -201,7 +201,7 @@ def test_a_plan_without_parts_reads_nothing() -> None:
         ({"partitions": "0"}, "must be a whole number above 0"),
         ({"horizon": "now"}, "gives no positions of shards"),
         ({"horizon": "[1]"}, "gives no positions of shards"),
-        ({"after": '{"0": "5"}'}, "'5' is no position"),
+        ({"after": '{"0": "5"}'}, "'5' is not a position"),
     ],
 )
 def test_options_that_cannot_be_used_are_named(options: dict[str, str], message: str) -> None:

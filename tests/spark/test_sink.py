@@ -269,7 +269,7 @@ def test_each_row_goes_to_the_database_that_it_names() -> None:
     ("options", "said"),
     [
         ({}, "use write_rows"),
-        ({"kind": "snapshots", "aliases": "[]", "table": "enode_staging_x; DROP TABLE a"}, "is no staging table"),
+        ({"kind": "snapshots", "aliases": "[]", "table": "enode_staging_x; DROP TABLE a"}, "is not a staging table"),
         ({"kind": "other", "aliases": "[]", "table": "enode_staging_" + "0" * 16}, "nothing of the kind 'other'"),
     ],
 )

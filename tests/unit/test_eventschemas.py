@@ -140,7 +140,7 @@ def test_file_that_cannot_be_read_is_named(tmp_path: Path, content: str) -> None
     path = tmp_path / "broken.json"
     path.write_text(content)
     for option in ("--check", "--write"):
-        with pytest.raises(CommandError, match=r"broken\.json is no file of event schemas"):
+        with pytest.raises(CommandError, match=r"broken\.json is not a file of event schemas"):
             run(option, str(path))
     with pytest.raises(CommandError, match="cannot be read"):
         run("--check", str(tmp_path))

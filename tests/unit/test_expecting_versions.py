@@ -73,10 +73,10 @@ def test_each_of_many_commands_can_have_a_version_of_its_own(desk: Desk) -> None
     send_commands([(CHANGE, 7), CHANGE, (CHANGE, None), (CHANGE, 0)])
     assert [desk.received().expected_version for _ in range(4)] == [7, None, None, 0]
     for wrong in ((CHANGE, -1), (CHANGE, "7")):
-        with pytest.raises(InvalidField, match="is no version"):
+        with pytest.raises(InvalidField, match="is not a version"):
             send_commands([CHANGE, wrong])  # type: ignore[list-item]
     for other in ((CHANGE,), (7, CHANGE), (CHANGE, 1, 2)):
-        with pytest.raises(DefinitionError, match="is no command"):
+        with pytest.raises(DefinitionError, match="is not a command"):
             send_commands([other])  # type: ignore[list-item]
 
 
@@ -92,9 +92,9 @@ def test_one_of_many_commands_is_refused_alone() -> None:
 @pytest.mark.parametrize("version", [-1, 2**63, True, "1", 1.0])
 @pytest.mark.parametrize("send", [WAYS["send"], WAYS["asend"], send_on_commit], ids=["send", "asend", "on_commit"])
 def test_what_can_be_no_version_is_refused_before_anything_is_sent(desk: Desk, send: Send, version: Any) -> None:
-    with pytest.raises(InvalidField, match=r"is no version; give that of the aggregate"):
+    with pytest.raises(InvalidField, match=r"is not a version; give that of the aggregate"):
         send(version)
-    with pytest.raises(InvalidField, match=r"is no version; give that of the aggregate"):
+    with pytest.raises(InvalidField, match=r"is not a version; give that of the aggregate"):
         execute_command(CHANGE, expected_version=version)
     assert desk.transport.pull("commands", {0: 0}, limit=1, wait=0) == []
 

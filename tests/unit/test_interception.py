@@ -215,7 +215,7 @@ def test_inline_runs_subscribers_within_their_middleware() -> None:
     ("value", "says"),
     [
         (["no.Such"], "cannot be imported"),
-        ([f"{HERE}.HERE"], "is no class or function"),
+        ([f"{HERE}.HERE"], "is not a class or function"),
     ],
 )
 def test_a_check_names_middleware_that_cannot_be_had(key: str, value: Any, says: str) -> None:

@@ -150,7 +150,7 @@ def test_what_a_process_manager_raises_in_memory_is_raised_until_it_has_handled_
 
 def test_only_an_event_handler_follows_as_a_function() -> None:
     with pytest.raises(
-        DefinitionError, match=r"<function drain .*> is no event handler with a name; mark it with @event"
+        DefinitionError, match=r"<function drain .*> is not an event handler with a name; mark it with @event"
     ):
         inline(MemoryEventStore(), followed_by=[drain]).__enter__()
 

@@ -142,8 +142,8 @@ def test_a_timeout_that_cannot_be_used_is_refused_before_anything_is_sent(timeou
     transport = Shaky()
     transport.create_topic("commands", 1)
     with use_bus(bus_on(transport)):
-        with pytest.raises(InvalidField, match=r"timeout=.* is no number of seconds above 0"):
+        with pytest.raises(InvalidField, match=r"timeout=.* is not a number of seconds above 0"):
             execute_command(Add("x"), timeout=timeout)
-        with pytest.raises(InvalidField, match=r"timeout=.* is no number of seconds above 0"):
+        with pytest.raises(InvalidField, match=r"timeout=.* is not a number of seconds above 0"):
             asyncio.run(aexecute_command(Add("x"), timeout=timeout))
     assert (transport.stored, transport.inboxes) == (0, 0)

@@ -76,7 +76,7 @@ def _newest(path: Path, at_least: int) -> Checkpoint:
         checkpoint = load_checkpoint(place)
         if checkpoint is not None and checkpoint.position >= at_least:
             return checkpoint
-    raise QueueError(f"{str(path)!r} is no checkpoint that can be used; see the broker's log, and try again")
+    raise QueueError(f"{str(path)!r} is not a checkpoint that can be used; see the broker's log, and try again")
 
 
 def _fill(source: Path, target: Path, checkpoint: Checkpoint) -> BackedUp:

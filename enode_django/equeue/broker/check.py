@@ -58,7 +58,7 @@ def check_directory(directory: Path) -> Checked:
     """Read all of it; takes as long as the disk needs for that. Raises `DirectoryInUse` while a broker works there, and
     `QueueError` for what is no such directory."""
     if not (directory / "messages").is_dir():
-        raise QueueError(f"{str(directory)!r} is no directory of a broker: it has no messages; name another one")
+        raise QueueError(f"{str(directory)!r} is not a directory of a broker: it has no messages; name another one")
     with _unused(directory):
         return _Check(directory).run()
 

@@ -36,7 +36,7 @@ def index_path(directory: Path, topic: str, queue: int, start: int) -> Path:
 
 
 def directory_name(topic: str) -> str:
-    """Return a name that no topic has but this one, and that is no path. Raises `QueueError` for a topic that cannot
+    """Return a name that no topic has but this one, and that is not a path. Raises `QueueError` for a topic that cannot
     have one."""
     name = quote(topic, safe="").replace(".", "%2E")
     if not name or len(name) > _LONGEST_NAME:

@@ -23,19 +23,19 @@ Check: TypeAlias = Callable[[Any], Any]
 
 def text(value: Any) -> str:
     if not isinstance(value, str) or len(value) > MOST_TEXT:
-        raise ValueError(f"{shown(value)} is no text of at most {MOST_TEXT} characters")
+        raise ValueError(f"{shown(value)} is not a text of at most {MOST_TEXT} characters")
     return value
 
 
 def number(value: Any) -> int:
     if not isinstance(value, int):
-        raise ValueError(f"{shown(value)} is no whole number")
+        raise ValueError(f"{shown(value)} is not a whole number")
     return value
 
 
 def natural(value: Any) -> int:
     if not 0 <= number(value) < 1 << 63:
-        raise ValueError(f"{shown(value)} is no number from 0 to {(1 << 63) - 1}")
+        raise ValueError(f"{shown(value)} is not a number from 0 to {(1 << 63) - 1}")
     return number(value)
 
 
@@ -47,20 +47,20 @@ def queue_total(value: Any) -> int:
 
 def seconds(value: Any) -> float:
     if not isinstance(value, int | float) or not 0 <= value <= LONGEST:
-        raise ValueError(f"{shown(value)} is no number of seconds from 0 to {LONGEST:.0f}")
+        raise ValueError(f"{shown(value)} is not a number of seconds from 0 to {LONGEST:.0f}")
     return value
 
 
 def number_of_seconds(value: Any) -> float:
     """Return a number of seconds. Whoever takes it says which numbers are allowed."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{shown(value)} is no number of seconds")
+        raise ValueError(f"{shown(value)} is not a number of seconds")
     return value
 
 
 def moment(value: Any) -> float:
     if not isinstance(value, int | float) or not -LONGEST * 100 <= value <= LONGEST * 100:
-        raise ValueError(f"{shown(value)} is no time in seconds since 1970")
+        raise ValueError(f"{shown(value)} is not a time in seconds since 1970")
     return value
 
 
@@ -78,7 +78,7 @@ def truth(value: Any) -> bool:
 
 def data(value: Any) -> bytes:
     if not isinstance(value, bytes):
-        raise ValueError(f"{shown(value)} is no byte string")
+        raise ValueError(f"{shown(value)} is not a byte string")
     return value
 
 

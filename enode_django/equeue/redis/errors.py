@@ -62,7 +62,7 @@ def _own_error(error: RedisError, name: str, unavailable: type[TransportUnavaila
 
 
 def is_replicas(answer: Any) -> bool:
-    """Return True for the error of a server that is no master (any more)."""
+    """Return True for the error of a server that is not a master (any more)."""
     return isinstance(answer, RedisError) and (isinstance(answer, ReadOnlyError) or _code(answer) == "READONLY")
 
 

@@ -54,7 +54,7 @@ def replies_as_calls(keys: Keys, replies: Sequence[tuple[str, bytes]]) -> list[S
         if _ADDRESS.fullmatch(address):
             bodies.setdefault(address, []).append(body)
         else:  # it comes out of a message, and must not name a key
-            logger.warning("an answer of %d bytes for %s is dropped: it is no inbox", len(body), shown(address))
+            logger.warning("an answer of %d bytes for %s is dropped: it is not an inbox", len(body), shown(address))
     return [
         ScriptCall(REPLY, (keys.inbox(address),), (INBOX_ANSWERS, INBOX_SECONDS, *chunk))
         for address, answers in bodies.items()

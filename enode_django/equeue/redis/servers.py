@@ -43,7 +43,7 @@ class Servers(Protocol):
         errors. Raises `ConnectionError` for a node that is known not to answer."""
 
     def failed(self, node: Node, *, is_replica: bool, waited: float = 0.0) -> None:
-        """A node could not be used; with ``is_replica`` because it is no master any more. ``waited``: seconds until
+        """A node could not be used; with ``is_replica`` because it is not a master any more. ``waited``: seconds until
         its connection has failed."""
 
     def moved(self, node: Node, error: MovedError) -> None:

@@ -123,7 +123,7 @@ class Command(PrintableCommand):
 
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise ArgumentTypeError(f"{text!r} is no number of snapshots above 0")
+        raise ArgumentTypeError(f"{text!r} is not a number of snapshots above 0")
     return int(text)
 
 

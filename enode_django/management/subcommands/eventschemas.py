@@ -107,7 +107,7 @@ def _read(path: Path, *, may_be_missing: bool) -> Schemas:
     except OSError as error:
         raise CommandError(f"{path} cannot be read: {error}") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise CommandError(f"{path} is no file of event schemas: {type(error).__name__}: {error}") from error
+        raise CommandError(f"{path} is not a file of event schemas: {type(error).__name__}: {error}") from error
 
 
 def _write(path: Path, schemas: Schemas) -> None:

@@ -66,5 +66,5 @@ def _shown(job: Any) -> Sequence[str]:
 
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise ArgumentTypeError(f"{text!r} is no number of jobs above 0")
+        raise ArgumentTypeError(f"{text!r} is not a number of jobs above 0")
     return int(text)

@@ -217,7 +217,7 @@ def _add_directory_actions(actions: Any) -> None:
 
 def _number(text: str) -> int:
     if not text.isascii() or not text.isdecimal():
-        raise ArgumentTypeError(f"{text!r} is no number from 0 on")
+        raise ArgumentTypeError(f"{text!r} is not a number from 0 on")
     return int(text)
 
 
@@ -235,7 +235,7 @@ def _age(text: str) -> float:
     except ValueError:
         seconds = nan
     if text != "default" and not 0 <= seconds < LONGEST_AGE:
-        raise ArgumentTypeError(f"{text!r} is no number of seconds from 0 to {LONGEST_AGE:.0f}, and not 'default'")
+        raise ArgumentTypeError(f"{text!r} is not a number of seconds from 0 to {LONGEST_AGE:.0f}, and not 'default'")
     return seconds
 
 
@@ -247,12 +247,12 @@ def _place(text: str) -> int | Start | datetime:
     try:
         return _moment(text)
     except ArgumentTypeError:
-        raise ArgumentTypeError(f"{text!r} is no offset, no time, and neither 'first' nor 'last'") from None
+        raise ArgumentTypeError(f"{text!r} is not an offset, no time, and neither 'first' nor 'last'") from None
 
 
 def _moment(text: str) -> datetime:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise ArgumentTypeError(f"{text!r} is no time; write it as 2030-01-31T12:00") from None
+        raise ArgumentTypeError(f"{text!r} is not a time; write it as 2030-01-31T12:00") from None
     return moment if moment.tzinfo else timezone.make_aware(moment)

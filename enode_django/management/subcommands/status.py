@@ -66,7 +66,7 @@ def _parts(text: str) -> list[str]:
     names = [name.strip() for name in text.split(",")]
     for name in names:
         if name not in PARTS:
-            raise ArgumentTypeError(f"{name!r} is no part of the status; there are {', '.join(PARTS)}")
+            raise ArgumentTypeError(f"{name!r} is not a part of the status; there are {', '.join(PARTS)}")
     return names
 
 
@@ -76,5 +76,5 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = math.nan
     if not 0 < seconds < math.inf:
-        raise ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+        raise ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
     return seconds

@@ -12,7 +12,7 @@ from tests import warm
 
 
 class TheSchemas(SimpleTestCase):
-    """In a process of its own, as in CI: what tests declare is no part of it."""
+    """In a process of its own, as in CI: what tests declare is not a part of it."""
 
     def check(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return warm.run(["manage.py", "enode", "eventschemas", "--check", *arguments], cwd=settings.BASE_DIR)

@@ -171,7 +171,7 @@ def test_a_stream_that_was_published_after_a_failover_names_its_generation() -> 
 @pytest.mark.parametrize("rest", [[0], [1, 1], ["1"]])
 def test_what_ends_otherwise_is_no_stream(rest: list[object]) -> None:
     fields = [1, "bank.BankAccount", "a", 3, "c", "bank.Deposit", datetime.now(UTC), b"", b"", "", *rest]
-    with pytest.raises(Undecodable, match="is no generation"):
+    with pytest.raises(Undecodable, match="is not a generation"):
         read_published(pack(fields))
 
 

@@ -49,7 +49,7 @@ assert_type(given(Greeting, "a", OPENED), ProcessScenario)
 
 given(Greeting, OPENED)  # error: it needs an id
 given("a", OPENED)  # error: the command names the id
-given(OPENED, Open("a", owner="Ada"))  # error: a command is no event
-given(OPENED).when(OPENED)  # error: an event is no command
-given(Rows, OPENED).when(Open("a", owner="Ada"))  # error: a command is no event
-given(Greeting, "a").then(OPENED)  # error: an event is no command
+given(OPENED, Open("a", owner="Ada"))  # error: a command is not an event
+given(OPENED).when(OPENED)  # error: an event is not a command
+given(Rows, OPENED).when(Open("a", owner="Ada"))  # error: a command is not an event
+given(Greeting, "a").then(OPENED)  # error: an event is not a command

@@ -99,7 +99,7 @@ def test_a_handler_may_fall_back_when_the_aggregate_exists_already() -> None:
 def test_what_is_no_aggregate_class_cannot_be_got(cls: Any) -> None:
     for context in (handling(None), handling(Plant("own"))):
         for take in (context.get, context.find):
-            with pytest.raises(DefinitionError, match="is no aggregate class; pass the class"):
+            with pytest.raises(DefinitionError, match="is not an aggregate class; pass the class"):
                 take(cls)
 
 

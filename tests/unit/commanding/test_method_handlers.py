@@ -308,7 +308,7 @@ def test_marked_methods_of_a_mixin_are_refused(cleared: None) -> None:
         @command_handler(Late)
         def handle(self, command: Late) -> None: ...
 
-    with pytest.raises(DefinitionError, match=r"Mixin is no aggregate root"):
+    with pytest.raises(DefinitionError, match=r"Mixin is not an aggregate root"):
 
         class Mixed(Mixin, AggregateRoot):
             type_name = "methods.Mixed"

@@ -13,10 +13,10 @@ from enode_django.serialization.plain import pack
 @pytest.mark.parametrize("name", ["user_id", "request", "correlation_id", "causation_id"])
 def test_named_metadata_that_is_no_string_is_refused_with_its_name(name: str) -> None:
     given: dict[str, Any] = {name: 17}
-    with pytest.raises(InvalidField, match=rf"metadata {name}=17 is no string; pass str"), metadata(**given):
+    with pytest.raises(InvalidField, match=rf"metadata {name}=17 is not a string; pass str"), metadata(**given):
         pytest.fail("the block has been entered")
     assert current_metadata() is EMPTY
-    with pytest.raises(InvalidField, match=rf"metadata {name}=17 is no string"):
+    with pytest.raises(InvalidField, match=rf"metadata {name}=17 is not a string"):
         Metadata(**given)
 
 

@@ -36,7 +36,7 @@ def test_a_position_is_the_same_after_it_was_text(position: Position) -> None:
     ["", "1", "1.2", "1.2.3.4", "-1.2.3", "1.2.x", " 1.2.3", "1.2.3\n", "１.2.3", "1.2.9223372036854775808", "9" * 300],
 )
 def test_text_that_is_no_position_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is no position; give one as str\(position\) made it"):
+    with pytest.raises(ValueError, match=r"is not a position; give one as str\(position\) made it"):
         Position.parse(text)
 
 
