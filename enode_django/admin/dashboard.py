@@ -88,7 +88,6 @@ class DashboardAdmin(ReadOnly, DashboardBase):
             "opts": self.opts,
             "charts": CHARTS,
             "window": int(WINDOW),
-            "step": step_width(),
             "interval": POLL_INTERVAL,
             "status_interval": STATUS_INTERVAL,
             **(extra_context or {}),

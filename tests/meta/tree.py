@@ -7,13 +7,16 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("enode_django", "sample_project", "tests", "benchmarks", "chaos", "docs", ".ci")
 SUFFIXES = (".py", ".md", ".toml", ".txt", ".lua", ".html", ".sql", "")
+VENDOR = ROOT / "enode_django" / "static" / "enode_django" / "vendor"
+"""Files of others, as they were published: the rules for the project's own files do not apply to them."""
 
 
 def text_files() -> list[Path]:
     found = [path for path in ROOT.iterdir() if path.is_file()]
     for folder in FOLDERS:
         found += (path for path in (ROOT / folder).rglob("*") if path.is_file())
-    return sorted(path for path in found if path.suffix in SUFFIXES and "__pycache__" not in path.parts)
+    own = (path for path in found if "__pycache__" not in path.parts and VENDOR not in path.parents)
+    return sorted(path for path in own if path.suffix in SUFFIXES)
 
 
 def modules(*folders: str) -> list[Path]:

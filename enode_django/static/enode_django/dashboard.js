@@ -6,7 +6,6 @@
     const find = (selector) => root.querySelector(selector);
     const {Plot, element, fewer, largest, number, swatch, time} = enodeChart;
     const windowSeconds = Number(root.dataset.window);
-    const width = Number(root.dataset.step);
     const PATIENCE = 15000;
     const MARKS = {ok: "M6,0A6,6 0 1 1 5.9,0Z", degraded: "M6,0L12,11H0Z", bad: "M0,0H12V12H0Z"};
 
@@ -31,11 +30,9 @@
             this.plot = new Plot(section.querySelector(".enode-plot"));
             this.details = section.querySelector("details");
             this.details.addEventListener("toggle", () => this.table());
-            const svg = this.plot.svg;
-            svg.addEventListener("pointermove", (event) => point(this.plot.placeAt(event.clientX)));
-            svg.addEventListener("pointerleave", () => point(null));
-            svg.addEventListener("blur", () => point(null));
-            svg.addEventListener("keydown", (event) => this.key(event));
+            this.plot.onPoint(point);
+            this.plot.target.addEventListener("blur", () => point(null));
+            this.plot.target.addEventListener("keydown", (event) => this.key(event));
         }
 
         lines() {
@@ -48,12 +45,12 @@
 
         draw() {
             this.shown = this.lines();
-            this.plot.draw(this.shown, steps.map((step) => step.end), until - windowSeconds, until, width);
+            this.plot.draw(this.shown, steps.map((step) => step.end), until - windowSeconds, until);
             const now = this.now(), unit = this.section.dataset.unit;
             this.section.querySelector(".enode-value").textContent = number(now);
             const peak = largest(this.shown.map((line) => largest(line.values)));
             const lines = this.shown.map((line) => `${line.name} ${number(line.values.at(-1))}`).join(", ");
-            this.section.querySelector("desc").textContent =
+            this.section.querySelector(".enode-desc").textContent =
                 `The last ${windowSeconds / 60} minutes, in ${unit}. Now: ${lines || "nothing"}. Highest: ${number(peak)}.`;
             this.legend();
             this.table();
@@ -228,5 +225,11 @@
         }
     });
 
-    new ResizeObserver(() => { if (steps.length) for (const card of cards) card.draw(); }).observe(root);
+    function redraw() {
+        if (steps.length) for (const card of cards) card.draw();
+    }
+
+    new ResizeObserver(redraw).observe(root);
+    new MutationObserver(redraw).observe(document.documentElement, {attributeFilter: ["data-theme"]});
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 })();
