@@ -53,10 +53,11 @@ class RedisStates:
         secrets: Sequence[str | bytes],
         prefix: str = "enode",
         ttl: int = 86_400,
-        timeout: float = TIMEOUT,
+        timeout: float | None = None,
         pause: float = PAUSE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        timeout = TIMEOUT if timeout is None else timeout
         self._connection = RedisConnection(location, timeout=timeout, client={})
         self._seal = Seal(secrets)
         self._prefix = prefix
