@@ -129,7 +129,7 @@ def test_events_are_readable_when_their_class_is_gone_and_the_state_is_not(reade
 def test_bytes_that_nobody_can_read_are_said_to_be(reader: Caller) -> None:
     EventStream.unprotected.filter(command_id="deposit").update(events=b"\xff\xff")
     rows = reader.get(f"{ACCOUNT}/events/").json()["results"]
-    assert "no format of ours" in rows[1]["unreadable"]
+    assert "not a format of ours" in rows[1]["unreadable"]
 
 
 def test_whoever_may_not_see_payloads_sees_that_something_happened(lister: Caller) -> None:

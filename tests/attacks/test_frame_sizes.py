@@ -67,7 +67,7 @@ def test_a_large_frame_that_names_no_request_is_not_decoded(payload: bytes) -> N
 
 def test_a_text_is_no_longer_than_names_need() -> None:
     text = "x" * (MAX_TEXT + 1)
-    with pytest.raises(MalformedFrame, match="no message"):
+    with pytest.raises(MalformedFrame, match="not a message"):
         decode_request(frame("send", msgpack.packb(text)))
     assert decode_request(frame("send", msgpack.packb(text[1:])))[2] == [text[1:]]
 

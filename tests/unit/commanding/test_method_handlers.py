@@ -297,7 +297,7 @@ def test_a_marked_method_of_another_class_is_named_by_a_check_and_when_its_comma
         @command_handler(Late)
         def handle(self, command: Late) -> None: ...
 
-    with pytest.raises(DefinitionError, match=r"Service\.handle\(\) is marked .* no aggregate root; derive"):
+    with pytest.raises(DefinitionError, match=r"Service\.handle\(\) is marked .* not an aggregate root; derive"):
         command_handlers.find(Later)
     (told,) = errors()
     assert "Service.handle() is marked" in told
