@@ -254,7 +254,7 @@ def json_of(text: str | bytes) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_object, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise CorrectionRefused(f"this is no JSON: {error}") from error
+        raise CorrectionRefused(f"this is not JSON: {error}") from error
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

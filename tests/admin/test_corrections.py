@@ -74,7 +74,7 @@ def test_the_form_shows_the_events_and_corrects_them(parked: ParkedEvent) -> Non
 @pytest.mark.parametrize(
     ("values", "error"),
     [
-        ({"events": "{"}, "this is no JSON"),
+        ({"events": "{"}, "this is not JSON"),
         ({"events": json.dumps(deposited("much"))}, "0.fields.amount"),
         (
             {"events": json.dumps([{**deposited("1")[0], "type": "bank.Withdrawn"}])},

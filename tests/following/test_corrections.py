@@ -266,8 +266,8 @@ def test_the_command_takes_a_correction_back(harness: Harness, parked: Sequence[
 @pytest.mark.parametrize(
     ("content", "text"),
     [
-        ("{", "this is no JSON"),
-        ("", "this is no JSON"),
+        ("{", "this is not JSON"),
+        ("", "this is not JSON"),
         ('{"a": 1, "a": 2}', "the key 'a' is there twice"),
         ('{"a": NaN}', "NaN is no JSON number"),
         ("[]", "give the JSON that manage.py enode parked show prints"),
@@ -299,7 +299,7 @@ def test_the_command_wants_to_know_what_and_why(harness: Harness, parked: Sequen
 def test_json_is_read_strictly() -> None:
     assert json_of('{"a": [1, "é"]}') == {"a": [1, "é"]}
     for text in ("[" * 100_000, b"\xff", '{"a": Infinity}'):
-        with pytest.raises(CorrectionRefused, match="this is no JSON"):
+        with pytest.raises(CorrectionRefused, match="this is not JSON"):
             json_of(text)
 
 

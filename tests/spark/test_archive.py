@@ -186,7 +186,11 @@ def test_old_manifests_are_dropped(spark: SparkSession, tmp_path: Path) -> None:
 def test_a_damaged_or_later_manifest_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     directory = tmp_path / "history-0001" / "_manifests"
     directory.mkdir(parents=True)
-    for text, said in (("", "no manifest"), ('{"format": 3}', "use newer code"), ('{"format": 1}', "no manifest")):
+    for text, said in (
+        ("", "not a manifest"),
+        ('{"format": 3}', "use newer code"),
+        ('{"format": 1}', "not a manifest"),
+    ):
         (directory / "000001.json").write_text(text)
         with pytest.raises(ArchiveError, match=said):
             files_at(spark, tmp_path).newest()
