@@ -121,7 +121,7 @@ def test_what_a_crash_has_torn_is_a_note(tmp_path: Path) -> None:
 def test_a_directory_in_use_is_left_alone_and_what_is_none_is_refused(broker: RunningBroker, tmp_path: Path) -> None:
     with pytest.raises(DirectoryInUse, match="is used by process"):
         check_directory(broker.directory)
-    with pytest.raises(QueueError, match="no directory of a broker"):
+    with pytest.raises(QueueError, match="not a directory of a broker"):
         check_directory(tmp_path)
 
 

@@ -103,7 +103,7 @@ def test_what_a_restore_raises_makes_the_snapshot_unusable(monkeypatch: pytest.M
 
 
 def test_state_that_no_field_declares_is_not_lost_silently() -> None:
-    with pytest.raises(InvalidState, match=r"Undeclared keeps state in 'seen'.*no declared field") as caught:
+    with pytest.raises(InvalidState, match=r"Undeclared keeps state in 'seen'.*not a declared field") as caught:
         snapshot_of(after(Undeclared, Put(amount=1)), "c")
     assert caught.value.concerns_class
 
