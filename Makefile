@@ -17,14 +17,14 @@ PARALLEL := --numprocesses=auto --dist=loadscope --no-loadscope-reorder
 # Else each of some thousand processes of a test run would compile the project for itself.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test pytest lint format bench chaos mutants docs screenshots java chromium pins audit clean
+.PHONY: demo test pytest lint format bench chaos mutants docs screenshots java chromium promtool pins audit clean
 
 demo: $(INSTALLED)
 	@$(EMBEDDED) postgres broker -- sh -c '$(BIN)/python manage.py migrate -v 0 && exec $(BIN)/python manage.py bankdemo $(ARGS)'
 
 # Everything: the linters beside the tests, which are shared by three processes a core. With ARGS just the tests that it
 # names, in one process: make test ARGS="tests/unit -x".
-test: $(if $(ARGS),$(INSTALLED) java,$(WARM)) chromium
+test: $(if $(ARGS),$(INSTALLED) java,$(WARM)) chromium promtool
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target $(if $(ARGS),,lint) pytest
 
 # The plus exempts the line from being printed at the end only.
@@ -86,6 +86,23 @@ chromium:
 	    if ! command -v chromium >/dev/null; then \
 	        echo "no chromium, which the tests in a browser need: install one (on Debian and Ubuntu:" >&2; \
 	        echo "apt install chromium)" >&2; \
+	        [ "$$ENODE_REQUIRE_SERVICES" != 1 ]; \
+	    fi; \
+	fi
+
+# The tests of the alerts need it. Debian has it in a package with a server, of which only this one program is taken.
+promtool: $(INSTALLED)
+	@if ! command -v promtool >/dev/null && [ ! -x $(BIN)/promtool ]; then \
+	    if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	        echo "fetching promtool from Debian's prometheus (once) …"; \
+	        scratch=$$(mktemp -d) && chmod 755 "$$scratch" && \
+	        { apt-get -qq update && (cd "$$scratch" && apt-get -qq download prometheus) && \
+	        dpkg -x "$$scratch"/prometheus_*.deb "$$scratch/x" && cp "$$scratch/x/usr/bin/promtool" $(BIN)/; } >/dev/null 2>&1; \
+	        rm -rf "$$scratch"; \
+	    fi; \
+	    if ! command -v promtool >/dev/null && [ ! -x $(BIN)/promtool ]; then \
+	        echo "no promtool, which the tests of the alerts need: install Prometheus (on Debian and Ubuntu:" >&2; \
+	        echo "apt install prometheus)" >&2; \
 	        [ "$$ENODE_REQUIRE_SERVICES" != 1 ]; \
 	    fi; \
 	fi

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.db import router
+from django.db.models import Model
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.template.response import TemplateResponse
-from django.urls import URLPattern, path
+from django.urls import URLPattern, path, reverse
 
 from enode_django.admin.showing import ReadOnly
 from enode_django.conf import conf
 from enode_django.databases import execute
-from enode_django.models import ProcessorReport
+from enode_django.models import DeadLetter, EventStream, Job, ParkedEvent, ProcessorReport, Subscriber, Topic
 
 if TYPE_CHECKING:
     from enode_django.monitoring.series import Report
@@ -67,6 +68,13 @@ CHARTS = (
 )
 
 
+PAGES: Mapping[str, type[Model]] = {
+    **{"letters": DeadLetter, "parked": ParkedEvent, "jobs": Job, "queue": Topic, "backlog": Topic, "lag": Subscriber},
+    **{"commands": DeadLetter, "handled": Subscriber, "conflicts": EventStream},
+}
+"""The models on whose pages one can act on a part of the status, or on what a chart shows."""
+
+
 @admin.register(ProcessorReport)
 class DashboardAdmin(ReadOnly, DashboardBase):
     """Shows the dashboard in the place of a list of the reports. There are no other pages."""
@@ -90,6 +98,7 @@ class DashboardAdmin(ReadOnly, DashboardBase):
             "window": int(WINDOW),
             "interval": POLL_INTERVAL,
             "status_interval": STATUS_INTERVAL,
+            "links": self._links(request),
             **(extra_context or {}),
         }
         request.current_app = self.admin_site.name  # for links to the same site
@@ -106,6 +115,16 @@ class DashboardAdmin(ReadOnly, DashboardBase):
         from enode_django.monitoring import gather  # see the package
 
         return JsonResponse(gather().as_map())
+
+    def _links(self, request: HttpRequest) -> dict[str, str]:
+        """Return the pages where one can act, by the part of the status or the chart, that the user may see."""
+        pages = {
+            model: reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist")
+            for model in set(PAGES.values())
+            if self.admin_site.is_registered(model)
+            and self.admin_site.get_model_admin(model).has_view_permission(request)
+        }
+        return {name: pages[model] for name, model in PAGES.items() if model in pages}
 
     def _check_permission(self, request: HttpRequest) -> None:
         if not self.has_view_permission(request):

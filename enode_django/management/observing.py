@@ -10,6 +10,7 @@ from typing import Any
 from enode_django.conf import Conf
 from enode_django.equeue.transport import Transport
 from enode_django.eventstore.base import EventStore
+from enode_django.monitoring.gauges import Gauges
 from enode_django.monitoring.probes import (
     LOOPBACK,
     BrokerHealth,
@@ -59,7 +60,8 @@ def observed_processors(
     has_broker: bool = False,
 ) -> Iterator[Callable[[dict[str, Any]], None]]:
     """Gives what the supervisor is to call with its report at each turn. Raises `ConfigurationError`."""
-    observations = Observations(transport, topics, store, make_dead_letters(store), has_broker=has_broker)
+    gauges = Gauges(transport, make_dead_letters(store))
+    observations = Observations(transport, topics, store, gauges, has_broker=has_broker)
     pages: Pages = {}
     if health is not None or metrics is not None:  # else nothing of them is imported
         pages = {

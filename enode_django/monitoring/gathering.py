@@ -15,7 +15,7 @@ from enode_django.monitoring.lags import ask_lags
 from enode_django.monitoring.parts import Finding, Part, Status, bad
 from enode_django.monitoring.processors import ask_mailboxes, ask_processors
 from enode_django.monitoring.queue import ask_backlog, ask_queue
-from enode_django.monitoring.work import ask_jobs, ask_letters, ask_parked
+from enode_django.monitoring.work import ask_jobs, ask_letters, ask_parked, ask_queue_letters
 
 PARTS = ("database", "shards", "queue", "processors", "mailboxes", "backlog", "lag", "letters", "parked", "jobs")
 TIMEOUT = 5.0
@@ -54,6 +54,7 @@ def _questions() -> list[_Question]:
         ),
         _Question("queue", "queue", ask_queue),
         _Question("backlog", "queue", ask_backlog),
+        _Question("letters", "queue", ask_queue_letters),
         _Question("lag", "lag", ask_lags),
         *(
             _Question(part, f"database {DEFAULT_DB_ALIAS}", ask)

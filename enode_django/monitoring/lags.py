@@ -63,18 +63,23 @@ class _Waiting(NamedTuple):
 
 def ask_lags() -> Finding:
     """Return the lags as a part of the status."""
-    problems: list[Problem] = []
     with closing(make_transport_if_any()) as transport:
-        try:
-            groups = event_groups(transport)
-            waiting = {name: _waiting(transport, group) for name, group in groups.items()}
-        except QueueError as error:
-            problems.append(degraded(f"what waits in the queue is not known: {error}"))
-            waiting = {}
+        rows, problems = lags_of(transport)
+    return Finding(rows, [*problems, *_problems(rows, _projections()), *_unowned()])
+
+
+def lags_of(transport: Transport) -> tuple[list[Lag], list[Problem]]:
+    """Return the lags, and a problem for the queue and each shard that is away: the lags are without what it holds.
+    Blocks, in the calling thread's connections; raises the errors of the subscribers' databases."""
+    problems: list[Problem] = []
+    try:
+        waiting = {name: _waiting(transport, group) for name, group in event_groups(transport).items()}
+    except QueueError as error:
+        problems.append(degraded(f"what waits in the queue is not known: {error}"))
+        waiting = {}
     shards, away = _shard_numbers()
     problems += (degraded(f"what shard {alias} holds is not known: it is away") for alias in away)
-    rows = _lags(waiting, shards)
-    return Finding(rows, [*problems, *_problems(rows, _projections()), *_unowned()])
+    return _lags(waiting, shards), problems
 
 
 def subscriber_lags(transport: Transport) -> list[Lag]:

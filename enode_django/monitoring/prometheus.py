@@ -38,6 +38,15 @@ GAUGES = {
     "largest_batch": ("enode_largest_batch_commands", "Commands in the largest batch since the start."),
     "peak_memory": ("enode_worker_peak_memory_bytes", "Memory of the worker that had the most since the start."),
 }
+GAUGES_OF_TABLES = {
+    "dead_letters": ("enode_dead_letters", "Commands and messages that failed for good and were not settled.", "group"),
+    "parked_aggregates": ("enode_parked_aggregates", "Aggregates that are parked now.", "subscriber"),
+    "subscriber_lags": (
+        "enode_subscriber_lag_seconds",
+        "Age of the oldest event stream that is stored and not handled.",
+        "subscriber",
+    ),
+}
 HISTOGRAMS = {
     "batch_sizes": ("enode_batch_commands", "Commands of a batch."),
     "store_seconds": ("enode_store_seconds", "What the event store took to store a batch."),
@@ -59,7 +68,7 @@ class _Figures(Collector):
             yield from self._commands()
             yield from self._subscribers()
             yield self._backlog()
-            yield from self._dead_letters()
+            yield from self._from_tables()
             yield from self._workers()
 
     def _plain(self) -> Iterator[Metric]:
@@ -89,17 +98,13 @@ class _Figures(Collector):
 
     def _subscribers(self) -> Iterator[Metric]:
         handled = CounterMetricFamily("enode_streams_handled", "Event streams handled.", labels=["subscriber"])
-        parked = CounterMetricFamily("enode_aggregates_parked", "Aggregates parked.", labels=["subscriber"])
-        lag = GaugeMetricFamily(
-            "enode_subscriber_lag_seconds",
-            "Age of the oldest event stream that was pulled and not handled.",
-            labels=["subscriber"],
+        parked = CounterMetricFamily(
+            "enode_aggregates_parked", "Aggregates parked since the start.", labels=["subscriber"]
         )
         for name, figures in self._figures.get("subscribers", {}).items():
             handled.add_metric([name], figures.get("handled", 0))
             parked.add_metric([name], figures.get("parked", 0))
-            lag.add_metric([name], figures.get("lag", 0.0))
-        return iter([handled, parked, lag])
+        return iter([handled, parked])
 
     def _backlog(self) -> Metric:
         backlog = GaugeMetricFamily(
@@ -110,11 +115,14 @@ class _Figures(Collector):
                 backlog.add_metric([topic, group], count)
         return backlog
 
-    def _dead_letters(self) -> Iterator[Metric]:
-        """Nothing while the event store cannot be asked: 0 would say that all is well."""
-        if "dead_letters" in self._figures:
-            count = self._figures["dead_letters"]
-            yield GaugeMetricFamily("enode_dead_letters", "Dead letters of commands.", value=count)
+    def _from_tables(self) -> Iterator[Metric]:
+        """Leave out gauges that cannot be measured: 0 would say that all is well."""
+        for name, (metric, text, label) in GAUGES_OF_TABLES.items():
+            if name in self._figures:
+                family = GaugeMetricFamily(metric, text, labels=[label])
+                for key, value in self._figures[name].items():
+                    family.add_metric([key], value)
+                yield family
 
     def _workers(self) -> Iterator[Metric]:
         for metric, prefix, text in (

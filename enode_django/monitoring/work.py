@@ -3,32 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timedelta
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from django.db.models import Count, F, Max, Q
 from django.db.models.functions import Now
 
 from enode_django.conf import POSTGRES, conf
+from enode_django.equeue.dead_letters import dead_letters, groups_with_dead_letters
+from enode_django.equeue.transport import Transport
 from enode_django.eventing.registry import subscribers
 from enode_django.jobs.leases import job_database, with_lease_state
 from enode_django.jobs.texts import in_words, state_of
 from enode_django.models import DeadLetter, GenerationCheck, Job, JobState, ParkedEvent
 from enode_django.monitoring.databases import subscriber_databases
 from enode_django.monitoring.parts import Finding, Problem, degraded
+from enode_django.runtime import make_transport_if_any
 
 LATELY = timedelta(hours=24)
 MOST_JOBS = 20
 
 
 class LettersRow(NamedTuple):
-    """Dead letters of commands in one database of the event store. ``newest``: when one of them failed last."""
+    """Dead letters of a consumer group: of commands in one database of the event store, or of messages in the queue,
+    which have neither a database nor a command type. ``newest``: when one of them failed last."""
 
+    group: str
     database: str
     command_type: str
     error_type: str
     letters: int
-    newest: datetime
+    newest: datetime | None
 
 
 class ParkedRow(NamedTuple):
@@ -49,17 +55,40 @@ class JobRow(NamedTuple):
 
 
 def ask_letters(alias: str) -> Finding:
-    """Report dead letters of commands. `manage.py enode queue dead-letters` shows those of other consumers."""
+    """Report dead letters of commands in one database of the event store."""
     if conf().EVENT_STORE.BACKEND != POSTGRES:
         return Finding()
     kinds = DeadLetter.objects.using(alias).values_list("command_type", "error_type")
     counted = kinds.annotate(Count("pk"), Max("last_failed_at")).order_by("command_type", "error_type")
-    rows = [LettersRow(alias, *row) for row in counted]
-    many = sum(row.letters for row in rows)
-    group = conf().COMMANDS.CONSUMER_GROUP
-    tell = f"see manage.py enode queue dead-letters {group}, mend what is wrong, and requeue or discard them"
-    problems = [degraded(f"{many:,} dead letters of commands in {alias!r}: {tell}")] if many else []
-    return Finding(rows, problems)
+    rows = [LettersRow(conf().COMMANDS.CONSUMER_GROUP, alias, *row) for row in counted]
+    return Finding(rows, list(_settle(rows, f"commands in {alias!r}")))
+
+
+def ask_queue_letters() -> Finding:
+    """Report dead letters of messages that consumers of any topic have set aside."""
+    with closing(make_transport_if_any()) as transport:
+        groups = groups_with_dead_letters(transport)
+        found = {group: list(_letters_of(transport, group)) for group in groups}
+    problems = [problem for group, rows in found.items() for problem in _settle(rows, f"messages of group {group!r}")]
+    return Finding([row for rows in found.values() for row in rows], problems)
+
+
+def _letters_of(transport: Transport, group: str) -> Iterator[LettersRow]:
+    failed_at: dict[str, list[float]] = {}
+    for letter in dead_letters(transport, group):
+        failed = letter.failed
+        error_type, at = (failed.error.partition(":")[0], failed.failed_at) if failed else ("", 0.0)
+        failed_at.setdefault(error_type, []).append(at)
+    for error_type, times in sorted(failed_at.items()):
+        newest = datetime.fromtimestamp(max(times), UTC) if max(times) else None
+        yield LettersRow(group, "", "", error_type, len(times), newest)
+
+
+def _settle(rows: Sequence[LettersRow], what: str) -> Iterator[Problem]:
+    if rows:
+        many, group = sum(row.letters for row in rows), rows[0].group
+        tell = f"see manage.py enode queue dead-letters {group}, mend what is wrong, and requeue or discard them"
+        yield degraded(f"{many:,} dead letters of {what}: {tell}")
 
 
 def ask_parked() -> Finding:
@@ -111,6 +140,8 @@ def _failures(jobs: Sequence[Any]) -> Iterator[Problem]:
     for job in jobs:
         if job.state == JobState.FAILED:
             # Not why: that may quote events, and whoever may see the status need not be allowed to.
-            yield degraded(f"job {job.pk} ({job.kind} of {job.name}) failed; manage.py enode jobs list says why")
+            yield degraded(
+                f"job {job.pk} ({job.kind} of {job.name}) failed; manage.py enode jobs show {job.pk} says why"
+            )
         elif job.is_left:
             yield degraded(f"job {job.pk} ({job.kind} of {job.name}) was left by its process; start it again")

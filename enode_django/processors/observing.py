@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from enode_django.equeue.administration import broker_figures, list_groups
 from enode_django.equeue.transport import Transport
 from enode_django.equeue.transports.broker import BrokerTransport
 from enode_django.eventstore.base import EventStore
-from enode_django.eventstore.dead_letters import DeadLetters
 from enode_django.processors.watch import Watch
 
 WATCH_INTERVAL = 5.0
 """Seconds between two looks at the queue, and at the store."""
+GAUGE_INTERVAL = 15.0
+"""Seconds between two measurements of the gauges, which ask several tables for each subscriber."""
 TURNS_WITHIN = 60.0
 """Seconds that the supervisor may take for one turn: it tells the queue of dead workers, and that may not answer."""
 ANSWERS_WITHIN = 20.0
@@ -37,21 +38,23 @@ class Observations:
         transport: Transport,
         topics: Sequence[str],
         store: EventStore,
-        dead_letters: Sequence[DeadLetters],
+        measure: Callable[[], Mapping[str, Any]],
         *,
         has_broker: bool = False,
     ) -> None:
-        """``has_broker``: the queue's broker is a child of this command, so its figures are shown here, too."""
+        """``measure`` returns gauges, and may block. ``has_broker``: the queue's broker is a child of this command, so
+        its figures are shown here, too."""
         self._transport = transport
         self._topics = topics
         self._store = store
-        self._dead_letters = dead_letters
+        self._measure = measure
         self._has_broker = has_broker
         self._report: dict[str, Any] = {}
         self._turned_at = time.monotonic()
         self._queue: Watch[dict[str, Any]] | None = None
         self._broker: Watch[Mapping[str, Any]] | None = None
-        self._shards: Watch[int] | None = None
+        self._shards: Watch[None] | None = None
+        self._gauges: Watch[Mapping[str, Any]] | None = None
 
     def start(self, *, with_store: bool = True) -> None:
         """``with_store``: health is asked for, not figures alone."""
@@ -61,9 +64,10 @@ class Observations:
             self._broker = Watch("broker-watch", lambda: transport.figures(), WATCH_INTERVAL)
         if with_store:
             self._shards = Watch("store-watch", self._ask_store, WATCH_INTERVAL)
+            self._gauges = Watch("gauge-watch", self._measure, GAUGE_INTERVAL)
 
     def stop(self) -> None:
-        for watch in (self._queue, self._broker, self._shards):
+        for watch in (self._queue, self._broker, self._shards, self._gauges):
             if watch is not None:
                 watch.stop(STOP_SECONDS)
 
@@ -72,22 +76,19 @@ class Observations:
         self._turned_at = time.monotonic()
 
     def figures(self) -> dict[str, Any]:
-        """The supervisor's report, with what is known of the queue and the store."""
+        """The supervisor's report, with what is known of the queue, and the gauges."""
         of_queue = self._queue.answer if self._queue is not None else None
-        letters = self._shards.answer if self._shards is not None else None
-        of_store = {} if letters is None else {"dead_letters": letters}
-        return {**self._report, **(of_queue or {}), **of_store}
+        gauges = self._gauges.answer if self._gauges is not None else None
+        return {**self._report, **(of_queue or {}), **(gauges or {})}
 
     def shown(self) -> dict[str, Any]:
         """The figures, with those of the broker, which are too many for a report every few seconds."""
         of_broker = self._broker.answer if self._broker is not None else None
         return {**self.figures(), **({} if of_broker is None else {"broker": of_broker})}
 
-    def _ask_store(self) -> int:
-        """Return how many dead letters there are."""
+    def _ask_store(self) -> None:
         for shard in self._store.shards:
             shard.heads(["?"])
-        return sum(letters.count() for letters in self._dead_letters)
 
     # -- health ---------------------------------------------------------------------------------------------------
 

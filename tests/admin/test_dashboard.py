@@ -60,6 +60,12 @@ class TestPermissions:
             assert operator.get(path).status_code == 200
         assert PAGE in operator.get("/admin/").content.decode()
 
+    def test_links_lead_only_where_the_user_may_look(self, operator: Client, client: Client) -> None:
+        assert operator.get(PAGE).context["links"] == {}
+        user = User.objects.get(username="operator")
+        user.user_permissions.add(Permission.objects.get(codename="view_job"))
+        assert client.get(PAGE).context["links"] == {"jobs": "/admin/enode_django/job/"}
+
     def test_nobody_adds_changes_or_deletes(self, client: Client) -> None:
         client.force_login(User.objects.create_superuser("root"))
         write_report("a", 1, figures(1), lived=10)

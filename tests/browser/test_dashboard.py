@@ -13,6 +13,7 @@ from playwright.sync_api import ElementHandle, Locator, Page, Route, expect
 from pytest_django.live_server_helper import LiveServer
 
 from enode_django.admin import dashboard
+from enode_django.models import ParkedEvent
 from tests.status.reports import figures, followed, write_report
 
 POLICY = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'"
@@ -142,6 +143,31 @@ def test_a_page_that_nobody_looks_at_asks_for_nothing(live_server: LiveServer, p
     assert len(asked) == before
     with page.expect_request(re.compile("since=")):
         page.evaluate(show, False)
+
+
+def park(id: str) -> None:
+    moment = timezone.now()
+    times = {"first_failed_at": moment, "last_failed_at": moment, "next_try_at": moment}
+    ParkedEvent.objects.create(subscriber="bank.AccountSummaries", aggregate_root_id=id, version=1, attempts=1, **times)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_parts_of_the_status_count_what_waits_and_lead_to_where_one_can_act(
+    live_server: LiveServer, page: Page
+) -> None:
+    park("a")
+    park("b")
+    write_report("a", -60, figures(10), lived=60)  # dated ahead, for a slow browser
+    sign_in(live_server, page)
+    page.goto(f"{live_server.url}{PAGE}")
+    chip = page.locator(".enode-parts li", has_text="parked")
+    expect(chip.locator(".enode-count")).to_have_text("2")
+    expect(page.locator(".enode-parts li", has_text="letters").locator(".enode-count")).to_have_count(0)
+    expect(page.locator(".enode-problems a", has_text="parked").first).to_have_attribute("href", re.compile("parked"))
+    expect(page.locator("[data-chart=lag] h2 a")).to_have_attribute("href", re.compile("/subscriber/$"))
+    expect(page.locator("[data-chart=sizes] h2 a")).to_have_count(0)
+    chip.get_by_role("link").click()
+    expect(page.locator("#result_list tbody tr")).to_have_count(2)
 
 
 @pytest.mark.django_db(transaction=True)

@@ -100,7 +100,7 @@ def test_processors_that_have_the_broker_show_its_figures_and_others_do_not(own_
     with closing(own_broker.transport()) as transport:
         consumed(transport)
         for has_broker in (True, False):
-            observations = Observations(transport, ["orders"], None, (), has_broker=has_broker)  # type: ignore[arg-type]
+            observations = Observations(transport, ["orders"], None, dict, has_broker=has_broker)  # type: ignore[arg-type]
             observations.look({"workers": 1})
             observations.start(with_store=False)
             eventually(lambda: "broker_reads" in observations.figures())  # noqa: B023

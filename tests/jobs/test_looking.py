@@ -118,6 +118,16 @@ def test_the_command_lists_the_newest_first(running: Job, left: Job, failed: Job
     assert jobs("list", "--running")[-1] == "2 jobs"
 
 
+def test_the_command_shows_one_with_its_whole_error(running: Job, failed: Job) -> None:
+    lines = jobs("show", str(failed.pk))
+    assert lines[:4] == [f"id: {failed.pk}", "kind: snapshots", "name: bank.Other", "state: failed"]
+    assert "figures: made 7" in lines
+    assert lines[-3:] == ["Traceback", "  <script>alert(1)</script>", "ZeroDivisionError: no"]
+    assert "progress: making snapshots: made 12,000" in jobs("show", str(running.pk))
+    with pytest.raises(CommandError, match="there is no job 0; manage"):
+        jobs("show", "0")
+
+
 def test_the_command_cancels(running: Job, failed: Job) -> None:
     assert jobs("cancel", str(running.pk)) == [
         f"job {running.pk} is to stop; manage.py enode jobs list shows when it has",

@@ -9,7 +9,6 @@ import pytest
 
 from enode_django.equeue.messages import GroupState
 from enode_django.equeue.transports.memory import MemoryTransport
-from enode_django.eventstore.dead_letters import DeadLetter, MemoryDeadLetters
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import StoreUnavailable, TransportUnavailable
 from enode_django.monitoring import probes
@@ -22,6 +21,9 @@ WELL = {
     **{"planned_workers": 2, "planned_event_workers": 1, "beating_workers": 3},
     **{"failing_workers": 0, "stopping": False, "finished": 5},
 }
+
+
+GAUGES = {"dead_letters": {"processors": 2}}
 
 
 class Queue(MemoryTransport):
@@ -58,20 +60,17 @@ def store() -> Store:
 
 
 @pytest.fixture
-def letters() -> MemoryDeadLetters:
-    """One letter of a shard."""
-    letters = MemoryDeadLetters()
-    letters.keep([DeadLetter("k", "c", "x", "t", "commands", 0, 0, "KeyError", "", b"", False)])
-    return letters
-
-
-@pytest.fixture
-def seen(
-    queue: Queue, store: Store, letters: MemoryDeadLetters, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Observations]:
+def seen(queue: Queue, store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[Observations]:
     monkeypatch.setattr(observing, "WATCH_INTERVAL", 0.01)
+    monkeypatch.setattr(observing, "GAUGE_INTERVAL", 0.01)
     monkeypatch.setattr(observing, "ANSWERS_WITHIN", 0.1)
-    observations = Observations(queue, ["commands"], store, [letters, letters])
+
+    def measure() -> Mapping[str, Any]:
+        if store.is_away:
+            raise StoreUnavailable("it is away")
+        return GAUGES
+
+    observations = Observations(queue, ["commands"], store, measure)
     observations.start()
     yield observations
     observations.stop()
@@ -86,7 +85,8 @@ def test_what_works_is_live_and_ready(seen: Observations) -> None:
     seen.look(WELL)
     wait_for(lambda: seen.is_not_ready() == [])
     assert seen.is_not_live() == []
-    assert seen.figures() == {**WELL, "backlog": {"commands": {"processors": 3}}, "dead_letters": 2}
+    wait_for(lambda: "dead_letters" in seen.figures())
+    assert seen.figures() == {**WELL, "backlog": {"commands": {"processors": 3}}, **GAUGES}
 
 
 def test_it_is_not_ready_before_the_workers_are_up(seen: Observations) -> None:
@@ -122,6 +122,7 @@ def test_a_queue_or_a_store_that_is_away_makes_it_not_ready_but_leaves_it_live(
     assert "backlog" not in seen.figures()
     store.is_away = True
     wait_for(lambda: seen.is_not_ready() == ["the queue does not answer", "the event store does not answer"])
+    wait_for(lambda: "dead_letters" not in seen.figures())
     assert seen.is_not_live() == []
     queue.is_away = store.is_away = False
     wait_for(lambda: seen.is_not_ready() == [])

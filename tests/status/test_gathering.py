@@ -16,6 +16,8 @@ from django.db.migrations.recorder import MigrationRecorder
 from django.db.models.functions import Now
 
 from enode_django.conf import conf
+from enode_django.equeue.dead_letters import discard
+from enode_django.equeue.retrying import Failed, Message, encode_failed
 from enode_django.models import Job, JobState, ParkedEvent
 from enode_django.monitoring import PARTS, Health, gather
 from enode_django.monitoring import databases as databases_of_status
@@ -41,6 +43,31 @@ def reasons(finding: Finding) -> list[str]:
 
 def worst(finding: Finding) -> Health:
     return max((problem.health for problem in finding.problems), default=Health.OK)
+
+
+# -- dead letters ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.django_db(transaction=True)
+def test_dead_letters_of_every_group_degrade_the_state_until_they_are_settled(
+    configure: Configure, landed: None
+) -> None:
+    configure()
+    failed = Failed(Message("orders", 0, 0, b"", attempt=5), "ValueError: secret", 1_000.0, 0.0)
+    with closing(make_transport()) as transport:
+        transport.create_topic("dead.billing", 1)
+        transport.send("dead.billing", {0: [encode_failed(failed), encode_failed(failed), b"?"]})
+        part = gather(["letters"], timeout=LONG).part("letters")
+        assert [(row.group, row.error_type, row.letters) for row in part.rows] == [
+            ("billing", "", 1),
+            ("billing", "ValueError", 2),
+        ]
+        assert part.health is Health.DEGRADED
+        assert [problem.reason.partition(":")[0] for problem in part.problems] == [
+            "3 dead letters of messages of group 'billing'"
+        ]
+        discard(transport, "billing", [0, 1, 2])
+        assert gather(["letters"], timeout=LONG).part("letters").health is Health.OK
 
 
 # -- the whole ---------------------------------------------------------------------------------------------------------
@@ -292,7 +319,7 @@ def test_jobs_that_failed_are_told_until_the_same_has_succeeded(add_job: Callabl
     add_job(JobState.FAILED, name="other", finished_at=Now() - timedelta(days=3))
     finding = ask_jobs()
     assert [row.id for row in finding.rows] == [failed.pk]
-    assert "failed; manage.py enode jobs list says why" in reasons(finding)[0]
+    assert f"failed; manage.py enode jobs show {finding.rows[0].id} says why" in reasons(finding)[0]
     add_job(JobState.SUCCEEDED)
     assert ask_jobs() == Finding([], [])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentTypeError
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
@@ -20,13 +20,15 @@ HEADINGS = ("id", "kind", "name", "state", "started", "lasts", "progress")
 
 
 class Command(PrintableCommand):
-    help = "Lists the batch jobs, the newest first, or has one cancelled."
+    help = "Lists the batch jobs, the newest first, shows one with its whole error, or has one cancelled."
 
     def add_arguments(self, parser: CommandParser) -> None:
         actions = parser.add_subparsers(dest="action", required=True)
         listing = actions.add_parser("list", help="show the newest jobs")
         listing.add_argument("--limit", type=_count, default=20, help="so many at most (20)")
         listing.add_argument("--running", action="store_true", help="only those that run")
+        showing = actions.add_parser("show", help="show a job with its whole error")
+        showing.add_argument("id", type=int, help="as the list shows it")
         cancelling = actions.add_parser("cancel", help="ask a job to stop")
         cancelling.add_argument("id", type=int, help="as the list shows it")
 
@@ -34,6 +36,8 @@ class Command(PrintableCommand):
         try:
             if action == "list":
                 self._list(options["limit"], options["running"])
+            elif action == "show":
+                self._show(options["id"])
             else:
                 request_cancel(options["id"])
                 self.stdout.write(f"job {options['id']} is to stop; manage.py enode jobs list shows when it has")
@@ -49,6 +53,22 @@ class Command(PrintableCommand):
         rows = [_shown(job) for job in jobs[:limit]]
         write_table(self.stdout, [dict(zip(HEADINGS, row, strict=True)) for row in rows])
         self.stdout.write(f"{len(rows)} jobs")
+
+    def _show(self, id: int) -> None:
+        job: Any = with_lease_state(Job.objects.using(job_database()).filter(pk=id)).first()
+        if job is None:
+            raise CommandError(f"there is no job {id}; manage.py enode jobs list shows which there are")
+        for name, value in _details(job):
+            if value:
+                self.stdout.write(f"{name}: {value}")
+        if job.error:
+            self.stdout.write(f"\n{job.error.strip()}")
+
+
+def _details(job: Any) -> Iterator[tuple[str, str]]:
+    yield from zip(HEADINGS, _shown(job), strict=True)
+    yield "finished", "" if job.finished_at is None else job.finished_at.isoformat(" ", "seconds")
+    yield "figures", in_words(job.figures)
 
 
 def _shown(job: Any) -> Sequence[str]:

@@ -7,6 +7,8 @@
     const {Plot, element, fewer, largest, number, swatch, time} = enodeChart;
     const windowSeconds = Number(root.dataset.window);
     const PATIENCE = 15000;
+    const LINKS = JSON.parse(document.getElementById("enode-links").textContent);
+    const COUNTED = {letters: "letters", parked: "aggregates"};  // by part, the figure of its rows that waits for somebody
     const MARKS = {ok: "M6,0A6,6 0 1 1 5.9,0Z", degraded: "M6,0L12,11H0Z", bad: "M0,0H12V12H0Z"};
 
     let steps = [];  // {end, charts}: by chart and line, the value in the step that ends then
@@ -21,6 +23,13 @@
         return made;
     };
 
+    /* With a link to the page where one can act, if the user may see it. */
+    const linked = (name, className, text) => {
+        const made = html(name in LINKS ? "a" : "span", className, text);
+        if (name in LINKS) made.href = LINKS[name];
+        return made;
+    };
+
     // -- charts -------------------------------------------------------------------------------------------------------
 
     class Card {
@@ -30,6 +39,8 @@
             this.plot = new Plot(section.querySelector(".enode-plot"));
             this.details = section.querySelector("details");
             this.details.addEventListener("toggle", () => this.table());
+            const heading = section.querySelector("h2");
+            heading.replaceChildren(linked(this.name, "", heading.textContent));
             this.plot.onPoint(point);
             this.plot.target.addEventListener("blur", () => point(null));
             this.plot.target.addEventListener("keydown", (event) => this.key(event));
@@ -142,11 +153,17 @@
             const item = html("li", `enode-is-${part.health}`);
             const mark = element("svg", {viewBox: "0 0 12 12", "aria-hidden": "true"});
             mark.append(element("path", {d: MARKS[part.health]}));
-            item.append(mark, html("span", "", name), html("span", "enode-word", part.health));
+            item.append(mark, linked(name, "", name), html("span", "enode-word", part.health));
+            const count = part.rows.reduce((sum, row) => sum + (row[COUNTED[name]] ?? 0), 0);
+            if (count) item.append(html("span", "enode-count", number(count)));
             return item;
         }));
         find(".enode-problems").replaceChildren(...parts.flatMap(([name, part]) =>
-            part.problems.map((problem) => html("li", `enode-is-${problem.health}`, `${name}: ${problem.reason}`))));
+            part.problems.map((problem) => {
+                const item = html("li", `enode-is-${problem.health}`);
+                item.append(linked(name, "", name), `: ${problem.reason}`);
+                return item;
+            })));
         showMailboxes(answer.parts.mailboxes ? answer.parts.mailboxes.rows : []);
     }
 

@@ -1,0 +1,58 @@
+"""Measure what waits for an operator and how far subscribers are behind, from the tables and the queue.
+
+These figures survive restarts: they say what is, not what happened since a process began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from enode_django.conf import conf
+from enode_django.equeue.dead_letters import dead_letters, groups_with_dead_letters
+from enode_django.equeue.retrying import dead_letter_topic
+from enode_django.equeue.transport import Transport
+from enode_django.eventstore.dead_letters import DeadLetters
+from enode_django.exceptions import QueueError
+from enode_django.monitoring.lags import lags_of
+from enode_django.monitoring.work import ask_parked
+
+
+class Gauges:
+    """Called by one thread. Each call blocks, uses that thread's connections, and raises the databases' errors; while
+    the queue is away the figures that need it are left out."""
+
+    def __init__(self, transport: Transport, letters_of_commands: Sequence[DeadLetters]) -> None:
+        self._transport = transport
+        self._letters_of_commands = letters_of_commands
+        self._counted: dict[str, tuple[tuple[int, int], int]] = {}
+
+    def __call__(self) -> dict[str, Any]:
+        """Return ``dead_letters`` by consumer group, ``parked_aggregates`` and ``subscriber_lags`` (seconds) by
+        subscriber."""
+        lags, problems = lags_of(self._transport)
+        parked = {lag.subscriber: lag.parked for lag in lags} | {
+            row.subscriber: row.aggregates for row in ask_parked().rows
+        }
+        figures: dict[str, Any] = {"dead_letters": self._dead_letters(), "parked_aggregates": parked}
+        if not problems:
+            known = {lag.subscriber: lag.seconds for lag in lags}
+            figures["subscriber_lags"] = {name: seconds for name, seconds in known.items() if seconds is not None}
+        return figures
+
+    def _dead_letters(self) -> Mapping[str, int]:
+        counts = {conf().COMMANDS.CONSUMER_GROUP: sum(letters.count() for letters in self._letters_of_commands)}
+        with suppress(QueueError):
+            for group in groups_with_dead_letters(self._transport):
+                counts[group] = counts.get(group, 0) + self._of_group(group)
+        return counts
+
+    def _of_group(self, group: str) -> int:
+        """Read the letters of a group only when its topic has changed: counting reads the topic."""
+        first, end, *_ = self._transport.queues(dead_letter_topic(group))[0]
+        known = self._counted.get(group)
+        if known is None or known[0] != (first, end):
+            known = ((first, end), sum(1 for _ in dead_letters(self._transport, group)))
+            self._counted[group] = known
+        return known[1]
