@@ -26,13 +26,19 @@ from enode_django.serialization.registry import types
 
 class JobOperation(Operation):
     """``task`` is a name in `enode_django.tasks`, ``permissions`` are those that a start from the list of jobs needs.
-    ``task_id``: Celery's, of the one that was started."""
+    ``named_by`` is the field that gives the job its name. ``task_id``: Celery's, of the one that was started."""
 
     kind: ClassVar[str]
+    named_by: ClassVar[str]
     task: ClassVar[str]
     permissions: ClassVar[Sequence[str]] = ("enode_django.add_job",)
     button = "Start the job"
     task_id = ""
+
+    @classmethod
+    def for_name(cls, name: str) -> Mapping[str, str]:
+        """Return initial values for a form that starts a job of this name, as `name` returns it."""
+        return {cls.named_by: "" if name == EVERYTHING else name}
 
     @abstractmethod
     def name(self) -> str:
@@ -81,7 +87,7 @@ class JobOperation(Operation):
 
 class StartSnapshots(JobOperation):
     title = "Make snapshots"
-    kind, task = "snapshots", "build_snapshots"
+    kind, task, named_by = "snapshots", "build_snapshots", "type"
 
     type = forms.ChoiceField(label="Aggregates of type", required=False)
 
@@ -106,7 +112,7 @@ class StartSnapshots(JobOperation):
 
 
 class ProjectionOperation(JobOperation):
-    kind = "rebuild"
+    kind, named_by = "rebuild", "projection"
 
     projection = forms.ChoiceField(label="Projection")
 
@@ -172,7 +178,7 @@ class StartExport(JobOperation):
     """Only directories of the settings are offered: a path that anybody may type could be any file of the workers."""
 
     title = "Export events"
-    kind, task = "export", "export_events"
+    kind, task, named_by = "export", "export_events", "path"
     permissions = ("enode_django.add_job", VIEW_PAYLOAD)
     OPTIONS: ClassVar[Mapping[str, str]] = {
         "json": "From this run on, events are stored as JSON, too.",

@@ -63,7 +63,7 @@ class JobAdmin(ReadOnly, WithError, JobBase):
         "owner",
         "task_id",
     )
-    readonly_fields = (*fields, "hidden_error")
+    readonly_fields = (*fields, "hidden_error", "starting_again")
     actions = ("cancel",)
 
     class Media:
@@ -82,7 +82,11 @@ class JobAdmin(ReadOnly, WithError, JobBase):
         return with_lease_state(super().get_queryset(request))
 
     def get_fields(self, request: HttpRequest, obj: Job | None = None) -> tuple[str, ...]:
-        return without_hidden(self.fields, request)
+        from enode_django.admin.job_operations import STARTS  # see the package
+
+        form = STARTS.get(obj.kind) if obj is not None and obj.state == JobState.FAILED else None
+        may_start = form is not None and request.user.has_perms(form.permissions)
+        return without_hidden([*self.fields, *(["starting_again"] if may_start else [])], request)
 
     # -- who may --------------------------------------------------------------------------------------------------
 
@@ -118,6 +122,11 @@ class JobAdmin(ReadOnly, WithError, JobBase):
     def shown_figures(self, job: Job) -> SafeString:
         return preformatted(as_json(job.figures))
 
+    @admin.display(description="once more")
+    def starting_again(self, job: Job) -> SafeString:
+        url = f"{reverse('admin:enode_django_job_start', args=[job.kind])}?{urlencode({'name': job.name})}"
+        return format_html('<a href="{}">Start it again</a>', url)
+
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         from enode_django.admin.job_operations import STARTS  # see the package
 
@@ -148,7 +157,8 @@ class JobAdmin(ReadOnly, WithError, JobBase):
             raise Http404(f"there is no kind {kind!r} of jobs")
         if not request.user.has_perms(STARTS[kind].permissions):
             raise PermissionDenied
-        return start(self, request, STARTS[kind], Job(), crumbs=[(reverse(LIST), "Jobs")])
+        again = STARTS[kind].for_name(request.GET.get("name", ""))
+        return start(self, request, STARTS[kind], Job(), crumbs=[(reverse(LIST), "Jobs")], initial=again)
 
     @admin.action(description="Cancel", permissions=["cancel"])
     def cancel(self, request: HttpRequest, chosen: QuerySet[Job]) -> None:

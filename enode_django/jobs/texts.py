@@ -27,12 +27,30 @@ def duration_of(job: Any) -> str:
 
 
 def in_words(progress: Mapping[str, Any]) -> str:
-    """
+    """Return a progress, or figures, as a text. ``done`` counts ``tasks``; ``left`` are seconds.
+
     >>> in_words({"stage": "reading", "rounds": 3, "events": 1200000})
     'reading: rounds 3, events 1,200,000'
+    >>> in_words({"stage": "replay", "tasks": 16, "done": 4, "left": 72, "streams": 1200, "a_second": 50})
+    'replay: 4 of 16 tasks done, about 0:01:12 left, streams 1,200, 50 a second'
     """
-    figures = ", ".join(f"{name.replace('_', ' ')} {_number(progress[name])}" for name in progress if name != "stage")
+    figures = ", ".join(text for name in progress if (text := _figure(name, progress)))
     return ": ".join(part for part in (str(progress.get("stage", "")), figures) if part)
+
+
+def _figure(name: str, progress: Mapping[str, Any]) -> str:
+    value = progress[name]
+    if name == "stage" or (name == "tasks" and "done" in progress) or (name == "left" and value is None):
+        return ""
+    match name:
+        case "done" if "tasks" in progress:
+            return f"{_number(value)} of {_number(progress['tasks'])} tasks done"
+        case "left":
+            return f"about {timedelta(seconds=value)} left"
+        case "a_second":
+            return f"{_number(value)} a second"
+        case _:
+            return f"{name.replace('_', ' ')} {_number(value)}"
 
 
 def _number(value: object) -> str:

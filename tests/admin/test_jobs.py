@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Iterator
 from datetime import timedelta
@@ -96,6 +97,21 @@ def test_each_kind_of_job_is_started_after_a_page_that_says_what_it_does(work: l
         {"path": STARTS["export"]["path"], "json": True, "compact": True},
     ]
     assert set(Job.objects.values_list("state", flat=True)) == {"succeeded"}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_failed_job_is_started_again_from_its_page(work: list[dict[str, Any]]) -> None:
+    client = client_of(*STARTER)
+    names = {"snapshots": "bank.BankAccount", "rebuild": "bank.Ledger", "export": "/archive"}
+    for kind, name in names.items():
+        job = make_job("failed", kind=kind, name=name, finished_at=timezone.now())
+        page = client.get(f"{LIST}{job.pk}/change/").content.decode()
+        (url,) = re.findall(r'href="([^"]+)">Start it again<', page)
+        assert f'<option value="{name}" selected>' in client.get(url).content.decode()
+    assert "Start it again" not in client.get(f"{LIST}{make_job('succeeded').pk}/change/").content.decode()
+    failed = make_job("failed")
+    assert "Start it again" in client.get(f"{LIST}{failed.pk}/change/").content.decode()
+    assert "Start it again" not in client_of("view_job").get(f"{LIST}{failed.pk}/change/").content.decode()
 
 
 @pytest.mark.django_db(transaction=True)

@@ -30,8 +30,12 @@ def test_the_progress_of_a_job_updates_by_itself_until_it_has_ended(live_server:
 
     rows.update(progress={"stage": "compare <b>rows</b>"})
     expect(page.get_by_text("compare <b>rows</b>")).to_be_visible()
+    page.get_by_role("checkbox", name="Select this object").first.check()
     Job.objects.create(name="bank.Another", **running)
     expect(page.get_by_text("There are newer jobs.")).to_be_visible()
+    page.get_by_role("checkbox", name="Select this object").first.uncheck()
+    page.locator("body").click(position={"x": 1, "y": 1})
+    expect(page.get_by_text("bank.Another")).to_be_visible()
 
     page.goto(f"{live_server.url}/admin/enode_django/job/{job.pk}/change/")
     rows.update(state="succeeded", finished_at=now, figures={"streams": 4711})

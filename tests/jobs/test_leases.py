@@ -95,6 +95,13 @@ def test_progress_in_words() -> None:
         "round: events per second 12,345.5, of all"
     )
     assert in_words({}) == ""
+    assert in_words({"done": 3}) == "done 3"
+
+
+def test_progress_says_what_is_left() -> None:
+    replay = {"stage": "replay", "tasks": 16, "done": 4, "left": 72, "streams": 1200, "a_second": 50}
+    assert in_words(replay) == "replay: 4 of 16 tasks done, about 0:01:12 left, streams 1,200, 50 a second"
+    assert in_words({"stage": "replay", "tasks": 16, "done": 0, "left": None}) == "replay: 0 of 16 tasks done"
 
 
 def test_a_job_cannot_begin_in_a_transaction_that_hides_it() -> None:

@@ -6,6 +6,11 @@
   const watched = () => [...document.querySelectorAll("[data-job]")];
   const notice = () => document.querySelector("[data-newest]");
 
+  /* Whether a reload would take something from the user: a selection, or what is being typed. */
+  const isBusy = () =>
+    document.querySelector("input.action-select:checked") !== null ||
+    ["INPUT", "SELECT"].includes(document.activeElement.tagName);
+
   async function ask() {
     const cells = watched();
     const news = notice();
@@ -35,7 +40,9 @@
         delete cell.dataset.job;
       }
     }
-    if (news) {
+    if (news && told.newer && !isBusy()) {
+      location.reload(); // the list, with the new jobs
+    } else if (news) {
       news.hidden = !told.newer;
     } else if (cells.length && !watched().length) {
       location.reload(); // the page of one job, which has its figures now
