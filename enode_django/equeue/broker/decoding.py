@@ -20,7 +20,8 @@ _HEAD = 64
 
 
 def decode_request(payload: memoryview) -> Any:
-    """Raises `MalformedFrame`, before more than a few bytes are decoded if the request is too large for its name."""
+    """Return the decoded request. Raises `MalformedFrame`; if the request is too large for its name, at most `_HEAD`
+    bytes are decoded before."""
     if len(payload) > MAX_PLAIN_FRAME and not _may_be_large(payload):
         raise MalformedFrame(
             f"a request of {len(payload)} bytes is above the limit of {MAX_PLAIN_FRAME} for those without messages in "

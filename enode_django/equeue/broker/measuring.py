@@ -74,7 +74,7 @@ class Measuring:
     async def _answer(self, call: Call) -> None:
         try:
             call.answer(await self.figures())
-        except Exception:  # a client must get an answer, also to what is a defect here
+        except Exception:  # the client must get an answer even if this is a defect
             logger.exception("the figures cannot be made")
             call.fail(QueueError("the broker failed at its figures; its log says why"))
 

@@ -35,7 +35,7 @@ class Seeking:
             call.answer({queue: await self._offset_at(topic, queue, at) for queue in queues})
         except EnodeError as error:
             call.fail(error)
-        except Exception:  # a client must get an answer, also to what is a defect here
+        except Exception:  # the client must get an answer even if this is a defect
             logger.exception("request offsets_at failed")
             call.fail(QueueError("the broker failed at offsets_at; its log says why"))
 

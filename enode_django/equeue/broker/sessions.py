@@ -182,7 +182,7 @@ class Session(asyncio.BufferedProtocol):
             self._handlers.handle(call, name, values)
         except EnodeError as error:
             call.fail(error)
-        except Exception:  # a client must get an answer, also to what is a defect here
+        except Exception:  # the client must get an answer even if this is a defect
             logger.exception("request %s failed", name)
             call.fail(QueueError(f"the broker failed at {name}; its log says why"))
 
