@@ -1,4 +1,4 @@
-"""Set Python's interpreter for a broker's process: its event loop must never stand still for long."""
+"""Set up Python's interpreter for a broker's process: its event loop must never pause for long."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ REST_SECONDS = 0.0002
 
 
 def favour_loop() -> None:
-    """To be called when everything is imported and read from the disk: what exists now is never looked at again."""
+    """Set the garbage collector and the switch interval. Called when everything is imported and read from the disk: the
+    objects that exist now are never collected."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*THRESHOLDS)
@@ -29,6 +30,6 @@ def favour_loop() -> None:
 
 
 def let_others_run() -> None:
-    """To be called again and again by a thread that works for long without waiting for the disk. Else it and the event
-    loop share the interpreter half and half, and what the loop has to do takes twice as long."""
+    """Pause for a moment. A thread that works for long without waiting for the disk calls this repeatedly. Otherwise it
+    and the event loop share the interpreter half and half, and the loop takes twice as long."""
     time.sleep(REST_SECONDS)

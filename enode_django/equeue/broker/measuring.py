@@ -1,4 +1,4 @@
-"""Figures of the broker, for those who watch it: rates, backlogs and their age, the disk, the loop, connections."""
+"""Figures of the broker for monitoring: rates, backlogs and their age, the disk, the event loop, connections."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Connected(Protocol):
 
 
 class Measuring:
-    """Lives in the event loop. What only the disk knows is read by another thread."""
+    """Makes the figures. Lives in the event loop; another thread reads from the disk."""
 
     def __init__(
         self,
@@ -59,13 +59,13 @@ class Measuring:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def look(self) -> None:
-        """Called `LOOK_INTERVAL` after it was called before: what it took longer, the loop was late."""
+        """Measure the delay of the loop: the time since the last call, less `LOOK_INTERVAL`."""
         now = time.monotonic()
         self._delays.add(max(now - self._looked - LOOK_INTERVAL, 0.0))
         self._looked = now
 
     def begin(self, call: Call) -> Later:
-        """Answer with figures of now."""
+        """Answer with the current figures."""
         task = asyncio.get_running_loop().create_task(self._answer(call))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -98,12 +98,12 @@ class Measuring:
         }
 
     def _from_disk(self, unread: Sequence[UnreadTime]) -> tuple[dict[tuple[str, int, int], int], int]:
-        """Blocks; runs in another thread."""
+        """Return the times that were read, and the free bytes. Blocks; runs in another thread."""
         times = {each.key: each.read() for each in unread}
         return {key: value for key, value in times.items() if value is not None}, self._store.space.free
 
     def _topics(self) -> dict[str, dict[str, int]]:
-        """Messages are all that a topic ever took: the ends of its queues."""
+        """``messages`` counts all that a topic ever took: the sum of its queues' ends."""
         return {
             name: {
                 "messages": sum(self._known_bounds(name, queue)[1] for queue in range(topic.queues)),
@@ -113,8 +113,8 @@ class Measuring:
         }
 
     async def _groups(self) -> tuple[list[Any], list[UnreadTime]]:
-        """Return for each topic and group: its offsets added up, and per queue its number, the backlog and its age in
-        seconds; and what has to be read to know more of these."""
+        """Return for each topic and group the sum of its offsets and, per queue, its number, its backlog, and the age
+        of that in seconds; and the reads that complete the ages."""
         groups: list[Any] = []
         unread: list[UnreadTime] = []
         used: dict[tuple[str, int, int], int] = {}
@@ -142,7 +142,8 @@ class Measuring:
         used: dict[tuple[str, int, int], int],
         unread: list[UnreadTime],
     ) -> tuple[int, int, float | None]:
-        """``used`` gets what was known already, ``unread`` what has to be read. The age is None until it is known."""
+        """Return the queue, its backlog and the age of that, None until it is known. Add a known time to ``used``, a
+        missing one to ``unread``."""
         first, end = self._known_bounds(topic, queue)
         offset = max(first, committed)
         if offset >= end:
@@ -180,7 +181,8 @@ class Measuring:
         }
 
     def _connections(self) -> dict[str, int]:
-        """Return how many connections there are of each client's address; of many clients those that have the most."""
+        """Return the number of connections by client address: those of the `MOST_CLIENTS` largest, and the sum of the
+        rest."""
         counts = Counter(session.client for session in list(self._sessions))
         shown = dict(counts.most_common(MOST_CLIENTS))
         rest = counts.total() - sum(shown.values())

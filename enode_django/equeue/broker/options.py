@@ -1,4 +1,4 @@
-"""The options of a broker. Plain values: no Django, no files are opened here."""
+"""The options of a broker. Plain values, without Django; only `Tls.context` opens files."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ INTERVAL = "interval"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tls:
-    """Paths of PEM files. With ``client_ca`` a client has to show a certificate of that authority."""
+    """Paths of PEM files. With ``client_ca``, clients must present a certificate of that authority."""
 
     certificate: str
     key: str
     client_ca: str | None = None
 
     def context(self) -> ssl.SSLContext:
-        """Raises `ConfigurationError` for files that cannot be used."""
+        """Return the SSL context of the server. Raises `ConfigurationError` if the files cannot be used."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
@@ -48,7 +48,8 @@ class Tls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerOptions:
-    """Sizes in bytes, times in seconds. Raises `ConfigurationError` for what no broker can be given."""
+    """The options of a broker, with sizes in bytes and times in seconds. Raises `ConfigurationError` for invalid
+    values."""
 
     directory: Path
     listen: str = f"tcp://127.0.0.1:{DEFAULT_PORT}"
@@ -89,7 +90,7 @@ class BrokerOptions:
 
     @property
     def all_secrets(self) -> tuple[Secret, ...]:
-        """Raises `ConfigurationError` for a secret that is none."""
+        """``secret`` and ``secrets`` together. Raises `ConfigurationError` for an invalid secret."""
         own = () if self.secret is None else (Secret(name="SECRET", text=self.secret),)
         return (*own, *self.secrets)
 
@@ -135,7 +136,7 @@ def _check_number(name: str, value: object, kind: Any) -> None:
 
 
 def parse_location(location: str) -> tuple[str, int]:
-    """Host and port of ``tcp://host:port``; raises `ConfigurationError`.
+    """Return host and port of ``tcp://host:port``. Raises `ConfigurationError`.
 
     >>> parse_location("tcp://127.0.0.1")
     ('127.0.0.1', 7625)
@@ -153,7 +154,7 @@ def parse_location(location: str) -> tuple[str, int]:
 
 
 def _without_login(location: object) -> str:
-    """Return the location as it may be shown: one of Redis can hold a password."""
+    """Return the location without its login: that of a Redis server can hold a password."""
     login, _, place = str(location).rpartition("@")
     return f"…@{place}" if login else place
 

@@ -1,4 +1,4 @@
-"""Finding offsets by time."""
+"""Find offsets by time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class Seeking:
-    """Lives in the event loop, which waits for no index file."""
+    """Finds offsets by time. Lives in the event loop, which waits for no index file."""
 
     def __init__(self, store: MessageStore, indexes: IndexLoader) -> None:
         self._store = store
