@@ -55,11 +55,10 @@ class Accepting:
         """Of the bodies that were stored since the start, by topic."""
 
     def send(self, call: Call, send: Send) -> Mapping[int, int] | Later:
-        """Return the offset of the first message per queue, or `LATER` if the send is held. Raises what
-        `Transport.send` raises.
+        """Return the offset of the first message per queue, or `LATER`. Raises what `Transport.send` raises.
 
-        A send that is stored already gets its earlier answer, however full the disk is: if it were refused, the
-        producer would send the messages again as another send.
+        A send that is stored already gets its earlier answer, however full the disk is: after a refusal the producer
+        would send the messages again as another send.
         """
         known = self._state.sends.answer(send.topic, send.producer, send.sequence)
         if known is not None:
@@ -115,7 +114,7 @@ class Accepting:
 
     @staticmethod
     def _let_go(call: Call) -> None:
-        """Release a held send. Its timer is cancelled, so it is not refused for lateness, however long the disk takes
+        """Release a held send, and cancel its timer: it is not refused for lateness, however long the disk takes
         now."""
         assert call.on_end is not None
         call.on_end()

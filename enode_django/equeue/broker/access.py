@@ -60,8 +60,7 @@ def check_distinct(secrets: Sequence[Secret]) -> None:
 
 
 def proven(secrets: Iterable[Secret], claimed: object, nonces: tuple[bytes, bytes]) -> Secret | None:
-    """Return the secret that a client has proven to know, or None. Every secret is compared, so that the time does not
-    reveal which one matched."""
+    """Return the secret that a client has proven to know, or None. All are compared, so that timing reveals nothing."""
     found = None
     for secret in secrets:
         if is_proof(claimed, proof(secret.text, "client", *nonces)):

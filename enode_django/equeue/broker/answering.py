@@ -25,8 +25,8 @@ class Answering:
         self._inboxes.close(address)
 
     def receive(self, call: Call, address: str, following: int, wait: float) -> tuple[int, Sequence[bytes]] | Later:
-        """Return the number of the next answer and the answers before it, from number ``following`` on. Without any,
-        wait for one for up to ``wait`` seconds."""
+        """Return the number of the next answer, and the answers from ``following`` up to it. Waits ``wait`` seconds for
+        one."""
         inbox = self._inboxes.open(address, self._clock(), following)
         inbox.arrived(following)
         earlier = self._waiting.get(address)

@@ -29,8 +29,8 @@ class BackingUp:
         self._running: asyncio.Task[None] | None = None
 
     def begin(self, call: Call, name: str) -> Later:
-        """Copy everything that is stored so far, and answer with the fields of `BackedUp`. Raises `QueueError` while
-        another backup is being made."""
+        """Copy everything stored so far; answer with a `BackedUp`. Raises `QueueError` while another backup is being
+        made."""
         if self._running is not None and not self._running.done():
             raise QueueError("another backup is being made; wait until it has ended")
         self._running = asyncio.get_running_loop().create_task(self._back_up(call, name))

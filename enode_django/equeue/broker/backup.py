@@ -28,8 +28,7 @@ _ATTEMPTS = 10
 
 
 class BackedUp(NamedTuple):
-    """A finished backup. ``position``: where the log ends in the copy. The other fields count the bytes of message
-    files that were linked and copied."""
+    """A finished backup. ``position``: where the log ends in it. The other fields count bytes of its message files."""
 
     path: Path
     position: int
@@ -64,7 +63,7 @@ def back_up(directory: Path, name: str, *, at_least: int = 0) -> BackedUp:
 
 
 def _fill_in_time(source: Path, target: Path, at_least: int) -> BackedUp:
-    """Fill the copy. Start again with the next checkpoint if the broker has deleted even the newest file that this one
+    """Fill the copy, again with the next checkpoint if the broker has deleted even the newest file that this one
     covers."""
     for _ in range(_ATTEMPTS):
         with suppress(FileNotFoundError):
@@ -74,8 +73,8 @@ def _fill_in_time(source: Path, target: Path, at_least: int) -> BackedUp:
 
 
 def _newest(path: Path, at_least: int) -> Checkpoint:
-    """Return the newest checkpoint. While it is being replaced, it is only found at the path of the one before; so its
-    own path is tried again after that."""
+    """Return the newest checkpoint. While a new one replaces it, it is found at `before` only; then try its own path
+    again."""
     for place in (path, before(path), path):
         checkpoint = load_checkpoint(place)
         if checkpoint is not None and checkpoint.position >= at_least:
@@ -125,8 +124,7 @@ def _start(path: Path) -> int:
 
 
 def _take_index(source: Path, target: Path, count: int) -> None:
-    """Link a full index file, or copy the first ``count`` entries. A missing file is rebuilt from the messages when it
-    is read."""
+    """Link a full index file, copy any other. A missing file is rebuilt from the messages when it is read."""
     make_directory(target.parent)
     with suppress(FileNotFoundError):
         if count == SEGMENT_ENTRIES:
@@ -136,8 +134,7 @@ def _take_index(source: Path, target: Path, count: int) -> None:
 
 
 def _copy(source: Path, target: Path, length: int) -> int:
-    """Copy the first ``length`` bytes, or as many as there are; returns how many. They are safe on the disk on
-    return."""
+    """Copy up to ``length`` bytes, or as many as there are, and make them safe; returns how many."""
     left = length
     with open(source, "rb") as reading, open(target, "wb", opener=open_private) as writing:
         while left and (data := reading.read(min(_BLOCK, left))):

@@ -45,8 +45,7 @@ class NewBatch:
 
 @dataclass(frozen=True, slots=True)
 class StoredBatch:
-    """A batch that was read. ``time``: when the broker stored it, in seconds since 1970. The consumer decodes
-    ``body``."""
+    """A batch that was read. ``time``: when the broker stored it, in seconds since 1970. ``body`` is not decoded."""
 
     first_offset: int
     count: int

@@ -40,8 +40,8 @@ class Finding(NamedTuple):
 
 @dataclass(slots=True)
 class Checked:
-    """The result of a check. ``files`` and ``bytes`` count message files; ``batches``, ``messages`` and ``records``
-    (control records) count their contents."""
+    """The result of a check: ``files`` and ``bytes`` of messages, and what they hold. ``records`` are control
+    records."""
 
     files: int = 0
     bytes: int = 0
@@ -236,8 +236,8 @@ class _Indexes:
         self._drop(key, f"it does not have the batch at {header.position}")
 
     def findings(self, damaged: Sequence[tuple[int, int]]) -> list[tuple[str, str]]:
-        """Return places and what is wrong there. ``damaged``: the first and the end position of each damaged range of
-        the log; entries there are not reported."""
+        """Return places and what is wrong there. Entries in ``damaged`` ranges (first and end position) are not
+        reported."""
         for key, entries in list(self._entries.items()):
             self._unknown.setdefault(key, []).extend(entry.position for entry in entries)
             for position in self._unknown[key]:

@@ -70,8 +70,7 @@ def found_checkpoint(path: Path, log_start: int, *, accept_loss: bool) -> Checkp
 
 
 def read_checkpoint(path: Path) -> Checkpoint | None:
-    """Return the newest checkpoint; the one before if the newest cannot be used; None if neither can. An unusable
-    newest one is logged and renamed."""
+    """Return the newest checkpoint, or the one before, or None. An unusable newest one is logged and renamed."""
     known = load_checkpoint(path)
     if known is not None:
         return known
@@ -89,8 +88,7 @@ def before(path: Path) -> Path:
 
 
 def load_checkpoint(path: Path) -> Checkpoint | None:
-    """Return the checkpoint in a file; None if the file is missing, or cannot be used, which is logged. Changes
-    nothing."""
+    """Return the checkpoint in a file, or None. That a file cannot be used is logged. Changes nothing."""
     try:
         content = path.read_bytes()
         if not is_whole(content):

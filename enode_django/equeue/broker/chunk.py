@@ -77,8 +77,8 @@ class Chunk:
         self._copy(start, self.fileno(), self.start)
 
     def _copy(self, start: int, target: int, target_start: int) -> None:
-        """Write the bytes from ``start`` on to the descriptor ``target``, whose file begins at position
-        ``target_start``, and make them safe."""
+        """Write the bytes from ``start`` on to the file ``target``, which begins at ``target_start``, and make them
+        safe."""
         for position in range(start, self.end, _BLOCK):
             length = min(_BLOCK, self.end - position)
             write_all(target, self.read_anyway(position, length), position - target_start)
@@ -109,8 +109,7 @@ class Chunk:
             self._reserved = capacity
 
     def append(self, buffers: Sequence[Buffer], length: int) -> None:
-        """Append all of it, or nothing: the file is truncated after a failed write, so that no part of it is read
-        later."""
+        """Append all of it, or nothing: after a failed write the file is truncated, so that no part is read later."""
         try:
             self._write(buffers, length)
         except OSError:

@@ -20,8 +20,7 @@ _HEAD = 64
 
 
 def decode_request(payload: memoryview) -> Any:
-    """Return the decoded request. Raises `MalformedFrame`; if the request is too large for its name, at most `_HEAD`
-    bytes are decoded before."""
+    """Return the request. Raises `MalformedFrame`, after at most `_HEAD` bytes if it is too large for its name."""
     if len(payload) > MAX_PLAIN_FRAME and not _may_be_large(payload):
         raise MalformedFrame(
             f"a request of {len(payload)} bytes is above the limit of {MAX_PLAIN_FRAME} for those without messages in "

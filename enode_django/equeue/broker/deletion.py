@@ -39,8 +39,8 @@ class Detached(NamedTuple):
 
 
 class Survey:
-    """Finds the contents of message files. The store's thread calls `take` until that returns False. Then any thread
-    calls `run`, which blocks on the disk."""
+    """Finds the contents of message files. The store's thread calls `take` until it returns False, then any thread
+    `run`, which blocks on the disk."""
 
     def __init__(self, chunks: Sequence[Chunk], views: Iterator[list[QueueView]]) -> None:
         self._places = [(chunk.start, chunk.end, chunk.path) for chunk in chunks]
@@ -128,8 +128,7 @@ class Deletion:
         self._take(survey)
 
     def forget_surveys(self) -> None:
-        """Forget the contents of files, and ignore a survey that is running: a topic was deleted that the files
-        held."""
+        """Forget the contents of files, and ignore a survey that is running: a topic in these files was deleted."""
         self._contents.clear()
         self._surveying = None
 
@@ -156,8 +155,8 @@ class Deletion:
         return self._log.chunks[0].end <= min(self.counted, self._log.flushed)
 
     def detach(self) -> Detached:
-        """Take the oldest file out of the log and the indexes, to be passed to `remove`. `is_due` and `may_detach` must
-        be true."""
+        """Take the oldest file, which `is_due` and `may_detach`, out of the log and the indexes; pass the result to
+        `remove`."""
         contents = self._contents.pop(self._log.start)
         chunk = self._log.detach_first()
         return Detached(chunk.path, self._queues.drop_below(self._log.start, contents.parts))
@@ -168,8 +167,7 @@ class Deletion:
         self._log.remove(path for each in detached for path in _paths(each))
 
     def roll(self, retention: Retention, consumed: Consumed) -> None:
-        """Begin a new file if no message in the log is needed, so that the newest file can be deleted, too. Raises
-        `QueueFull`."""
+        """Begin a new file if no message is needed, so that the newest file can be deleted, too. Raises `QueueFull`."""
         start, end = self._log.start, self._log.end
         parts = QueueParts()
         for view in chain.from_iterable(self._queues.views(start, end)):

@@ -12,8 +12,7 @@ Action = Callable[[BaseException | None], None]
 
 
 class Flusher:
-    """Flushes the log in another thread, one flush at a time; actions that arrive meanwhile share the next one. Lives
-    in the event loop."""
+    """Flushes the log in a thread, one flush at a time; later actions share the next one. Lives in the event loop."""
 
     def __init__(
         self, store: MessageStore, *, on_flushed: Callable[[], None], on_failure: Callable[[BaseException], None]

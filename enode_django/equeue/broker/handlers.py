@@ -24,8 +24,8 @@ from enode_django.exceptions import BadRequest
 
 
 class Handlers:
-    """Handles requests. ``when_safe`` is given if every write must be safe on the disk before it is answered. ``trim``
-    runs the deletion at once."""
+    """Handles requests. ``when_safe``: given if writes must be safe before their answers. ``trim`` runs the deletion
+    now."""
 
     def __init__(
         self,

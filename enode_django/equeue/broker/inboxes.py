@@ -58,8 +58,7 @@ class Inbox:
 
 
 class Inboxes:
-    """All inboxes. ``first_number`` must be above every number of an earlier run of the broker, so that no number is
-    used twice."""
+    """All inboxes. ``first_number``: above every number of an earlier run of the broker, so that none is used twice."""
 
     def __init__(self, first_number: int) -> None:
         self._first_number = first_number
@@ -69,9 +68,8 @@ class Inboxes:
         return len(self._inboxes)
 
     def open(self, address: str, now: float, following: int = 0) -> Inbox:
-        """Return the inbox of an address. If there is none, or it was forgotten, make one that numbers from
-        ``following`` at least: lower numbers have arrived, from the forgotten inbox. Raises `QueueFull` above
-        `MOST_INBOXES`."""
+        """Return the inbox of an address. If there is none, or it was forgotten, make one whose numbers are at least
+        ``following``: lower ones have arrived from the forgotten inbox. Raises `QueueFull` above `MOST_INBOXES`."""
         inbox = self._inboxes.get(address)
         if inbox is None:
             if len(self._inboxes) >= MOST_INBOXES:

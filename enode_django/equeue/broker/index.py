@@ -68,7 +68,7 @@ class Effort(Enum):
 
 
 class NotInMemory(Exception):
-    """Raised if a search needs more than its `Effort` allows. Another thread can run ``load``; then the search is
+    """Raised if a search needs more than its `Effort` allows. Any thread can run ``load``; then the search is
     repeated."""
 
     def __init__(self, load: Any) -> None:
@@ -103,8 +103,8 @@ class QueueIndex:
         self.end = entry.end
 
     def first(self, log_start: int) -> int:
-        """Return the first offset that is left if the log starts at ``log_start``; `end` if none is. While the index
-        file with that entry is damaged, return a lower bound."""
+        """Return the first offset that is left if the log starts at ``log_start``, or else `end`. While the index file
+        with that entry is damaged, return a lower bound."""
         if self._first is None:
             place = bisect_left(self.segments, log_start, key=lambda segment: segment.last_position)
             try:
@@ -174,8 +174,8 @@ class QueueIndex:
             segment.words = None
 
     def _open_segment(self, start: int) -> tuple[Segment, array[int]]:
-        """Return the segment for a new entry: a new one if the words of the newest are not in memory, so that adding
-        never waits for a file."""
+        """Return the segment for a new entry; a new one if the newest is not in memory, since adding waits for no
+        file."""
         newest = self.segments[-1] if self.segments else None
         if newest is None or newest.count >= SEGMENT_ENTRIES or newest.words is None:
             newest = Segment(start)
@@ -201,8 +201,7 @@ def entries_of(words: array[int]) -> Iterator[Entry]:
 
 
 def time_in(words: array[int], offset: int) -> int | None:
-    """Return the time of the first entry that ends behind an offset, in milliseconds since 1970; None if all end
-    before."""
+    """Return the time of the first entry that ends behind an offset, in milliseconds since 1970, or None."""
     for number in range(max(_bisect(words, 0, offset + 1) - 1, 0), len(words) // ENTRY_WORDS):
         entry = entry_at(words, number)
         if entry.end > offset:

@@ -30,14 +30,13 @@ class IndexFile(NamedTuple):
 
 
 def index_path(directory: Path, topic: str, queue: int, start: int) -> Path:
-    """Return the path of the file of the segment that begins at offset ``start``. Raises `QueueError` if ``topic``
-    cannot name a directory."""
+    """Return the path of the file of the segment that begins at offset ``start``. Raises as `directory_name` does."""
     return directory / directory_name(topic) / str(queue) / f"{start:020}.index"
 
 
 def directory_name(topic: str) -> str:
-    """Return a directory name that only this topic has, without separators of paths. Raises `QueueError` if the topic's
-    name is empty or too long."""
+    """Return a name that only this topic has, and that is not a path. Raises `QueueError` if it is empty or too
+    long."""
     name = quote(topic, safe="").replace(".", "%2E")
     if not name or len(name) > _LONGEST_NAME:
         raise QueueError(

@@ -165,8 +165,7 @@ class MessageLog(LogReader):
         self.end = max(self.end, position)
 
     def detach_first(self) -> Chunk:
-        """Take the oldest file out of the log; `remove` follows. It must be safe on the disk (`flushed`) and not the
-        newest."""
+        """Take the oldest file out of the log; `remove` follows. It must be safe (`flushed`) and not the newest."""
         with self._lock:
             chunk = self.chunks.pop(0)
         chunk.release()
@@ -188,8 +187,8 @@ class MessageLog(LogReader):
                 chunk.drop()
 
     def close(self) -> None:
-        """Flush, and give back the space reserved behind the end. Afterwards the log can be read, but nothing
-        appended."""
+        """Flush, and give back the space reserved behind the end. After that the log can be read, but not appended
+        to."""
         with self._flushing, translated("closing the log"):
             if self.chunks and not self._failed:
                 self.chunks[-1].truncate(self.chunks[-1].end)
@@ -212,8 +211,7 @@ class MessageLog(LogReader):
             raise
 
     def _append_control(self, buffers: Sequence[Buffer], length: int) -> None:
-        """Append a control record. If the disk turns out to be full, use the reserve: some file systems detect that
-        only on writing."""
+        """Append a record. Some file systems only find on writing that the disk is full; then use the reserve."""
         try:
             self._chunk_for_control(length).append(buffers, length)
         except OSError as error:
@@ -223,8 +221,8 @@ class MessageLog(LogReader):
             self._chunk_for_control(length).append(buffers, length)
 
     def _chunk_for_control(self, length: int) -> Chunk:
-        """Return a chunk for control records. If there is no space for a whole file, make a small one, at last out of
-        the reserve."""
+        """Return a chunk for control records. Without space for a whole file, make a small one, at last from the
+        reserve."""
         for capacity in () if self._space.is_full else (self._chunk_size, self._space.step):
             try:
                 return self._chunk_for(length, capacity)

@@ -48,8 +48,7 @@ class Tls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerOptions:
-    """The options of a broker, with sizes in bytes and times in seconds. Raises `ConfigurationError` for invalid
-    values."""
+    """The options of a broker. Sizes in bytes, times in seconds. Raises `ConfigurationError` for invalid values."""
 
     directory: Path
     listen: str = f"tcp://127.0.0.1:{DEFAULT_PORT}"

@@ -31,8 +31,7 @@ def pieces(value: Any, depth: int) -> Iterator[bytes]:
 
 
 class Packed:
-    """A list that is packed in pieces, on every iteration. Each item is a value and the depth to which it is packed
-    item by item."""
+    """A list that is packed in pieces on every iteration. An item is a value and the depth for `pieces`."""
 
     def __init__(self, *items: tuple[Any, int]) -> None:
         self._items = items

@@ -60,8 +60,7 @@ class Pulling:
         self.indexes = IndexLoader(store.queues, self.wake)
 
     def pull(self, call: Call, topic: str, offsets: Mapping[int, int], limit: int, wait: float) -> Found | Later:
-        """Return per queue its number and its batches, each as first offset and body; or `LATER`. The caller has
-        checked that the queues exist."""
+        """Return per queue its number and batches, each as first offset and body; or `LATER`. The queues must exist."""
         found, cold = self._read(topic, offsets, limit)
         if not cold and (found or not wait or not offsets):
             return found

@@ -180,8 +180,7 @@ class Queues:
         return files
 
     def load_newest(self) -> None:
-        """Load the newest segments that have room into memory. A queue whose newest segment is full, or damaged,
-        continues in a new one."""
+        """Load the newest segments that have room. If it is full or damaged, its queue continues in a new one."""
         for (topic, queue), index in self._queues.items():
             newest = index.segments[-1] if index.segments else None
             if newest is not None and newest.words is None and newest.count <= _GOES_ON:

@@ -32,15 +32,13 @@ BATCH_COST = 4096
 
 
 class Allowance:
-    """Bytes that the broker's loop may still read from files in memory before other requests have their turn. A thread
-    reads the rest."""
+    """Bytes that the loop may still read from files in memory before other requests have their turn."""
 
     def __init__(self, size: int) -> None:
         self._left = size
 
     def take(self, length: int) -> bool:
-        """Count a batch of ``length`` bytes. Return False if there is no room for it, and from then on for all
-        others."""
+        """Count a batch of ``length`` bytes. Return False if there is no room for it, and for every later one."""
         self._left -= BATCH_COST + length
         return self._left >= 0
 
@@ -172,8 +170,7 @@ class BatchReader:
         max_bytes: int,
         allowance: Allowance | None,
     ) -> None:
-        """Add batches that are in memory, or the places of others. Raises `NotInMemory` if the index is not in
-        memory."""
+        """Add batches in memory, or the places of others. Raises `NotInMemory` if the index is not in memory."""
         size = 0
         for entry in self._entries(topic, queue, offset, Effort.MEMORY):
             if (found or cold) and size + entry.length > max_bytes:

@@ -199,8 +199,7 @@ REQUESTS: Mapping[str, Request] = {
 
 
 def checked(name: str, values: Sequence[Any]) -> list[Any]:
-    """Return the checked arguments of a request. Arguments that a later client has added at the end are ignored. Raises
-    `BadRequest` and `UnknownRequest`."""
+    """Return the checked arguments, without extra ones of a later client. Raises `BadRequest` and `UnknownRequest`."""
     request = REQUESTS.get(name)
     if request is None:
         raise UnknownRequest(

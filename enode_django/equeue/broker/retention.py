@@ -69,8 +69,7 @@ def by_own_ages(parts: Sequence[QueuePart], max_age: float | None, own_age: OwnA
 
 
 class Notices:
-    """The times at which a topic's notice was logged: that its unconsumed messages will be deleted. Used by one
-    thread."""
+    """When notice was given that the unconsumed messages of a topic will be deleted. Used by one thread."""
 
     def __init__(self) -> None:
         self._said: dict[str, float] = {}
@@ -107,8 +106,8 @@ class Retention(NamedTuple):
     delete_unconsumed: bool = False
 
     def is_due(self, *, age: float, size: int, messages: int) -> bool:
-        """Return True if the oldest file is due. ``age`` is its age in seconds, ``size`` the bytes and ``messages`` the
-        number of messages of all files."""
+        """Return True if the oldest file is due: its ``age`` in seconds, ``size`` in bytes and ``messages`` of all
+        files."""
         reached = (
             None if self.max_age is None else age > self.max_age,
             None if self.max_bytes is None else size > self.max_bytes,
@@ -118,8 +117,7 @@ class Retention(NamedTuple):
         return bool(limits) and (all(limits) if self.all_limits else any(limits))
 
     def spares(self, parts: Sequence[QueuePart], consumed: Consumed, notices: Notices, *, now: float) -> bool:
-        """Return True if a file that is due must stay: a group still needs it, or nobody consumes it and it may not go
-        yet."""
+        """Return True if a due file must stay: a group needs it, or nobody consumes it and it may not go yet."""
         if self.delete_unconsumed:
             return False
         stay = [not self._may_go(part, consumed(part.topic, part.queue), notices, now) for part in parts]

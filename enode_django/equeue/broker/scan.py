@@ -101,8 +101,7 @@ def _is_torn(log: LogReader, first: int, last: int) -> bool:
 
 
 def _is_unreadable(log: LogReader, first: int, last: int) -> bool:
-    """Return True if the disk cannot read all bytes of a file between the two positions, or could not when they were
-    rewritten."""
+    """Return True if the disk cannot read all bytes between two positions, or could not when they were rewritten."""
     chunk = log.chunk_at(first)
     if chunk is None or chunk.end < last:
         return False
@@ -118,8 +117,8 @@ def _is_unreadable(log: LogReader, first: int, last: int) -> bool:
 
 
 def _has_hole(log: LogReader, first: int, last: int) -> bool:
-    """Return True if a page that ends between the two positions ends with zeros, or is missing. The last page of a file
-    ends where the file does."""
+    """Return True if a page that ends between two positions ends with zeros, or is missing. The last page of a file
+    ends with the file."""
     chunk = log.chunk_at(first)
     if chunk is None or chunk.end < last:
         return True

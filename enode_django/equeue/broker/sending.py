@@ -37,8 +37,7 @@ class Layout(NamedTuple):
 
 
 class Stamp(NamedTuple):
-    """The end of the log when a send comes, the end of what is safe on the disk, and the time in milliseconds since
-    1970."""
+    """The log's end when a send comes, the end of what is safe, and the time in milliseconds since 1970."""
 
     position: int
     flushed: int

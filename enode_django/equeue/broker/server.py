@@ -297,15 +297,13 @@ class Broker:
         return 0
 
     async def _wait_for_disk(self) -> None:
-        """Wait until no file is being deleted and no checkpoint written: an older checkpoint must not replace the last
-        one."""
+        """Wait until no file is being deleted, and no checkpoint written: it must not replace the last one."""
         self._pulling.close()
         await self._deleter.stop()
         await self._checkpoints.finish()
 
     async def _drain(self) -> None:
-        """Answer the requests under way. No new one is begun: a client that goes on sending finds the connection
-        closed."""
+        """Answer the requests under way. A client that goes on sending finds its connection closed."""
         while self._sessions:
             self._pulling.answer_all()
             self._answering.answer_all()

@@ -271,8 +271,7 @@ class Session(asyncio.BufferedProtocol):
         return proof(self._secret.text, "broker", *self._nonces)
 
     def _agree(self, number: int, name: str, values: list[Any]) -> None:
-        """Take the version that the client has chosen by `SPEAK`. Refuse a client whose version this broker does not
-        speak."""
+        """Take the version that the client chooses by `SPEAK`. Refuse one that this broker does not speak."""
         try:
             version = values[0] if name == SPEAK and values else self._version
             if not isinstance(version, int):

@@ -65,8 +65,7 @@ class DiskSpace:
         return status.f_bavail * status.f_frsize
 
     def found_full(self) -> None:
-        """Note that there was no space for a message file: another attempt may take long. Without a reserve nothing is
-        noted, and every send tries."""
+        """Note that a message file found no space: to try again may take long. Without a reserve every send tries."""
         self._is_full = self._reserve > 0
 
     def look(self) -> bool:

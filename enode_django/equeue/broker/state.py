@@ -210,8 +210,7 @@ class BrokerState:
         self._end(group, topic, member, "bury", (group, topic, member, deaths))
 
     def _end(self, group: str, topic: str, member: str, name: str, arguments: Any) -> None:
-        """Take a member out of its group by the coordinator's method ``name``; write records of that and of the new
-        division first."""
+        """Write a member's end and the new division down; then call the coordinator's method ``name``."""
         self._catch_up()
         before, now = self._group(group, topic), self._clock()
         queues = self.coordinator.topic(topic).given(group)
@@ -296,8 +295,7 @@ class BrokerState:
         self._store.append_control(msgpack.packb([name, arguments, named or {}], default=list))
 
     def _write_division(self, group: str, topic: str, before: Group, after: Group) -> None:
-        """Write the division itself if it has changed: it depends on who was silent for too long, which records do not
-        say."""
+        """Write a new division itself: it depends on who was silent for too long, which records do not say."""
         if after.generation != before.generation or after.sessions.keys() != before.sessions.keys():
             self._write("divided", (group, topic, after.generation, after.sessions, after.division))
 
@@ -306,8 +304,7 @@ class BrokerState:
         return record.group if record is not None else Group()
 
     def ensure_written(self) -> None:
-        """Raise `QueueFull` unless everything known is written, before something is stored or said that builds on
-        it."""
+        """Raise `QueueFull` unless everything is written that later messages and answers build on."""
         self._catch_up()
 
     def _catch_up(self) -> None:
@@ -356,7 +353,7 @@ class BrokerState:
             raise QueueError(f"the checkpoint has format {version!r}, not {_FORMAT!r}; use the version that wrote it")
         self.coordinator = Coordinator.restore(coordinator, self._allocate)
         self.sends = KnownSends.restore(sends, now=self._store.now())
-        self.timeline, self._may_have_lost = timeline[:2] or ("", True)  # earlier formats have none
+        self.timeline, self._may_have_lost = timeline[:2] or ("", True)  # format 2 has none
         self.copies = Copies(*(timeline[2] if len(timeline) > 2 else ()))
 
     def _replay(self, record: bytes, position: int) -> None:

@@ -297,16 +297,15 @@ class MessageStore:
         return PendingCheckpoint(path, self._log.end, self._time, queues, parts, writes, self._log, self.space)
 
     def finish_checkpoint(self, pending: PendingCheckpoint) -> None:
-        """Take note that a checkpoint was written. Without this call nothing breaks, but more is read and written
-        again."""
+        """Take note that a checkpoint was written. Without this nothing breaks, but more is read and written again."""
         for write in pending.writes:
             write.finish()
         self.deletion.counted = pending.position if self._is_first else self._checkpointed
         self._checkpointed, self._is_first = pending.position, False
 
     def checkpoint(self, state: bytes) -> None:
-        """Begin, write and finish a checkpoint. Blocks on the disk. Raises `QueueFull` and `StorageFailed`; the
-        checkpoint before is valid then."""
+        """Write a checkpoint; blocks on the disk. Raises `QueueFull` and `StorageFailed`; the last one stays valid
+        then."""
         pending = self.begin_checkpoint(state)
         pending.write()
         self.finish_checkpoint(pending)
