@@ -29,7 +29,7 @@ class BackingUp:
         self._running: asyncio.Task[None] | None = None
 
     def begin(self, call: Call, name: str) -> Later:
-        """Copy everything stored so far; answer with a `BackedUp`. Raises `QueueError` while another backup is being
+        """Copy everything stored so far; answer with a `BackedUp`. Raises `QueueError` while another one is being
         made."""
         if self._running is not None and not self._running.done():
             raise QueueError("another backup is being made; wait until it has ended")

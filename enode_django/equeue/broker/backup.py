@@ -63,8 +63,7 @@ def back_up(directory: Path, name: str, *, at_least: int = 0) -> BackedUp:
 
 
 def _fill_in_time(source: Path, target: Path, at_least: int) -> BackedUp:
-    """Fill the copy, again with the next checkpoint if the broker has deleted even the newest file that this one
-    covers."""
+    """Fill the copy. Repeat with the next checkpoint if the broker deleted even the newest file of this one."""
     for _ in range(_ATTEMPTS):
         with suppress(FileNotFoundError):
             return _fill(source, target, _newest(source / "checkpoint", at_least))
@@ -73,8 +72,7 @@ def _fill_in_time(source: Path, target: Path, at_least: int) -> BackedUp:
 
 
 def _newest(path: Path, at_least: int) -> Checkpoint:
-    """Return the newest checkpoint. While a new one replaces it, it is found at `before` only; then try its own path
-    again."""
+    """Return the newest checkpoint. While a new one replaces it, only `before` has it; then try its own path again."""
     for place in (path, before(path), path):
         checkpoint = load_checkpoint(place)
         if checkpoint is not None and checkpoint.position >= at_least:
@@ -134,7 +132,7 @@ def _take_index(source: Path, target: Path, count: int) -> None:
 
 
 def _copy(source: Path, target: Path, length: int) -> int:
-    """Copy up to ``length`` bytes, or as many as there are, and make them safe; returns how many."""
+    """Copy the first ``length`` bytes, or fewer if there are fewer, and make them safe; returns how many."""
     left = length
     with open(source, "rb") as reading, open(target, "wb", opener=open_private) as writing:
         while left and (data := reading.read(min(_BLOCK, left))):

@@ -40,8 +40,7 @@ class Finding(NamedTuple):
 
 @dataclass(slots=True)
 class Checked:
-    """The result of a check: ``files`` and ``bytes`` of messages, and what they hold. ``records`` are control
-    records."""
+    """The result: ``files`` and ``bytes`` of messages, and what is in them. ``records`` are control records."""
 
     files: int = 0
     bytes: int = 0
@@ -236,8 +235,7 @@ class _Indexes:
         self._drop(key, f"it does not have the batch at {header.position}")
 
     def findings(self, damaged: Sequence[tuple[int, int]]) -> list[tuple[str, str]]:
-        """Return places and what is wrong there. Entries in ``damaged`` ranges (first and end position) are not
-        reported."""
+        """Return places and what is wrong there, but nothing for the ``damaged`` ranges (first and end position)."""
         for key, entries in list(self._entries.items()):
             self._unknown.setdefault(key, []).extend(entry.position for entry in entries)
             for position in self._unknown[key]:

@@ -55,8 +55,7 @@ class Checkpoints:
             self._begin()
 
     async def write(self) -> None:
-        """Wait for the checkpoint that is being written, or write one, even if nothing is new. A failure is only
-        logged."""
+        """Wait for the checkpoint that is being written, or write one, even if nothing is new. Failures are logged."""
         await asyncio.wait([self._writing or self._begin(again=True)])
 
     async def finish(self) -> None:

@@ -174,8 +174,7 @@ class QueueIndex:
             segment.words = None
 
     def _open_segment(self, start: int) -> tuple[Segment, array[int]]:
-        """Return the segment for a new entry; a new one if the newest is not in memory, since adding waits for no
-        file."""
+        """Return the newest segment, or a new one if it is full or not in memory: adding waits for no file."""
         newest = self.segments[-1] if self.segments else None
         if newest is None or newest.count >= SEGMENT_ENTRIES or newest.words is None:
             newest = Segment(start)

@@ -187,8 +187,7 @@ class MessageLog(LogReader):
                 chunk.drop()
 
     def close(self) -> None:
-        """Flush, and give back the space reserved behind the end. After that the log can be read, but not appended
-        to."""
+        """Flush, and give back the space reserved behind the end. Afterwards the log can only be read."""
         with self._flushing, translated("closing the log"):
             if self.chunks and not self._failed:
                 self.chunks[-1].truncate(self.chunks[-1].end)
@@ -221,8 +220,7 @@ class MessageLog(LogReader):
             self._chunk_for_control(length).append(buffers, length)
 
     def _chunk_for_control(self, length: int) -> Chunk:
-        """Return a chunk for control records. Without space for a whole file, make a small one, at last from the
-        reserve."""
+        """Return a chunk for control records: a small one without space for a whole file, at last from the reserve."""
         for capacity in () if self._space.is_full else (self._chunk_size, self._space.step):
             try:
                 return self._chunk_for(length, capacity)

@@ -142,7 +142,7 @@ class Measuring:
         used: dict[tuple[str, int, int], int],
         unread: list[UnreadTime],
     ) -> tuple[int, int, float | None]:
-        """Return queue, backlog and its age, None until known. Adds a known time to ``used``, a missing one to
+        """Return queue, backlog and age, None if unknown. Adds a known time to ``used``, a missing one to
         ``unread``."""
         first, end = self._known_bounds(topic, queue)
         offset = max(first, committed)
@@ -159,8 +159,7 @@ class Measuring:
         return queue, end - offset, max(self._store.now() - at / 1000, 0.0)
 
     def _known_bounds(self, topic: str, queue: int) -> tuple[int, int]:
-        """Return a queue's first offset and end without waiting for a file. A first offset known to a file only is
-        0."""
+        """Return a queue's first offset and end. Waits for no file: a first offset that only a file holds is 0."""
         index = self._store.queues.get(topic, queue)
         return (index.known_first, index.end) if index is not None else (0, 0)
 
@@ -181,7 +180,7 @@ class Measuring:
         }
 
     def _connections(self) -> dict[str, int]:
-        """Return the number of connections by client address. Beyond `MOST_CLIENTS` addresses they are summed up."""
+        """Return the number of connections by client address; `OTHERS` are those beyond `MOST_CLIENTS` addresses."""
         counts = Counter(session.client for session in list(self._sessions))
         shown = dict(counts.most_common(MOST_CLIENTS))
         rest = counts.total() - sum(shown.values())

@@ -180,7 +180,8 @@ class Queues:
         return files
 
     def load_newest(self) -> None:
-        """Load the newest segments that have room. If it is full or damaged, its queue continues in a new one."""
+        """Load each queue's newest segment if it has room. If it is full or damaged, the queue continues in a new
+        one."""
         for (topic, queue), index in self._queues.items():
             newest = index.segments[-1] if index.segments else None
             if newest is not None and newest.words is None and newest.count <= _GOES_ON:

@@ -125,8 +125,8 @@ class BatchReader:
         """Return whole batches in order, from the one that holds ``offset`` on, or else from the next one that is left.
 
         Reading stops when they reach ``limit`` messages from ``offset`` on, or ``max_bytes``; the first batch is
-        returned whatever its size. Damaged ones are left out. A queue without messages there returns nothing. Blocks on
-        the disk. Raises `StorageFailed` if the system cannot read for now.
+        returned whatever its size. Damaged batches are left out. A queue without messages there returns nothing. Blocks
+        on the disk. Raises `StorageFailed` if the system cannot read for now.
         """
         found: list[StoredBatch] = []
         size = 0

@@ -304,8 +304,8 @@ class MessageStore:
         self._checkpointed, self._is_first = pending.position, False
 
     def checkpoint(self, state: bytes) -> None:
-        """Write a checkpoint; blocks on the disk. Raises `QueueFull` and `StorageFailed`; the last one stays valid
-        then."""
+        """Write a checkpoint; blocks on the disk. Raises `QueueFull` and `StorageFailed`: then the last one is
+        valid."""
         pending = self.begin_checkpoint(state)
         pending.write()
         self.finish_checkpoint(pending)
@@ -333,7 +333,7 @@ class MessageStore:
         return deleted
 
     def drop_idle(self) -> None:
-        """Above the low watermark, drop files from memory that were not read for `IDLE_SECONDS`."""
+        """Above the low watermark, drop files from memory that were not read for `IDLE_SECONDS` seconds."""
         self._log.drop_idle()
 
     def close(self, state: bytes) -> None:
