@@ -49,10 +49,10 @@ class Accepting:
         self._patience = patience
         self._flush = flush
         self._held: dict[Call, Send] = {}
-        """In the order they came. A send is held, and counts, until it is stored or its call has ended."""
+        """In order of arrival. A held send counts in ``_held_bytes`` until it is stored or its call has ended."""
         self._held_bytes = 0
         self.sent_bytes: Counter[str] = Counter()
-        """Of the bodies that were stored since the start, by topic."""
+        """The bytes of the bodies stored since the start, by topic."""
 
     def send(self, call: Call, send: Send) -> Mapping[int, int] | Later:
         """Return the offset of the first message per queue, or `LATER`. Raises what `Transport.send` raises.

@@ -24,7 +24,7 @@ MAGIC = b"EQB1"
 ALIGNMENT = 8
 FORMAT = 1
 CONTROL_TOPIC = "/control"
-"""Not a name that a topic can have. Its batches hold one sealed control record each and are in no queue."""
+"""Not a valid name of a topic. Its batches hold one sealed control record each and are in no queue."""
 
 _PREFIX = struct.Struct("<4sI")
 _FIELDS = struct.Struct("<HHHHIIIIQQQQ16sQ")

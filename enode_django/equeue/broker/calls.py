@@ -22,7 +22,7 @@ class Answering(Protocol):
 
 
 WhenSafe = Callable[[Callable[[BaseException | None], None]], None]
-"""Calls back when all that is stored by now is safe on the disk, or will never be."""
+"""Calls a function when everything stored so far is safe on the disk, or with the error if it never will be."""
 
 
 class Call:
@@ -38,7 +38,7 @@ class Call:
         self._session: Answering | None = session
         self.number = number
         self.when_safe: WhenSafe | None = None
-        """Set for a call whose answer has to wait for the disk."""
+        """Set if the answer has to wait for the disk."""
         self.on_end: Callable[[], None] | None = None
 
     @property

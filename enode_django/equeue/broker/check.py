@@ -214,7 +214,7 @@ class _Indexes:
         self._until = checkpoint.position if checkpoint is not None else 0
         self._found: list[tuple[str, str]] = []
         self._unknown: dict[tuple[str, int], list[int]] = {}
-        """Positions that an index names, and where no whole batch is."""
+        """Positions that an index names, but where the scan has found no whole batch."""
         queues = checkpoint.queues if checkpoint is not None else ()
         self._entries = {
             (topic, queue): self._read(topic, queue, segments, log_start) for topic, queue, _, segments in queues

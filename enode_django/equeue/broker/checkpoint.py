@@ -22,7 +22,7 @@ from enode_django.exceptions import StorageFailed
 logger = logging.getLogger(__name__)
 
 _FORMAT = 2
-"""1 had the state in the list. Now it follows behind the list, so that it can be written piece by piece."""
+"""Format 1 has the state in the list. Format 2 has it after the list, so that it can be written piece by piece."""
 
 
 class Checkpoint(NamedTuple):

@@ -14,7 +14,7 @@ from enode_django.exceptions import QueueError
 logger = logging.getLogger(__name__)
 
 LEAST_REST = 9.0
-"""So many times as long as the last checkpoint took to write, the next one waits."""
+"""The pause before the next checkpoint by time, as a multiple of the time that the last one took to write."""
 
 
 class Checkpoints:

@@ -17,9 +17,9 @@ _MOST_BUFFERS = 512
 _BLOCK = 1 << 20
 _PAGE = 4096
 UNREADABLE_PAGE = b"\xff" * _PAGE
-"""Is no batch, and no hole either: a crash of the machine leaves zeros."""
+"""Replaces a page that the disk cannot read. It is neither a batch nor a hole: a crash of the machine leaves zeros."""
 _NO_WAIT: int | None = getattr(os, "RWF_NOWAIT", None)
-"""Linux: read what is in memory, or nothing."""
+"""A flag of Linux: read only what is in memory."""
 
 
 class Chunk:

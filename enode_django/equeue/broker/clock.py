@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 SLACK = 60.0
 """Seconds by which the machine's clock may be set forward while the broker runs."""
 FAR_AHEAD = 3_600.0
-"""Seconds. A stored time that lies further in the future than this was taken from a wrong clock."""
+"""Seconds. A stored time that is further in the future comes from a wrong clock."""
 
 
 class SteadyClock:

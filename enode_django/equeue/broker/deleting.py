@@ -15,11 +15,11 @@ from enode_django.equeue.broker.space import DiskSpace, urgent
 logger = logging.getLogger(__name__)
 
 LEAST_PAUSE = 1.0
-"""Seconds. What a moment ago could not be deleted cannot be now."""
+"""Seconds after a deletion during which `Deleter.trim` begins none: what could not go then cannot go now."""
 CHECKPOINTS = 2
-"""So many at most are written for one deletion."""
+"""The most checkpoints that are written for one deletion."""
 REMOVED_AT_ONCE = 8
-"""Files, with one sync of their directory."""
+"""Files that are removed with one sync of their directory."""
 
 
 class Deleter:

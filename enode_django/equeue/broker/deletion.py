@@ -21,7 +21,7 @@ from enode_django.equeue.broker.retention import Consumed, Notices, OwnAge, Queu
 from enode_django.equeue.broker.segments import QueueView, SegmentLoad
 
 SURVEYED_AT_ONCE = 32
-"""Files. An index file tells of many, so it is read once for many."""
+"""Message files. One index file covers many of them, so it is read once for all of these."""
 
 
 class Contents(NamedTuple):
@@ -48,7 +48,7 @@ class Survey:
         self._views: list[QueueView] = []
         self.made_anew: Sequence[SegmentLoad] = ()
         self.contents: dict[int, Contents] = {}
-        """By the position where each file starts."""
+        """By the start position of each file."""
 
     def take(self) -> bool:
         """Note where the indexes of some more queues are. Return False if there are no more."""
@@ -84,11 +84,11 @@ class Deletion:
 
     def __init__(self, log: MessageLog, queues: Queues, now: Callable[[], float]) -> None:
         self.counted = 0
-        """The position that the last two checkpoints both cover. Files behind it must stay."""
+        """The position up to which the last two checkpoints both cover the log. Files beyond it must stay."""
         self.wrong_times_seen = now()
-        """When a time in the far future was last noticed. It stands for such times, which come from wrong clocks."""
+        """When a time in the far future was last noticed. It replaces such times, which come from wrong clocks."""
         self.early = 0
-        """Files of consumed messages that were deleted before their time, for want of room."""
+        """Files of consumed messages that were deleted before their time, to make room."""
         self.own_age: OwnAge = lambda topic: None
         self._log = log
         self._queues = queues

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 IDLE_SECONDS = 5.0
-"""Above the low watermark, a file that nobody read for so long is let go of."""
+"""Above the low watermark, a file that was not read for so many seconds is released."""
 
 
 class HeldMemory:

@@ -12,7 +12,7 @@ SEGMENT_ENTRIES = 8192
 ENTRY_SIZE = 32
 ENTRY_WORDS = 4
 POSITION = 1
-"""Which word of an entry is its position."""
+"""The word of an entry that holds its position."""
 
 
 class Entry(NamedTuple):
@@ -77,7 +77,8 @@ class NotInMemory(Exception):
 
 
 LoadWords = Callable[[Segment, Effort], "array[int]"]
-"""Returns the words of a segment, or raises `NotInMemory`. With `Effort.LOG`, what is left restarts a damaged one."""
+"""Returns the words of a segment, or raises `NotInMemory`. With `Effort.LOG`, a damaged segment restarts with what is
+left in the log."""
 
 
 class QueueIndex:

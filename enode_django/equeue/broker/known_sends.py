@@ -12,7 +12,7 @@ SENDS_KEPT = 128
 FORGOTTEN_AFTER = 3600.0
 
 Firsts = Mapping[int, int]
-"""The answer to a send: per queue the offset of its first message."""
+"""The answer to a send: the offset of its first message in each queue."""
 
 
 @dataclass(slots=True)

@@ -71,7 +71,7 @@ class MessageLog(LogReader):
         self._lock = threading.Lock()
         self._flushing = threading.Lock()
         self.sync_seconds = Histogram(SECONDS)
-        """What flushes took that had something to make safe."""
+        """The durations of flushes that had something to make safe."""
 
     def append(self, buffers: Sequence[Buffer], length: int, *, is_control: bool = False) -> int:
         """Write without waiting for the disk; returns the position. ``length`` is that of all buffers together.

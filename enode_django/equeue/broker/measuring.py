@@ -19,16 +19,16 @@ from enode_django.exceptions import QueueError
 logger = logging.getLogger(__name__)
 
 LOOK_INTERVAL = 0.25
-"""Seconds between two looks at how late the loop is."""
+"""Seconds between two measurements of the loop's delay."""
 AT_ONCE = 200
-"""Queues of groups that are looked at before the loop may go on with something else."""
+"""Queues of groups that are measured before the loop runs other tasks."""
 MOST_READS = 64
-"""Files of indexes that are read for one set of figures; what is missing comes with the next ones."""
+"""Index files that are read for one set of figures; the missing figures follow with the next ones."""
 MOST_CLIENTS = 100
 OTHERS = "others"
 
 Figures = Mapping[str, Any]
-"""Numbers, texts, lists and dictionaries of them: fit for a frame."""
+"""Numbers, texts, and lists and dictionaries of them, which fit into a frame."""
 
 
 class Connected(Protocol):
@@ -55,7 +55,7 @@ class Measuring:
         self._delays = Histogram(SECONDS)
         self._looked = time.monotonic()
         self._times: dict[tuple[str, int, int], int] = {}
-        """By topic, queue and offset: when the batch there was taken, as a file has told."""
+        """By topic, queue and offset: when the batch there was stored, in milliseconds since 1970."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def look(self) -> None:

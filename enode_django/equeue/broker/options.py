@@ -61,31 +61,31 @@ class BrokerOptions:
     high_watermark: int | None = None
     ring_batches: int = RING_BATCHES
     ring_bytes: int = RING_BYTES
-    """The newest batches that are held in memory: so many, of so many bytes together. 0: none."""
+    """The most bytes of batches that are held in memory, as ``ring_batches`` limits their number. 0: none."""
     allocate: Allocate = divide
     """How the queues of a topic are divided among the members of a group."""
     secret: str | None = field(default=None, repr=False)
-    """One that has all roles."""
+    """A secret that has all roles."""
     secrets: tuple[Secret, ...] = ()
-    """Others, each with roles of its own."""
+    """Further secrets, each with its own roles."""
     max_connections: int = 10_000
     tls: Tls | None = None
     max_unflushed: int = 128 * 1024 * 1024
-    """Above it sends wait, for ``patience_of_sends``, and are then refused."""
+    """Unflushed bytes above which sends wait for ``patience_of_sends`` seconds, and are then refused."""
     patience_of_sends: float = 5.0
     patience_of_leases: float = 10.0
-    """After a start: so long owners have to come back before others get what they had."""
+    """The time after a start in which owners of leases can return before others get their queues."""
     handshake_timeout: float = 10.0
     frame_timeout: float = 30.0
-    """So long a frame that has begun may stand still."""
+    """The longest pause within a frame. After it the connection is closed."""
     checkpoint_interval: float = 10.0
     checkpoint_bytes: int = 64 * 1024 * 1024
     accept_loss: bool = False
-    """Start also if topics, groups and offsets are lost, since no checkpoint can be used."""
+    """Start even if topics, groups and offsets are lost because no checkpoint can be used."""
     reserve: int | None = None
     """Space on the disk for commits, leases and checkpoints when it is full; None: see `default_reserve`."""
     low_space: int | None = None
-    """With less free space on its disk consumed files are deleted before their time; None: as much as one file."""
+    """The free space on the disk below which consumed files are deleted before their time; None: ``chunk_size``."""
 
     @property
     def all_secrets(self) -> tuple[Secret, ...]:

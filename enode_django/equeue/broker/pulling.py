@@ -18,14 +18,14 @@ from enode_django.exceptions import EnodeError, QueueError
 logger = logging.getLogger(__name__)
 
 GIVEN_BYTES = 8 * 1024 * 1024
-"""Of one answer, as far as whole batches allow."""
+"""The size of one answer. A single batch may be larger."""
 LEAST_BYTES = 64 * 1024
 READ_IN_LOOP = 512 * 1024
-"""Bytes that one pull takes from files in memory while all others wait; a thread reads what goes beyond."""
+"""Bytes that one pull reads from files in memory while all others wait; a thread reads the rest."""
 INDEXES_AT_ONCE = 32
-"""Parts of indexes that one pull brings into memory; queues beyond have their turn with the next one."""
+"""Index segments that one pull loads into memory; the other queues have their turn with the next one."""
 READERS = 2
-"""So many threads of the loop read from the disk at once; the others are left to flushes and checkpoints."""
+"""Threads of the loop that read from the disk at once; the others are left to flushes and checkpoints."""
 
 Found: TypeAlias = list[tuple[int, list[tuple[int, Any]]]]
 """Per queue its number and its batches, each as first offset and body."""
@@ -44,7 +44,7 @@ class _Pull:
         self.timer: asyncio.TimerHandle | None = None
         self.is_reading = False
         self.is_late = False
-        """Whether it has waited as long as it was to: it is answered with what the disk gives."""
+        """True after its timeout: the answer is then what the disk read returns."""
 
 
 class Pulling:

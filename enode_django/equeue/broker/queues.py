@@ -27,13 +27,14 @@ from enode_django.equeue.files import PRIVATE, make_directory, sync_directory, w
 
 _CACHED_SEGMENTS = 128
 VIEWED_AT_ONCE = 100
-"""Queues. The event loop has others to serve before it makes views of the next ones."""
+"""Queues whose views the event loop makes before it runs other tasks."""
 _GOES_ON = SEGMENT_ENTRIES // 8
-"""Entries. The newest segment of a queue is read at the start if it has no more: else every start costs memory."""
+"""Entries. The newest segment of a queue is read at the start only if it has no more than these: otherwise every start
+would cost memory."""
 _COUNT, _CHECK = 1, 4
 
 SavedQueue: TypeAlias = tuple[str, int, int, list[list[int]]]
-"""Topic, queue, end, and per segment its start, count, last position, last time and CRC."""
+"""Topic, queue, end, and for each segment its start, count, last position, last time and CRC."""
 
 
 class SegmentWrite(NamedTuple):

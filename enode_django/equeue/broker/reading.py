@@ -25,10 +25,10 @@ from enode_django.exceptions import StorageFailed
 logger = logging.getLogger(__name__)
 
 Loaded: TypeAlias = StoredBatch | OSError | None
-"""A batch, or why its bytes cannot be read; None if they are damaged."""
+"""A batch, or the error with which it could not be read, or None if its bytes are damaged."""
 
 BATCH_COST = 4096
-"""Bytes. To read a batch takes as long as to read so much more of a large one."""
+"""Bytes. To read another batch takes as long as to read so many more bytes of a large one."""
 
 
 class Allowance:

@@ -16,7 +16,7 @@ LONGEST = 10 * 365 * 86_400.0
 MOST_TEXT = 1_000
 MOST_QUEUES = 1 << 16
 _BACKUP_NAME = re.compile(r"(?!.*\.new$)[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-"""One directory within that of all backups. What ends with ".new" is a backup that is being made."""
+"""The name of one directory in that of all backups. A name that ends with ".new" is of a backup that is being made."""
 
 Check: TypeAlias = Callable[[Any], Any]
 

@@ -10,12 +10,14 @@ from typing import NamedTuple, TypeAlias
 logger = logging.getLogger(__name__)
 
 _NONE = (1 << 64) - 1
-"""Is no offset."""
+"""Stands for no offset."""
 LONGEST_NOTICE = 86_400.0
-"""Seconds from when it is said that what nobody consumes will be deleted, until it is: a third of the age at most."""
+"""The most seconds between the notice that unconsumed messages will be deleted and their deletion; a third of the age
+if that is less."""
 
 Consumed: TypeAlias = Callable[[str, int], int | None]
-"""Of a topic's queue, the lowest offset that any consumer group still needs; None if no group consumes the topic."""
+"""Returns the lowest offset of a topic's queue that any consumer group still needs; None if no group consumes the
+topic."""
 
 
 class QueuePart(NamedTuple):
@@ -53,7 +55,7 @@ class QueueParts:
 
 
 OwnAge: TypeAlias = Callable[[str], float | None]
-"""For how many seconds the messages of a topic are kept, if that was said of it."""
+"""Returns the seconds for which the messages of a topic are kept; None if the topic has no age of its own."""
 
 
 def by_own_ages(parts: Sequence[QueuePart], max_age: float | None, own_age: OwnAge) -> Sequence[QueuePart]:

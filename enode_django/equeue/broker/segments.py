@@ -19,8 +19,8 @@ from enode_django.exceptions import StorageFailed
 logger = logging.getLogger(__name__)
 
 FindEntries: TypeAlias = Callable[[str, int, int, int, Callable[[], bool]], Iterable[Entry]]
-"""The entries of a topic's queue from a position to a position in the log (inclusive), from the log itself, until a
-function says that nobody wants them any more."""
+"""Yields the entries of a topic's queue between two positions of the log (inclusive), read from the log itself, until a
+function returns True."""
 
 _NOTHING = array("Q")
 

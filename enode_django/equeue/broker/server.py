@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 LONGEST_STOP = 10.0
 FIGURES_INTERVAL = 5.0
 SHARE_OF_ADDRESS = 4
-"""One address may have a quarter of all connections without having introduced itself."""
+"""One address may have a quarter of all connections (at least 16) whose handshake is not done."""
 _TICK = 1.0
 _GOODBYE = 1.0
 

@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 MOST_CONNECTIONS = 10_000
 MOST_UNDER_WAY = 64
-"""Requests of one connection that may wait for their answers; the next ones are left in the connection."""
+"""Requests of one connection that may wait for their answers; further ones are not begun, and no more are read."""
 _JOINED = 16 * 1024
 _MOST_JOINED = 64 * 1024
 

@@ -42,14 +42,14 @@ _DEAD_LETTERS = dead_letter_topic("")
 
 _FORMAT = 4
 _READ = (2, 3, 4)
-"""Formats of checkpoints that can be read: 2 had receipts one by one and no timeline, 3 has them in blocks, 4 knows
+"""The formats of checkpoints that can be read: 2 has single receipts and no timeline, 3 has receipts in blocks, 4 has
 deleted topics, paused groups and the retention of topics."""
 _TO_CLAIMS = 6
-"""So deep in what the coordinator knows lie the claims of queues, with their receipts."""
+"""The depth at which `Coordinator.plain` has the claims of queues, with their receipts."""
 NOTHING_NEEDED = 1 << 63
 """Above every offset."""
 MOST_TOPIC = 200
-"""Bytes of a topic's name as a URL would quote it: it becomes the name of a directory."""
+"""Bytes of a topic's name as a URL quotes it: it becomes the name of a directory."""
 _REPLAYED = frozenset(
     (
         *("create_topic", "add_queues", "show", "leave", "bury", "release", "lengthen"),

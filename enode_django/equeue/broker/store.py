@@ -98,9 +98,9 @@ class MessageStore:
         self.directory = directory
         self.shows_safe = shows_safe
         self.has_lost = False
-        """Set by `open` if the log ends before what the checkpoint counts: the disk has not kept its word."""
+        """Set by `open` if the log ends before the checkpoint's position: the disk lost what it reported as safe."""
         self.on_append: Callable[[], object] = lambda: None
-        """Called when something was appended, so that `unflushed_bytes` is not 0; it must not block."""
+        """Called after each append, so when `unflushed_bytes` is not 0; it must not block."""
         self._lock = DirectoryLock(directory)
         self._memory = HeldMemory(low_watermark, high_watermark, monotonic=monotonic)
         self.space = DiskSpace(directory, reserve=reserve, low=low_space)
@@ -111,7 +111,7 @@ class MessageStore:
         self._preload = preload
         self.now = SteadyClock(clock, monotonic)
         self.deletion = Deletion(self._log, self.queues, self.now)
-        """The steps of `delete`, for who has other things to do between them."""
+        """The steps of `delete`, for callers that do other things between them."""
         self._time = 0
         self._accept_loss = accept_loss
         self._checkpointed = 0
