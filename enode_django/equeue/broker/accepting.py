@@ -1,4 +1,4 @@
-"""Sends: stored once, and held back while the disk does not keep up."""
+"""Store each send once, and hold sends back while the disk does not keep up."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ class Send(NamedTuple):
 
 
 class Accepting:
-    """``limit``: so many bytes may wait for the disk, and so many be held back; ``patience``: how long a send is."""
+    """Stores sends, or holds them back while more than ``limit`` bytes are not flushed. Held sends have up to ``limit``
+    bytes together, or are one of any size. A send that was held for ``patience`` seconds fails with `QueueFull`."""
 
     def __init__(
         self,
@@ -48,16 +49,16 @@ class Accepting:
         self._patience = patience
         self._flush = flush
         self._held: dict[Call, Send] = {}
-        """In the order they came. A send is held, and counts, until it is stored or its call has ended."""
+        """In order of arrival. A held send counts in ``_held_bytes`` until it is stored or its call has ended."""
         self._held_bytes = 0
         self.sent_bytes: Counter[str] = Counter()
-        """Of the bodies that were stored since the start, by topic."""
+        """The bytes of the bodies stored since the start, by topic."""
 
     def send(self, call: Call, send: Send) -> Mapping[int, int] | Later:
-        """Per queue the offset of its first message. Raises what `Transport.send` raises.
+        """Return the offset of the first message per queue, or `LATER`. Raises what `Transport.send` raises.
 
-        One that is stored already is answered as it was, however full the disk is: it must not be refused, since it
-        would be sent as another one then.
+        A send that is stored already gets its earlier answer, however full the disk is: after a refusal the producer
+        would send the messages again as another send.
         """
         known = self._state.sends.answer(send.topic, send.producer, send.sequence)
         if known is not None:
@@ -81,7 +82,7 @@ class Accepting:
         return firsts
 
     def retry(self) -> None:
-        """Store what is held, as far as there is room now."""
+        """Store held sends, in order, while there is room."""
         while self._held and self._store.unflushed_bytes <= self._limit:
             call = next(iter(self._held))
             send = self._held[call]
@@ -113,7 +114,8 @@ class Accepting:
 
     @staticmethod
     def _let_go(call: Call) -> None:
-        """It is not refused for lateness any more, however long the disk takes now."""
+        """Release a held send, and cancel its timer: it is not refused for lateness, however long the disk takes
+        now."""
         assert call.on_end is not None
         call.on_end()
         call.on_end = None

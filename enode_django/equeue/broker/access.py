@@ -24,7 +24,8 @@ ALL_ROLES = frozenset(Role)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Secret:
-    """A text that lets clients in. Errors and logs show its ``name``. Raises `ConfigurationError` for what is none."""
+    """A shared secret of clients, and the roles that it grants. Errors and logs show only its ``name``. Raises
+    `ConfigurationError` if the text is empty or no text, or if the roles are empty or unknown."""
 
     name: str
     text: str = field(repr=False)
@@ -39,7 +40,7 @@ class Secret:
             )
 
     def check(self, request: str, role: Role | None) -> None:
-        """Raise `RoleMissing` if the request needs a role that the secret does not have. None: it needs none."""
+        """Raise `RoleMissing` if the secret does not have the role that the request needs. None: it needs no role."""
         if role is not None and role not in self.roles:
             raise RoleMissing(
                 f"the request {request!r} needs the role {role.value!r}, which the secret {self.name!r} does not have "
@@ -48,7 +49,7 @@ class Secret:
 
 
 def check_distinct(secrets: Sequence[Secret]) -> None:
-    """Raise `ConfigurationError` if two secrets have the same text: nobody could say which one a client has."""
+    """Raise `ConfigurationError` if two secrets have the same text: a client's secret would be ambiguous."""
     names: dict[str, str] = {}
     for secret in secrets:
         other = names.setdefault(secret.text, secret.name)
@@ -59,8 +60,7 @@ def check_distinct(secrets: Sequence[Secret]) -> None:
 
 
 def proven(secrets: Iterable[Secret], claimed: object, nonces: tuple[bytes, bytes]) -> Secret | None:
-    """Return the secret that a client has proven to know. Every secret is compared, so that the time does not tell
-    which one it was."""
+    """Return the secret that a client has proven to know, or None. All are compared, so that timing reveals nothing."""
     found = None
     for secret in secrets:
         if is_proof(claimed, proof(secret.text, "client", *nonces)):

@@ -1,4 +1,4 @@
-"""Answers between processes: inboxes, and who waits at them."""
+"""Answers between processes: the inboxes, and the requests that wait for answers."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ class Answering:
         self._inboxes.close(address)
 
     def receive(self, call: Call, address: str, following: int, wait: float) -> tuple[int, Sequence[bytes]] | Later:
-        """The number of the next answer and those before it, from the one with the number ``following`` on."""
+        """Return the number of the next answer, and the answers from ``following`` up to it. Waits ``wait`` seconds for
+        one."""
         inbox = self._inboxes.open(address, self._clock(), following)
         inbox.arrived(following)
         earlier = self._waiting.get(address)
-        if earlier is not None:  # its client has given it up, or two receive at one inbox
+        if earlier is not None:  # its client has given up, or two clients receive from one inbox
             earlier.answer((following, []))
         if inbox.bodies or not wait:
             return inbox.given()
@@ -50,12 +51,12 @@ class Answering:
                 waiting.answer(inbox.given())
 
     def answer_all(self) -> None:
-        """Give those that wait nothing, at once."""
+        """Answer all waiting requests at once, with what their inboxes hold: nothing."""
         for address, waiting in list(self._waiting.items()):
             waiting.answer(self._inboxes.open(address, self._clock()).given())
 
     def __len__(self) -> int:
-        """Return how many answers wait."""
+        """Return how many requests wait for answers."""
         return len(self._waiting)
 
     def forget(self) -> None:

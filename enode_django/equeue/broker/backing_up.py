@@ -1,4 +1,4 @@
-"""Backups that clients ask for, one at a time."""
+"""Backups on request of clients, one at a time."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _PAUSE = 0.05
 
 
 class BackingUp:
-    """Lives in the event loop; the disk is waited for in another thread. ``checkpoint`` writes one, unless one is being
-    written."""
+    """Makes backups. Lives in the event loop; another thread waits for the disk. ``checkpoint`` writes a checkpoint, or
+    waits for the one that is being written."""
 
     def __init__(self, store: MessageStore, checkpoint: Callable[[], Awaitable[None]]) -> None:
         self._store = store
@@ -29,8 +29,8 @@ class BackingUp:
         self._running: asyncio.Task[None] | None = None
 
     def begin(self, call: Call, name: str) -> Later:
-        """Copy all that is stored by now, and answer with what was made. Raises `QueueError` while another copy is
-        being made."""
+        """Copy everything stored so far; answer with a `BackedUp`. Raises `QueueError` while another one is being
+        made."""
         if self._running is not None and not self._running.done():
             raise QueueError("another backup is being made; wait until it has ended")
         self._running = asyncio.get_running_loop().create_task(self._back_up(call, name))
@@ -44,7 +44,7 @@ class BackingUp:
             made = await asyncio.get_running_loop().run_in_executor(None, take)
         except EnodeError as error:
             call.fail(error)
-        except Exception:  # a client must get an answer, also to what is a defect here
+        except Exception:  # the client must get an answer even if this is a defect
             logger.exception("the backup %s failed", name)
             call.fail(QueueError("the broker failed at the backup; its log says why"))
         else:
@@ -52,7 +52,7 @@ class BackingUp:
             call.answer({**made._asdict(), "path": str(made.path)})
 
     async def _reach(self, position: int) -> None:
-        """Wait until a checkpoint counts the log up to a position."""
+        """Wait until a checkpoint covers the log up to ``position``. Raises `QueueError` after `_PATIENCE` seconds."""
         deadline = time.monotonic() + _PATIENCE
         while self._store.position - self._store.since_checkpoint < position:
             if time.monotonic() > deadline:

@@ -1,9 +1,9 @@
-"""A copy of a broker's directory while the broker works: ``backups/<name>`` within it.
+"""A copy of a broker's directory, made while the broker works: ``backups/<name>`` within it.
 
-What is never written again is linked, not copied: all message files but the newest, and the full files of indexes. So a
-copy takes no time and no room for them, and keeps theirs when the broker deletes its own. A link needs the same file
-system, and a service may often write into its own directory only; therefore the copies lie there. What the broker goes
-on writing to is copied as far as the checkpoint counts it.
+Files that are never written again are linked, not copied: all message files but the newest, and the full index files.
+Links take no time and no space, and keep the data when the broker deletes its own files. A hard link needs the same
+file system, and a service can often write only to its own directory; therefore the copies lie there. Files that the
+broker still writes to are copied as far as the checkpoint covers them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ATTEMPTS = 10
 
 
 class BackedUp(NamedTuple):
-    """``position``: up to where the log is in the copy. The bytes of messages by how they came there."""
+    """A finished backup. ``position``: where the log ends in it. The other fields count bytes of its message files."""
 
     path: Path
     position: int
@@ -37,11 +37,12 @@ class BackedUp(NamedTuple):
 
 
 def back_up(directory: Path, name: str, *, at_least: int = 0) -> BackedUp:
-    """Copy what the newest checkpoint of a directory counts, which is the log up to position ``at_least``, or further.
-    Blocks on the disk; a broker may work there meanwhile.
+    """Copy what the newest checkpoint of a directory covers, which must be the log up to position ``at_least`` or
+    further. Blocks on the disk; a broker may work there meanwhile.
 
-    The copy has its name when all of it is safe. Raises `QueueError` if there is one of that name, or no such
-    checkpoint, `QueueFull` and `StorageFailed`; nothing is left then.
+    The copy gets its name when all of it is safe on the disk. Raises `QueueError` if a backup of that name exists, if
+    there is no such checkpoint, or if the broker deletes messages faster than they are copied; `QueueFull`; and
+    `StorageFailed`. Nothing is left then.
     """
     target = directory / BACKUPS / name
     if target.exists():
@@ -62,7 +63,7 @@ def back_up(directory: Path, name: str, *, at_least: int = 0) -> BackedUp:
 
 
 def _fill_in_time(source: Path, target: Path, at_least: int) -> BackedUp:
-    """Begin anew with the next checkpoint where the broker has deleted even the newest file that this one counts."""
+    """Fill the copy. Repeat with the next checkpoint if the broker deleted even the newest file of this one."""
     for _ in range(_ATTEMPTS):
         with suppress(FileNotFoundError):
             return _fill(source, target, _newest(source / "checkpoint", at_least))
@@ -71,7 +72,7 @@ def _fill_in_time(source: Path, target: Path, at_least: int) -> BackedUp:
 
 
 def _newest(path: Path, at_least: int) -> Checkpoint:
-    """While another one takes its place, the newest checkpoint is where the one before was, and there is none."""
+    """Return the newest checkpoint. While a new one replaces it, only `before` has it; then try its own path again."""
     for place in (path, before(path), path):
         checkpoint = load_checkpoint(place)
         if checkpoint is not None and checkpoint.position >= at_least:
@@ -98,8 +99,9 @@ def _write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
 
 
 def _take_messages(source: Path, target: Path, position: int) -> tuple[int, int]:
-    """Take the newest first, as the broker deletes the oldest first: so none is missing between two others. Raises
-    `FileNotFoundError` if even the newest one is gone."""
+    """Copy the newest file and link the others; returns the bytes linked and copied. Goes from the newest to the
+    oldest, since the broker deletes the oldest first: so the copy has no gap. Raises `FileNotFoundError` if even the
+    newest file is gone."""
     starts = sorted((start for start in map(_start, source.glob("[0-9]*.chunk")) if start < position), reverse=True)
     if not starts:
         return 0, 0
@@ -120,7 +122,7 @@ def _start(path: Path) -> int:
 
 
 def _take_index(source: Path, target: Path, count: int) -> None:
-    """Copy the index. A missing part is made anew from the messages when it is read."""
+    """Link a full index file, copy any other. A missing file is rebuilt from the messages when it is read."""
     make_directory(target.parent)
     with suppress(FileNotFoundError):
         if count == SEGMENT_ENTRIES:
@@ -130,7 +132,7 @@ def _take_index(source: Path, target: Path, count: int) -> None:
 
 
 def _copy(source: Path, target: Path, length: int) -> int:
-    """Copy the first ``length`` bytes, or as many as there are; returns how many. They are safe on return."""
+    """Copy the first ``length`` bytes, or fewer if there are fewer, and make them safe; returns how many."""
     left = length
     with open(source, "rb") as reading, open(target, "wb", opener=open_private) as writing:
         while left and (data := reading.read(min(_BLOCK, left))):

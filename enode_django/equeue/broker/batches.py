@@ -1,12 +1,12 @@
-"""The stored unit: a batch, that is a header written by the broker and a body encoded by the producer. No I/O.
+"""Batches, the stored unit: a header written by the broker and a body encoded by the producer. No I/O.
 
 ::
 
     magic "EQB1" | CRC-32 of the rest of the header | format version, lengths, place, time, sender … | topic | body | 0…
 
-All numbers are little-endian. A batch begins at a multiple of eight and is filled up with zeros to the next one; eight
-zeros where a batch should begin are the end of what is written. A header holds the position it is written at, so that
-bytes which only look like a header (in a body, or left over from something else) are not taken for one.
+All numbers are little-endian. A batch begins at a multiple of eight and is padded with zeros to the next one; eight
+zeros at the start of a batch mark the end of the log. A header holds its own position in the log, so that bytes that
+only look like a header (in a body, or left over) are not taken for one.
 
 Batches that were sent together are ``parts`` of one send and follow each other: all of them count, or none.
 """
@@ -24,7 +24,7 @@ MAGIC = b"EQB1"
 ALIGNMENT = 8
 FORMAT = 1
 CONTROL_TOPIC = "/control"
-"""Not a name that a topic can have. Its batches hold one sealed control record each and are in no queue."""
+"""Not a valid name of a topic. Its batches hold one sealed control record each and are in no queue."""
 
 _PREFIX = struct.Struct("<4sI")
 _FIELDS = struct.Struct("<HHHHIIIIQQQQ16sQ")
@@ -36,7 +36,7 @@ NO_PRODUCER = bytes(16)
 
 @dataclass(frozen=True, slots=True)
 class NewBatch:
-    """``body`` as `records.encode_records` makes it, of ``count`` records."""
+    """A batch to be stored. ``body``: ``count`` records as `records.encode_records` encodes them."""
 
     queue: int
     count: int
@@ -45,7 +45,7 @@ class NewBatch:
 
 @dataclass(frozen=True, slots=True)
 class StoredBatch:
-    """``time`` is when the broker took it, in seconds since 1970. Whoever reads decodes the body."""
+    """A batch that was read. ``time``: when the broker stored it, in seconds since 1970. ``body`` is not decoded."""
 
     first_offset: int
     count: int
@@ -54,8 +54,8 @@ class StoredBatch:
 
 
 class Header(NamedTuple):
-    """``position``: of the header's first byte in the log. ``flushed``: up to where the log was known to be on the disk
-    when this was written. ``time`` in milliseconds since 1970. ``producer``: 16 bytes."""
+    """The header of a batch. ``position``: of its first byte in the log. ``flushed``: up to where the log was known to
+    be safe on the disk when the header was written. ``time``: in milliseconds since 1970. ``producer``: 16 bytes."""
 
     topic: str
     queue: int
@@ -81,7 +81,7 @@ class Header(NamedTuple):
 
 
 def batch_length(topic: str, body_length: int) -> int:
-    """Return the bytes that a batch takes in the log, filled up to the alignment."""
+    """Return the bytes that a batch takes in the log, with its padding."""
     return -(-(_FIXED + len(topic.encode()) + body_length) // ALIGNMENT) * ALIGNMENT
 
 
@@ -107,7 +107,7 @@ def encode_header(header: Header) -> bytes:
 
 
 def decode_header(data: Buffer, position: int) -> Header | None:
-    """The header that ``data`` begins with, if it is whole and was written at ``position``."""
+    """Return the header at the start of ``data``; None if it is not whole or was not written at ``position``."""
     if len(data) < _FIXED:
         return None
     magic, check = _PREFIX.unpack_from(data)

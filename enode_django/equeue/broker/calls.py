@@ -1,4 +1,4 @@
-"""One request on its way to its answer."""
+"""A request, until it is answered."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from enode_django.exceptions import EnodeError, TransportUnavailable
 
 
 class Later:
-    """The value that a handler returns if it has not answered yet."""
+    """The type of `LATER`, which a handler returns if it has not answered yet."""
 
 
 LATER: Final = Later()
@@ -22,13 +22,14 @@ class Answering(Protocol):
 
 
 WhenSafe = Callable[[Callable[[BaseException | None], None]], None]
-"""Calls back when all that is stored by now is safe on the disk, or will never be."""
+"""Calls a function when everything stored so far is safe on the disk, or with the error if it never will be."""
 
 
 class Call:
-    """Is answered once, by `answer` or `fail`; what comes after that, or after its connection is gone, is ignored.
+    """A request that is answered once, by `answer` or `fail`. Further answers, and answers after its connection is
+    gone, are ignored.
 
-    ``on_end`` is called when it ends, however it does.
+    ``on_end`` is called when the call ends, however it ends.
     """
 
     __slots__ = ("_session", "number", "on_end", "when_safe")
@@ -37,7 +38,7 @@ class Call:
         self._session: Answering | None = session
         self.number = number
         self.when_safe: WhenSafe | None = None
-        """Set for a call whose answer has to wait for the disk."""
+        """Set if the answer has to wait for the disk."""
         self.on_end: Callable[[], None] | None = None
 
     @property
@@ -61,7 +62,7 @@ class Call:
             session.fail(self, error)
 
     def drop(self) -> Answering | None:
-        """End without an answer; returns who would have had it."""
+        """End without an answer; returns the session that would have sent it, None if the call was over."""
         session, self._session = self._session, None
         on_end, self.on_end = self.on_end, None  # it may hold a large send
         if session is not None and on_end is not None:

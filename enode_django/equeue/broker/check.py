@@ -1,4 +1,4 @@
-"""Reading a broker's directory, or a backup of one, while no broker works there. Nothing in it is changed."""
+"""Check a broker's directory, or a backup of one, while no broker works there. Nothing in it is changed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NOTE: Final = "note"
 
 
 class Finding(NamedTuple):
-    """``kind``: damage is what a broker would lose or pass over; a note is what it mends by itself."""
+    """``kind``: "damage" if a broker would lose or skip something, "note" if it repairs this by itself."""
 
     kind: Literal["damage", "note"]
     place: str
@@ -40,7 +40,7 @@ class Finding(NamedTuple):
 
 @dataclass(slots=True)
 class Checked:
-    """The amounts that were read: files and bytes of messages, batches, messages and control records in them."""
+    """The result: ``files`` and ``bytes`` of messages, and what is in them. ``records`` are control records."""
 
     files: int = 0
     bytes: int = 0
@@ -55,8 +55,8 @@ class Checked:
 
 
 def check_directory(directory: Path) -> Checked:
-    """Read all of it; takes as long as the disk needs for that. Raises `DirectoryInUse` while a broker works there, and
-    `QueueError` for what is no such directory."""
+    """Read the whole directory; takes as long as the disk needs for that. Raises `DirectoryInUse` while a broker works
+    there, and `QueueError` if it is not a broker's directory."""
     if not (directory / "messages").is_dir():
         raise QueueError(f"{str(directory)!r} is not a directory of a broker: it has no messages; name another one")
     with _unused(directory):
@@ -65,7 +65,7 @@ def check_directory(directory: Path) -> Checked:
 
 @contextmanager
 def _unused(directory: Path) -> Iterator[None]:
-    """A backup has no lock file. Nobody can begin to work there meanwhile, if there is one."""
+    """Keep brokers from starting in the directory meanwhile. A backup has no lock file, and is not locked."""
     try:
         descriptor = os.open(directory / "lock", os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -137,7 +137,7 @@ class _Check:
             self._find(DAMAGE, "checkpoint", f"{missing}: topics, groups and offsets are lost")
 
     def _check_offsets(self, checkpoint: Checkpoint) -> None:
-        """Offsets that were committed behind the checkpoint are not looked at."""
+        """Compare the committed offsets with the ends of queues in the checkpoint. Later commits are not checked."""
         ends = {(topic, queue): end for topic, queue, end, _ in checkpoint.queues}
         try:
             coordinator = Coordinator.restore(msgpack.unpackb(checkpoint.state, strict_map_key=False)[2])
@@ -154,8 +154,8 @@ class _Check:
     # -- the messages ---------------------------------------------------------------------------------------------
 
     def _scan(self, counted: int) -> int:
-        """Return where the last whole batch ends. What a checkpoint counts goes on behind a gap; a start cuts the rest
-        off there."""
+        """Return where the last whole batch ends. Below ``counted``, the checkpoint's position, the scan skips a gap
+        and goes on with the next file. From there on it ends at a gap, where a start of the broker cuts the log."""
         end = self._scan_from(self._log.start)
         while end < counted:
             following = next((chunk.start for chunk in self._log.chunks if chunk.start > end), None)
@@ -205,16 +205,16 @@ class _Check:
 
 
 class _Indexes:
-    """Compares the indexes that a checkpoint counts with the log. All of them can be made anew, so what is wrong is no
-    damage. What lies before the first entry of a queue belongs to a topic that was deleted. Holds one file of each
-    queue in memory."""
+    """Compares the indexes that a checkpoint covers with the log. All of them can be rebuilt, so a difference is no
+    damage. Batches before the first entry of a queue are ignored: they belong to a topic that was deleted. Holds one
+    file of each queue in memory."""
 
     def __init__(self, directory: Path, checkpoint: Checkpoint | None, log_start: int) -> None:
         self._queues = directory / "queues"
         self._until = checkpoint.position if checkpoint is not None else 0
         self._found: list[tuple[str, str]] = []
         self._unknown: dict[tuple[str, int], list[int]] = {}
-        """Positions that an index names, and where no whole batch is."""
+        """Positions that an index names, but where the scan has found no whole batch."""
         queues = checkpoint.queues if checkpoint is not None else ()
         self._entries = {
             (topic, queue): self._read(topic, queue, segments, log_start) for topic, queue, _, segments in queues
@@ -235,7 +235,7 @@ class _Indexes:
         self._drop(key, f"it does not have the batch at {header.position}")
 
     def findings(self, damaged: Sequence[tuple[int, int]]) -> list[tuple[str, str]]:
-        """Return places and what is wrong there. ``damaged``: from where to where the log is."""
+        """Return places and what is wrong there, but nothing for the ``damaged`` ranges (first and end position)."""
         for key, entries in list(self._entries.items()):
             self._unknown.setdefault(key, []).extend(entry.position for entry in entries)
             for position in self._unknown[key]:
@@ -244,7 +244,7 @@ class _Indexes:
         return self._found
 
     def _drop(self, key: tuple[str, int], text: str) -> None:
-        """One difference of a queue is enough."""
+        """Report a difference, and compare the queue no further: one difference is enough."""
         if self._entries.pop(key, None) is not None:
             self._found.append(("queues/{}/{}".format(*key), f"{text}; it is made anew when it is found damaged"))
 

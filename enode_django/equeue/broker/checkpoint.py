@@ -1,4 +1,4 @@
-"""A file with the state of the store at one position of the log, from which start-up goes on."""
+"""A file with the state of the store at one position of the log, from which a start resumes."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from enode_django.exceptions import StorageFailed
 logger = logging.getLogger(__name__)
 
 _FORMAT = 2
-"""1 had the state in the list. Now it follows behind the list, so that it can be written piece by piece."""
+"""Format 1 has the state in the list. Format 2 has it after the list, so that it can be written piece by piece."""
 
 
 class Checkpoint(NamedTuple):
-    """``position``: the log's end when this was true. ``time``: of the newest batch, in milliseconds since 1970.
-    ``state``: bytes of the caller, who alone knows what they mean."""
+    """``position``: the log's end at the time of the checkpoint. ``time``: of the newest batch, in milliseconds since
+    1970. ``state``: bytes that only the caller interprets."""
 
     position: int
     time: int
@@ -36,9 +36,9 @@ class Checkpoint(NamedTuple):
 
 
 def write_checkpoint(path: Path, position: int, time: int, queues: Sequence[Any], state: Iterable[bytes]) -> int:
-    """Block until it is safe; returns the size in bytes. The one before stays beside it.
+    """Block until the checkpoint is safe on the disk; returns its size in bytes. The previous one is kept beside it.
 
-    For a thread of its own: others run between the pieces.
+    Called in a thread of its own: it lets other threads run between the pieces.
     """
     head = pieces([_FORMAT, position, time, queues], depth=4)
     check = 0
@@ -55,8 +55,8 @@ def write_checkpoint(path: Path, position: int, time: int, queues: Sequence[Any]
 
 
 def found_checkpoint(path: Path, log_start: int, *, accept_loss: bool) -> Checkpoint | None:
-    """Return the checkpoint to go on from. Raises `StorageFailed`, unless ``accept_loss``, where records are missing
-    between it and the start of the log."""
+    """Return the checkpoint to resume from, None if there is none. If records between it and the start of the log are
+    missing, raises `StorageFailed`, or logs that with ``accept_loss``."""
     known = read_checkpoint(path)
     if (known.position if known is not None else 0) < log_start:
         lost = (
@@ -70,13 +70,12 @@ def found_checkpoint(path: Path, log_start: int, *, accept_loss: bool) -> Checkp
 
 
 def read_checkpoint(path: Path) -> Checkpoint | None:
-    """Return the newest one, or the one before if that cannot be used, which is logged and put aside. Return None if
-    there is none that can be used."""
+    """Return the newest checkpoint, or the one before, or None. An unusable newest one is logged and renamed."""
     known = load_checkpoint(path)
     if known is not None:
         return known
     known = load_checkpoint(before(path))
-    if path.exists():  # it must not become the one before
+    if path.exists():  # the next write must not keep it as the one before
         os.replace(path, path.with_name(path.name + ".unusable"))
     if known is not None:
         logger.error("the checkpoint before is used, and what follows it is read from the messages")
@@ -89,7 +88,7 @@ def before(path: Path) -> Path:
 
 
 def load_checkpoint(path: Path) -> Checkpoint | None:
-    """Return what a file holds; None if it is missing, or cannot be used, which is logged. Changes nothing."""
+    """Return the checkpoint in a file, or None. That a file cannot be used is logged. Changes nothing."""
     try:
         content = path.read_bytes()
         if not is_whole(content):

@@ -1,4 +1,4 @@
-"""Bringing a checkpoint to the disk, in any thread."""
+"""Write a checkpoint to the disk, in any thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from enode_django.equeue.files import FULL, translated
 
 
 class PendingCheckpoint(NamedTuple):
-    """A checkpoint at ``position`` that another thread may write: it holds copies, so the store may go on."""
+    """A checkpoint at ``position`` that any thread may write. It holds copies, so the store may change meanwhile."""
 
     path: Path
     position: int
@@ -26,10 +26,11 @@ class PendingCheckpoint(NamedTuple):
     space: DiskSpace
 
     def write(self) -> int:
-        """Block until it is safe; returns the size of the file in bytes.
+        """Block until the checkpoint is safe on the disk; returns the size of its file in bytes.
 
-        The messages come first, then the indexes, then the file that counts them, so the checkpoint before counts until
-        everything is there. Raises `QueueFull` and `StorageFailed`.
+        The messages are written first, then the indexes, then the checkpoint file; until then the previous checkpoint
+        is valid. If the disk is full, the reserve is given up and the write repeated. Raises `QueueFull` and
+        `StorageFailed`.
         """
         self.log.flush()
         with translated("a checkpoint"):

@@ -1,4 +1,4 @@
-"""When checkpoints are written while the broker serves."""
+"""Write checkpoints while the broker serves."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from enode_django.exceptions import QueueError
 logger = logging.getLogger(__name__)
 
 LEAST_REST = 9.0
-"""So many times as long as the last checkpoint took to write, the next one waits."""
+"""The pause before the next checkpoint by time, as a multiple of the time that the last one took to write."""
 
 
 class Checkpoints:
-    """Lives in the event loop. One is written at a time, by a thread; whoever asks meanwhile shares it.
+    """Writes checkpoints, one at a time, in a thread. Lives in the event loop.
 
-    One is due ``interval`` seconds after the last one, or ``size`` bytes of the log behind it. Where a checkpoint holds
-    much, it takes long to write, and the log has to grow by as much as it holds: so there are fewer then.
+    A checkpoint is due ``interval`` seconds after the last one began, or when the log has grown by ``size`` bytes. A
+    large checkpoint takes long to write, so large ones are rarer: `LEAST_REST` applies, and the log must grow by the
+    size of the last checkpoint.
     """
 
     def __init__(
@@ -54,12 +55,11 @@ class Checkpoints:
             self._begin()
 
     async def write(self) -> None:
-        """Return when one is written that begins now, though nothing is new, or that has begun. That none could be
-        written is logged."""
+        """Wait for the checkpoint that is being written, or write one, even if nothing is new. Failures are logged."""
         await asyncio.wait([self._writing or self._begin(again=True)])
 
     async def finish(self) -> None:
-        """Return when none is being written."""
+        """Wait until no checkpoint is being written."""
         if self._writing is not None:
             await asyncio.wait([self._writing])
 

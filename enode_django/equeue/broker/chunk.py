@@ -17,16 +17,16 @@ _MOST_BUFFERS = 512
 _BLOCK = 1 << 20
 _PAGE = 4096
 UNREADABLE_PAGE = b"\xff" * _PAGE
-"""Is no batch, and no hole either: a crash of the machine leaves zeros."""
+"""Replaces a page that the disk cannot read. It is neither a batch nor a hole: a crash of the machine leaves zeros."""
 _NO_WAIT: int | None = getattr(os, "RWF_NOWAIT", None)
-"""Linux: read what is in memory, or nothing."""
+"""A flag of Linux: read only what is in memory."""
 
 
 class Chunk:
-    """The bytes of the log from ``start`` on. Positions are those of the log, not of the file.
+    """A file of the log, with the bytes from ``start`` on. Positions are those of the log, not of the file.
 
-    Space is reserved before it is written, by `os.posix_fallocate`, and written by `os.pwritev`, both of which refuse
-    when the disk is full. Nothing is mapped. All methods raise `OSError` as it comes.
+    Space is reserved by `os.posix_fallocate` before it is written by `os.pwritev`; both fail if the disk is full.
+    Nothing is mapped. The methods raise `OSError` unchanged.
     """
 
     def __init__(self, path: Path, start: int, written: int, memory: HeldMemory) -> None:
@@ -45,7 +45,7 @@ class Chunk:
 
     @classmethod
     def create(cls, directory: Path, start: int, capacity: int, memory: HeldMemory) -> Chunk:
-        """A new file with its space reserved, or no file at all."""
+        """Return a new file with its space reserved. If that fails, no file is left."""
         chunk = cls(directory / cls.name(start), start, 0, memory)
         try:
             chunk._descriptor = os.open(chunk.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE)
@@ -56,8 +56,8 @@ class Chunk:
         return chunk
 
     def renewed(self, start: int) -> Chunk:
-        """The bytes from ``start`` on in a new file that begins there and is safe, but for its name. The one of this
-        chunk is left as it is, unless the new one has its name."""
+        """Return a new file with the bytes from ``start`` on. Its contents are safe on the disk, its name is not yet.
+        The file of this chunk is not changed, unless both have the same name."""
         path = self.path.with_name(self.name(start))
         aside = path.with_name(path.name + ".new")
         try:
@@ -73,11 +73,12 @@ class Chunk:
         return Chunk(path, start, self.end - start, self._memory)
 
     def rewrite(self, start: int) -> None:
-        """Write the bytes from ``start`` on again where they are, and make them safe."""
+        """Write the bytes from ``start`` on again in place, and make them safe."""
         self._copy(start, self.fileno(), self.start)
 
     def _copy(self, start: int, target: int, target_start: int) -> None:
-        """``target`` is the descriptor of a file that begins at position ``target_start``."""
+        """Write the bytes from ``start`` on to the file ``target``, which begins at ``target_start``, and make them
+        safe."""
         for position in range(start, self.end, _BLOCK):
             length = min(_BLOCK, self.end - position)
             write_all(target, self.read_anyway(position, length), position - target_start)
@@ -93,22 +94,22 @@ class Chunk:
         return self._descriptor
 
     def has_room(self, position: int, length: int) -> bool:
-        """Return True if ``length`` bytes at a position of the log are behind the chunk's last one, in space it has."""
+        """Return True if ``position`` is the chunk's end, and the space reserved from there on has ``length`` bytes."""
         return position == self.end and position + length <= self.start + self._reserved
 
     def reserve(self, capacity: int) -> None:
-        """Have space for ``capacity`` bytes in all, or as much as before."""
+        """Reserve ``capacity`` bytes in all. If that fails, the reserved space is as before."""
         if self._reserved < capacity:
             try:
                 os.posix_fallocate(self.fileno(), 0, capacity)
             except OSError:
-                with suppress(OSError):  # some file systems keep what they had found by then
+                with suppress(OSError):  # some file systems keep the part that they could reserve
                     os.ftruncate(self.fileno(), self._reserved)
                 raise
             self._reserved = capacity
 
     def append(self, buffers: Sequence[Buffer], length: int) -> None:
-        """All of it, or nothing: what a failed write has left is taken away, lest it is read there later."""
+        """Append all of it, or nothing: after a failed write the file is truncated, so that no part is read later."""
         try:
             self._write(buffers, length)
         except OSError:
@@ -130,14 +131,14 @@ class Chunk:
         return os.pread(self.fileno(), self._left(position, length), position - self.start)
 
     def read_held(self, position: int, length: int) -> bytearray | None:
-        """Return what `read` would, or None if that might have to wait for the disk."""
+        """Return what `read` would, or None if that might block on the disk."""
         if _NO_WAIT is None:
             return None
         self.touch()
         data = bytearray(self._left(position, length))
         try:
             read = os.preadv(self.fileno(), [data], position - self.start, _NO_WAIT)
-        except OSError:  # not in memory, or a file system that cannot tell; whoever reads it from the disk learns more
+        except OSError:  # not in memory, or not supported by the file system; `read` raises other errors again
             return None
         return data if read == len(data) else None
 
@@ -159,7 +160,7 @@ class Chunk:
         return UNREADABLE_PAGE[:length]
 
     def _pieces(self, position: int, length: int) -> list[tuple[int, int]]:
-        """Return the position and length of each piece of what is to be read, divided where the file's pages are."""
+        """Return the position and length of each piece of a range that is split at the file's pages."""
         first, last = position - self.start, position - self.start + length
         cuts = [first, *range((first // _PAGE + 1) * _PAGE, last, _PAGE), last]
         return [(self.start + begin, end - begin) for begin, end in pairwise(cuts)]
@@ -168,23 +169,23 @@ class Chunk:
         return max(min(length, self.end - position), 0)
 
     def touch(self) -> None:
-        """Note that it is read, and let it be held unless memory is short."""
+        """Note that the chunk is read, and hold it in memory unless memory is short."""
         self._touched = self._memory.monotonic()
         grown = self.end - self.start - self._held
         if grown > 0 and self._memory.hold(grown):
             self._held += grown
 
     def preload(self) -> None:
-        """Let the kernel read ahead what may be held."""
+        """Let the kernel read the file ahead if it may be held in memory."""
         self.touch()
         if self.is_held:
             os.posix_fadvise(self.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
 
     def data_from(self, position: int) -> list[tuple[int, int]]:
-        """Return the ranges, from ``position`` on, that hold anything but space that was never written.
+        """Return the start and end of each range from ``position`` on that was written.
 
-        On a file system that cannot tell, everything is. Ask once: reading makes the kernel read ahead, and what it has
-        read of such space counts as written.
+        If the file system cannot tell, everything was. Call it once: reading makes the kernel read ahead, and unwritten
+        space that was read counts as written.
         """
         found = []
         while position < self.end:
@@ -192,7 +193,7 @@ class Chunk:
                 first = os.lseek(self.fileno(), position - self.start, os.SEEK_DATA)
                 last = os.lseek(self.fileno(), first, os.SEEK_HOLE)
             except OSError as error:
-                if error.errno != errno.ENXIO:  # which means nothing but unwritten space up to the end
+                if error.errno != errno.ENXIO:  # ENXIO: there is only unwritten space up to the end
                     found.append((position, self.end))
                 break
             found.append((self.start + first, min(self.start + last, self.end)))
@@ -200,7 +201,7 @@ class Chunk:
         return found
 
     def truncate(self, position: int) -> None:
-        """Give back the space from ``position`` on; what stood there is gone."""
+        """Give back the space from ``position`` on; the bytes there are lost."""
         os.ftruncate(self.fileno(), position - self.start)
         self.end = position
         self._reserved = position - self.start
@@ -209,13 +210,13 @@ class Chunk:
         return self._memory.monotonic() - self._touched >= IDLE_SECONDS and self._descriptor is not None
 
     def drop(self) -> None:
-        """Let go of the file, in the kernel's memory as well; what is in it must be safe on the disk."""
+        """Close the file, and drop it from the kernel's memory. Its bytes must be safe on the disk."""
         if self._descriptor is not None:
             os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         self.release()
 
     def release(self) -> None:
-        """Close the file; reading opens it again. Safe to call twice."""
+        """Close the file; the next use opens it again. Safe to call twice."""
         self._memory.let_go(self._held)
         self._held = 0
         if self._descriptor is not None:

@@ -1,4 +1,4 @@
-"""The broker's time: the machine's clock, as far as it can be believed."""
+"""The broker's time: the machine's clock, checked against the time elapsed since the start."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ logger = logging.getLogger(__name__)
 SLACK = 60.0
 """Seconds by which the machine's clock may be set forward while the broker runs."""
 FAR_AHEAD = 3_600.0
-"""Seconds. A stored time that lies further in the future than this was taken from a wrong clock."""
+"""Seconds. A stored time that is further in the future comes from a wrong clock."""
 
 
 class SteadyClock:
-    """Seconds since 1970 that never run ahead of the time that has passed since the start by more than `SLACK`.
+    """The machine's clock in seconds since 1970, but never ahead of the time elapsed since the start by more than
+    `SLACK`.
 
-    If the machine's clock jumps forward, the time goes on from where it was: batches get no times from the future, and
-    nothing becomes old at once. A restart believes the clock again. One that is set back is followed.
+    If the machine's clock jumps forward, the elapsed time counts: batches get no times from the future, and messages do
+    not become old at once. A restart takes the clock as it is. A clock that is set back is followed.
     """
 
     def __init__(self, clock: Callable[[], float] = time.time, elapsed: Callable[[], float] = boot_time) -> None:

@@ -11,16 +11,16 @@ from enode_django.equeue.frames import MAX_ALL_ITEMS, MAX_ITEMS, decode_message
 from enode_django.exceptions import MalformedFrame
 
 MAX_PLAIN_FRAME = 1024 * 1024
-"""Bytes of a request without messages in it. One about all queues of a topic takes 0.8 MB at most."""
+"""Bytes of a request without messages. A request about all queues of a topic takes 0.8 MB at most."""
 MAX_TEXT = 64 * 1024
-"""Bytes of one text. One that is too long for a name is refused later, with a better message; but a text takes up to
-four times as much memory as it has bytes."""
+"""Bytes of one text. A later check refuses names that are too long, with a better message; this limit bounds memory,
+since a text takes up to four times as much memory as it has bytes."""
 _HEAD = 64
-"""Bytes in which a request has its number and its name."""
+"""Bytes that contain the number and the name of a request."""
 
 
 def decode_request(payload: memoryview) -> Any:
-    """Raises `MalformedFrame`, before more than a few bytes are decoded if the request is too large for its name."""
+    """Return the request. Raises `MalformedFrame`, after at most `_HEAD` bytes if it is too large for its name."""
     if len(payload) > MAX_PLAIN_FRAME and not _may_be_large(payload):
         raise MalformedFrame(
             f"a request of {len(payload)} bytes is above the limit of {MAX_PLAIN_FRAME} for those without messages in "

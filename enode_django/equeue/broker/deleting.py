@@ -1,4 +1,4 @@
-"""Deletion while the broker serves: by a timer, and when clients ask for it."""
+"""Delete message files while the broker serves: by a timer, and on request of clients."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from enode_django.equeue.broker.space import DiskSpace, urgent
 logger = logging.getLogger(__name__)
 
 LEAST_PAUSE = 1.0
-"""Seconds. What a moment ago could not be deleted cannot be now."""
+"""Seconds after a deletion during which `Deleter.trim` begins none: what could not go then cannot go now."""
 CHECKPOINTS = 2
-"""So many at most are written for one deletion."""
+"""The most checkpoints that are written for one deletion."""
 REMOVED_AT_ONCE = 8
-"""Files, with one sync of their directory."""
+"""Files that are removed with one sync of their directory."""
 
 
 class Deleter:
-    """Lives in the event loop, which does no more than detach one file at a time; threads wait for the disk.
+    """Deletes message files. Lives in the event loop, which only detaches one file at a time; threads wait for the
+    disk.
 
-    Only what both checkpoints count may go, the newest and the one before it. If the oldest file is due and they do
-    not, ``checkpoint`` is asked for them.
+    A file may be deleted if the newest checkpoint and the one before it both cover the file. If the oldest file is due
+    and they do not, ``checkpoint`` is called to write another one.
     """
 
     def __init__(
@@ -53,12 +54,13 @@ class Deleter:
         self._surveying: Survey | None = None
 
     async def delete(self) -> None:
-        """Return when what is due is deleted. Who calls meanwhile shares it."""
+        """Delete what is due, and wait for that. Concurrent calls share one deletion."""
         await asyncio.wait([self._begin()])
 
     def trim(self, done: Callable[[], None]) -> None:
-        """Call ``done`` when what is due is deleted, or after `LEAST_PAUSE` while that goes on: many files take longer
-        than a client waits for an answer. Clients may ask often; a second call of ``done`` must change nothing."""
+        """Call ``done`` when what is due is deleted, or after `LEAST_PAUSE` if that takes longer: many files take
+        longer than a client waits for an answer. Clients may ask often. ``done`` can be called twice; the second call
+        must change nothing."""
         if self._deleting is None and self._ended is not None and self._clock() - self._ended < LEAST_PAUSE:
             done()
         else:
@@ -66,14 +68,16 @@ class Deleter:
             asyncio.get_running_loop().call_later(LEAST_PAUSE, done)
 
     async def make_room(self) -> None:
-        """Return when what every group has consumed is deleted, though it was not due yet.
+        """Delete what every group has consumed, even if it is not due, and wait for that. Without any limit of
+        retention, delete nothing.
 
-        Where the newest file has nothing else either, and keeps sends from being taken, it goes the next time.
+        If sends are refused and no message in the log is needed, a new file is begun first, so that the newest one can
+        be deleted, too.
         """
         await asyncio.wait([self._start(self._make_room())])
 
     async def stop(self) -> None:
-        """Return when no file is being deleted any more; the rest is left to the next start."""
+        """Wait until no file is being deleted; the rest is left to the next start."""
         self._stops = True
         if self._surveying is not None:
             self._surveying.give_up()
@@ -86,7 +90,7 @@ class Deleter:
         return self._deleting
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Goes on if who waits for it is cancelled: a thread may be at work."""
+        """Start a task that goes on if its waiter is cancelled: a thread may be at work."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._end)
@@ -137,7 +141,7 @@ class Deleter:
     async def _survey(self) -> None:
         self._surveying = self._deletion.begin_survey()
         while self._surveying is not None and self._surveying.take():
-            await asyncio.sleep(0)  # others have their turn
+            await asyncio.sleep(0)  # let other tasks run
         if self._surveying is not None and not self._stops:
             await _in_thread(self._surveying.run)
             self._deletion.finish_survey(self._surveying)
@@ -150,7 +154,7 @@ class Deleter:
             if not self._deletion.may_detach:
                 break
             some.append(self._deletion.detach())
-            await asyncio.sleep(0)  # others have their turn
+            await asyncio.sleep(0)  # let other tasks run
         return some
 
 

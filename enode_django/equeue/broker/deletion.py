@@ -1,7 +1,7 @@
-"""Deletion of message files, in steps: what blocks on the disk is done by a thread, what changes the log is short.
+"""Deletion of message files, in steps: threads do what blocks on the disk, and changes of the log are short.
 
-A *survey* finds out what the oldest files hold, which does not change and is remembered. If the oldest file is due, and
-no group needs it, it is *detached*, and from then on not to be seen; then it is *removed*.
+A *survey* finds the contents of the oldest files, which do not change and are remembered. If the oldest file is due,
+and no group needs it, it is *detached*, and is invisible from then on; then it is *removed*.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from enode_django.equeue.broker.retention import Consumed, Notices, OwnAge, Queu
 from enode_django.equeue.broker.segments import QueueView, SegmentLoad
 
 SURVEYED_AT_ONCE = 32
-"""Files. An index file tells of many, so it is read once for many."""
+"""Message files. One index file covers many of them, so it is read once for all of these."""
 
 
 class Contents(NamedTuple):
-    """``newest``: when the newest batch of the file was taken, in seconds since 1970."""
+    """The contents of a message file. ``newest``: when its newest batch was stored, in seconds since 1970."""
 
     parts: QueueParts
     newest: float
 
 
 class Detached(NamedTuple):
-    """A file of messages that is in the log no more, and the index files that told of nothing else."""
+    """A message file that is no longer in the log, and the index files that covered nothing else."""
 
     chunk: Path
     indexes: Sequence[IndexFile]
 
 
 class Survey:
-    """First the thread of the store calls `take` until that returns False. `run` blocks on the disk and may be called
-    by any thread."""
+    """Finds the contents of message files. The store's thread calls `take` until it returns False, then any thread
+    `run`, which blocks on the disk."""
 
     def __init__(self, chunks: Sequence[Chunk], views: Iterator[list[QueueView]]) -> None:
         self._places = [(chunk.start, chunk.end, chunk.path) for chunk in chunks]
@@ -48,10 +48,10 @@ class Survey:
         self._views: list[QueueView] = []
         self.made_anew: Sequence[SegmentLoad] = ()
         self.contents: dict[int, Contents] = {}
-        """By the position where each file starts."""
+        """By the start position of each file."""
 
     def take(self) -> bool:
-        """Take down where the indexes of some more queues are. Return False when there are no more."""
+        """Note where the indexes of some more queues are. Return False if there are no more."""
         some = next(self._coming, None)
         self._views += some or ()
         return some is not None
@@ -67,28 +67,28 @@ class Survey:
             newest = max((part.newest for part in parts), default=None)
             self.contents[start] = Contents(parts, _written(path) if newest is None else newest)
         self.made_anew = [load for load in self._loads() if load.is_anew]
-        while self._views:  # one by one: other threads have their turn while much memory is given back
+        while self._views:  # one by one: other threads run while much memory is freed
             self._views.pop()
 
     def _loads(self) -> Iterator[SegmentLoad]:
         return (load for view in self._views for load in view.loads)
 
     def give_up(self) -> None:
-        """Let `run` raise `StorageFailed` rather than read the log for a damaged index. Any thread may call it."""
+        """Make `run` raise `StorageFailed` instead of reading the log for a damaged index. Any thread may call it."""
         for load in self._loads():
             load.give_up()
 
 
 class Deletion:
-    """Called by the thread of the store, but for `remove`, which may be called by any."""
+    """Deletes message files, the oldest first. Called by the thread of the store; any thread may call `remove`."""
 
     def __init__(self, log: MessageLog, queues: Queues, now: Callable[[], float]) -> None:
         self.counted = 0
-        """The position that the last two checkpoints both cover. Files behind it must stay."""
+        """The position up to which the last two checkpoints both cover the log. Files beyond it must stay."""
         self.wrong_times_seen = now()
-        """When a time in the far future was last noticed. It stands for such times, which come from wrong clocks."""
+        """When a time in the far future was last noticed. It replaces such times, which come from wrong clocks."""
         self.early = 0
-        """Files of consumed messages that were deleted before their time, for want of room."""
+        """Files of consumed messages that were deleted before their time, to make room."""
         self.own_age: OwnAge = lambda topic: None
         self._log = log
         self._queues = queues
@@ -98,7 +98,7 @@ class Deletion:
         self._surveying: Survey | None = None
 
     def run(self, retention: Retention, consumed: Consumed) -> int:
-        """Delete all that is due; returns how many files that were. Blocks on the disk."""
+        """Delete all that is due; returns the number of files. Blocks on the disk."""
         deleted = 0
         while True:
             survey = self.begin_survey()
@@ -114,7 +114,7 @@ class Deletion:
 
     def begin_survey(self) -> Survey | None:
         """Return the survey that must `take` and `run` before `is_due` can judge the oldest file; None if none is
-        needed. Hand it to `finish_survey` afterwards."""
+        needed. Pass it to `finish_survey` afterwards."""
         oldest = self._log.chunks[:-1][:SURVEYED_AT_ONCE]
         if not oldest or oldest[0].start in self._contents:
             return None
@@ -124,17 +124,16 @@ class Deletion:
     def finish_survey(self, survey: Survey) -> None:
         if survey is self._surveying:
             self._contents |= survey.contents
-            self._surveying = None  # with all that it has found, which goes file by file now
+            self._surveying = None  # `_contents` has its results, and drops them file by file
         self._take(survey)
 
     def forget_surveys(self) -> None:
-        """Let the files be looked into anew: a topic was deleted, of which they held something. A survey that goes on
-        is of no use."""
+        """Forget the contents of files, and ignore a survey that is running: a topic in these files was deleted."""
         self._contents.clear()
         self._surveying = None
 
     def is_due(self, retention: Retention, consumed: Consumed) -> bool:
-        """Return True if the oldest file is due and no group needs it; False, too, before a survey has seen it."""
+        """Return True if the oldest file is due and no group needs it; False also before it was surveyed."""
         contents = self._contents.get(self._log.start) if len(self._log.chunks) > 1 else None
         if contents is None:
             return False
@@ -143,7 +142,7 @@ class Deletion:
         newest = max((part.newest for part in parts), default=contents.newest)
         if contents.newest > now + FAR_AHEAD:
             newest = self.wrong_times_seen
-        # First of all: it may give notice of what is not due yet.
+        # Called first: it may log a notice about a file that is not due yet.
         spared = retention.spares(parts, consumed, self._notices, now=now)
         messages = self._count_messages() if retention.max_messages is not None else 0
         return not spared and retention.is_due(
@@ -152,23 +151,23 @@ class Deletion:
 
     @property
     def may_detach(self) -> bool:
-        """Return True if the last two checkpoints both cover the oldest file."""
+        """True if the last two checkpoints both cover the oldest file, and it is safe on the disk."""
         return self._log.chunks[0].end <= min(self.counted, self._log.flushed)
 
     def detach(self) -> Detached:
-        """Forget the oldest file, which `is_due` and `may_detach`; to be handed to `remove`."""
+        """Take the oldest file, which `is_due` and `may_detach`, out of the log and the indexes; pass the result to
+        `remove`."""
         contents = self._contents.pop(self._log.start)
         chunk = self._log.detach_first()
         return Detached(chunk.path, self._queues.drop_below(self._log.start, contents.parts))
 
     def remove(self, detached: Sequence[Detached]) -> None:
         """Delete what was detached, the oldest first. Blocks on the disk. Raises `StorageFailed`."""
-        self._log.flush()  # the commits that have made the messages superfluous
+        self._log.flush()  # makes the commits safe that allow this deletion
         self._log.remove(path for each in detached for path in _paths(each))
 
     def roll(self, retention: Retention, consumed: Consumed) -> None:
-        """Let what follows begin a new file if nothing in the log is needed any more, so that the newest file may be
-        deleted, too. Raises `QueueFull`."""
+        """Begin a new file if no message is needed, so that the newest file can be deleted, too. Raises `QueueFull`."""
         start, end = self._log.start, self._log.end
         parts = QueueParts()
         for view in chain.from_iterable(self._queues.views(start, end)):

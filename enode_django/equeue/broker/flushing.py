@@ -1,4 +1,4 @@
-"""When what was written is safe on the disk, and who waits for it."""
+"""Flushes of the log, and the actions that wait for them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ Action = Callable[[BaseException | None], None]
 
 
 class Flusher:
-    """Lives in the event loop; only the disk is waited for in another thread, by one flush at a time: whoever comes
-    meanwhile shares the next one."""
+    """Flushes the log in a thread, one flush at a time; later actions share the next one. Lives in the event loop."""
 
     def __init__(
         self, store: MessageStore, *, on_flushed: Callable[[], None], on_failure: Callable[[BaseException], None]
@@ -32,7 +31,7 @@ class Flusher:
         self.begin()
 
     def flush(self) -> None:
-        """Begin a flush, unless one runs or there is nothing to do."""
+        """Begin a flush, unless one runs or everything is safe."""
         if self._store.unflushed_bytes:
             self.begin()
 
@@ -43,14 +42,14 @@ class Flusher:
             await self._appended.wait()
 
     def begin(self) -> None:
-        """Begin a flush, unless one runs: for who waits for its end, also if a checkpoint has just made all safe."""
+        """Begin a flush, unless one runs. If everything is safe already, its end still calls the waiting actions."""
         if self._running is None:
             loop = asyncio.get_running_loop()
             self._running = loop.run_in_executor(None, self._store.flush)
             self._running.add_done_callback(self._flushed)
 
     async def finish(self) -> None:
-        """Wait until all that waits has been called."""
+        """Wait until no flush runs and every action was called."""
         while self._running is not None:
             await asyncio.wait([self._running])
             await asyncio.sleep(0)

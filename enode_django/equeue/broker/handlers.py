@@ -1,4 +1,4 @@
-"""The handlers of requests: every method of the transport port, as clients ask for it."""
+"""The handlers of requests: the methods of the transport port, as clients call them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from enode_django.exceptions import BadRequest
 
 
 class Handlers:
-    """``when_safe`` is given where every write has to be safe on the disk before it is answered. ``trim`` runs the
-    deletion, now."""
+    """Handles requests. ``when_safe``: given if writes must be safe before their answers. ``trim`` runs the deletion
+    now."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Handlers:
         }
 
     def handle(self, call: Call, name: str, values: Sequence[Any]) -> None:
-        """Answers the call, now or later; raises instead."""
+        """Answer the call, now or later, or raise the error with which the caller answers it."""
         arguments = checked(name, values)
         request = REQUESTS[name]
         if request.durable or request.tells_ends:
@@ -142,7 +142,7 @@ class Handlers:
     # -- groups ---------------------------------------------------------------------------------------------------
 
     def receipts(self, group: str, topic: str, queue: int) -> Sequence[bytes]:
-        """All of them. A frame may not take that: clients of this version ask with `receipts_from`."""
+        """Return all receipts. They may not fit into a frame: clients of this version call `receipts_from`."""
         return self._state.coordinator.receipts(group, topic, queue)
 
     def receipts_from(self, group: str, topic: str, queue: int, first: int) -> Sequence[bytes]:
@@ -161,7 +161,7 @@ class Handlers:
         return LATER
 
     def status(self) -> Mapping[str, Any]:
-        """Figures about the broker, for people."""
+        """Return figures about the broker, for people."""
         store = self._store
         ring_batches, ring_bytes = store.ring_held
         return {

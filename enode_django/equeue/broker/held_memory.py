@@ -1,4 +1,4 @@
-"""Limit the memory that the kernel keeps of the message files for the broker."""
+"""Limit the memory in which the kernel keeps the broker's message files."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import time
 from collections.abc import Callable
 
 IDLE_SECONDS = 5.0
-"""Above the low watermark, a file that nobody read for so long is let go of."""
+"""Above the low watermark, a file that was not read for so many seconds is released."""
 
 
 class HeldMemory:
-    """Keeps the bytes of held files below ``high``; the owner lets idle files go while they are above ``low``.
+    """Keeps the bytes of held files at or below ``high``; the owner drops idle files while they are above ``low``.
 
-    A held file stays in the kernel's page cache after it was read; one that is not held is dropped from it. Files are
-    not mapped: touching a mapped page that the disk cannot read ends the process (SIGBUS), a read says so. Limits in
-    bytes; they default to 40 % and 75 % of the machine's memory.
+    A held file stays in the kernel's page cache after a read; a file that is not held is dropped from it. Files are not
+    mapped: access to a mapped page that the disk cannot read ends the process (SIGBUS), whereas a read returns an
+    error. Limits are in bytes; they default to 40 % and 75 % of the machine's memory.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class HeldMemory:
         return self.held > self.low
 
     def hold(self, length: int) -> bool:
-        """Count ``length`` bytes as held. Return False, and count nothing, above the high watermark."""
+        """Count ``length`` bytes as held. Return False and count nothing if that would exceed the high watermark."""
         if self.held + length > self.high:
             return False
         self.held += length

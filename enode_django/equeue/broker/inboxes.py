@@ -1,7 +1,7 @@
-"""Answers that wait in the broker for the process that asked. Pure: times are given.
+"""Answers that wait in the broker for the process that asked. Pure: times are arguments.
 
-Each answer of an inbox has a number. Who receives says which number comes next; what lies before it has arrived and is
-dropped, and the rest is given (again, if the last answers to it were lost with a connection).
+Each answer of an inbox has a number. A receiver says which number it expects next. The answers before it have arrived
+and are dropped; the others are given, again if the last response was lost with a connection.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ GIVEN_BYTES = 8 * 1024 * 1024
 
 @dataclass(slots=True)
 class Inbox:
-    """``next``: the number that the next answer gets."""
+    """The answers for one address. ``next``: the number that the next answer gets."""
 
     next: int
     seen: float
@@ -30,7 +30,7 @@ class Inbox:
     size: int = 0
 
     def add(self, body: bytes) -> None:
-        """Above its limits the oldest answers make room: whoever waited for them has most likely given up."""
+        """Add an answer. Above the limits the oldest answers are dropped: their receivers have most likely given up."""
         self.bodies.append(body)
         self.next += 1
         self.size += len(body)
@@ -42,7 +42,8 @@ class Inbox:
             self._drop()
 
     def given(self) -> tuple[int, Sequence[bytes]]:
-        """Answers, and the number of the one behind them."""
+        """Return the number of the answer after those returned, and the answers. They are limited to `GIVEN_AT_ONCE`
+        and to `GIVEN_BYTES`, except that one is always returned."""
         bodies: list[bytes] = []
         size = 0
         for body in self.bodies:
@@ -57,7 +58,7 @@ class Inbox:
 
 
 class Inboxes:
-    """``first_number``: above every number of an earlier run of the broker, so that none comes twice."""
+    """All inboxes. ``first_number``: above every number of an earlier run of the broker, so that none is used twice."""
 
     def __init__(self, first_number: int) -> None:
         self._first_number = first_number
@@ -67,8 +68,8 @@ class Inboxes:
         return len(self._inboxes)
 
     def open(self, address: str, now: float, following: int = 0) -> Inbox:
-        """The inbox of this address; made when there is none (any more), with no number below ``following``: those
-        have arrived from the one that was forgotten. Raises `QueueFull` above `MOST_INBOXES`."""
+        """Return the inbox of an address. If there is none, or it was forgotten, make one whose numbers are at least
+        ``following``: lower ones have arrived from the forgotten inbox. Raises `QueueFull` above `MOST_INBOXES`."""
         inbox = self._inboxes.get(address)
         if inbox is None:
             if len(self._inboxes) >= MOST_INBOXES:
@@ -81,14 +82,14 @@ class Inboxes:
         self._inboxes.pop(address, None)
 
     def reply(self, address: str, body: bytes) -> Inbox | None:
-        """The inbox that got it; None if there is none: the answer is dropped."""
+        """Add an answer and return its inbox. Return None if there is no inbox; the answer is dropped."""
         inbox = self._inboxes.get(address)
         if inbox is not None:
             inbox.add(body)
         return inbox
 
     def forget(self, now: float, waiting: Container[str] = ()) -> None:
-        """Drop those that nobody received from for `FORGOTTEN_AFTER` seconds, but for those where somebody waits."""
+        """Drop inboxes that nobody received from for `FORGOTTEN_AFTER` seconds, except those in ``waiting``."""
         old = now - FORGOTTEN_AFTER
         silent = [address for address, inbox in self._inboxes.items() if inbox.seen < old and address not in waiting]
         for address in silent:

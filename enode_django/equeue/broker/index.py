@@ -12,11 +12,11 @@ SEGMENT_ENTRIES = 8192
 ENTRY_SIZE = 32
 ENTRY_WORDS = 4
 POSITION = 1
-"""Which word of an entry is its position."""
+"""The word of an entry that holds its position."""
 
 
 class Entry(NamedTuple):
-    """``length`` is that of the body. ``time`` in milliseconds since 1970."""
+    """The place of a batch. ``time`` is in milliseconds since 1970, ``length`` that of the body in bytes."""
 
     first_offset: int
     position: int
@@ -37,7 +37,7 @@ class Segment:
     """A file of up to `SEGMENT_ENTRIES` entries. Each is four words of eight bytes: first offset, position, time, and
     number of messages and length together.
 
-    ``words`` is None while only the file has them. Of the file, the first ``saved`` entries count, and ``check`` is
+    ``words`` is None while only the file has them. The first ``saved`` entries of the file are valid; ``check`` is
     their CRC-32.
     """
 
@@ -50,17 +50,17 @@ class Segment:
         self.words: array[int] | None = None if count else array("Q")
 
     def fields(self) -> list[int]:
-        """Return what the constructor takes."""
+        """Return the arguments of the constructor."""
         return [self.start, self.count, self.last_position, self.last_time, self.check]
 
     def restart(self, words: array[int]) -> None:
-        """Take other words than the file has, which is to be written anew."""
+        """Replace the words by others than those in the file, which is to be rewritten."""
         self.words, self.count, self.saved, self.check = words, len(words) // ENTRY_WORDS, 0, 0
 
 
 class Effort(Enum):
-    """The places where a caller may look for entries: in memory only, in the index file too, or, if the index file is
-    damaged, in the messages too."""
+    """The places where a caller may look for entries: in memory only; also in the index file; or, if that is damaged,
+    also in the messages."""
 
     MEMORY = 0
     FILE = 1
@@ -68,7 +68,8 @@ class Effort(Enum):
 
 
 class NotInMemory(Exception):
-    """More than the `Effort` allows is needed. ``load`` can be run by another thread; then it is tried again."""
+    """Raised if a search needs more than its `Effort` allows. Any thread can run ``load``; then the search is
+    repeated."""
 
     def __init__(self, load: Any) -> None:
         super().__init__()
@@ -76,15 +77,16 @@ class NotInMemory(Exception):
 
 
 LoadWords = Callable[[Segment, Effort], "array[int]"]
-"""Returns the words of a segment, or raises `NotInMemory`. With `Effort.LOG`, what is left restarts a damaged one."""
+"""Returns the words of a segment, or raises `NotInMemory`. With `Effort.LOG`, a damaged segment restarts with what is
+left in the log."""
 
 
 class QueueIndex:
-    """The entries of one queue, ascending by offset, position and time. ``end`` is the offset that comes next.
+    """The entries of one queue, ascending by offset, position and time. ``end`` is the next offset.
 
-    Only the newest entries and those not saved yet are held in memory; ``load`` brings the others. Every search is a
-    bisection over the segments and one over the entries of a segment; one that finds nothing in memory raises
-    `NotInMemory` if the effort is not allowed.
+    Only the newest entries and the unsaved ones are held in memory; ``load`` brings the others. A search bisects the
+    segments, then the entries of a segment. If it needs entries that are not in memory, and its effort does not allow
+    to load them, it raises `NotInMemory`.
     """
 
     def __init__(self, load: LoadWords, end: int = 0, segments: list[Segment] | None = None) -> None:
@@ -94,7 +96,7 @@ class QueueIndex:
         self._first: int | None = None
 
     def add(self, entry: Entry) -> None:
-        """``entry.first_offset`` is `end`, or above it where something is lost."""
+        """Add an entry. Its ``first_offset`` is `end`, or greater if messages were lost."""
         segment, words = self._open_segment(entry.first_offset)
         words.extend(entry.words)
         segment.count += 1
@@ -102,8 +104,8 @@ class QueueIndex:
         self.end = entry.end
 
     def first(self, log_start: int) -> int:
-        """The first offset that is left, given where the log starts now; `end` if none is. While the index file that
-        tells of it is damaged, one that is not above it."""
+        """Return the first offset that is left if the log starts at ``log_start``, or else `end`. While the index file
+        with that entry is damaged, return a lower bound."""
         if self._first is None:
             place = bisect_left(self.segments, log_start, key=lambda segment: segment.last_position)
             try:
@@ -117,43 +119,43 @@ class QueueIndex:
         return self._first
 
     def forget_first(self) -> None:
-        """Let `first` look again."""
+        """Make `first` search again."""
         self._first = None
 
     def at_offset(self, offset: int, effort: Effort = Effort.LOG) -> Iterator[Entry]:
-        """Entries in order, beginning with the one that holds ``offset`` or the next one that is left."""
+        """Yield entries in order, from the one that holds ``offset`` on, or else from the next one that is left."""
         place = max(bisect_right(self.segments, offset, key=lambda segment: segment.start) - 1, 0)
         return (entry for entry in self._from(place, 0, offset + 1, -1, effort=effort) if entry.end > offset)
 
     @property
     def known_first(self) -> int:
-        """The first offset that is left, as far as it is known without reading a file; 0 until then."""
+        """The first offset that is left, or 0 if it is not known without reading a file."""
         return self._first or 0
 
     def at_position(self, position: int) -> Iterator[Entry]:
-        """Entries in order, beginning with the first one at or behind a position in the log."""
+        """Yield entries in order, from the first one at or behind a position in the log on."""
         place = bisect_left(self.segments, position, key=lambda segment: segment.last_position)
         return self._from(place, POSITION, position)
 
     def at_time(self, time: int, effort: Effort = Effort.LOG) -> Iterator[Entry]:
-        """Entries in order, beginning with the first one that is not older than ``time``."""
+        """Yield entries in order, from the first one that is not older than ``time`` on."""
         place = bisect_left(self.segments, time, key=lambda segment: segment.last_time)
         return self._from(place, 2, time, effort=effort)
 
     def place_of(self, segment: Segment) -> int:
-        """Return the place of a segment in ``segments``, -1 if it is not there any more."""
+        """Return the index of a segment in ``segments``, -1 if it was removed."""
         place = bisect_left(self.segments, segment.start, key=lambda each: each.start)
         return place if place < len(self.segments) and self.segments[place] is segment else -1
 
     def between(self, start: int, end: int) -> list[Segment]:
-        """Return the segments that tell of what lies between two positions of the log and of the first entry behind."""
+        """Return the segments with the entries between two positions of the log and the first entry behind them."""
         first = bisect_left(self.segments, start, key=lambda segment: segment.last_position)
         beyond = bisect_left(self.segments, end, key=lambda segment: segment.last_position)
         return self.segments[first : beyond + 1]
 
     def drop_below(self, position: int, first: int | None = None) -> list[Segment]:
-        """Forget segments all of whose batches lie below a position in the log; returns them, for their files.
-        ``first``: the first offset that is left, if that is known."""
+        """Drop the segments whose batches all lie below a position in the log; returns them, for their files.
+        ``first``: the first offset that is left, if known."""
         self._first = first
         if self.segments and self.segments[0].last_position >= position:
             return []
@@ -162,18 +164,18 @@ class QueueIndex:
         return dropped
 
     def empty(self) -> list[Segment]:
-        """Forget all segments; returns them, for their files. What comes next has the same offset as without this."""
+        """Drop all segments; returns them, for their files. The next offset stays the same."""
         self.forget_first()
         dropped, self.segments = self.segments, []
         return dropped
 
     def release(self, segment: Segment) -> None:
-        """Let go of the words of a segment that is full and saved."""
+        """Free the words of a segment that is saved and not the newest."""
         if segment.saved == segment.count and self.segments and segment is not self.segments[-1]:
             segment.words = None
 
     def _open_segment(self, start: int) -> tuple[Segment, array[int]]:
-        """A new one if the words of the newest are not in memory: nobody waits for a file to add an entry."""
+        """Return the newest segment, or a new one if it is full or not in memory: adding waits for no file."""
         newest = self.segments[-1] if self.segments else None
         if newest is None or newest.count >= SEGMENT_ENTRIES or newest.words is None:
             newest = Segment(start)
@@ -184,8 +186,8 @@ class QueueIndex:
     def _from(
         self, place: int, column: int, sought: int, shift: int = 0, *, effort: Effort = Effort.LOG
     ) -> Iterator[Entry]:
-        """The entries from the first one on whose word in ``column`` is not below ``sought``, in the segment at
-        ``place`` and behind; with a ``shift`` of -1 from the one before it."""
+        """Yield the entries of the segment at ``place`` and of those behind it, from the first one on whose word in
+        ``column`` is at least ``sought``; with a ``shift`` of -1, from the entry before it."""
         for at in range(place, len(self.segments)):
             segment = self.segments[at]
             words = segment.words if segment.words is not None else self._load(segment, effort)
@@ -194,12 +196,12 @@ class QueueIndex:
 
 
 def entries_of(words: array[int]) -> Iterator[Entry]:
-    """Return the entries of a segment in order."""
+    """Yield the entries of a segment in order."""
     return (entry_at(words, number) for number in range(len(words) // ENTRY_WORDS))
 
 
 def time_in(words: array[int], offset: int) -> int | None:
-    """Return the time of the first entry that ends behind an offset; None if all end before."""
+    """Return the time of the first entry that ends behind an offset, in milliseconds since 1970, or None."""
     for number in range(max(_bisect(words, 0, offset + 1) - 1, 0), len(words) // ENTRY_WORDS):
         entry = entry_at(words, number)
         if entry.end > offset:

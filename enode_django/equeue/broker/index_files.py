@@ -16,8 +16,8 @@ _LONGEST_NAME = 200
 
 
 class IndexFile(NamedTuple):
-    """The file of the segment that begins at offset ``start``. Its path is made when it is asked for: to make those of
-    a thousand queues takes the event loop too long, and threads do it as well."""
+    """The file of the segment that begins at offset ``start``. `path` is made on access, so that a thread can do it:
+    for a thousand queues it takes the event loop too long."""
 
     directory: Path
     topic: str
@@ -30,14 +30,12 @@ class IndexFile(NamedTuple):
 
 
 def index_path(directory: Path, topic: str, queue: int, start: int) -> Path:
-    """Return the path of the file of the segment that begins at offset ``start``. Raises `QueueError` for what cannot
-    name a topic."""
+    """Return the path of the file of the segment that begins at offset ``start``. Raises as `directory_name` does."""
     return directory / directory_name(topic) / str(queue) / f"{start:020}.index"
 
 
 def directory_name(topic: str) -> str:
-    """Return a name that no topic has but this one, and that is not a path. Raises `QueueError` for a topic that cannot
-    have one."""
+    """Return a name that only this topic has, and that is no path. Raises `QueueError` if it is empty or too long."""
     name = quote(topic, safe="").replace(".", "%2E")
     if not name or len(name) > _LONGEST_NAME:
         raise QueueError(
@@ -47,7 +45,7 @@ def directory_name(topic: str) -> str:
 
 
 def delete_index_files(files: Iterable[IndexFile]) -> None:
-    """Delete files that nobody needs, as far as the disk lets it."""
+    """Delete files that nobody needs. Errors are logged, not raised."""
     for path in (file.path for file in files):
         try:
             path.unlink(missing_ok=True)

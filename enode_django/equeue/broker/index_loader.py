@@ -1,4 +1,4 @@
-"""Bringing index files into memory while the broker serves."""
+"""Load index files into memory while the broker serves."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ logger = logging.getLogger(__name__)
 
 
 class IndexLoader:
-    """Lives in the event loop. Threads read the files. Those that are damaged are made anew one after the other; nobody
-    waits for that but who reads there.
+    """Loads index files. Lives in the event loop; threads read the files. Damaged ones are rebuilt one at a time, and
+    only reads of such a file wait for that.
 
-    ``on_made`` is called with the topic and the queue of an index that was made anew.
+    ``on_made`` is called with the topic and the queue after each attempt to rebuild an index, also after a failure.
     """
 
     def __init__(self, queues: Queues, on_made: Callable[[str, Sequence[int]], None]) -> None:
@@ -28,7 +28,7 @@ class IndexLoader:
         self._making: dict[SegmentLoad, asyncio.Task[None]] = {}
 
     async def load(self, loads: Sequence[SegmentLoad]) -> None:
-        """Return when the files were read. Those that are damaged are begun to be made anew."""
+        """Wait until the files were read. Damaged ones start to be rebuilt in the background."""
         if loads:
             await asyncio.get_running_loop().run_in_executor(None, _read_files, loads)
         for load in loads:
@@ -38,7 +38,7 @@ class IndexLoader:
                 self._begin(load)
 
     async def load_anyway(self, load: SegmentLoad) -> None:
-        """Return when the words are in memory. Raises `StorageFailed` if they could not be made."""
+        """Wait until the words are in memory, rebuilt if need be. Raises `StorageFailed` if that failed."""
         await self.load([load])
         for each, task in list(self._making.items()):
             if each.file.segment is load.file.segment:
@@ -47,7 +47,7 @@ class IndexLoader:
                     raise StorageFailed(f"the index {load.file.path} is damaged, and could not be made anew; try again")
 
     def close(self) -> None:
-        """Give up what is being made."""
+        """Give up all rebuilding."""
         self._is_closed = True
         for load in self._making:
             load.give_up()
@@ -65,7 +65,7 @@ class IndexLoader:
             self._queues.take(load)
         except QueueError as error:
             logger.error("the index %s could not be made anew: %s", file.path, error)
-        except Exception:  # nobody waits for this task, so nobody else would tell
+        except Exception:  # nobody reads the result of this task
             logger.exception("the index %s could not be made anew", file.path)
         finally:
             self._queues.end_making(load)

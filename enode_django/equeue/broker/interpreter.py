@@ -1,4 +1,4 @@
-"""Set Python's interpreter for a broker's process: its event loop must never stand still for long."""
+"""Set up Python's interpreter for a broker's process: its event loop must never pause for long."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ import sys
 import time
 
 THRESHOLDS = (2_000, 10, 1_000)
-"""New containers until the youngest are looked through, which takes up to half a millisecond for a thousand, and
-how often that until the next generation is, too. To look through all of them takes tens of milliseconds in a large
-broker; what a request makes has no cycles."""
+"""Arguments of `gc.set_threshold`. A collection of the youngest generation takes up to half a millisecond for a
+thousand containers, a full one tens of milliseconds in a large broker. Full collections are rare, since the objects of
+a request have no cycles."""
 SWITCH_SECONDS = 0.0002
-"""A thread that packs a checkpoint or reads indexes gives the interpreter to the loop after so long. The loop lets go
-of it whenever it reads, writes or takes a checksum, some dozen times for one answer, and each time it may have to wait
-for so long."""
+"""The time after which a thread that packs a checkpoint or reads indexes gives the interpreter back to the loop. The
+loop releases it whenever it reads, writes or takes a checksum, some dozen times for one answer, and may have to wait
+for so long each time."""
 
 
 REST_SECONDS = 0.0002
-"""Such a thread rests for so long after each small portion."""
+"""The pause of such a thread after each small portion."""
 
 
 def favour_loop() -> None:
-    """To be called when everything is imported and read from the disk: what exists now is never looked at again."""
+    """Set the garbage collector and the switch interval. Called when everything is imported and read from the disk: the
+    objects that exist now are never collected."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*THRESHOLDS)
@@ -29,6 +30,6 @@ def favour_loop() -> None:
 
 
 def let_others_run() -> None:
-    """To be called again and again by a thread that works for long without waiting for the disk. Else it and the event
-    loop share the interpreter half and half, and what the loop has to do takes twice as long."""
+    """Pause for a moment. A thread that works for long without waiting for the disk calls this repeatedly. Otherwise it
+    and the event loop share the interpreter half and half, and the loop takes twice as long."""
     time.sleep(REST_SECONDS)

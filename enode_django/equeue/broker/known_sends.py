@@ -1,4 +1,4 @@
-"""Which sends the broker has stored, so that one that is made again is answered and not stored again. Pure."""
+"""The sends that the broker has stored, so that a repeated one is answered and not stored again. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SENDS_KEPT = 128
 FORGOTTEN_AFTER = 3600.0
 
 Firsts = Mapping[int, int]
-"""The answer to a send: per queue the offset of its first message."""
+"""The answer to a send: the offset of its first message in each queue."""
 
 
 @dataclass(slots=True)
@@ -22,13 +22,13 @@ class _Producer:
 
 
 class KnownSends:
-    """The newest `SENDS_KEPT` sends of each producer to each topic. Times are given, in seconds since 1970."""
+    """The newest `SENDS_KEPT` sends of each producer to each topic. Times are arguments, in seconds since 1970."""
 
     def __init__(self) -> None:
         self._producers: dict[tuple[str, bytes], _Producer] = {}
 
     def answer(self, topic: str, producer: bytes, sequence: int) -> Firsts | None:
-        """Return the answer that this send got; None if it is new, as far as is known."""
+        """Return the answer that this send got; None if the send is not known."""
         known = self._producers.get((topic, producer))
         return known.sends.get(sequence) if known is not None else None
 
@@ -42,12 +42,12 @@ class KnownSends:
             known.sends.popitem(last=False)
 
     def forget_topic(self, topic: str) -> None:
-        """Drop what was sent to a topic that is deleted."""
+        """Drop the sends to a topic that is deleted."""
         for key in [key for key in self._producers if key[0] == topic]:
             del self._producers[key]
 
     def forget(self, now: float) -> None:
-        """Drop the producers that have sent nothing for `FORGOTTEN_AFTER` seconds."""
+        """Drop producers that have sent nothing for `FORGOTTEN_AFTER` seconds."""
         silent = [key for key, known in self._producers.items() if known.seen < now - FORGOTTEN_AFTER]
         for key in silent:
             del self._producers[key]
@@ -60,7 +60,7 @@ class KnownSends:
 
     @classmethod
     def restore(cls, plain: Iterable[Any], *, now: float = math.inf) -> KnownSends:
-        """Nobody was heard of later than ``now``, whatever a wrong clock has said then."""
+        """Restore what `plain` returned. Times after ``now``, from a wrong clock, are set to ``now``."""
         sends = cls()
         for topic, producer, seen, answers in plain:
             sends._producers[topic, producer] = _Producer(min(seen, now), OrderedDict(answers))

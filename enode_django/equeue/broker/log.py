@@ -1,4 +1,4 @@
-"""The log: bytes at positions 0, 1, 2 … over all message files, appended at the end and deleted from the start."""
+"""The log: bytes at positions 0, 1, 2 … across all message files, appended at the end and deleted from the start."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FAILED = "what was written before could not be made safe; look after the disk a
 
 
 class LogReader:
-    """Reads what lies in ``chunks``, oldest first. Called by one thread."""
+    """Reads the log in ``chunks``, oldest first. Called by one thread."""
 
     def __init__(self, chunks: list[Chunk]) -> None:
         self.chunks = chunks
@@ -34,8 +34,8 @@ class LogReader:
         return self.chunks[0].start if self.chunks else self.end
 
     def read(self, position: int, length: int) -> bytes:
-        """Return up to ``length`` bytes of one file: fewer at its end, none where there is no file. Bytes that the disk
-        cannot read come back as other bytes, which checksums find. Blocks on the disk."""
+        """Return up to ``length`` bytes of one file: fewer at its end, none if no file has ``position``. Bytes that the
+        disk cannot read are replaced by others, which checksums detect. Blocks on the disk."""
         chunk = self.chunk_at(position)
         return chunk.read_anyway(position, length) if chunk is not None else b""
 
@@ -44,17 +44,17 @@ class LogReader:
         return self.chunks[place] if place >= 0 and position < self.chunks[place].end else None
 
     def release(self) -> None:
-        """Let go of all files."""
+        """Close all files."""
         for chunk in self.chunks:
             chunk.release()
 
 
 class MessageLog(LogReader):
-    """Called by one thread, but for `flush`, `remove` and `reader`, which may be called by others at any time between
-    opening and closing.
+    """The log of a broker that works. Called by one thread; others may call `flush`, `remove` and `reader` at any time
+    between opening and closing.
 
-    ``end`` is where the next append goes, ``flushed`` up to where everything is safe on the disk. What is appended at
-    once never spans two files; what is larger than a file gets one of its own size.
+    ``end`` is where the next append goes; everything below ``flushed`` is safe on the disk. One append never spans two
+    files; one that is larger than a file gets a file of its own size.
     """
 
     def __init__(self, directory: Path, chunk_size: int, memory: HeldMemory, space: DiskSpace) -> None:
@@ -71,12 +71,12 @@ class MessageLog(LogReader):
         self._lock = threading.Lock()
         self._flushing = threading.Lock()
         self.sync_seconds = Histogram(SECONDS)
-        """What flushes took that had something to make safe."""
+        """The durations of flushes that had something to make safe."""
 
     def append(self, buffers: Sequence[Buffer], length: int, *, is_control: bool = False) -> int:
         """Write without waiting for the disk; returns the position. ``length`` is that of all buffers together.
 
-        While the disk is full only control records are taken, which may use the reserve. Raises `QueueFull` and
+        While the disk is full, only control records are accepted, which may use the reserve. Raises `QueueFull` and
         `StorageFailed`; nothing is appended then.
         """
         if self._failed:
@@ -90,16 +90,17 @@ class MessageLog(LogReader):
         return position
 
     def reader(self, first: int, last: int) -> LogReader:
-        """Return a reader of its own of the files between two positions, for the thread that calls."""
+        """Return a separate reader of the files between two positions, for the thread that calls."""
         with self._lock:
             found = [chunk for chunk in self.chunks if chunk.end > first and chunk.start <= last]
         apart = HeldMemory(0, 0)
         return LogReader([Chunk(chunk.path, chunk.start, chunk.end - chunk.start, apart) for chunk in found])
 
     def flush(self) -> int:
-        """Block until what was appended before the call is safe; returns up to where that is. Any thread may call it.
+        """Block until everything appended before the call is safe; returns up to where that is. Any thread may call it.
 
-        Raises `StorageFailed`, and then so does every later append: the kernel does not try the same pages again.
+        Raises `StorageFailed`; every later append and flush does so, too: the kernel does not write the same pages
+        again.
         """
         with self._flushing:
             if self._failed:
@@ -123,9 +124,9 @@ class MessageLog(LogReader):
             return self.flushed
 
     def cut(self, position: int) -> None:
-        """Take away everything from ``position`` on, the newest first.
+        """Delete everything from ``position`` on, the newest first.
 
-        For opening, before anything is appended. What is left is safe on return.
+        Called while opening, before the first append. The rest is safe on return.
         """
         with translated("cutting the log"):
             while self.chunks and self.chunks[-1].start >= position and self.chunks[-1].start > self.start:
@@ -137,8 +138,8 @@ class MessageLog(LogReader):
         self.flush()
 
     def renew(self, position: int) -> None:
-        """Write everything from ``position`` on, where a send begins, anew, into files that begin there or later. Safe
-        on return. For opening, before anything is appended."""
+        """Write everything from ``position`` on again, into new files, or in place if the disk is full. A send begins
+        at ``position``. Safe on return. Called while opening, before the first append."""
         with translated("writing messages anew"):
             for chunk in [chunk for chunk in self.chunks if chunk.end > position]:
                 self._renew(chunk, max(position, chunk.start))
@@ -150,7 +151,7 @@ class MessageLog(LogReader):
         except OSError as error:
             if error.errno not in FULL:
                 raise
-            chunk.rewrite(start)  # in the same place: better than no start
+            chunk.rewrite(start)  # in place: better than no start
             return
         self.chunks.insert(self.chunks.index(chunk) + 1, renewed)
         if start > chunk.start:
@@ -160,25 +161,25 @@ class MessageLog(LogReader):
             chunk.release()
 
     def skip_to(self, position: int) -> None:
-        """Go on at a position behind the end, in a new file: positions that were given once are not given again."""
+        """Continue at a position behind the end, in a new file: no position is used twice."""
         self.end = max(self.end, position)
 
     def detach_first(self) -> Chunk:
-        """Forget the oldest file, which must be safe on the disk (`flushed`) and not the newest; `remove` follows."""
+        """Take the oldest file out of the log; `remove` follows. It must be safe (`flushed`) and not the newest."""
         with self._lock:
             chunk = self.chunks.pop(0)
         chunk.release()
         return chunk
 
     def remove(self, paths: Iterable[Path]) -> None:
-        """Delete files that are detached, in this order. Blocks until that is safe; any thread may call it."""
+        """Delete detached files, in this order. Blocks until that is safe; any thread may call it."""
         with translated("deleting messages"):
             for path in paths:
                 path.unlink(missing_ok=True)
             sync_directory(self.directory)
 
     def drop_idle(self) -> None:
-        """Let go of files that nobody reads, while more is held in memory than the low watermark."""
+        """Drop idle files from memory while more than the low watermark is held."""
         for chunk in self.chunks:
             if not self._memory.above_low:
                 return
@@ -186,14 +187,14 @@ class MessageLog(LogReader):
                 chunk.drop()
 
     def close(self) -> None:
-        """Flush, and give back what is reserved behind the end. Nothing can be appended afterwards, but read."""
+        """Flush, and give back the space reserved behind the end. Afterwards the log can only be read."""
         with self._flushing, translated("closing the log"):
             if self.chunks and not self._failed:
                 self.chunks[-1].truncate(self.chunks[-1].end)
         self.flush()
 
     def roll(self) -> None:
-        """Let what follows begin a new file, so that the newest one may be deleted. Raises `QueueFull`."""
+        """Begin a new file, so that the newest one can be deleted. Raises `QueueFull`."""
         if self.chunks and self.chunks[-1].end > self.chunks[-1].start:
             with translated("a new file of messages"):
                 self._new_chunk(0)
@@ -209,7 +210,7 @@ class MessageLog(LogReader):
             raise
 
     def _append_control(self, buffers: Sequence[Buffer], length: int) -> None:
-        """Some file systems find only when something is written that they have no room for it."""
+        """Append a record. Some file systems only find on writing that the disk is full; then use the reserve."""
         try:
             self._chunk_for_control(length).append(buffers, length)
         except OSError as error:
@@ -219,8 +220,7 @@ class MessageLog(LogReader):
             self._chunk_for_control(length).append(buffers, length)
 
     def _chunk_for_control(self, length: int) -> Chunk:
-        """Return a chunk for control records. Where there is no space for a whole file, a small one has to do; at last
-        the reserve makes space for it."""
+        """Return a chunk for control records: a small one without space for a whole file, at last from the reserve."""
         for capacity in () if self._space.is_full else (self._chunk_size, self._space.step):
             try:
                 return self._chunk_for(length, capacity)
@@ -237,17 +237,17 @@ class MessageLog(LogReader):
         return self._chunk_for(length, self._space.step)
 
     def _note(self, error: OSError, length: int) -> None:
-        """Note that the disk is full, unless the length is above that of any file: then it says nothing of others."""
+        """Note that the disk is full. A length above that of any file says nothing about others, and is ignored."""
         if error.errno in FULL and length <= self._chunk_size:
             self._space.found_full()
 
     def _chunk_for(self, length: int, capacity: int) -> Chunk:
-        """The newest file, if there may be ``length`` more bytes in it, else a new one; with so much room, and
+        """Return the newest file if it may take ``length`` more bytes, else a new one. Reserve that space in it, or
         ``capacity`` if that is more and the file may have it."""
         newest = self.chunks[-1] if self.chunks else None
         if newest is not None and newest.end == self.end:
             used = newest.end - newest.start
-            if not used or used + length <= self._chunk_size:  # what is too long for any file may have an empty one
+            if not used or used + length <= self._chunk_size:  # an empty file takes any length
                 if not newest.has_room(self.end, length):
                     newest.reserve(max(min(used + capacity, self._chunk_size), used + length))
                 return newest
@@ -256,7 +256,7 @@ class MessageLog(LogReader):
     def _new_chunk(self, capacity: int) -> Chunk:
         newest = self.chunks[-1] if self.chunks else None
         chunk = Chunk.create(self.directory, self.end, capacity, self._memory)
-        with self._lock:  # first of all: the one before ends where a file of the directory begins
+        with self._lock:  # before `truncate`: the one before ends where a file of the directory begins
             self.chunks.append(chunk)
         if newest is not None:
             newest.truncate(newest.end)
@@ -264,8 +264,8 @@ class MessageLog(LogReader):
 
 
 def chunks_in(directory: Path, memory: HeldMemory, kind: type[Chunk] = Chunk) -> list[Chunk]:
-    """Return the files of a directory, oldest first. A file ends where the next one starts, even if it is longer (what
-    was reserved is given back when the next one is there)."""
+    """Return the files of a directory, oldest first. A file ends where the next one starts, even if it is longer: its
+    reserved space is given back after the next one is made."""
     paths = sorted(directory.glob("[0-9]*.chunk"))
     starts = [int(path.stem) for path in paths]
     chunks = []

@@ -1,4 +1,4 @@
-"""Figures of the broker, for those who watch it: rates, backlogs and their age, the disk, the loop, connections."""
+"""Figures of the broker for monitoring: rates, backlogs and their age, the disk, the event loop, connections."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from enode_django.exceptions import QueueError
 logger = logging.getLogger(__name__)
 
 LOOK_INTERVAL = 0.25
-"""Seconds between two looks at how late the loop is."""
+"""Seconds between two measurements of the loop's delay."""
 AT_ONCE = 200
-"""Queues of groups that are looked at before the loop may go on with something else."""
+"""Queues of groups that are measured before the loop runs other tasks."""
 MOST_READS = 64
-"""Files of indexes that are read for one set of figures; what is missing comes with the next ones."""
+"""Index files that are read for one set of figures; the missing figures follow with the next ones."""
 MOST_CLIENTS = 100
 OTHERS = "others"
 
 Figures = Mapping[str, Any]
-"""Numbers, texts, lists and dictionaries of them: fit for a frame."""
+"""Numbers, texts, and lists and dictionaries of them, which fit into a frame."""
 
 
 class Connected(Protocol):
@@ -37,7 +37,7 @@ class Connected(Protocol):
 
 
 class Measuring:
-    """Lives in the event loop. What only the disk knows is read by another thread."""
+    """Makes the figures. Lives in the event loop; another thread reads from the disk."""
 
     def __init__(
         self,
@@ -55,17 +55,17 @@ class Measuring:
         self._delays = Histogram(SECONDS)
         self._looked = time.monotonic()
         self._times: dict[tuple[str, int, int], int] = {}
-        """By topic, queue and offset: when the batch there was taken, as a file has told."""
+        """By topic, queue and offset: when the batch there was stored, in milliseconds since 1970."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def look(self) -> None:
-        """Called `LOOK_INTERVAL` after it was called before: what it took longer, the loop was late."""
+        """Measure the delay of the loop: the time since the last call, less `LOOK_INTERVAL`."""
         now = time.monotonic()
         self._delays.add(max(now - self._looked - LOOK_INTERVAL, 0.0))
         self._looked = now
 
     def begin(self, call: Call) -> Later:
-        """Answer with figures of now."""
+        """Answer with the current figures."""
         task = asyncio.get_running_loop().create_task(self._answer(call))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -74,7 +74,7 @@ class Measuring:
     async def _answer(self, call: Call) -> None:
         try:
             call.answer(await self.figures())
-        except Exception:  # a client must get an answer, also to what is a defect here
+        except Exception:  # the client must get an answer even if this is a defect
             logger.exception("the figures cannot be made")
             call.fail(QueueError("the broker failed at its figures; its log says why"))
 
@@ -98,12 +98,12 @@ class Measuring:
         }
 
     def _from_disk(self, unread: Sequence[UnreadTime]) -> tuple[dict[tuple[str, int, int], int], int]:
-        """Blocks; runs in another thread."""
+        """Return the times that were read, and the free bytes. Blocks; runs in another thread."""
         times = {each.key: each.read() for each in unread}
         return {key: value for key, value in times.items() if value is not None}, self._store.space.free
 
     def _topics(self) -> dict[str, dict[str, int]]:
-        """Messages are all that a topic ever took: the ends of its queues."""
+        """``messages`` counts all that a topic ever took: the sum of its queues' ends."""
         return {
             name: {
                 "messages": sum(self._known_bounds(name, queue)[1] for queue in range(topic.queues)),
@@ -113,8 +113,8 @@ class Measuring:
         }
 
     async def _groups(self) -> tuple[list[Any], list[UnreadTime]]:
-        """Return for each topic and group: its offsets added up, and per queue its number, the backlog and its age in
-        seconds; and what has to be read to know more of these."""
+        """Return for each topic and group the sum of its offsets and, per queue, its number, its backlog, and the age
+        of that in seconds; and the reads that complete the ages."""
         groups: list[Any] = []
         unread: list[UnreadTime] = []
         used: dict[tuple[str, int, int], int] = {}
@@ -142,7 +142,8 @@ class Measuring:
         used: dict[tuple[str, int, int], int],
         unread: list[UnreadTime],
     ) -> tuple[int, int, float | None]:
-        """``used`` gets what was known already, ``unread`` what has to be read. The age is None until it is known."""
+        """Return queue, backlog and age, None if unknown. Adds a known time to ``used``, a missing one to
+        ``unread``."""
         first, end = self._known_bounds(topic, queue)
         offset = max(first, committed)
         if offset >= end:
@@ -158,8 +159,7 @@ class Measuring:
         return queue, end - offset, max(self._store.now() - at / 1000, 0.0)
 
     def _known_bounds(self, topic: str, queue: int) -> tuple[int, int]:
-        """Return the first offset and the end of a queue without waiting for a file. A first offset that only a file
-        knows counts as 0."""
+        """Return a queue's first offset and end. Waits for no file: a first offset that only a file holds is 0."""
         index = self._store.queues.get(topic, queue)
         return (index.known_first, index.end) if index is not None else (0, 0)
 
@@ -180,7 +180,7 @@ class Measuring:
         }
 
     def _connections(self) -> dict[str, int]:
-        """Return how many connections there are of each client's address; of many clients those that have the most."""
+        """Return the number of connections by client address; `OTHERS` are those beyond `MOST_CLIENTS` addresses."""
         counts = Counter(session.client for session in list(self._sessions))
         shown = dict(counts.most_common(MOST_CLIENTS))
         rest = counts.total() - sum(shown.values())

@@ -1,4 +1,4 @@
-"""The options of a broker. Plain values: no Django, no files are opened here."""
+"""The options of a broker. Plain values, without Django; only `Tls.context` opens files."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ INTERVAL = "interval"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tls:
-    """Paths of PEM files. With ``client_ca`` a client has to show a certificate of that authority."""
+    """Paths of PEM files. With ``client_ca``, clients must present a certificate of that authority."""
 
     certificate: str
     key: str
     client_ca: str | None = None
 
     def context(self) -> ssl.SSLContext:
-        """Raises `ConfigurationError` for files that cannot be used."""
+        """Return the SSL context of the server. Raises `ConfigurationError` if the files cannot be used."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
@@ -48,7 +48,7 @@ class Tls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerOptions:
-    """Sizes in bytes, times in seconds. Raises `ConfigurationError` for what no broker can be given."""
+    """The options of a broker. Sizes in bytes, times in seconds. Raises `ConfigurationError` for invalid values."""
 
     directory: Path
     listen: str = f"tcp://127.0.0.1:{DEFAULT_PORT}"
@@ -61,35 +61,35 @@ class BrokerOptions:
     high_watermark: int | None = None
     ring_batches: int = RING_BATCHES
     ring_bytes: int = RING_BYTES
-    """The newest batches that are held in memory: so many, of so many bytes together. 0: none."""
+    """The most bytes of batches that are held in memory, as ``ring_batches`` limits their number. 0: none."""
     allocate: Allocate = divide
     """How the queues of a topic are divided among the members of a group."""
     secret: str | None = field(default=None, repr=False)
-    """One that has all roles."""
+    """A secret that has all roles."""
     secrets: tuple[Secret, ...] = ()
-    """Others, each with roles of its own."""
+    """Further secrets, each with its own roles."""
     max_connections: int = 10_000
     tls: Tls | None = None
     max_unflushed: int = 128 * 1024 * 1024
-    """Above it sends wait, for ``patience_of_sends``, and are then refused."""
+    """Unflushed bytes above which sends wait for ``patience_of_sends`` seconds, and are then refused."""
     patience_of_sends: float = 5.0
     patience_of_leases: float = 10.0
-    """After a start: so long owners have to come back before others get what they had."""
+    """The time after a start in which owners of leases can return before others get their queues."""
     handshake_timeout: float = 10.0
     frame_timeout: float = 30.0
-    """So long a frame that has begun may stand still."""
+    """The longest pause within a frame. After it the connection is closed."""
     checkpoint_interval: float = 10.0
     checkpoint_bytes: int = 64 * 1024 * 1024
     accept_loss: bool = False
-    """Start also if topics, groups and offsets are lost, since no checkpoint can be used."""
+    """Start even if topics, groups and offsets are lost because no checkpoint can be used."""
     reserve: int | None = None
     """Space on the disk for commits, leases and checkpoints when it is full; None: see `default_reserve`."""
     low_space: int | None = None
-    """With less free space on its disk consumed files are deleted before their time; None: as much as one file."""
+    """The free space on the disk below which consumed files are deleted before their time; None: ``chunk_size``."""
 
     @property
     def all_secrets(self) -> tuple[Secret, ...]:
-        """Raises `ConfigurationError` for a secret that is none."""
+        """``secret`` and ``secrets`` together. Raises `ConfigurationError` for an invalid secret."""
         own = () if self.secret is None else (Secret(name="SECRET", text=self.secret),)
         return (*own, *self.secrets)
 
@@ -135,7 +135,7 @@ def _check_number(name: str, value: object, kind: Any) -> None:
 
 
 def parse_location(location: str) -> tuple[str, int]:
-    """Host and port of ``tcp://host:port``; raises `ConfigurationError`.
+    """Return host and port of ``tcp://host:port``. Raises `ConfigurationError`.
 
     >>> parse_location("tcp://127.0.0.1")
     ('127.0.0.1', 7625)
@@ -153,7 +153,7 @@ def parse_location(location: str) -> tuple[str, int]:
 
 
 def _without_login(location: object) -> str:
-    """Return the location as it may be shown: one of Redis can hold a password."""
+    """Return the location without its login: that of a Redis server can hold a password."""
     login, _, place = str(location).rpartition("@")
     return f"…@{place}" if login else place
 

@@ -1,4 +1,4 @@
-"""Packing much data piece by piece, so that other threads run between the pieces. Pure."""
+"""Pack large data piece by piece, so that other threads run between the pieces. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def pieces(value: Any, depth: int) -> Iterator[bytes]:
 
 
 class Packed:
-    """A list in pieces, as often as they are asked for. Of each item it is said how deep it is packed item by item."""
+    """A list that is packed in pieces on every iteration. An item is a value and the depth for `pieces`."""
 
     def __init__(self, *items: tuple[Any, int]) -> None:
         self._items = items

@@ -1,4 +1,4 @@
-"""Pulls, and those that wait for a message."""
+"""Pulls that are answered at once, and those that wait for messages."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from enode_django.exceptions import EnodeError, QueueError
 logger = logging.getLogger(__name__)
 
 GIVEN_BYTES = 8 * 1024 * 1024
-"""Of one answer, as far as whole batches allow."""
+"""The size of one answer. A single batch may be larger."""
 LEAST_BYTES = 64 * 1024
 READ_IN_LOOP = 512 * 1024
-"""Bytes that one pull takes from files in memory while all others wait; a thread reads what goes beyond."""
+"""Bytes that one pull reads from files in memory while all others wait; a thread reads the rest."""
 INDEXES_AT_ONCE = 32
-"""Parts of indexes that one pull brings into memory; queues beyond have their turn with the next one."""
+"""Index segments that one pull loads into memory; the other queues have their turn with the next one."""
 READERS = 2
-"""So many threads of the loop read from the disk at once; the others are left to flushes and checkpoints."""
+"""Threads of the loop that read from the disk at once; the others are left to flushes and checkpoints."""
 
 Found: TypeAlias = list[tuple[int, list[tuple[int, Any]]]]
 """Per queue its number and its batches, each as first offset and body."""
 
 
 class _Pull:
-    """A pull that could not be answered at once. While it waits for messages it is found by each of its queues."""
+    """A pull that could not be answered at once. While it waits for messages, each of its queues refers to it."""
 
     __slots__ = ("call", "is_late", "is_reading", "limit", "offsets", "timer", "topic")
 
@@ -44,12 +44,12 @@ class _Pull:
         self.timer: asyncio.TimerHandle | None = None
         self.is_reading = False
         self.is_late = False
-        """Whether it has waited as long as it was to: it is answered with what the disk gives."""
+        """True after its timeout: the answer is then what the disk read returns."""
 
 
 class Pulling:
-    """Called by the event loop, which does not wait for the disk: what is not in memory is read by threads. `wake_safe`
-    is called after each flush: a store may show only what is safe on the disk."""
+    """Answers pulls. Called by the event loop, which does not wait for the disk: threads read what is not in memory.
+    Call `wake_safe` after each flush, since a store may show only what is safe on the disk."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
@@ -60,7 +60,7 @@ class Pulling:
         self.indexes = IndexLoader(store.queues, self.wake)
 
     def pull(self, call: Call, topic: str, offsets: Mapping[int, int], limit: int, wait: float) -> Found | Later:
-        """Per queue its number and its batches, each as first offset and body. The queues have been checked."""
+        """Return per queue its number and batches, each as first offset and body; or `LATER`. The queues must exist."""
         found, cold = self._read(topic, offsets, limit)
         if not cold and (found or not wait or not offsets):
             return found
@@ -74,7 +74,7 @@ class Pulling:
         return LATER
 
     def wake(self, topic: str, queues: Iterable[int]) -> None:
-        """Answer who waits for messages in these queues: some have come."""
+        """Answer pulls that wait for messages in these queues, which have new ones."""
         for queue in queues:
             if self._store.shows_safe:
                 self._unsafe.add((topic, queue))
@@ -83,7 +83,7 @@ class Pulling:
                     self._look(pull)
 
     def wake_safe(self) -> None:
-        """Answer who waits for what is safe since the last flush."""
+        """Answer pulls that wait for messages that the last flush has made safe."""
         unsafe, self._unsafe = self._unsafe, set()
         for topic, queue in unsafe:
             self.wake(topic, (queue,))
@@ -91,16 +91,16 @@ class Pulling:
             self._unsafe.clear()
 
     def answer_all(self) -> None:
-        """Give those that wait nothing, at once."""
+        """Answer all waiting pulls at once, without messages."""
         for pull in self._those():
             pull.call.answer([])
 
     def close(self) -> None:
-        """Give up indexes that are being made anew."""
+        """Give up rebuilding indexes."""
         self.indexes.close()
 
     def refuse(self, topic: str, error: EnodeError) -> None:
-        """Answer all that wait for messages of a topic by an error."""
+        """Fail all pulls that wait for messages of a topic."""
         for pull in self._those():
             if pull.topic == topic:
                 pull.call.fail(error)
@@ -113,7 +113,7 @@ class Pulling:
         return {each for those in self._waiting.values() for each in those}
 
     def _look(self, pull: _Pull) -> None:
-        """Answer if there is anything, or read it from the disk first."""
+        """Answer the pull if there are messages; read those first that only the disk has."""
         found, cold = self._read(pull.topic, pull.offsets, pull.limit)
         if cold:
             self._begin(pull, found, cold)
@@ -132,7 +132,7 @@ class Pulling:
         task.add_done_callback(self._reads.discard)
 
     async def _from_disk(self, pull: _Pull, found: Found, cold: Sequence[ColdRead]) -> None:
-        """Answer with what was found and what a thread reads; if all of that is damaged, look again."""
+        """Answer with what was found and what a thread reads. If all of it is damaged, look again."""
         try:
             await self.indexes.load([read.segment for read in cold if read.segment is not None])
             async with self._readers:
@@ -153,10 +153,10 @@ class Pulling:
             self._look(pull)
 
     def _read(self, topic: str, offsets: Mapping[int, int], limit: int) -> tuple[Found, list[ColdRead]]:
-        """Return the batches that are in memory, and the reads by which a thread completes the answer.
+        """Return the batches in memory, and the reads with which a thread completes the answer.
 
-        Every queue gets its share of the answer's size. What does not fit behind others waits for an answer in which
-        chance puts its queue first.
+        Every queue gets a share of the answer's size. A queue whose share does not fit waits for another answer: each
+        one begins at a random queue.
         """
         found: Found = []
         cold: list[ColdRead] = []

@@ -27,18 +27,19 @@ from enode_django.equeue.files import PRIVATE, make_directory, sync_directory, w
 
 _CACHED_SEGMENTS = 128
 VIEWED_AT_ONCE = 100
-"""Queues. The event loop has others to serve before it makes views of the next ones."""
+"""Queues whose views the event loop makes before it runs other tasks."""
 _GOES_ON = SEGMENT_ENTRIES // 8
-"""Entries. The newest segment of a queue is read at the start if it has no more: else every start costs memory."""
+"""Entries. The newest segment of a queue is read at the start only if it has no more than these: otherwise every start
+would cost memory."""
 _COUNT, _CHECK = 1, 4
 
 SavedQueue: TypeAlias = tuple[str, int, int, list[list[int]]]
-"""Topic, queue, end, and per segment its start, count, last position, last time and CRC."""
+"""Topic, queue, end, and for each segment its start, count, last position, last time and CRC."""
 
 
 class SegmentWrite(NamedTuple):
-    """Entries that a checkpoint has to bring to a file. ``before`` is the CRC of those that are there. ``fields`` are
-    those of the segment in the checkpoint, whose CRC is right when `write` has been called."""
+    """Entries that a checkpoint has to write to a file. ``before`` is the CRC of the entries already there. ``fields``
+    are those of the segment in the checkpoint; `write` sets their CRC."""
 
     file: IndexFile
     offset: int
@@ -49,7 +50,7 @@ class SegmentWrite(NamedTuple):
     fields: list[int]
 
     def write(self) -> None:
-        """Blocks until the entries are safe. What a lost checkpoint has left behind them is taken away."""
+        """Block until the entries are safe. Entries that a lost checkpoint has left behind them are removed."""
         data = memoryview(self.words).cast("B")
         self.fields[_CHECK] = zlib.crc32(data, self.before)
         path = self.file.path
@@ -70,7 +71,7 @@ class SegmentWrite(NamedTuple):
 
 
 class Queues:
-    """Called by one thread. A queue is there from its first message on.
+    """The indexes of all queues. Called by one thread. A queue exists from its first message on.
 
     A file that is missing or damaged is replaced by what ``find`` reads from the log.
     """
@@ -90,8 +91,8 @@ class Queues:
         return index if index is not None else self._new(topic, queue)
 
     def time_at(self, topic: str, queue: int, offset: int) -> int | UnreadTime | None:
-        """Return when the batch that holds an offset was taken, or the next one, in milliseconds since 1970; or what
-        has to be read to know that; None if nothing is there. Waits for no file."""
+        """Return when the batch at an offset, or the next one, was stored, in milliseconds since 1970. Return an
+        `UnreadTime` if only a file knows, and None if there is no batch. Waits for no file."""
         index = self._queues.get((topic, queue))
         try:
             entry = next(index.at_offset(offset, Effort.MEMORY), None) if index is not None else None
@@ -103,20 +104,20 @@ class Queues:
         return iter(self._queues.items())
 
     def load(self, saved: Iterable[SavedQueue], log_start: int) -> None:
-        """Begin with what a checkpoint tells, without the segments that lie before the log's start."""
+        """Restore the queues of a checkpoint, without the segments that lie before the log's start."""
         for topic, queue, end, segments in saved:
             left = [Segment(*fields) for fields in segments if fields[2] >= log_start]
             self._new(topic, queue, end, left)
 
     def load_ends(self, saved: Iterable[SavedQueue], log_start: int) -> None:
-        """Begin with the ends alone, as far as they cannot be seen in what is left of the log."""
+        """Restore only the ends of queues, before the log is indexed again. A queue with segments left in the log ends
+        where the first of them begins; any other keeps its end."""
         for topic, queue, end, segments in saved:
             left = [start for start, _, last_position, *_ in segments if last_position >= log_start]
             self._new(topic, queue, left[0] if left else end)
 
     def save(self) -> tuple[list[SegmentWrite], list[SavedQueue]]:
-        """Return what a checkpoint writes to index files, and what it says of each queue afterwards. Changes
-        nothing."""
+        """Return the writes that a checkpoint needs, and the queues as it then holds them. Changes nothing."""
         writes: list[SegmentWrite] = []
         saved: list[SavedQueue] = []
         for (topic, queue), index in self._queues.items():
@@ -130,8 +131,8 @@ class Queues:
         return writes, saved
 
     def views(self, start: int, end: int) -> Iterator[list[QueueView]]:
-        """Yield views by which a thread finds the entries between two positions of the log, for `VIEWED_AT_ONCE` queues
-        at a time. Queues may change in between."""
+        """Yield views with which a thread finds the entries between two positions of the log, for `VIEWED_AT_ONCE`
+        queues at a time. Queues may change in between."""
         queues = iter(list(self._queues))
         while some := list(islice(queues, VIEWED_AT_ONCE)):
             yield [view for name in some if (view := self._view(*name, start, end)) is not None]
@@ -144,7 +145,7 @@ class Queues:
         return QueueView((topic, queue), lasts, [self._words_or_load(topic, queue, segment) for segment in segments])
 
     def take(self, load: SegmentLoad) -> None:
-        """Use what another thread has read of a segment, unless that is of no use any more."""
+        """Use what another thread has read of a segment, unless the segment has changed or was removed."""
         file, segment = load.file, load.file.segment
         index = self._queues[file.topic, file.queue]
         is_same = (segment.saved, segment.check) == (file.saved, file.check) and segment.words is None
@@ -157,7 +158,7 @@ class Queues:
             self._keep(segment, load.words)
 
     def begin_making(self, load: SegmentLoad) -> bool:
-        """Note that a segment is being made anew. Return False if it is already."""
+        """Note that a segment is being rebuilt. Return False if it is already."""
         if load.file.segment in self._made:
             return False
         self._made.add(load.file.segment)
@@ -170,8 +171,8 @@ class Queues:
         return load.file.segment in self._made
 
     def drop_below(self, position: int, parts: Iterable[QueuePart]) -> list[IndexFile]:
-        """Forget what lies below a position in the log; returns the files that hold nothing else. ``parts`` tell of the
-        file of messages that goes, the oldest."""
+        """Drop the segments below a position in the log; returns the files that hold nothing else. ``parts`` are the
+        contents of the oldest message file, which is being deleted."""
         files = []
         for part in parts:
             for segment in self._queues[part.topic, part.queue].drop_below(position, part.following):
@@ -180,16 +181,16 @@ class Queues:
         return files
 
     def load_newest(self) -> None:
-        """Bring the newest segments into memory that have room. A queue whose newest one is full, or damaged, goes on
-        in a new one."""
+        """Load each queue's newest segment if it has room. If it is full or damaged, the queue continues in a new
+        one."""
         for (topic, queue), index in self._queues.items():
             newest = index.segments[-1] if index.segments else None
             if newest is not None and newest.words is None and newest.count <= _GOES_ON:
                 newest.words = self._load_of(topic, queue, newest).file.whole_words()
 
     def empty(self, topic: str, only: int | None = None) -> list[IndexFile]:
-        """Forget what is in the queues of a topic, or in one of them, but not where they end; returns the files to
-        delete, in any thread: the next start deletes them else."""
+        """Drop the entries of a topic's queues, or of one of them, but keep the ends; returns the files to delete. Any
+        thread may delete them; otherwise the next start does."""
         files = []
         for (name, queue), index in self._queues.items():
             if name == topic and only in (None, queue):
@@ -199,7 +200,7 @@ class Queues:
         return files
 
     def delete_unknown(self) -> None:
-        """Delete files that a crash has left: those of no segment."""
+        """Delete files that a crash has left: those that belong to no segment."""
         known = {
             self._file(topic, queue, segment).path
             for (topic, queue), index in self._queues.items()
@@ -216,7 +217,7 @@ class Queues:
         return index
 
     def _loaded(self, topic: str, queue: int, segment: Segment, effort: Effort) -> array[int]:
-        key = (segment, segment.saved)  # what was read is of no use when the file has grown
+        key = (segment, segment.saved)  # words that were read before the file has grown are of no use
         words = self._cache.get(key)
         if words is not None:
             self._cache.move_to_end(key)

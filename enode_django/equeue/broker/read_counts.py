@@ -1,4 +1,4 @@
-"""Count the places that reads are answered from."""
+"""Counts of reads, by where the batches were."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class ReadCounts:
-    """Batches that were read since the start: from the ring, from a file in the kernel's memory, from the disk."""
+    """Batches read since the start: from the ring, from a file in the kernel's memory, from the disk."""
 
     ring: int = 0
     memory: int = 0

@@ -1,4 +1,4 @@
-"""Reading batches: what is in memory at once, what only the disk has in any thread."""
+"""Read batches: in memory at once, from the disk in any thread."""
 
 from __future__ import annotations
 
@@ -25,27 +25,26 @@ from enode_django.exceptions import StorageFailed
 logger = logging.getLogger(__name__)
 
 Loaded: TypeAlias = StoredBatch | OSError | None
-"""A batch, or why its bytes cannot be read; None if they are damaged."""
+"""A batch, or the error with which it could not be read, or None if its bytes are damaged."""
 
 BATCH_COST = 4096
-"""Bytes. To read a batch takes as long as to read so much more of a large one."""
+"""Bytes. To read another batch takes as long as to read so many more bytes of a large one."""
 
 
 class Allowance:
-    """Bytes that the broker's loop may still read from files that are in memory, before other requests have their
-    turn. A thread reads the rest."""
+    """Bytes that the loop may still read from files in memory before other requests have their turn."""
 
     def __init__(self, size: int) -> None:
         self._left = size
 
     def take(self, length: int) -> bool:
-        """Count a batch of so many bytes. Return False, and for all that follow, when there is no room for it."""
+        """Count a batch of ``length`` bytes. Return False if there is no room for it, and for every later one."""
         self._left -= BATCH_COST + length
         return self._left >= 0
 
 
 class Damage(NamedTuple):
-    """``position`` in the log, ``place`` in the file."""
+    """A damaged batch, by its ``position`` in the log and its ``place`` in the file."""
 
     file: str
     place: int
@@ -70,8 +69,8 @@ class Place(NamedTuple):
 
 
 class ColdRead(NamedTuple):
-    """Batches of one queue: those that were ``found``, and behind them those that a thread has to read; or the
-    ``segment`` of its index that tells where they are."""
+    """Batches of one queue: those ``found`` in memory, and those at ``places``, which a thread has to read and which
+    follow them. Or the ``segment`` of the index that must be loaded first."""
 
     topic: str
     queue: int
@@ -85,7 +84,7 @@ class ColdRead(NamedTuple):
         return sum(len(batch.body) for batch in self.found) + sum(place.entry.length for place in self.places)
 
     def load(self) -> list[Loaded]:
-        """Block until they are read. Any thread may call it, whatever the store does meanwhile."""
+        """Block until the batches are read. Any thread may call it, whatever the store does meanwhile."""
         return [
             loaded
             for path, places in groupby(self.places, attrgetter("path"))
@@ -111,8 +110,8 @@ class ColdRead(NamedTuple):
 
 
 class BatchReader:
-    """Called by one thread. ``damaged`` is what was found damaged, by position in the log; each is logged once.
-    ``shows_safe``: only what is safe on the disk is read."""
+    """Reads batches. Called by one thread. ``damaged`` holds the damage that was found, by position in the log; each is
+    logged once. ``shows_safe``: only what is safe on the disk is read."""
 
     def __init__(self, log: MessageLog, queues: Queues, ring: Ring, *, shows_safe: bool = False) -> None:
         self.damaged: dict[int, Damage] = {}
@@ -123,11 +122,11 @@ class BatchReader:
         self._shows_safe = shows_safe
 
     def read(self, topic: str, queue: int, offset: int, limit: int, max_bytes: int) -> list[StoredBatch]:
-        """Whole batches in order, beginning with the one that holds ``offset`` or the next one that is left.
+        """Return whole batches in order, from the one that holds ``offset`` on, or else from the next one that is left.
 
-        They reach ``limit`` messages from ``offset`` on, or ``max_bytes``, as soon as they can, and one batch is there
-        whatever its size; what is damaged is left out. Nothing for a queue without messages there. Blocks on the disk.
-        Raises `StorageFailed` if the system cannot read for now.
+        Reading stops when they reach ``limit`` messages from ``offset`` on, or ``max_bytes``; the first batch is
+        returned whatever its size. Damaged batches are left out. A queue without messages there returns nothing. Blocks
+        on the disk. Raises `StorageFailed` if the system cannot read for now.
         """
         found: list[StoredBatch] = []
         size = 0
@@ -147,9 +146,9 @@ class BatchReader:
     ) -> list[StoredBatch] | ColdRead:
         """Return what `read` would, as far as it is in memory; does not block on the message files.
 
-        If not even the first batch is, or more is in files than ``allowance`` has room for, return what a thread has to
-        read, to be given to `finish`; or a segment of the index, to be given to the `IndexLoader`. Nothing while that
-        is being made anew.
+        If not even the first batch is in memory, or files have more than ``allowance`` permits, return the `ColdRead`
+        that a thread has to make, to be passed to `finish`; or one with a segment of the index, to be passed to the
+        `IndexLoader`. Return nothing while that segment is being rebuilt.
         """
         found: list[StoredBatch] = []
         cold: list[Place] = []
@@ -171,8 +170,7 @@ class BatchReader:
         max_bytes: int,
         allowance: Allowance | None,
     ) -> None:
-        """Add batches that are in memory, or the places of those that are not. Raises `NotInMemory` where the index is
-        not."""
+        """Add batches in memory, or the places of others. Raises `NotInMemory` if the index is not in memory."""
         size = 0
         for entry in self._entries(topic, queue, offset, Effort.MEMORY):
             if (found or cold) and size + entry.length > max_bytes:
@@ -186,7 +184,7 @@ class BatchReader:
             if batch is not None:
                 found.append(batch)
             elif found and may_look:
-                break  # only the disk has it: what was found does not wait for that
+                break  # only the disk has it; the batches found do not wait for that
             else:
                 cold += self._places(topic, entry)
             size += entry.length
@@ -194,7 +192,7 @@ class BatchReader:
                 break
 
     def finish(self, read: ColdRead, loaded: Sequence[Loaded]) -> list[StoredBatch]:
-        """Return the batches that were read, without the damaged ones and those deleted meanwhile; maybe none is left.
+        """Return the batches of a read, without the damaged ones and those deleted meanwhile; there may be none left.
         Raises `StorageFailed` as `read` does."""
         batches = (
             self._checked(place.entry, each)
@@ -204,7 +202,7 @@ class BatchReader:
         return [*read.found, *(batch for batch in batches if batch is not None)]
 
     def report(self, position: int, reason: str) -> None:
-        """Take note of a damaged batch, once."""
+        """Record and log a damaged batch, once."""
         if position in self.damaged:
             return
         chunk = self._log.chunk_at(position)
@@ -228,7 +226,7 @@ class BatchReader:
         return batch
 
     def _in_memory(self, topic: str, queue: int, entry: Entry) -> StoredBatch | None:
-        """The batch, from the kernel's memory."""
+        """Return the batch from the kernel's memory; None if it is not there."""
         chunk = self._log.chunk_at(entry.position)
         if chunk is None or entry.position in self.damaged:
             return None
@@ -245,7 +243,7 @@ class BatchReader:
         return self._checked(entry, loaded[0]) if loaded else None
 
     def _places(self, topic: str, entry: Entry) -> list[Place]:
-        """Return the place of the batch; an empty list, which means damage, if its file is missing."""
+        """Return the place of the batch. If its file is missing, report damage and return an empty list."""
         chunk = self._log.chunk_at(entry.position)
         if chunk is None:
             self.report(entry.position, "no file has it")

@@ -1,4 +1,4 @@
-"""Start-up after a crash: what was written since the checkpoint is read again, and what is not whole is cut."""
+"""Start-up after a crash: read again what was written since the checkpoint, and find where the log has to be cut."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from enode_django.equeue.records import unseal
 
 
 class Sent(NamedTuple):
-    """A send that was stored: what its answer was. ``time`` in seconds since 1970."""
+    """A send that was stored. ``offsets``: its answer. ``time``: in seconds since 1970."""
 
     topic: str
     producer: bytes
@@ -24,8 +24,8 @@ class Sent(NamedTuple):
 
 
 class Recovered(NamedTuple):
-    """``end``: where the log has to be cut. ``time``: of the newest batch, in milliseconds, 0 if none was found.
-    ``flushed``: up to where the log is known to have been safe, since a batch says so; 0 if none was found."""
+    """``end``: where the log has to be cut. ``time``: of the newest batch, in milliseconds since 1970; 0 if there is
+    none. ``flushed``: up to where the log was safe, as its batches say; 0 if there are none."""
 
     batches: int
     end: int
@@ -41,8 +41,8 @@ Report: TypeAlias = Callable[[int, str], object]
 
 
 class Recovery:
-    """Reads the log from a position on: indexes the messages, hands out the control records that lie at or behind
-    ``replay_from``, and each send whose producer may ask for its answer again, all in the order of the log."""
+    """Reads the log from a position on, in its order. It indexes the messages, passes control records at or behind
+    ``replay_from`` to ``replay``, and passes each send whose producer may ask for its answer again to ``sent``."""
 
     def __init__(
         self,
@@ -63,7 +63,8 @@ class Recovery:
         self._parts: list[Scanned] = []
 
     def run(self, position: int) -> Recovered:
-        """The parts of a send are held back until its last one is seen, or another send begins behind them."""
+        """Read the log from ``position`` on. The parts of a send are held back until its last one is seen, or another
+        send begins behind them."""
         batches, end, time, flushed = 0, position, 0, 0
         for item in scan(self._log, position):
             if isinstance(item, Damaged):
@@ -112,8 +113,8 @@ def entry_of(header: Header) -> Entry:
 def find_entries(
     log: MessageLog, topic: str, queue: int, first: int, last: int, is_over: Callable[[], bool]
 ) -> Iterator[Entry]:
-    """The entries of one queue between two positions of the log (both included), read from the log itself. Blocks on
-    the disk; any thread may ask for them. Ends early when ``is_over`` says so."""
+    """Yield the entries of one queue between two positions of the log (both included), read from the log itself. Blocks
+    on the disk; any thread may iterate. Ends early when ``is_over`` returns True."""
     reader = log.reader(first, last)
     try:
         for item in scan(reader, max(first, reader.start)):

@@ -1,7 +1,7 @@
-"""Writing anew what may be in the kernel's memory only, though it looks like the disk's.
+"""Rewrite data that may be in the kernel's memory only, though it reads as if it were on the disk.
 
-When a sync fails, the kernel takes the pages for clean: the next sync says that all is well, and a crash of the machine
-takes them away. So what a start finds behind the last sync that is known to have worked is written to new files.
+When a sync fails, the kernel marks the pages as clean: the next sync reports success, and a crash of the machine loses
+the pages. So a start writes everything behind the last sync that is known to have worked to new files.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from enode_django.exceptions import StorageFailed
 
 def renew_unsafe(log: MessageLog, safe: int, damaged: Collection[int]) -> None:
     """Make the log safe behind ``safe``, up to where a checkpoint or a later batch says that it is. ``damaged`` are the
-    positions that were passed over when the log was read.
+    positions that were skipped when the log was read.
 
-    For opening, before anything is appended. Raises `StorageFailed`, also if what was read before is not there any
-    more.
+    Called while opening, before the first append. Raises `StorageFailed`, also if what was read before is missing
+    afterwards.
     """
     chunk = next((chunk for chunk in log.chunks if chunk.end > safe), None)
     if chunk is None:
         return
     safe = max(safe, chunk.start)
     if any(position >= safe for position in damaged):
-        safe = chunk.start  # whether damage is a hole is told by the pages of its file: they stay where they are in it
+        safe = chunk.start  # the pages of the file tell damage from a hole: they must not move within it
     log.renew(safe)
     end = safe
     for item in scan(log, safe):

@@ -1,4 +1,4 @@
-"""The requests of clients: names and the kinds of their arguments. Pure; nothing from outside is used unchecked."""
+"""The requests of clients: names and the kinds of their arguments. Pure. Every value from outside is checked."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LONGEST = 10 * 365 * 86_400.0
 MOST_TEXT = 1_000
 MOST_QUEUES = 1 << 16
 _BACKUP_NAME = re.compile(r"(?!.*\.new$)[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-"""One directory within that of all backups. What ends with ".new" is a backup that is being made."""
+"""The name of one directory in that of all backups. A name that ends with ".new" is of a backup that is being made."""
 
 Check: TypeAlias = Callable[[Any], Any]
 
@@ -52,7 +52,7 @@ def seconds(value: Any) -> float:
 
 
 def number_of_seconds(value: Any) -> float:
-    """Return a number of seconds. Whoever takes it says which numbers are allowed."""
+    """Return a number of seconds. The handler checks the range."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{shown(value)} is not a number of seconds")
     return value
@@ -137,10 +137,10 @@ def replies(value: Any) -> Sequence[tuple[str, bytes]]:
 
 
 class Request(NamedTuple):
-    """``durable``: its answer says that something is stored, so it waits for the disk if every write has to.
-    ``tells_ends``: so does this one, which says where queues end. ``defaults``: values for its last arguments, which
-    earlier clients do not send. ``role``: which one a client's secret has to have; None: any. ``is_large``: its frame
-    may have any size that a frame can have, since there are messages, receipts or answers in it."""
+    """``durable``: the answer says that something is stored, so it waits for the disk if every write has to.
+    ``tells_ends``: the answer says where queues end, and waits as well. ``defaults``: values for the last arguments,
+    which earlier clients do not send. ``role``: the role that a client's secret must have; None: any. ``is_large``: the
+    frame may have the size of any frame, since it holds messages, receipts or answers."""
 
     arguments: tuple[Check, ...]
     durable: bool = False
@@ -199,8 +199,7 @@ REQUESTS: Mapping[str, Request] = {
 
 
 def checked(name: str, values: Sequence[Any]) -> list[Any]:
-    """Return the arguments of a request. What a later client has added behind them is ignored. Raises `BadRequest`, and
-    `UnknownRequest`."""
+    """Return the checked arguments, without extra ones of a later client. Raises `BadRequest` and `UnknownRequest`."""
     request = REQUESTS.get(name)
     if request is None:
         raise UnknownRequest(

@@ -1,4 +1,4 @@
-"""Which message files may be deleted. No I/O."""
+"""Decide which message files may be deleted. No I/O."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ from typing import NamedTuple, TypeAlias
 logger = logging.getLogger(__name__)
 
 _NONE = (1 << 64) - 1
-"""Is no offset."""
+"""Stands for no offset."""
 LONGEST_NOTICE = 86_400.0
-"""Seconds from when it is said that what nobody consumes will be deleted, until it is: a third of the age at most."""
+"""The most seconds between the notice that unconsumed messages will be deleted and their deletion; a third of the age
+if that is less."""
 
 Consumed: TypeAlias = Callable[[str, int], int | None]
-"""Of a topic's queue, the lowest offset that any consumer group still needs; None if no group consumes the topic."""
+"""Returns the lowest offset of a topic's queue that any consumer group still needs; None if no group consumes the
+topic."""
 
 
 class QueuePart(NamedTuple):
-    """The part of one queue in a file: the offset of the message behind it, and when its newest batch was taken
-    (seconds since 1970). ``following``: the offset of the first message behind the file, None if there was none."""
+    """The part of one queue in a file. ``beyond``: the offset behind its last message. ``newest``: when its newest
+    batch was stored, in seconds since 1970. ``following``: the offset of the first message behind the file, None if
+    there was none."""
 
     topic: str
     queue: int
@@ -30,9 +33,8 @@ class QueuePart(NamedTuple):
 
 
 class QueueParts:
-    """The contents of one file by queue, in the order in which they were added. They are kept in arrays, and
-    iterating makes the tuples: tuples for a thousand queues would keep the garbage collector busy for tens of
-    milliseconds."""
+    """The contents of one file by queue, in the order in which they were added. They are kept in arrays, and iteration
+    makes the tuples: a thousand stored tuples would keep the garbage collector busy for tens of milliseconds."""
 
     def __init__(self) -> None:
         self._names: list[tuple[str, int]] = []
@@ -53,11 +55,12 @@ class QueueParts:
 
 
 OwnAge: TypeAlias = Callable[[str], float | None]
-"""For how many seconds the messages of a topic are kept, if that was said of it."""
+"""Returns the seconds for which the messages of a topic are kept; None if the topic has no age of its own."""
 
 
 def by_own_ages(parts: Sequence[QueuePart], max_age: float | None, own_age: OwnAge) -> Sequence[QueuePart]:
-    """Let parts of topics with an age of their own be as much younger or older as they are kept longer or shorter."""
+    """Return the parts with ``newest`` shifted for topics that have an age of their own: by its difference from
+    ``max_age``, so that ``max_age`` can be applied to all parts."""
     if max_age is None:
         return parts
     ages = {topic: own_age(topic) for topic in {part.topic for part in parts}}
@@ -68,14 +71,14 @@ def by_own_ages(parts: Sequence[QueuePart], max_age: float | None, own_age: OwnA
 
 
 class Notices:
-    """When it was said of which topics that what nobody consumes of them will be deleted. Used by one thread."""
+    """When notice was given that the unconsumed messages of a topic will be deleted. Used by one thread."""
 
     def __init__(self) -> None:
         self._said: dict[str, float] = {}
 
     def allow(self, part: QueuePart, max_age: float, now: float) -> bool:
-        """Return True if messages that nobody consumes may go by their age. The first time that they soon may, log a
-        notice, and keep them for as long as the notice is, however old they are."""
+        """Return True if unconsumed messages may be deleted by their age. When they are first about to reach it, log a
+        notice, and keep them for the time of the notice, however old they are."""
         notice, age = min(LONGEST_NOTICE, max_age / 3), now - part.newest
         if age > max_age - notice and part.topic not in self._said:
             self._said[part.topic] = now
@@ -89,12 +92,13 @@ class Notices:
 
 
 class Retention(NamedTuple):
-    """When the oldest file is due: it is older than ``max_age`` seconds, or all files together hold more than
-    ``max_bytes`` or ``max_messages``; with ``all_limits`` only when every limit that is set says so. Without any limit
-    nothing is ever due.
+    """When the oldest file is due: if it is older than ``max_age`` seconds, or all files together hold more than
+    ``max_bytes`` or ``max_messages``; with ``all_limits``, only if every limit that is set is exceeded. Without any
+    limit nothing is due.
 
     What a group still needs stays, unless ``delete_unconsumed``. What no group consumes, and dead letters, stay until
-    they are older than ``max_age`` and `Notices` allow it: else one of them would keep everything behind it for ever.
+    they are older than ``max_age`` and `Notices` allow it: otherwise one of them would keep everything behind it for
+    ever.
     """
 
     max_age: float | None = None
@@ -104,7 +108,8 @@ class Retention(NamedTuple):
     delete_unconsumed: bool = False
 
     def is_due(self, *, age: float, size: int, messages: int) -> bool:
-        """``age`` of the oldest file in seconds, ``size`` in bytes and number of messages of all files."""
+        """Return True if the oldest file is due: its ``age`` in seconds, ``size`` in bytes and ``messages`` of all
+        files."""
         reached = (
             None if self.max_age is None else age > self.max_age,
             None if self.max_bytes is None else size > self.max_bytes,
@@ -114,11 +119,11 @@ class Retention(NamedTuple):
         return bool(limits) and (all(limits) if self.all_limits else any(limits))
 
     def spares(self, parts: Sequence[QueuePart], consumed: Consumed, notices: Notices, *, now: float) -> bool:
-        """Return True if a file that is due must stay because a group still needs it."""
+        """Return True if a due file must stay: a group needs it, or nobody consumes it and it may not go yet."""
         if self.delete_unconsumed:
             return False
         stay = [not self._may_go(part, consumed(part.topic, part.queue), notices, now) for part in parts]
-        return any(stay)  # each was looked at: notice is given of all of them
+        return any(stay)  # a list, not a generator: each part may have to log a notice
 
     def _may_go(self, part: QueuePart, needed: int | None, notices: Notices, now: float) -> bool:
         if needed is None:

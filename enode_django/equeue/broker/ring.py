@@ -1,4 +1,4 @@
-"""The newest batches in memory, so that who reads close to the end of a queue needs no file."""
+"""The newest batches in memory, so that reads close to the end of a queue need no file."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ RING_BYTES = 64 * 1024 * 1024
 
 
 class Ring:
-    """Holds at most ``batches`` batches of together at most ``size`` bytes; the oldest make room for new ones.
+    """A cache of at most ``batches`` batches, with at most ``size`` bytes together; the oldest make room for new ones.
 
-    Found by the position in the log, so what is found is what the index means.
+    Its keys are positions in the log, so a batch that is found is the one that the index names.
     """
 
     def __init__(self, batches: int, size: int) -> None:
@@ -31,7 +31,7 @@ class Ring:
         return self._held
 
     def add(self, position: int, batch: StoredBatch) -> None:
-        """Positions ascend from call to call. One that is larger than the ring is not kept."""
+        """Add a batch. Positions ascend from call to call. A batch that is larger than the ring is not kept."""
         size = len(batch.body)
         if size > self._size or not self._batches:
             return

@@ -1,4 +1,4 @@
-"""Walking the log without an index: what is whole, what is damaged, and where it ends."""
+"""Scan the log without an index: find whole batches, damage, and the end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Found(NamedTuple):
 
 
 class Damaged(NamedTuple):
-    """Bytes that are no batch, with a whole batch somewhere behind them; ``header`` if at least that can be read."""
+    """Bytes that are no batch, with a whole batch somewhere behind them. ``header`` is set if that can be read."""
 
     position: int
     end: int
@@ -44,11 +44,11 @@ def header_at(log: LogReader, position: int) -> Header | None:
 
 
 def scan(log: LogReader, position: int) -> Iterator[Scanned]:
-    """Yield the batches from ``position`` on, each of which begins where the one before ends.
+    """Yield the batches and the damage from ``position`` on, each of which begins where the one before ends.
 
-    It stops at the torn end: where no whole header follows, or where a crash of the machine has left a hole. That is
-    told from damage by three signs: the batch behind the hole was written before the bytes in it were known to be on
-    the disk, a page of it ends with zeros, as pages do that never got there, and the disk can read all of it.
+    The scan stops at the torn end: where no whole header follows, or where a crash of the machine has left a hole.
+    Three signs together tell a hole from damage: the batch behind it was written before its bytes were known to be on
+    the disk; a page of it ends with zeros, as pages do that were never written; and the disk can read all of it.
     """
     while position < log.end:
         header = header_at(log, position)
@@ -66,13 +66,13 @@ def scan(log: LogReader, position: int) -> Iterator[Scanned]:
 
 
 def _reaches(log: LogReader, header: Header) -> bool:
-    """Return True if the file goes on to the batch's end, of which up to seven bytes do not belong to its body."""
+    """Return True if the file contains the batch up to its end, with up to seven bytes of padding."""
     chunk = log.chunk_at(header.position)
     return chunk is not None and header.end <= chunk.end
 
 
 def _next_header(log: LogReader, position: int) -> Header | None:
-    """The first whole header at or behind ``position``."""
+    """Return the first whole header at or behind ``position``."""
     for chunk in log.chunks:
         if chunk.end > position:
             for first, last in chunk.data_from(max(position, chunk.start)):
@@ -101,8 +101,7 @@ def _is_torn(log: LogReader, first: int, last: int) -> bool:
 
 
 def _is_unreadable(log: LogReader, first: int, last: int) -> bool:
-    """Return True if the disk cannot read all that a file should have between the two positions, or could not when it
-    was written anew."""
+    """Return True if the disk cannot read all bytes between two positions, or could not when they were rewritten."""
     chunk = log.chunk_at(first)
     if chunk is None or chunk.end < last:
         return False
@@ -118,8 +117,8 @@ def _is_unreadable(log: LogReader, first: int, last: int) -> bool:
 
 
 def _has_hole(log: LogReader, first: int, last: int) -> bool:
-    """Return True if a page that ends between the two positions ends with zeros, or is missing. The last page of a file
-    ends where the file does."""
+    """Return True if a page that ends between two positions ends with zeros, or is missing. The last page of a file
+    ends with the file."""
     chunk = log.chunk_at(first)
     if chunk is None or chunk.end < last:
         return True

@@ -1,4 +1,4 @@
-"""Finding offsets by time."""
+"""Find offsets by time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class Seeking:
-    """Lives in the event loop, which waits for no index file."""
+    """Finds offsets by time. Lives in the event loop, which waits for no index file."""
 
     def __init__(self, store: MessageStore, indexes: IndexLoader) -> None:
         self._store = store
@@ -35,7 +35,7 @@ class Seeking:
             call.answer({queue: await self._offset_at(topic, queue, at) for queue in queues})
         except EnodeError as error:
             call.fail(error)
-        except Exception:  # a client must get an answer, also to what is a defect here
+        except Exception:  # the client must get an answer even if this is a defect
             logger.exception("request offsets_at failed")
             call.fail(QueueError("the broker failed at offsets_at; its log says why"))
 

@@ -1,4 +1,4 @@
-"""Reading index files beside the event loop: for reads far behind a queue's end, and for deletion."""
+"""Read index files outside the event loop: for reads far behind a queue's end, and for deletion."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from enode_django.exceptions import StorageFailed
 logger = logging.getLogger(__name__)
 
 FindEntries: TypeAlias = Callable[[str, int, int, int, Callable[[], bool]], Iterable[Entry]]
-"""The entries of a topic's queue from a position to a position in the log (inclusive), from the log itself, until a
-function says that nobody wants them any more."""
+"""Yields the entries of a topic's queue between two positions of the log (inclusive), read from the log itself, until a
+function returns True."""
 
 _NOTHING = array("Q")
 
 
 class SegmentFile(NamedTuple):
-    """Enough of a segment to read its entries from disk, in any thread. ``after`` is the position of the last entry
+    """Enough of a segment to read its entries from the disk, in any thread. ``after`` is the position of the last entry
     before it; ``saved`` and ``check`` are those of the segment."""
 
     name: IndexFile
@@ -50,7 +50,7 @@ class SegmentFile(NamedTuple):
         return self.name.queue
 
     def whole_words(self) -> array[int] | None:
-        """Return what the file has; None if it is missing or damaged."""
+        """Return the words in the file; None if it is missing or damaged."""
         try:
             data = self.path.read_bytes()[: self.saved * ENTRY_SIZE]
         except OSError:
@@ -60,8 +60,8 @@ class SegmentFile(NamedTuple):
         return array("Q", data)
 
     def words_from_log(self, is_over: Callable[[], bool]) -> array[int]:
-        """Make the words anew, until it is over. Blocks while the log is read between the entry before the first one
-        and the last one."""
+        """Rebuild the words from the messages, until ``is_over`` returns True. Blocks while the log is read from the
+        last entry before the segment to its own last one."""
         logger.error("the index %s is damaged; it is made anew from the messages", self.path)
         words = array("Q")
         with translated("making an index anew"):
@@ -72,8 +72,8 @@ class SegmentFile(NamedTuple):
 
 
 class SegmentLoad:
-    """``run`` reads a file in any thread; who keeps the indexes takes the ``words`` then (`Queues.take`). They are from
-    the log if the file is damaged (``is_anew``)."""
+    """Loads the words of a segment. `run` reads the file in any thread; then the owner of the indexes takes the
+    ``words`` (`Queues.take`). If the file is damaged they come from the log (``is_anew``)."""
 
     def __init__(self, file: SegmentFile) -> None:
         self.file = file
@@ -82,14 +82,14 @@ class SegmentLoad:
         self._is_over = False
 
     def read_file(self) -> array[int] | None:
-        """Blocks on the disk. None if the file is damaged."""
+        """Return the words; None if the file is damaged. Blocks on the disk."""
         if self.words is None:
             self.words = self.file.whole_words()
         return self.words
 
     def run(self) -> array[int]:
-        """Blocks on the disk, for long if the file is damaged; safe to call twice. Raises `StorageFailed` if messages
-        cannot be read, either, or when it is given up."""
+        """Return the words. Blocks on the disk, for long if the file is damaged; safe to call twice. Raises
+        `StorageFailed` if messages cannot be read, either, or after `give_up`."""
         words = self.read_file()
         if words is None:
             words = self.file.words_from_log(lambda: self._is_over)
@@ -99,12 +99,12 @@ class SegmentLoad:
         return words
 
     def give_up(self) -> None:
-        """Let `run` end soon. Any thread may call it."""
+        """Make `run` end soon. Any thread may call it."""
         self._is_over = True
 
 
 class UnreadTime(NamedTuple):
-    """When a batch was taken, that only the file of its segment knows."""
+    """The time of a batch that only an index file holds."""
 
     load: SegmentLoad
     offset: int
@@ -123,7 +123,7 @@ class UnreadTime(NamedTuple):
 class QueueView:
     """The segments of one queue around some positions of the log, as they were when this was made, for one thread.
 
-    ``lasts`` are the last position of each segment, ``words`` its words or how to get them.
+    ``lasts`` are the last positions of the segments, ``words`` their words or how to load them.
     """
 
     def __init__(self, name: tuple[str, int], lasts: Sequence[int], words: Sequence[array[int] | SegmentLoad]) -> None:
@@ -137,12 +137,12 @@ class QueueView:
         return [words for words in self._words if isinstance(words, SegmentLoad)]
 
     def find(self, start: int, end: int, parts: QueueParts) -> None:
-        """Add to ``parts`` what there is between two positions of the log, if anything. Blocks on the disk."""
+        """Add to ``parts`` what lies between two positions of the log, if anything. Blocks on the disk."""
         place = bisect_left(self._lasts, end)
         words, positions = self._segment(place)
         number = bisect_left(positions, end)
         following = words[number * ENTRY_WORDS] if number < len(positions) else None
-        if not number:  # the last one before is the last of the segment before, which may have grown since
+        if not number:  # the last entry before is in the segment before, which may have grown since
             words, positions = self._segment(place - 1)
             number = bisect_left(positions, end)
             if following is None and number < len(positions):
@@ -152,14 +152,14 @@ class QueueView:
             parts.add(self._name, last.end, last.time, following)
 
     def forget(self) -> None:
-        """Let go of what was read from index files that are whole."""
+        """Free what was read from index files that are whole."""
         self._known.clear()
         for load in self.loads:
             if not load.is_anew:
                 load.words = None
 
     def _segment(self, place: int) -> tuple[array[int], array[int]]:
-        """Return the words of a segment, and the positions among them."""
+        """Return the words of a segment, and the positions in them."""
         known = self._known.get(place)
         if known is None:
             words = self._at(place)

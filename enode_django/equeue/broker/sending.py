@@ -1,4 +1,4 @@
-"""Make the bytes of the log from the batches of a send. No I/O."""
+"""Encode the batches of a send as bytes of the log. No I/O."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_PARTS = 0xFFFF
 
 
 class Layout(NamedTuple):
-    """The parts to be written, in order; the last header's ``end`` will be the end of the log."""
+    """The parts to be written, in order. The ``end`` of the last header will be the end of the log."""
 
     headers: Sequence[Header]
     bodies: Sequence[Buffer]
@@ -37,7 +37,7 @@ class Layout(NamedTuple):
 
 
 class Stamp(NamedTuple):
-    """The end of the log when a send comes, its end that is safe, and the time (in milliseconds)."""
+    """The log's end when a send comes, the end of what is safe, and the time in milliseconds since 1970."""
 
     position: int
     flushed: int
@@ -52,9 +52,11 @@ def lay_out(
     producer: bytes = NO_PRODUCER,
     sequence: int = 0,
 ) -> Layout:
-    """``end_of`` a queue is the offset that its next message gets; several batches for one queue follow each other.
+    """Return the parts of a send. ``end_of`` returns the offset that the next message of a queue gets; several batches
+    for one queue follow each other.
 
-    Raises `MalformedRecords` for a body that no consumer could decode, or not of as many records as is said.
+    Raises `MalformedRecords` for a body that no consumer could decode or that has another number of records than
+    ``count``, and `QueueError` for too many batches or a producer that has not 16 bytes.
     """
     if len(batches) > _MOST_PARTS or len(producer) != len(NO_PRODUCER):
         raise QueueError(f"a send has at most {_MOST_PARTS} batches and a producer of 16 bytes; got {producer[:20]!r}")

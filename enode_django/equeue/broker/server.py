@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 LONGEST_STOP = 10.0
 FIGURES_INTERVAL = 5.0
 SHARE_OF_ADDRESS = 4
-"""One address may have a quarter of all connections without having introduced itself."""
+"""One address may have a quarter of all connections (at least 16) whose handshake is not done."""
 _TICK = 1.0
 _GOODBYE = 1.0
 
@@ -50,12 +50,13 @@ def run(
 ) -> int:
     """Serve until SIGTERM or SIGINT, in the main thread; returns the exit status, 0 after a clean stop.
 
-    ``on_ready`` gets the location that clients can connect to (with the real port where the options say 0), ``on_turn``
-    is called every second, ``on_stop`` at the first signal, ``on_figures`` (see `Measuring.figures`) every few seconds;
-    they are called by the broker's loop and must not block. A
-    first signal answers what is under way and writes a checkpoint; a second one ends at once, as a crash would. Raises
-    `ConfigurationError` for an address or certificates that cannot be used, `DirectoryInUse`, and `QueueFull` and
-    `StorageFailed` for a disk that cannot.
+    ``on_ready`` gets the location that clients can connect to (with the real port if the options say 0). ``on_turn`` is
+    called every second, ``on_stop`` at the first signal, ``on_figures`` (see `Measuring.figures`) every few seconds.
+    The broker's loop calls them; they must not block.
+
+    The first signal answers the requests under way and writes a checkpoint; a second one ends the process at once, as a
+    crash would. Raises `ConfigurationError` for an address or certificates that cannot be used, `DirectoryInUse`, and
+    `QueueFull` and `StorageFailed` if the disk is full or fails.
     """
     _allow_many_files()
 
@@ -111,7 +112,7 @@ class Broker:
             asyncio.get_running_loop().add_signal_handler(number, self._stop)
         timers = [asyncio.create_task(self._every(seconds, action)) for seconds, action in self._chores()]
         if self._on_figures is not None:
-            timers.append(asyncio.create_task(self._tell_figures()))  # the first ones at once
+            timers.append(asyncio.create_task(self._tell_figures()))  # the first figures at once
         on_ready(location_of(*server.sockets[0].getsockname()[:2]))
         await self._stopping.wait()
         server.close()
@@ -201,7 +202,7 @@ class Broker:
         self._accepting.retry()
 
     def _fail(self, error: BaseException) -> None:
-        """The disk did not keep what it was given: only what is read from it anew can be trusted."""
+        """Stop: the disk did not keep what was written, so only what a new start reads from it can be trusted."""
         logger.critical("the broker stops: %s", error)
         self._failure = error
         self._stopping.set()
@@ -225,7 +226,7 @@ class Broker:
             await asyncio.sleep(seconds)
             try:
                 await action()
-            except Exception:  # the other chores, and the next turn of this one, must not end with it
+            except Exception:  # the other chores and the next turn of this one must go on
                 logger.exception("a chore of the broker failed; it is tried again")
 
     async def _turn(self) -> None:
@@ -237,7 +238,7 @@ class Broker:
 
     async def _flush(self) -> None:
         self._flusher.flush()
-        await self._flusher.needed()  # an idle broker does not wake up for it
+        await self._flusher.needed()  # so that an idle broker does not wake up
 
     async def _tidy(self) -> None:
         now = asyncio.get_running_loop().time()
@@ -252,7 +253,7 @@ class Broker:
         await self._deleter.delete()
 
     async def _mind_space(self) -> None:
-        """While room on the disk is short, delete what is consumed before its time."""
+        """While space on the disk is short, delete consumed messages before their time."""
         is_short = await asyncio.get_running_loop().run_in_executor(None, self._store.space.look)
         if is_short is not self._is_short:
             self._is_short = is_short
@@ -296,25 +297,25 @@ class Broker:
         return 0
 
     async def _wait_for_disk(self) -> None:
-        """Until no other thread writes a checkpoint: it is older than the last one, and must not come after it."""
+        """Wait until no file is being deleted, and no checkpoint written: it must not replace the last one."""
         self._pulling.close()
         await self._deleter.stop()
         await self._checkpoints.finish()
 
     async def _drain(self) -> None:
-        """Answer what is under way. Nothing new is begun: a client that goes on sending finds the connection closed."""
+        """Answer the requests under way. A client that goes on sending finds its connection closed."""
         while self._sessions:
             self._pulling.answer_all()
             self._answering.answer_all()
             self._flusher.flush()
             for session in list(self._sessions):
                 session.end()
-            await asyncio.sleep(0.01)  # each turn answers what was written since: no event tells of all of it
+            await asyncio.sleep(0.01)  # each turn answers what was written since; no single event covers that
         await self._flusher.finish()
 
 
 def _allow_many_files() -> None:
-    """A connection is a file; the usual limit of 1,024 is for programs that have few."""
+    """Raise the limit of open files: each connection is one, and the usual limit of 1,024 is too low."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with contextlib.suppress(OSError, ValueError):

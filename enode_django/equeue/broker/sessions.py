@@ -43,17 +43,18 @@ logger = logging.getLogger(__name__)
 
 MOST_CONNECTIONS = 10_000
 MOST_UNDER_WAY = 64
-"""Requests of one connection that may wait for their answers; the next ones are left in the connection."""
+"""Requests of one connection that may wait for their answers; further ones are not begun, and no more are read."""
 _JOINED = 16 * 1024
 _MOST_JOINED = 64 * 1024
 
 
 class Session(asyncio.BufferedProtocol):
-    """Requests are begun in their order; a connection that does not read its answers is not read from either.
+    """A connection. Its requests are begun in their order. While the client does not read its answers, its requests are
+    not read.
 
-    It is in ``sessions`` while it is connected (with TLS, from the end of its handshake on). With ``secrets`` a client
-    has to know one of them. Above ``most`` sessions the oldest one of ``arrivals`` is closed, where all sessions are
-    until their handshake is done; if there is none, the new one is refused.
+    The session is in ``sessions`` while it is connected (with TLS, from the end of its handshake on), and in
+    ``arrivals`` until its own handshake is done. With ``secrets`` a client has to know one of them. Above ``most``
+    sessions the oldest other one of ``arrivals`` is closed; if there is none, the new one is refused.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class Session(asyncio.BufferedProtocol):
 
     @property
     def client(self) -> str:
-        """The address of the host at the other end; "unknown" when it is gone."""
+        """The address of the peer's host; "unknown" if it is gone."""
         peer = self._transport.get_extra_info("peername") if self._transport is not None else None
         return str(peer[0]) if peer else "unknown"
 
@@ -106,7 +107,7 @@ class Session(asyncio.BufferedProtocol):
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
     def _has_room(self) -> bool:
-        """Let it wait for its handshake, in the place of another one if need be."""
+        """Add the session to the arrivals, and close an older one if need be. Return False if there is no room."""
         crowded_out = self._arrivals.add(self, self.client)
         is_full = crowded_out is None and len(self._sessions) >= self._most
         if is_full:
@@ -182,7 +183,7 @@ class Session(asyncio.BufferedProtocol):
             self._handlers.handle(call, name, values)
         except EnodeError as error:
             call.fail(error)
-        except Exception:  # a client must get an answer, also to what is a defect here
+        except Exception:  # the client must get an answer even if this is a defect
             logger.exception("request %s failed", name)
             call.fail(QueueError(f"the broker failed at {name}; its log says why"))
 
@@ -216,13 +217,13 @@ class Session(asyncio.BufferedProtocol):
         if len(payload) <= _JOINED:
             self._joined += head
             self._joined += payload
-            # Requests that came together are answered together: sending takes longer than the rest of a small one.
+            # Answers to requests that came together are sent together: sending costs more than the rest of a small one.
             if not self._is_working or len(self._joined) >= _MOST_JOINED:
                 self._send_joined()
         else:
             self._send_joined()
             self._transport.write(head)
-            self._transport.write(memoryview(payload))  # of which asyncio copies only what the socket does not take
+            self._transport.write(memoryview(payload))  # asyncio copies only what the socket does not take
 
     def _send_joined(self) -> None:
         joined, self._joined = self._joined, bytearray()
@@ -270,7 +271,7 @@ class Session(asyncio.BufferedProtocol):
         return proof(self._secret.text, "broker", *self._nonces)
 
     def _agree(self, number: int, name: str, values: list[Any]) -> None:
-        """Take the version that the client has chosen, or refuse one that goes on without."""
+        """Take the version that the client chooses by `SPEAK`. Refuse one that this broker does not speak."""
         try:
             version = values[0] if name == SPEAK and values else self._version
             if not isinstance(version, int):
@@ -291,25 +292,25 @@ class Session(asyncio.BufferedProtocol):
     # -- ends -----------------------------------------------------------------------------------------------------
 
     def check_silence(self, now: float, *, handshake: float, frame: float) -> None:
-        """Close a connection that has not introduced itself in time, or stopped within a frame."""
+        """Close a connection whose handshake is not done in time, or that has stopped within a frame."""
         if not self._is_open and now - self._begun > handshake:
             self._refuse(MalformedFrame(f"no hello came within {handshake} seconds"))
         elif self._decoder.is_partial and self._reads and now - self._since > frame:
             self._refuse(MalformedFrame(f"half a frame came, and nothing more for {frame} seconds"))
 
     def make_room(self) -> None:
-        """Close a connection that has not introduced itself, since others come in."""
+        """Close a connection whose handshake is not done, in favour of others."""
         self._sessions.discard(self)
         self._refuse(TransportUnavailable("no hello came, and others want to connect; try again"))
 
     def end(self) -> None:
-        """Begin nothing new, and close when what is under way is answered."""
+        """Begin no new request, and close when those under way are answered."""
         self._ends = True
         if not self._calls:
             self.close()
 
     def close(self) -> None:
-        """Send what is still to be sent, and close."""
+        """Send the answers that are still held back, and close."""
         self._send_joined()
         if self._transport is not None:
             self._transport.close()
@@ -319,7 +320,7 @@ class Session(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def _refuse(self, error: EnodeError, number: int = 0) -> None:
-        """Say why, and close: what follows cannot be understood, or should not be."""
+        """Send the error, and close: what follows cannot be understood, or must not be handled."""
         if self._transport is not None:
             logger.warning("closed the connection of %s: %s", self._transport.get_extra_info("peername"), error)
             self._write((number, False, *error_values(error)))

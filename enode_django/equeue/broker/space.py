@@ -1,4 +1,4 @@
-"""Room on the broker's disk: a part of it is kept for what lets consumers go on."""
+"""The space on the broker's disk, a part of which is reserved so that consumers can go on."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ MOST_RESERVED = 64 << 20
 
 
 def default_reserve(chunk_size: int) -> int:
-    """Bytes that a broker keeps for control records and checkpoints unless it is told otherwise."""
+    """Return the bytes that a broker reserves for control records and checkpoints by default."""
     return min(chunk_size // 4, MOST_RESERVED)
 
 
 def urgent(retention: Retention) -> Retention:
-    """The retention while room is short: what every group has consumed may go at once; no other limit goes lower."""
+    """Return the retention for when space is short: what every group has consumed is due at once; other limits stay."""
     return retention._replace(max_bytes=0, all_limits=False, delete_unconsumed=False)
 
 
 class DiskSpace:
-    """The room on the file system of a directory. Any thread may call it.
+    """The space on the file system of a directory. Any thread may call it.
 
-    ``reserve`` bytes lie in a file that is there for nothing but its space. Where a control record or a checkpoint
-    finds the disk full, the file goes, and what it took is theirs; then sends are refused until the file is back.
-    Below ``low`` free bytes, room is short: consumed messages are to be deleted before their time.
+    A file of ``reserve`` bytes only holds space. When a control record or a checkpoint finds the disk full, the file is
+    deleted, and they get its space; sends are then refused until the file is back. Below ``low`` free bytes, space is
+    short: consumed messages are to be deleted before their time.
     """
 
     def __init__(self, directory: Path, *, reserve: int, low: int) -> None:
@@ -45,52 +45,51 @@ class DiskSpace:
 
     @property
     def step(self) -> int:
-        """So many bytes of the reserve a file of control records takes at once."""
+        """Bytes of the reserve that a file of control records takes at once."""
         return self._reserve // 8
 
     @property
     def uses_reserve(self) -> bool:
-        """Return True if the reserve is missing: all space that is left is for consumers."""
+        """True if the reserve is missing: all space that is left is for consumers."""
         return self._reserve > 0 and not self._is_held
 
     @property
     def is_full(self) -> bool:
-        """Return True if a whole file of messages did not find its space, and should not be tried before `look`."""
+        """True if there was no space for a message file: do not try again before `look`."""
         return self._is_full
 
     @property
     def free(self) -> int:
-        """Bytes that are free on the disk for this user."""
+        """Bytes that are free on the disk for this user. Blocks on the disk."""
         status = os.statvfs(self._directory)
         return status.f_bavail * status.f_frsize
 
     def found_full(self) -> None:
-        """Note that a file of messages does not find its space: trying may take long. Without a reserve it is tried
-        each time."""
+        """Note that a message file found no space: to try again may take long. Without a reserve every send tries."""
         self._is_full = self._reserve > 0
 
     def look(self) -> bool:
-        """Take the reserve if it is missing and there is room, and let sends try again. Return True if room is short.
-        Blocks on the disk."""
+        """Take the reserve if it is missing and there is room, and let sends try again if enough is free. Return True
+        if space is short. Blocks on the disk."""
         self._take()
         if self.free >= self._low:
             self._is_full = False
         return self._is_full or self.uses_reserve or self.free < self._low
 
     def give_up(self, length: int = 0) -> None:
-        """Let the reserve be used for ``length`` bytes, unless it has not so many. Safe to call twice. On return nobody
-        tries to take it: who found the disk full may have found it so meanwhile."""
+        """Free the reserve for ``length`` bytes, unless it is smaller. Safe to call twice. On return no thread tries to
+        take the reserve: such an attempt may have filled the disk."""
         with self._lock:
             if length > self._reserve:
                 return
             was_held, self._is_held = self._is_held, False
-            with suppress(OSError):  # as may be of one that an earlier run had, of another size
+            with suppress(OSError):  # it may not exist; an earlier run may have left one of another size
                 os.unlink(self._path)
         if was_held:
             logger.error("the disk is full: the broker uses its reserve, and refuses sends until there is room again")
 
     def _allocated(self) -> int:
-        """Bytes that a reserve of an earlier run has."""
+        """Return the bytes that the file of an earlier run occupies."""
         try:
             return os.stat(self._path).st_blocks * 512
         except FileNotFoundError:

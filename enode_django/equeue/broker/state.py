@@ -1,8 +1,9 @@
-"""The state of the broker beside the messages: topics, groups, and which sends it has stored.
+"""The broker's state besides the messages: topics, groups, and the sends it has stored.
 
-It is in memory, changed by calls of the `Coordinator`. Every call that changed something is written into the store's
-log as a control record, behind the messages it knew of, and made again when the broker starts. So one flush makes both
-safe, and after a crash both are from the same moment. A checkpoint holds all of it and spares the calls before it.
+The state is in memory, changed by calls of the `Coordinator`. Every call that changes something is written to the
+store's log as a control record, behind the messages it depends on, and repeated when the broker starts. So one flush
+makes both safe, and after a crash both are from the same moment. A checkpoint holds the whole state and replaces the
+records before it.
 """
 
 from __future__ import annotations
@@ -41,14 +42,14 @@ _DEAD_LETTERS = dead_letter_topic("")
 
 _FORMAT = 4
 _READ = (2, 3, 4)
-"""Formats of checkpoints that can be read: 2 had receipts one by one and no timeline, 3 has them in blocks, 4 knows
+"""The formats of checkpoints that can be read: 2 has single receipts and no timeline, 3 has receipts in blocks, 4 has
 deleted topics, paused groups and the retention of topics."""
 _TO_CLAIMS = 6
-"""So deep in what the coordinator knows lie the claims of queues, with their receipts."""
+"""The depth at which `Coordinator.plain` has the claims of queues, with their receipts."""
 NOTHING_NEEDED = 1 << 63
 """Above every offset."""
 MOST_TOPIC = 200
-"""Bytes of a topic's name as a URL would quote it: it becomes the name of a directory."""
+"""Bytes of a topic's name as a URL quotes it: it becomes the name of a directory."""
 _REPLAYED = frozenset(
     (
         *("create_topic", "add_queues", "show", "leave", "bury", "release", "lengthen"),
@@ -58,12 +59,12 @@ _REPLAYED = frozenset(
 
 
 class BrokerState:
-    """All calls from one thread. Methods that change something write it down first, and raise `QueueFull` with nothing
-    changed when there is no room for that.
+    """The state of a broker. All calls come from one thread. Methods that change something write a record first; if
+    there is no room for that, they raise `QueueFull` and change nothing.
 
-    ``run`` counts how often the broker was started in this directory. ``timeline`` names what offsets stand for: it
-    is another one after each start before which messages may have been lost that somebody had seen. (Of a store that
-    shows only what is safe, none are.)
+    ``run`` rises with every start of the broker in this directory. ``timeline`` names what offsets stand for: it
+    changes with each start before which messages may have been lost that somebody had seen. (A store that shows only
+    what is safe loses none of those.)
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class BrokerState:
         self._pending: PendingCheckpoint | None = None
 
     def open(self) -> Opened:
-        """Open the store, and learn from it what was known. Blocks; raises what the store raises."""
+        """Open the store, and restore the state from it. Blocks; raises what the store raises."""
         opened = self._store.open(restore=self._restore, replay=self._replay, sent=self._remember)
         bounds = {name: self.bounds(name) for name in self.coordinator.topics}
         self._begin_run(bounds)
@@ -144,7 +145,7 @@ class BrokerState:
         self._changed("show", topic, queue, **shown, unordered=True, bounds={})
 
     def delete_topic(self, topic: str, force: bool) -> list[IndexFile]:
-        """Return the files that nobody needs any more; see `Queues.empty`."""
+        """Delete a topic; returns its index files, which nobody needs any longer (see `Queues.empty`)."""
         bounds = self.bounds(topic)
         if not force:
             check_unused(topic, self.shown_groups(topic), bounds)
@@ -158,7 +159,7 @@ class BrokerState:
         return self._store.empty(topic)
 
     def delete_queue(self, topic: str, queue: int, force: bool) -> list[IndexFile]:
-        """Return the files that nobody needs any more; see `Queues.empty`."""
+        """Delete a queue; returns its index files, which nobody needs any longer (see `Queues.empty`)."""
         state = self.coordinator.topic(topic, (queue,)).shown({queue: self._store.bounds(topic, queue)})[queue]
         check_deletable_queue(topic, queue, state, self.shown_groups(topic), force=force)
         self._catch_up()
@@ -182,7 +183,7 @@ class BrokerState:
         return known.max_age if known is not None else None
 
     def announce(self, topic: str, producer: str) -> None:
-        """Costs no record: after a restart producers announce themselves again."""
+        """Writes no record: after a restart producers announce themselves again."""
         self.coordinator.topic(topic).producers.hear(producer, now=self._clock())
 
     def producers(self, topic: str) -> Mapping[str, float]:
@@ -191,7 +192,7 @@ class BrokerState:
     # -- groups ---------------------------------------------------------------------------------------------------
 
     def join(self, group: str, topic: str, member: str, session: float) -> Membership:
-        """A member that only says it is still there costs no record: after a restart all of them have time anyway."""
+        """A member that only stays writes no record: after a restart all members have time to return anyway."""
         self._catch_up()
         before, queues = self._group(group, topic), self.coordinator.topic(topic).given(group)
         after = joined(before, member, now=self._clock(), session=session, queues=queues, allocate=self._allocate)
@@ -209,7 +210,7 @@ class BrokerState:
         self._end(group, topic, member, "bury", (group, topic, member, deaths))
 
     def _end(self, group: str, topic: str, member: str, name: str, arguments: Any) -> None:
-        """Take a member out of its group by a call of the coordinator, and write that and the new division down."""
+        """Write a member's end and the new division down; then call the coordinator's method ``name``."""
         self._catch_up()
         before, now = self._group(group, topic), self._clock()
         queues = self.coordinator.topic(topic).given(group)
@@ -229,7 +230,7 @@ class BrokerState:
         return self.coordinator.acquire(*arguments, bounds=bounds, now=now)
 
     def renew(self, group: str, topic: str, owner: str, epochs: Mapping[int, int], lease: float) -> AbstractSet[int]:
-        """Costs no record, as `join`, unless the lease becomes longer: after a restart that has to be known."""
+        """Writes no record, as in `join`, unless a lease becomes longer, which must be known after a restart."""
         if longer := self.coordinator.longer(group, topic, owner, epochs, lease):
             self._catch_up()
             self._write("lengthen", (group, topic, longer, lease))
@@ -270,9 +271,9 @@ class BrokerState:
         return self.coordinator.groups(topic, now=self._clock())
 
     def consumed(self, topic: str, queue: int) -> int | None:
-        """The lowest offset that a group still needs, which is none of a topic that is deleted; None for a topic that
-        nobody consumes, and for dead letters of which some are not settled: who settles one does not keep the
-        others."""
+        """Return the lowest offset that a group still needs, `NOTHING_NEEDED` for a deleted topic. Return None for a
+        topic that nobody consumes, and for dead letters while some are not settled: otherwise settling one would keep
+        the others for ever."""
         if self.coordinator.is_deleted(topic):
             return NOTHING_NEEDED
         known = self.coordinator.topics.get(topic)
@@ -284,17 +285,17 @@ class BrokerState:
     # -- records and checkpoints ----------------------------------------------------------------------------------
 
     def _changed(self, name: str, *arguments: Any, **named: Any) -> Any:
-        """Write a call of the coordinator down, and make it. It must be known that it will not raise."""
+        """Write a record of a call of the coordinator, and make the call. The caller knows that it will not raise."""
         self._catch_up()
         self._write(name, arguments, named)
         return getattr(self.coordinator, name)(*arguments, **named)
 
     def _write(self, name: str, arguments: Any, named: Mapping[str, Any] | None = None) -> None:
-        """Before it is done: what cannot be written must not be seen by anybody."""
+        """Write a record before its change is made: nobody may see a change that could not be written."""
         self._store.append_control(msgpack.packb([name, arguments, named or {}], default=list))
 
     def _write_division(self, group: str, topic: str, before: Group, after: Group) -> None:
-        """Write the division as it is: who has been silent for too long depends on more than records say."""
+        """Write a new division itself: it depends on who was silent for too long, which records do not say."""
         if after.generation != before.generation or after.sessions.keys() != before.sessions.keys():
             self._write("divided", (group, topic, after.generation, after.sessions, after.division))
 
@@ -303,20 +304,20 @@ class BrokerState:
         return record.group if record is not None else Group()
 
     def ensure_written(self) -> None:
-        """Let all that is known be written down, before anything is stored or said that builds on it."""
+        """Raise `QueueFull` unless everything is written that later messages and answers build on."""
         self._catch_up()
 
     def _catch_up(self) -> None:
-        """Raise `QueueFull` until a checkpoint has what the start found: records that follow build on it."""
+        """Raise `QueueFull` until a checkpoint holds what the start found: later records build on it."""
         if self._behind:
             raise QueueFull("the broker's disk has no room for a checkpoint, which comes first; make room on it")
 
     def plain(self, *, is_last: bool = False) -> bytes:
-        """``is_last``: nothing will be written behind it before the next start."""
+        """Return the state as bytes. ``is_last``: nothing will be written behind it before the next start."""
         return b"".join(self._packed(is_last))
 
     def _packed(self, is_last: bool = False) -> Packed:
-        """All that is known now. It is taken down at once, and packed by whoever asks for the pieces."""
+        """Return the current state. It is copied now, and packed when the pieces are iterated over."""
         known, sends = self.coordinator.plain(), self.sends.plain()
         may_lose = not (is_last or self._store.shows_safe)
         return Packed(
@@ -325,13 +326,13 @@ class BrokerState:
         )
 
     def checkpoint(self) -> None:
-        """Blocks until it is safe on the disk."""
+        """Write a checkpoint. Blocks until it is safe on the disk."""
         self._store.checkpoint(self.plain())
         self._behind = False
 
     def begin_checkpoint(self, *, again: bool = False) -> PendingCheckpoint | None:
-        """Return the checkpoint that another thread may write, to be handed to `finish_checkpoint` then; None if
-        nothing is new, unless it shall be written ``again``."""
+        """Return a checkpoint for another thread to write, and then for `finish_checkpoint`. Return None if another one
+        is pending, or if nothing is new and it is not to be written ``again``."""
         if self._pending is not None or not (again or self._behind or self._store.since_checkpoint):
             return None
         self._pending = self._store.begin_checkpoint(self._packed())
@@ -352,7 +353,7 @@ class BrokerState:
             raise QueueError(f"the checkpoint has format {version!r}, not {_FORMAT!r}; use the version that wrote it")
         self.coordinator = Coordinator.restore(coordinator, self._allocate)
         self.sends = KnownSends.restore(sends, now=self._store.now())
-        self.timeline, self._may_have_lost = timeline[:2] or ("", True)  # none in what an earlier version has written
+        self.timeline, self._may_have_lost = timeline[:2] or ("", True)  # format 2 has none
         self.copies = Copies(*(timeline[2] if len(timeline) > 2 else ()))
 
     def _replay(self, record: bytes, position: int) -> None:
@@ -371,17 +372,17 @@ class BrokerState:
                 delete_index_files(self._delete_queue(*arguments))
             elif name in _REPLAYED:
                 if "now" in named:
-                    named["now"] = -math.inf  # which members had been silent for too long is a record of its own
+                    named["now"] = -math.inf  # members that were silent for too long are in a record of their own
                 getattr(self.coordinator, name)(*arguments, **named)
             else:
                 logger.error("the record at %d is of a later version: %s is not known", position, name)
-        except QueueError as error:  # what it builds on was in a batch that is damaged
+        except QueueError as error:  # it builds on a batch that is damaged
             logger.error("the record at %d cannot be used: %s", position, error)
 
     def _acquired(
         self, group: str, topic: str, queue: int, owner: str, lease: float, start: int, bounds: Any, epoch: int
     ) -> None:
-        """It was acquired, whatever is known of the lease before: that one may have been changed without a record."""
+        """Repeat an acquisition, whatever is known of the lease before: it may have been changed without a record."""
         self.run = max(self.run, epoch // EPOCHS_PER_RUN)
         self.coordinator.go_on_with(epoch)
         self.coordinator.acquire(group, topic, queue, owner, lease, start, bounds=bounds, now=math.inf)
@@ -395,6 +396,6 @@ class BrokerState:
 
 
 def commit_of(values: Any) -> Commit:
-    """A commit from what it was packed to."""
+    """Return the commit that was packed to ``values``."""
     epoch, offset, receipts, keep = values
     return Commit(epoch, offset, [Receipt(*receipt) for receipt in receipts], keep)

@@ -1,14 +1,14 @@
-"""The broker's messages, and what it has to remember beside them, in one directory.
+"""The broker's messages and its other state, in one directory.
 
 ::
 
     lock                                         held by the one broker that works here
     messages/<20-digit start position>.chunk     the log: batches of messages and control records as they came
-    queues/<topic>/<queue>/<first offset>.index  where a queue's batches lie in the log
-    checkpoint                                   what was known at one position of the log
-    checkpoint.before                            the one before, for when that cannot be read
-    reserve                                      nothing: its space is for control records when the disk is full
-    .gitignore                                   for a directory that the broker has made in a checkout
+    queues/<topic>/<queue>/<first offset>.index  the positions of a queue's batches in the log
+    checkpoint                                   the state at one position of the log
+    checkpoint.before                            the one before, used if that cannot be read
+    reserve                                      space for control records when the disk is full
+    .gitignore                                   for a directory that the broker makes in a checkout
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ logger = logging.getLogger(__name__)
 
 
 class Opened(NamedTuple):
-    """The work that opening had to do: how much was read again since the checkpoint, whether something unfinished was
-    cut from the end (`position` is where), and whether the indexes were made anew from all messages."""
+    """The work that opening had to do. ``scanned_batches`` and ``scanned_bytes``: how much was read again since the
+    checkpoint. ``torn``: something unfinished was cut from the end (at `position`). ``rebuilt``: the indexes were made
+    again from all messages."""
 
     scanned_batches: int
     scanned_bytes: int
@@ -55,17 +56,18 @@ class Opened(NamedTuple):
 
 
 class MessageStore:
-    """All calls come from one thread, but `flush` and `PendingCheckpoint.write`, which block on the disk and may be
-    called by another; nothing else waits for the disk, but for `open`, `delete`, `checkpoint` and `close`.
+    """The messages and control records of a broker. All calls come from one thread, except `flush` and
+    `PendingCheckpoint.write`, which block on the disk and may be called by others. `open`, `read`, `delete`,
+    `make_room`, `checkpoint` and `close` block on the disk as well; no other method waits for more than an index.
 
-    Life: the constructor takes the directory, `open` must follow and hands out what was stored, `close` ends it. Who
-    opens should write a checkpoint soon after (else the same is read again next time), then whenever
-    `since_checkpoint` is large or some seconds have passed, and call `flush`, `drop_idle` and `delete` from time to
-    time. `append` and `append_control` put things into one log in the order of the calls, so after a crash there is
-    always a prefix of them; a send is there with all its batches, or with none.
+    Life: the constructor takes the directory, `open` must follow and hands out what was stored, `close` ends it. After
+    `open`, write a checkpoint soon (otherwise the same is read again next time), then whenever `since_checkpoint` is
+    large or some seconds have passed. Call `flush`, `drop_idle` and `delete` from time to time. `append` and
+    `append_control` write to one log in the order of the calls, so a prefix of them survives a crash; a send survives
+    with all its batches, or with none.
 
-    A queue begins with its first message: before that its bounds are (0, 0). Whether a topic or queue exists is not
-    known here. Topics are named by at most 200 bytes as a URL would quote them.
+    A queue begins with its first message; before that its bounds are (0, 0). The store does not know which topics and
+    queues exist. The name of a topic has at most 200 bytes as a URL quotes it.
     """
 
     def __init__(
@@ -85,10 +87,9 @@ class MessageStore:
         low_space: int = 0,
         accept_loss: bool = False,
     ) -> None:
-        """``clock`` gives the time of batches, as far as ``monotonic`` lets it be believed (`SteadyClock`). Watermarks
-        in bytes; None: a share of the machine's memory. ``shows_safe``: `read` gives what is safe on the disk only.
-        ``reserve`` and ``low_space`` see `DiskSpace`.
-        ``accept_loss``: open also if what was known is lost.
+        """``clock`` gives the time of batches, checked against ``monotonic`` (`SteadyClock`). Watermarks are in bytes;
+        None: a share of the machine's memory. ``shows_safe``: `read` returns only what is safe on the disk. ``reserve``
+        and ``low_space``: see `DiskSpace`. ``accept_loss``: open even if topics, groups and offsets are lost.
 
         Raises `DirectoryInUse`.
         """
@@ -97,9 +98,9 @@ class MessageStore:
         self.directory = directory
         self.shows_safe = shows_safe
         self.has_lost = False
-        """Set by `open` if the log ends before what the checkpoint counts: the disk has not kept its word."""
+        """Set by `open` if the log ends before the checkpoint's position: the disk lost what it reported as safe."""
         self.on_append: Callable[[], object] = lambda: None
-        """Called when something was appended, so that `unflushed_bytes` is not 0; it must not block."""
+        """Called after each append, so when `unflushed_bytes` is not 0; it must not block."""
         self._lock = DirectoryLock(directory)
         self._memory = HeldMemory(low_watermark, high_watermark, monotonic=monotonic)
         self.space = DiskSpace(directory, reserve=reserve, low=low_space)
@@ -110,7 +111,7 @@ class MessageStore:
         self._preload = preload
         self.now = SteadyClock(clock, monotonic)
         self.deletion = Deletion(self._log, self.queues, self.now)
-        """The steps of `delete`, for who has other things to do between them."""
+        """The steps of `delete`, for callers that do other things between them."""
         self._time = 0
         self._accept_loss = accept_loss
         self._checkpointed = 0
@@ -123,13 +124,14 @@ class MessageStore:
         replay: Replay,
         sent: Callable[[Sent], object],
     ) -> Opened:
-        """Bring everything back; blocks for a time in proportion to what was written since the last checkpoint.
+        """Restore everything; blocks for a time in proportion to what was written since the last checkpoint.
 
-        First ``restore`` gets the state of that checkpoint (it is not called if there is none), then, in the order of
-        the log, ``replay`` each control record behind it with its position, and ``sent`` each send behind it that
-        named its producer. What is damaged is passed over and reported in `damaged`. Afterwards everything that is
-        left is safe on the disk; offsets in the restored state may lie behind `bounds`, if the disk lost something.
-        Raises `StorageFailed` where no checkpoint can be used and records before the log's start are lost.
+        First ``restore`` gets the state of that checkpoint; without one it is not called. Then, in the order of the
+        log, ``replay`` gets each control record behind the checkpoint with its position, and ``sent`` each send behind
+        it that named its producer (older ones, too, if the indexes are rebuilt). What is damaged is skipped and
+        reported in `damaged`. Afterwards everything that is left is safe on the disk; offsets in the restored state may
+        exceed `bounds` if the disk lost something. Raises `StorageFailed` if no checkpoint can be used and records
+        before the log's start are lost, unless ``accept_loss``.
         """
         known = found_checkpoint(self.directory / "checkpoint", self._log.start, accept_loss=self._accept_loss)
         checkpoint = known or Checkpoint(0, 0, (), b"")
@@ -159,7 +161,7 @@ class MessageStore:
         self._time = self._believed(max(checkpoint.time, recovered.time), self.now())
         self._checkpointed, self._is_first = checkpoint.position, known is None
         if known is not None and rebuilt:
-            # The disk lost what that checkpoint counts. It must not be believed again once something new stands there.
+            # The disk lost what that checkpoint covers. It must not be used again once new data follows.
             self.checkpoint(known.state)
         with translated("the reserve"):
             self.space.look()
@@ -169,7 +171,7 @@ class MessageStore:
 
     @property
     def position(self) -> int:
-        """The log's end."""
+        """The position of the log's end."""
         return self._log.end
 
     @property
@@ -183,17 +185,17 @@ class MessageStore:
 
     @property
     def since_checkpoint(self) -> int:
-        """The bytes that would have to be read again after a crash now."""
+        """The bytes that a start would read again after a crash now."""
         return self._log.end - self._checkpointed
 
     @property
     def held_bytes(self) -> int:
-        """The bytes of the message files in the kernel's memory, as far as the broker lets it keep them there."""
+        """The bytes of message files that the broker lets the kernel keep in memory."""
         return self._memory.held
 
     @property
     def damaged(self) -> Mapping[int, Damage]:
-        """The damage that was found since opening, by position in the log. Each is logged and counts once."""
+        """The damage that was found since opening, by position in the log. Each is logged and counted once."""
         return self._reader.damaged
 
     @property
@@ -220,8 +222,8 @@ class MessageStore:
     ) -> Mapping[int, int]:
         """Store a send as a whole; returns, per queue, the offset of its first message. Safe after the next `flush`.
 
-        ``producer`` has 16 bytes; the next `open` tells its sends by ``sent``. Raises, with nothing stored,
-        `MalformedRecords` for a body that is not whole, `QueueFull` for want of room, `StorageFailed`.
+        ``producer`` has 16 bytes; the next `open` passes its sends to ``sent``. Raises, with nothing stored,
+        `MalformedRecords` for a body that is not whole, `QueueFull` if there is no room, and `StorageFailed`.
         """
         layout = lay_out(
             topic, batches, lambda queue: self.queues.of(topic, queue).end, self._stamp(), producer, sequence
@@ -239,7 +241,7 @@ class MessageStore:
         return firsts
 
     def append_control(self, record: bytes) -> None:
-        """Store what `open` will hand to ``replay``, unless a checkpoint behind it is written before."""
+        """Store a record that `open` passes to ``replay``, unless a later checkpoint is written before."""
         layout = lay_out_control(record, self._stamp())
         self._log.append(layout.buffers(), layout.length, is_control=True)
         self.on_append()
@@ -259,14 +261,14 @@ class MessageStore:
         return self._reader.finish(read, loaded)
 
     def bounds(self, topic: str, queue: int) -> tuple[int, int]:
-        """The first offset that is left and the one that the next message will get; equal if nothing is left."""
+        """Return the first offset that is left and the one that the next message will get; equal if nothing is left."""
         index = self.queues.get(topic, queue)
         return (index.first(self._log.start), index.end) if index is not None else (0, 0)
 
     def offset_at(self, topic: str, queue: int, at: float, effort: Effort = Effort.LOG) -> int:
-        """The first offset of the first batch that was taken at a time (seconds since 1970) or later, else the end. A
-        batch has its time in whole milliseconds, so what was taken in the same one counts, too. Raises
-        `NotInMemory` if the effort is not allowed."""
+        """Return the first offset of the first batch that was stored at a time (seconds since 1970) or later, else the
+        end. Times of batches are in whole milliseconds, so a batch of the same millisecond counts. Raises `NotInMemory`
+        if the effort does not allow to load the index."""
         index = self.queues.get(topic, queue)
         if index is None:
             return 0
@@ -274,20 +276,20 @@ class MessageStore:
         return max(entry.first_offset, index.first(self._log.start)) if entry is not None else index.end
 
     def empty(self, topic: str, only: int | None = None) -> list[IndexFile]:
-        """See `Queues.empty`. The messages stay in their files until those are due, and are not read any more."""
+        """See `Queues.empty`. The messages stay in their files until those are due, but are not read."""
         self.deletion.forget_surveys()
         return self.queues.empty(topic, only)
 
     def flush(self) -> int:
-        """Block until what was appended before the call is safe; returns up to where that is. Any thread may call it,
-        also several at once. Raises `StorageFailed`; the store takes nothing more then."""
+        """Block until everything appended before the call is safe; returns up to where that is. Any thread may call it,
+        also several at once. Raises `StorageFailed`; the store then refuses every later append."""
         return self._log.flush()
 
     def begin_checkpoint(self, state: bytes | Iterable[bytes]) -> PendingCheckpoint:
-        """Take down what is true now, without waiting: ``state`` is what the caller knows at `position`, as bytes or in
-        pieces, which the thread that writes asks for, a second time if the disk is full.
+        """Return a checkpoint of the current state, without waiting. ``state`` is what the caller knows at `position`,
+        as bytes or in pieces. The thread that writes iterates over the pieces, a second time if the disk is full.
 
-        To be written by any thread, then handed to `finish_checkpoint` here; one at a time.
+        Any thread may write the checkpoint; then it is passed to `finish_checkpoint` here. One at a time.
         """
         writes, queues = self.queues.save()
         parts = (state,) if isinstance(state, bytes) else state
@@ -295,31 +297,34 @@ class MessageStore:
         return PendingCheckpoint(path, self._log.end, self._time, queues, parts, writes, self._log, self.space)
 
     def finish_checkpoint(self, pending: PendingCheckpoint) -> None:
-        """Take note that it was written; without that call nothing breaks, more is read and written again."""
+        """Take note that a checkpoint was written. Without this nothing breaks, but more is read and written again."""
         for write in pending.writes:
             write.finish()
         self.deletion.counted = pending.position if self._is_first else self._checkpointed
         self._checkpointed, self._is_first = pending.position, False
 
     def checkpoint(self, state: bytes) -> None:
-        """All three steps at once; blocks on the disk. Raises `QueueFull`; the checkpoint before counts then."""
+        """Write a checkpoint; blocks on the disk. Raises `QueueFull` and `StorageFailed`: then the last one is
+        valid."""
         pending = self.begin_checkpoint(state)
         pending.write()
         self.finish_checkpoint(pending)
 
     def delete(self, retention: Retention, consumed: Consumed) -> int:
-        """Delete files from the oldest on while they are due and may be; returns how many. Blocks on the disk, shortly.
+        """Delete files, the oldest first, while they are due and may be deleted; returns how many. Blocks on the disk,
+        shortly.
 
-        The newest file always stays, and so does what the checkpoint before the newest one does not count. What is
-        left of queues begins later then (`bounds`).
+        The newest file always stays, and so do files that the checkpoint before the newest one does not cover. The
+        first offsets of queues rise (`bounds`).
         """
         return self.deletion.run(retention, consumed)
 
     def make_room(self, retention: Retention, consumed: Consumed) -> int:
-        """Delete what every group has consumed, though it is not due yet; returns how many files. Blocks as `delete`.
+        """Delete what every group has consumed, even if it is not due; returns the number of files. Blocks as long as
+        `delete` does.
 
-        Where the newest file has nothing else either, and sends are refused, it may go the next time. Raises
-        `QueueFull`.
+        If sends are refused and no message in the log is needed, a new file is begun first, so that a later call can
+        delete the newest one, too. Raises `QueueFull`.
         """
         if self.space.uses_reserve or self.space.is_full:
             self.deletion.roll(urgent(retention), consumed)
@@ -328,13 +333,13 @@ class MessageStore:
         return deleted
 
     def drop_idle(self) -> None:
-        """Above the low watermark, drop files from memory that nobody has read for five seconds."""
+        """Above the low watermark, drop files from memory that were not read for `IDLE_SECONDS` seconds."""
         self._log.drop_idle()
 
     def close(self, state: bytes) -> None:
-        """Flush, write a checkpoint and let go of the directory: the next `open` reads nothing again.
+        """Flush, write a checkpoint and release the directory: the next `open` reads nothing again.
 
-        No other thread may be in `flush` or writing a checkpoint by then.
+        No other thread may be in `flush` or write a checkpoint.
         """
         try:
             self._log.close()
@@ -343,7 +348,7 @@ class MessageStore:
             self.abandon()
 
     def abandon(self) -> None:
-        """Let go of the directory without writing anything: the next `open` finds what a crash would leave."""
+        """Release the directory without writing anything: the next `open` finds what a crash would leave."""
         self._log.release()
         self._lock.release()
 
@@ -353,7 +358,7 @@ class MessageStore:
         return Stamp(self._log.end, self._log.flushed, self._time)
 
     def _believed(self, newest: int, now: float) -> int:
-        """Return the time of the newest batch in milliseconds, or 0 if it is from a clock that was wrong."""
+        """Return the time of the newest batch in milliseconds; 0 if it comes from a wrong clock, which is logged."""
         ahead = newest / 1000 - now
         if ahead <= FAR_AHEAD:
             return newest

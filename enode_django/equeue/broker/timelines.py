@@ -1,8 +1,8 @@
-"""Copies of a broker's directory: what has to change in one, and the names of timelines after it. No I/O.
+"""Copies of a broker's directory: how their state differs, and the names of timelines after a copy. No I/O.
 
 A broker that starts with an older copy of its directory gives offsets to other messages than those that consumers have
-seen under them. So a copy names no timeline, which makes its first start begin a new one. From then on the name of a
-timeline says, for each queue, at which offset the copy ended: ``<timeline>@<copy>:<offset>``.
+seen under them. So a copy names no timeline, and its first start begins a new one. From then on the name of a timeline
+says, for each queue, at which offset the copy ended: ``<timeline>@<copy>:<offset>``.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import msgpack
 
 MOST_SKIPPED = 1 << 20
 _BEFORE_TIMELINE, _TIMELINE = 4, 2
-"""In the state of a checkpoint: fields before the name of the timeline, and those that belong to it."""
+"""In the state of a checkpoint: the number of fields before the timeline's name, and of those of the timeline."""
 
 
 def copied(state: bytes) -> bytes:
-    """Return the state of a checkpoint as a copy of the directory has it: without a timeline, so that its first start
-    begins one. The rest is not decoded: it may be large."""
+    """Return the state of a checkpoint for a copy of the directory: without a timeline, so that the copy's first start
+    begins one. The rest is not decoded, since it may be large."""
     unpacker = msgpack.Unpacker(max_buffer_size=len(state))
     unpacker.feed(state)
     count = unpacker.read_array_header()
@@ -39,8 +39,8 @@ def copied(state: bytes) -> bytes:
 def run_after_copy(run: int) -> int:
     """Return the number of the run that starts with a copy made in ``run``.
 
-    The broker that was copied may have gone on, and another copy may have been started: by chance, since nothing else
-    tells them apart, none of their runs has the same number. Epochs rise with it.
+    The broker that was copied may have gone on, and another copy may have been started. A random step makes it unlikely
+    that two of their runs have the same number; nothing else tells them apart. Epochs rise with it.
     """
     return run + 1 + secrets.randbelow(MOST_SKIPPED)
 
@@ -56,8 +56,8 @@ class Copies:
         return [self.name, self._ends]
 
     def begin(self, ends: Mapping[str, Mapping[int, int]]) -> Copies:
-        """Return what is true when the directory, a copy, is started: its queues end there. Of a copy of a copy the
-        lower ends count: some consumers know neither."""
+        """Return the copies after the first start of this directory, itself a copy: its queues end at ``ends``. For a
+        copy of a copy the lower ends count: some consumers know neither copy."""
         return Copies(uuid.uuid4().hex, {topic: self._lower(topic, queues) for topic, queues in ends.items()})
 
     def _lower(self, topic: str, ends: Mapping[int, int]) -> dict[int, int]:
@@ -67,7 +67,7 @@ class Copies:
         return {queue: min(end, known.get(queue, 0)) for queue, end in ends.items()}
 
     def timeline(self, name: str, topic: str, queue: int) -> str:
-        """Return the name of the timeline of a queue. A queue that the copy does not have begins at 0."""
+        """Return the name of a queue's timeline. A queue that the copy does not have begins at 0."""
         if not self.name:
             return name
         return f"{name}@{self.name}:{self._ends.get(topic, {}).get(queue, 0)}"
