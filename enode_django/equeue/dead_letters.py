@@ -121,7 +121,7 @@ def _settle(
             lease.renew()
             act(some)
             transport.send(topic, {0: [encode_settled([letter.offset for letter in some])]})
-        end = transport.end_offsets(topic)[0]  # first: a letter that comes now must not be committed past
+        end = transport.end_offsets(topic)[0]  # read first: a letter that arrives later must not be committed past
         lease.commit(min([end, *(letter.offset for letter in islice(dead_letters(transport, group), 1))]))
     transport.trim(topic)
     return [letter.offset for letter in chosen]
