@@ -242,14 +242,14 @@ class Consumer:
     # -- called by all threads ------------------------------------------------------------------------------------
 
     def _fail(self, error: BaseException) -> None:
-        """Called by a thread that dies: the others are to end, and handle nothing any more."""
+        """Note the error of a dying thread. The other threads end, and handle nothing more."""
         self._error = self._error or error
         self._end_by = min(self._end_by, time.monotonic())
         self._ending.set()
         self._handling.close()
 
     def _warn(self, error: EnodeError) -> None:
-        """Several threads fail again and again while the transport is away; now and then is enough to know."""
+        """Log an error that several threads repeat while the transport is unreachable, but only now and then."""
         if time.monotonic() >= self._next_warning:
             self._next_warning = time.monotonic() + WARN_EVERY
             logger.warning("%s of group %s goes on trying: %s", self.name, self._group, error)
@@ -259,7 +259,7 @@ class Consumer:
             self._once_of(share, call)
 
     def _once_of(self, share: TopicConsumer, call: Callable[[TopicConsumer], None]) -> bool:
-        """As `_once`; retries that were deleted, since somebody has forgotten the group, begin anew."""
+        """Call `_once`. Prepare the retries again if they were deleted with their group."""
         try:
             return self._once(partial(call, share))
         except UnknownTopic:
@@ -269,8 +269,7 @@ class Consumer:
             return False
 
     def _once(self, call: Callable[[], None]) -> bool:
-        """Return True if the call has worked. Raises errors that are not retriable, but not at the end, when that could
-        help nobody."""
+        """Return True if the call has worked. Raises errors that are not retriable, except while the consumer ends."""
         try:
             call()
         except EnodeError as error:

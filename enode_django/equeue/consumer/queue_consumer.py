@@ -53,9 +53,9 @@ class QueueConsumer:
     assigned no longer is drained (its messages are finished) and released by `release_drained`. Every error of the
     transport passes through.
 
-    In the window's ``weight`` a message counts 1, plus 1 for each full ``heavy`` bytes (None: never). Of
-    the receipts that windows keep, the newest ``keep_receipts`` of each queue stay in the transport. ``start`` is for
-    queues that the group never had. ``long_poll``: seconds that a pull may wait while there is nothing else to do.
+    In the window's ``weight`` a message counts 1, plus 1 for each full ``heavy`` bytes (None: never). Of the receipts
+    that windows keep, the newest ``keep_receipts`` of each queue stay in the transport. ``start`` is for queues that
+    the group never had. ``long_poll``: seconds that a pull may wait while there is nothing else to do.
     """
 
     def __init__(

@@ -160,7 +160,7 @@ class TopicConsumer:
         self._has_room = threading.Event()
 
     def prepare(self) -> None:
-        """Join the group. Raises `UnknownTopic` while the topic does not exist."""
+        """Fetch the start offsets and join the group, once. Raises `UnknownTopic` while the topic does not exist."""
         if not self.prepared:
             self._starts.ask()
             self._queues.join()
