@@ -64,9 +64,9 @@ class TopicInfo(NamedTuple):
 
 
 class QueueShare(NamedTuple):
-    """A group and one queue. ``owner`` has the lease for another ``seconds``; ``shall_own`` is the member that the
-    queue is assigned to. ``backlog`` is the number of uncommitted messages. ``committed`` is None if the group never
-    had the queue."""
+    """A group and one queue. ``owner`` has the lease for another ``seconds``; ``shall_own`` is the member that it is
+    assigned to. ``backlog``: the number of uncommitted messages. ``committed`` is None if the group never had the
+    queue."""
 
     topic: str
     group: str
@@ -175,8 +175,7 @@ def _info(topic: str, group: str, state: GroupState, queues: Mapping[int, QueueS
 
 
 def list_producers(transport: Transport, topics: Sequence[str] = ()) -> list[ProducerInfo]:
-    """Return the producers that sent to all topics, or to the given ones, in the last minutes. Raises
-    `UnknownTopic`."""
+    """Return the recent producers of all topics, or of the given ones. Raises `UnknownTopic`."""
     infos = []
     for topic in topics or transport.topics():
         with _passed_over(topics):
@@ -210,8 +209,7 @@ def mend(transport: Transport, topics: Sequence[str] = ()) -> Mapping[str, Mappi
 
 
 def retention(transport: Transport, topic: str) -> float | None:
-    """Return the seconds that a topic keeps consumed messages; None if it has no own retention. Raises
-    `UnknownTopic`."""
+    """Return the topic's own retention in seconds; None if it has none. Raises `UnknownTopic`."""
     if isinstance(transport, RetainsByTopic):
         return transport.retention(topic)
     transport.queue_count(topic)

@@ -25,8 +25,7 @@ class Arrivals(Generic[Connection]):
         return len(self._waiting)
 
     def add(self, connection: Connection, address: str) -> Connection | None:
-        """Add a connection. If its address has too many, remove and return the address's oldest one, which has to be
-        closed."""
+        """Add a connection. If its address has too many, remove and return its oldest one, which has to be closed."""
         self._waiting[connection] = address
         self._of_address[address] += 1
         if self._of_address[address] <= self._most_of_one:

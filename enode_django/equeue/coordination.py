@@ -2,8 +2,7 @@
 
 The memory driver and the broker keep one `Coordinator` each, and call it from one thread at a time. Times and the
 bounds of queues are arguments. The effect of a call depends on its arguments alone, so a broker can write down the
-calls that changed something and repeat them after a restart; `plain` and `restore` convert a coordinator into data and
-back.
+calls that changed something and repeat them after a restart; `plain` and `restore` convert to data and back.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""List dead letters, send them anew, and discard them.
+"""List dead letters, send them again, and discard them.
 
-A group's topic of dead letters holds the letters and, behind them, notes of which are settled: sent anew, or
+A group's topic of dead letters holds the letters and, behind them, notes of which are settled: sent again, or
 discarded. A note is written after its letters were sent, so a crash in between sends them again: at least once, and
 none is lost. The group ``requeue`` of that topic commits past settled letters, so that they may be trimmed.
 """
@@ -81,7 +81,7 @@ def _read(
 def requeue(
     transport: Transport, group: str, offsets: Collection[int] | None = None, *, to_topic: bool = False
 ) -> list[int]:
-    """Send dead letters anew, those at ``offsets`` or all that can be sent. Return their offsets.
+    """Send dead letters again, those at ``offsets`` or all that can be sent. Return their offsets.
 
     They go to the group's retries, where only this group gets them, as a first attempt; with ``to_topic`` they go to
     the end of the queue that they came from, where every group gets them. Raises `QueueError`, and sends nothing, for
@@ -98,7 +98,7 @@ def requeue(
 
 
 def discard(transport: Transport, group: str, offsets: Collection[int] | None = None) -> list[int]:
-    """Settle dead letters without sending them anew, those at ``offsets`` or all. Return their offsets.
+    """Settle dead letters without sending them, those at ``offsets`` or all. Return their offsets.
 
     Raises `QueueError`, and discards nothing, for an offset without a dead letter; raises `QueueHeld` while another
     process discards or requeues.

@@ -26,8 +26,7 @@ _PRIVATE_DIRECTORY = 0o700
 
 @contextmanager
 def translated(doing: str) -> Iterator[None]:
-    """Raise `QueueFull` if the disk, a quota or a limit on files leaves no room, `StorageFailed` for any other
-    `OSError`."""
+    """Raise `QueueFull` if the disk, a quota or a limit on files leaves no room, else `StorageFailed`."""
     try:
         yield
     except OSError as error:
@@ -73,10 +72,7 @@ def make_ignored_directory(directory: Path) -> None:
         return
     make_directory(directory)
     name = directory / ".gitignore"
-    with (
-        suppress(OSError),
-        open(name, "w", opener=open_private) as file,
-    ):  # optional: a full disk may have no room for it
+    with suppress(OSError), open(name, "w", opener=open_private) as file:  # optional: the disk may be full
         file.write("# Made by the broker: its messages belong in no repository.\n*\n")
 
 
@@ -90,8 +86,8 @@ def write_all(descriptor: int, data: bytes | memoryview, offset: int) -> None:
 
 @contextmanager
 def replaced_file(path: Path, *, keep: Path | None = None) -> Iterator[BinaryIO]:
-    """Yield a file for new content of ``path``. After a crash at any point ``path`` holds the old content or the new
-    one. Blocks at the end until the new content is durable; an exception keeps the old content.
+    """Yield a file for new content. After a crash at any point, ``path`` holds its old content or the new one. Blocks
+    at the end until the new content is durable; an exception keeps the old one.
 
     With ``keep``, the old content is moved to that file; after a crash it may be there alone.
     """

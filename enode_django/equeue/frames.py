@@ -40,7 +40,7 @@ def decode_message(
     max_all_items: int | None = None,
     max_text: int = MAX_FRAME,
 ) -> Any:
-    """Decode one whole msgpack value. Raises `MalformedFrame` for anything else, and for extension types.
+    """Decode one whole msgpack value without extension types. Raises `MalformedFrame` for anything else.
     ``max_all_items`` limits all lists and dictionaries together (None: no limit), ``max_text`` the bytes of one
     text."""
     items = min(len(payload), max_items)
@@ -65,8 +65,7 @@ def decode_message(
 
 
 class _Counter:
-    """Counts items during decoding: msgpack passes each list and dictionary when it is complete, the inner ones
-    first."""
+    """Counts items during decoding. msgpack passes each complete list and dictionary, the inner ones first."""
 
     def __init__(self, most: int) -> None:
         self._most = self._left = most

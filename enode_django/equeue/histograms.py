@@ -13,8 +13,7 @@ INFINITE = "+Inf"
 
 
 class Histogram:
-    """Counts of values by bucket. Written by one thread at a time; read by any, which may see a value counted but not
-    yet summed.
+    """Counts of values by bucket. One thread at a time writes; any may read, and see a value counted but not summed.
 
     >>> sizes = Histogram((1, 2, 5))
     >>> for size in (2, 3, 9):
@@ -34,6 +33,5 @@ class Histogram:
         self._sum += value
 
     def as_map(self) -> dict[str, Any]:
-        """Return the counts and the sum. ``buckets`` has the number of values up to each bound. Bounds are texts, as
-        JSON requires of keys."""
+        """Return the sum, and in ``buckets`` the number of values up to each bound. Bounds are texts, for JSON."""
         return {"buckets": dict(zip(self._names, accumulate(self._counts), strict=True)), "sum": self._sum}

@@ -1,7 +1,7 @@
 """The members of a consumer group, and the queues that each shall own. Pure: takes and returns states and times.
 
 A member joins, and joins again before its session ends; a silent one is dropped. Each change of members or queues
-divides the queues anew, which raises the generation and moves as few queues as possible. Leases decide what a member
+divides the queues again, which raises the generation and moves as few queues as possible. Leases decide what a member
 really owns: the old owner drains a queue first, the new one waits.
 """
 

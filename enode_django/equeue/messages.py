@@ -32,8 +32,7 @@ class SendResult(NamedTuple):
 
 
 class Once(NamedTuple):
-    """The identity of a send: its sender and its number. A send that is repeated under the same identity is stored
-    once.
+    """The identity of a send: its sender and its number. A repeated send with the same identity is stored once.
 
     ``producer`` is a UUID in 32 hexadecimal digits, ``sequence`` a number that it uses for one send only.
     """

@@ -19,8 +19,7 @@ BLOCK = 256
 @dataclass(slots=True)
 class Receipts:
     """Receipts, oldest first. Full ``blocks`` are packed and never change; the newest receipts are in ``loose``. The
-    first ``dropped`` of them all are no longer kept. ``_taken_down`` caches the blocks for `plain`; None after a
-    change."""
+    first ``dropped`` of all are not kept any longer. ``_taken_down`` caches the blocks for `plain`."""
 
     blocks: deque[bytes] = field(default_factory=deque)
     loose: list[bytes] = field(default_factory=list)

@@ -40,8 +40,7 @@ def encode_records(records: Sequence[bytes]) -> bytes:
 
 
 def decode_records(body: Buffer) -> list[bytes]:
-    """Decode a body. Raises `MalformedRecords` if its CRC is wrong or if it is anything but an array of byte
-    strings."""
+    """Decode a body. Raises `MalformedRecords` for a wrong CRC and for anything but an array of byte strings."""
     return _decoded(body, _decode)
 
 

@@ -33,9 +33,9 @@ class Message(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """A message that was set aside. ``message.attempt`` is the attempt that failed, 0 to start over. ``due`` and
-    ``failed_at`` are seconds since 1970. ``for_all``: each consumer of the group got the message, so the group has no
-    topic of retries."""
+    """A message that was set aside. ``message.attempt`` is the one that failed, 0 to start over. ``due`` and
+    ``failed_at`` are seconds since 1970. ``for_all``: each consumer of the group got the message, so there are no
+    retries."""
 
     message: Message
     error: str
@@ -45,7 +45,7 @@ class Failed(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """A note behind dead letters: the letters at these offsets were sent anew or discarded."""
+    """A note behind dead letters: the letters at these offsets were sent again or discarded."""
 
     offsets: frozenset[int]
 

@@ -150,8 +150,7 @@ class Consumer:
         return True
 
     def run(self) -> None:
-        """Consume until another thread or a signal handler calls `stop`, or Ctrl-C is pressed. Raises as `join`
-        does."""
+        """Consume until another thread or a signal handler calls `stop`, or until Ctrl-C. Raises as `join` does."""
         self.start()
         try:
             self.join()

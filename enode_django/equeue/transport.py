@@ -101,12 +101,11 @@ class DeletesTopics(Protocol):
     def delete_topic(self, topic: str, *, force: bool = False) -> None:
         """Delete a topic with its messages, groups, offsets and receipts.
 
-        Raises `QueueError`, and deletes nothing, while a group has living members or messages left, or while there are
-        messages but no group; ``force`` skips these checks. Afterwards every call with the topic raises
-        `TopicDeleted`; a waiting pull raises it at the end of its wait at the latest. Messages sent during the
-        deletion are deleted or not stored.
+        Raises `QueueError`, and deletes nothing, unless ``force``, while a group has living members or messages left,
+        or while there are messages but no group. Afterwards every call with the topic raises `TopicDeleted`, a waiting
+        pull at the end of its wait at the latest. Messages sent meanwhile are deleted or not stored.
 
-        `Transport.create_topic` creates the topic anew. Its offsets continue behind those of the deleted topic, and no
+        `Transport.create_topic` creates the topic again. Its offsets continue behind those of the deleted topic, and no
         route, lease or offset of the deleted topic is valid for the new one.
         """
 
@@ -171,14 +170,13 @@ class Transport(Protocol):
     """All methods block, are thread-safe, and raise `TransportUnavailable` (retriable) when the queue cannot be
     reached. It is then unknown whether a send was stored: sending again may store it twice.
 
-    A driver with queues on several servers makes a call at every usable server, and raises `PartlyUnavailable`
-    afterwards if one is not usable. The error's ``answers`` tell by queue what was done: for `send` the offset of the
-    first body; for `renew` and `commit` True if the queue was not lost. For `release` they are the released queues,
-    for `reply` the indexes of the delivered replies. A pull omits the queues of an unusable server, unless that server
-    has all of the pulled queues.
+    A driver with several servers makes a call at every usable one, and then raises `PartlyUnavailable` if one is not
+    usable. Its ``answers`` tell by queue what was done: for `send` the offset of the first body, for `renew` and
+    `commit` True if the queue was not lost. For `release` they are the released queues, for `reply` the indexes of the
+    delivered replies. A pull omits the queues of an unusable server, unless all of its queues are there.
 
-    Every method that names a topic raises `UnknownTopic` if it does not exist, and `QueueError` for a queue number
-    that the topic does not have.
+    Every method that names a topic raises `UnknownTopic` if it does not exist, and `QueueError` for a queue number that
+    the topic does not have.
     """
 
     max_send: int
@@ -203,12 +201,11 @@ class Transport(Protocol):
         """Return the queues that messages may be sent to, for `send`."""
 
     def add_queues(self, topic: str, queues: int, *, unordered: bool = False) -> int:
-        """Raise the topic's number of queues to ``queues``. Return its number of queues. Does nothing if it has as
-        many or more.
+        """Let the topic have at least ``queues`` queues. Return their number.
 
         New queues change the queue of a key, so messages of one key could overtake one another. Therefore this raises
-        `QueueBacklog`, and adds none, while a group has messages left, or while there are messages but no group;
-        ``unordered`` skips the check. Senders with the old route get `StaleRoute`.
+        `QueueBacklog`, and adds none, unless ``unordered``, while a group has messages left, or while there are
+        messages but no group. Senders with the old route get `StaleRoute`.
         """
 
     def show(
@@ -275,8 +272,8 @@ class Transport(Protocol):
         """Become or stay a member of the group for ``session`` seconds. Return the queues that the member shall own.
 
         Members whose session has ended are dropped. Every queue that consumers may see is assigned to one member.
-        Unless the driver was configured with another allocation, no member has two queues more than another, and as
-        few as possible move.
+        Unless the driver has another allocation, no member has two queues more than another, and as few as possible
+        move.
         """
 
     def leave(self, group: str, topic: str, member: str) -> None:

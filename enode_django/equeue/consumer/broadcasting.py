@@ -22,9 +22,8 @@ WARN_EVERY = 10.0
 
 
 class BroadcastQueues:
-    """Consumes a whole topic as `QueueConsumer` consumes a group's share of it, but without leases, since no other
-    consumer has these offsets. The same threads call it. ``start`` returns the start offset of a queue that has none
-    yet.
+    """Consumes a whole topic as `QueueConsumer` consumes a group's share of it, called by the same threads, but without
+    leases: no other consumer has these offsets. ``start`` returns the start offset of a queue without one.
 
     While the offsets cannot be written, because the disk is full, messages are consumed all the same.
     """

@@ -72,8 +72,7 @@ class FailureTopics:
             raise
 
     def _make(self, topic: str, queue: int, origin: str) -> None:
-        """Create the topic or extend it up to ``queue``. Queues of retries are made for all queues of ``origin`` at
-        once."""
+        """Ensure that the topic has the queue. Queues of retries are made for all queues of ``origin`` at once."""
         with self._making:
             if queue < self._made.get(topic, 0):
                 return

@@ -316,8 +316,7 @@ class QueueConsumer:
             self._committed(windows, commits, {queue: queue not in refused for queue in commits})
 
     def commit_some(self) -> None:
-        """Commit what can be committed. Queues of unusable servers wait for the next call; raises if no server is
-        usable."""
+        """Commit where servers are usable; other queues wait for the next call. Raises if no server is usable."""
         with suppress(PartlyUnavailable):
             self.commit()
 

@@ -29,12 +29,11 @@ class Task(NamedTuple):
 
 
 class Worklist:
-    """Tasks in lanes. One thread at a time works on a lane, in order. When ``linear``, a lane is a queue of a topic,
-    across its windows; otherwise it is one task. Lanes take turns. No I/O.
+    """Tasks in lanes. One thread at a time works on a lane, in order. A lane is a queue of a topic, across its windows,
+    when ``linear``; otherwise it is one task. Lanes take turns. No I/O.
 
-    Pulling threads call `post`, `withdraw`, `left` and `forget`; handling threads call `take`, and then `done` or
-    `again`; the thread that ends the work calls `wait_idle` and `close`. A task that waits for its due time is in no
-    lane and blocks no other.
+    Pulling threads call `post`, `withdraw`, `left` and `forget`; handling threads `take`, then `done` or `again`; the
+    thread that ends the work `wait_idle` and `close`. A task that waits for its due time blocks no lane.
     """
 
     def __init__(self, *, linear: bool, clock: Callable[[], float]) -> None:

@@ -43,8 +43,7 @@ def _offset(id: bytes) -> int | None:
 
 
 def chunks(bodies: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    """Yield bodies in order, in lists of at most `MESSAGES_PER_CALL` and (unless one alone is larger)
-    `BYTES_PER_CALL`."""
+    """Yield bodies in order, at most `MESSAGES_PER_CALL` and (unless one alone is larger) `BYTES_PER_CALL` at once."""
     if len(bodies) <= MESSAGES_PER_CALL and sum(map(len, bodies)) <= BYTES_PER_CALL:
         if bodies:
             yield bodies

@@ -129,8 +129,7 @@ class RedisConnection:
             return self._own_errors(self._everywhere(list(reads), list(reads.values())))
 
     def read_blocking(self, before: Command | None, command: Command, *, key: str) -> Any:
-        """Run an XREAD that blocks up to `LONGEST_BLOCK` seconds; ``before`` is sent ahead of it in the same round
-        trip."""
+        """Run an XREAD that blocks up to `LONGEST_BLOCK` seconds, after ``before`` in the same round trip."""
         return self.at_node(key, lambda node: _read_blocking(node.blocking, before, command))
 
     def at_node(self, key: str, call: Callable[[Node], Any]) -> Any:
@@ -146,8 +145,7 @@ class RedisConnection:
             raise ConnectionError(f"no node of the cluster has {key!r} now")
 
     def nodes(self, keys: Sequence[str]) -> tuple[dict[Node, list[int]], dict[int, RedisError]]:
-        """Return the indexes of the keys by server, and the errors by index of the keys whose server is
-        unavailable."""
+        """Return the indexes of the keys by server, and errors by the index of each key without a usable server."""
         nodes: dict[Node, list[int]] = {}
         failures: dict[int, RedisError] = {}
         for place, key in enumerate(keys):
@@ -166,8 +164,7 @@ class RedisConnection:
         self._servers.close()
 
     def check_not_closed_since(self, closings: int) -> None:
-        """Raise redis-py's `ConnectionError` if the connection was closed since the number of closings was
-        ``closings``."""
+        """Raise redis-py's `ConnectionError` if there were more than ``closings`` calls of `close`."""
         if self.closings != closings:
             raise ConnectionError("the transport was closed")
 
@@ -231,8 +228,7 @@ class RedisConnection:
 
     @contextmanager
     def using(self, node: Node, *, blocks: bool = False) -> Generator[None]:
-        """Note when a server fails. With ``blocks`` a lost connection that took long does not count as an unresponsive
-        server."""
+        """Note when a server fails. With ``blocks``, the time until a lost connection counts as no delay."""
         began = time.monotonic()
         try:
             yield

@@ -43,8 +43,7 @@ class Unconfirmed(ConnectionError):
 
 
 def own_error(error: RedisError, name: str, *, is_cluster: bool) -> EnodeError:
-    """Return the exception to raise for an error of the servers ``name``. In a cluster, other servers may be
-    usable."""
+    """Return the exception to raise for an error of the servers ``name``. In a cluster others may be usable."""
     own = _own_error(error, name, PartlyUnavailable if is_cluster else TransportUnavailable)
     own.__cause__ = error
     return own
@@ -68,8 +67,7 @@ def is_replicas(answer: Any) -> bool:
 
 
 def _code(error: RedisError) -> str:
-    """Return the server's error code, also of an error within a script (where servers before 7 put it behind a
-    prefix)."""
+    """Return the server's error code, also of an error within a script (behind a prefix before Redis 7)."""
     text = str(error)
     within_script = _SCRIPT_ERROR.search(text)
     return within_script[1] if within_script else text.partition(" ")[0]

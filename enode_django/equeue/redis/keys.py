@@ -14,8 +14,7 @@ class Keys:
         self._of_queues: dict[tuple[str, int], tuple[str, ...]] = {}
 
     def of_queue(self, topic: str, queue: int) -> tuple[str, ...]:
-        """Return the keys of a queue's log, of the queue itself, and of its times; cached, since every send needs
-        them."""
+        """Return the keys of its log, itself and its times; cached, since every send needs them."""
         known = self._of_queues.get((topic, queue))
         if known is None:
             known = (self.log(topic, queue), self.queue(topic, queue), self.times(topic, queue))

@@ -40,8 +40,7 @@ def raise_failure(failures: Mapping[int, EnodeError], answers: Mapping[int, Any]
 
 
 def _mildness(error: EnodeError) -> int:
-    """Rank errors, the worst lowest: those other than `TransportUnavailable` first, `QueueFull` last: it says that
-    nothing was stored, which must be true of all queues."""
+    """Rank errors, worst first. `QueueFull` is the mildest: "nothing was stored" must be true of all queues."""
     if not isinstance(error, TransportUnavailable):
         return 0
     return 2 if isinstance(error, QueueFull) else 1

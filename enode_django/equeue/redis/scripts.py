@@ -1,10 +1,9 @@
-"""Lua scripts of the Redis driver for messages and answers. Each is one atomic step on the keys of one queue (or one
-inbox).
+"""Lua scripts of the Redis driver for messages and answers. Each is one atomic step on the keys of one queue or inbox.
 
-A server that cannot write (out of memory, read-only) refuses the first write of a script but no later one, so no
-script stops halfway. A server that is out of memory refuses only commands that may need some: a script that begins
-with `EVEN_WHEN_FULL` runs to its end. All scripts that let consumers go on begin with it, since only consumers make
-room. `SEND` does not.
+A server that cannot write (out of memory, read-only) refuses the first write of a script but no later one, so no script
+stops halfway. A server that is out of memory refuses only commands that may need some: a script that begins with
+`EVEN_WHEN_FULL` runs to its end. All scripts that let consumers go on begin with it, since only consumers make room.
+`SEND` does not.
 """
 
 from __future__ import annotations

@@ -109,11 +109,9 @@ class SentinelServers:
 
 
 class ClusterServers:
-    """The nodes of a cluster. Asks for ``CLUSTER SLOTS`` before the first use, and after a node failed or a slot
-    moved.
+    """The nodes of a cluster. Asks for ``CLUSTER SLOTS`` before the first use, and after a failure or a moved slot.
 
-    A node that made a caller wait without an answer is not used until it answers again, so it cannot delay other
-    calls.
+    A node that kept a caller waiting in vain is not used until it answers again, so that it delays no other call.
     """
 
     def __init__(self, location: ClusterLocation, timeouts: Timeouts, client: Mapping[str, Any]) -> None:

@@ -100,9 +100,8 @@ class RedisTrimmer:
         return deleted
 
     def _cut(self, topic: str, limits: Mapping[int, tuple[str, str]]) -> dict[int, EnodeError]:
-        """Cut whole nodes of the streams, in steps that do not block the server, then the times of deleted messages.
-        After `TRIM_SECONDS` the rest is left to the next call: the caller may have leases to renew. Return the errors
-        by queue."""
+        """Cut whole nodes of the streams, in steps that do not block the server; then the times of deleted messages.
+        The rest is left to the next call: the caller may have leases to renew. Return the errors by queue."""
         logs = {q: ("XTRIM", self._keys.log(topic, q), kind, "~", at) for q, (kind, at) in limits.items()}
         failures: dict[int, EnodeError] = {}
         until = time.monotonic() + TRIM_SECONDS

@@ -59,8 +59,7 @@ _LAST = 1 << 62
 
 
 class BrokerInbox:
-    """An inbox at the broker. Each answer arrives once, even if a connection is lost: what did not arrive is asked for
-    again."""
+    """An inbox at the broker. After a lost connection it asks again for what did not arrive; no answer comes twice."""
 
     def __init__(self, transport: BrokerTransport) -> None:
         self.address = uuid.uuid4().hex
