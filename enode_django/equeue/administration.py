@@ -52,7 +52,7 @@ __all__ = [
 ]
 
 PULL_LIMIT = 100
-"""Messages that are asked for at once: they may be large."""
+"""Messages per pull; few, because they may be large."""
 
 
 class TopicInfo(NamedTuple):

@@ -18,7 +18,7 @@ class Arrivals(Generic[Connection]):
     def __init__(self, most_of_one: int) -> None:
         self._most_of_one = most_of_one
         self._waiting: dict[Connection, str] = {}
-        """By age, each with its address."""
+        """The address of each connection, the oldest connection first."""
         self._of_address: Counter[str] = Counter()
 
     def __len__(self) -> int:

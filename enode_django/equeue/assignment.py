@@ -13,10 +13,10 @@ logger = logging.getLogger("enode_django.equeue")
 _NOTHING: Mapping[str, frozenset[int]] = MappingProxyType({})
 
 Allocate = Callable[[Sequence[int], Sequence[str], Mapping[str, frozenset[int]]], Mapping[str, Collection[int]]]
-"""Shares queues among the members of a group: it gets the queues and the members, both sorted, and what each member
-shall own so far (queues and members that are gone are still in it), and returns what each shall own from now on. Every
-queue goes to one member; a member that is left out gets none. It is called whenever members or queues change, by the
-broker or by any member, so it must not wait for anything, and should depend on its arguments alone."""
+"""Divides queues among the members of a group. It gets the queues and the members, both sorted, and the queues that
+each member shall own so far (which may name queues and members that are gone); it returns the queues that each shall
+own from now on. Every queue goes to one member; a member that is left out gets none. The broker or any member calls it
+whenever members or queues change, so it must not block, and should depend on its arguments alone."""
 
 
 def divide(

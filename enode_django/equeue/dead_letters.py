@@ -35,7 +35,7 @@ __all__ = ["DeadLetter", "dead_letters", "discard", "groups_with_dead_letters", 
 REQUEUE_GROUP = "requeue"
 LEASE = 60.0
 AT_ONCE = 100
-"""Letters that are sent before the note of it is, unless they are large."""
+"""The most letters that are sent before their note is written; large ones are sent in smaller portions."""
 
 
 class DeadLetter(NamedTuple):

@@ -16,11 +16,11 @@ from enode_django.exceptions import DirectoryInUse, QueueFull, StorageFailed
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 UNREADABLE = frozenset({errno.EIO, errno.EBADMSG, errno.ENODATA, errno.EUCLEAN})
-"""What a file system says of a place that it cannot read, however often it is asked."""
+"""Errors of a place that a file system cannot read, even if asked again."""
 
 
 PRIVATE = 0o600
-"""The mode of every file: messages, and what is known about them, are the broker's alone."""
+"""The mode of every file: messages and data about them are readable only by the broker's user."""
 _PRIVATE_DIRECTORY = 0o700
 
 

@@ -18,8 +18,8 @@ MAX_FRAME = 64 * 1024 * 1024
 MAX_ITEMS = 100_000
 """The most items of one list or dictionary. A few bytes can claim that a list has many items."""
 MAX_ALL_ITEMS = 500_000
-"""The most items of all lists and dictionaries of a request together. A send has four for each of
-its batches, at most 65,535; a commit has six for each queue."""
+"""The most items of all lists and dictionaries of a request together. A send has four for each of its batches, at most
+65,535; a commit has six for each queue."""
 
 _LENGTH = struct.Struct(">I")
 _SMALL = 64 * 1024

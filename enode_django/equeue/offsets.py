@@ -48,11 +48,11 @@ class OffsetWindow:
         self.deadline = deadline
         self.closed = False
         self.backlog_end = backlog_end
-        """Messages below this offset stood in the queue when it was acquired: somebody may have worked on them."""
+        """The end of the queue when it was acquired: another consumer may have worked on messages below it."""
         self.committed = committed
-        """What the transport has accepted; the thread that commits sets it."""
+        """The offset that the transport has accepted; the committing thread sets it."""
         self.committable = committed
-        """The lowest unfinished offset, or, when all are finished, the one expected next."""
+        """The lowest unfinished offset, or, when all are finished, the next expected one."""
         self._next = committed
         self._in_order: deque[int] = deque()
         self._unfinished: set[int] = set()

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 PORTION_BYTES = 8 * 1024 * 1024
-"""What goes through a queue in one step: each byte of it lies several times in memory meanwhile, and whoever asks the
-broker or Redis for something else has to wait for it."""
+"""The bytes that go through a queue in one step. Each byte is in memory several times during the step, and other
+callers of the broker or Redis wait for it."""
 PORTION_ITEMS = 10_000
 
 Item = TypeVar("Item")

@@ -28,15 +28,15 @@ from enode_django.exceptions import (
 __all__ = ["Producer"]
 
 QUEUE_SEED = 0x51EED
-"""Part of the wire's contract: another seed would send a key to another queue, and its order would be lost."""
+"""Part of the wire's contract: another seed would send a key to another queue, and break its order."""
 
 Selector = Callable[[str, int], int]
-"""(key, how many queues) → which of them, counted from 0. Called by many threads at once."""
+"""(key, number of queues) → index of a queue, from 0. Called by many threads at once."""
 
 ROUTES_ASKED = 5
-"""How often one send asks where to, when the queues of its topic change again and again, and none takes anything."""
+"""How often one send asks for the route while the topic's queues keep changing and no message is stored."""
 ASK_AGAIN = 1.0
-"""Seconds until a route is asked for again that could not be had."""
+"""Seconds until a route that could not be fetched is asked for again."""
 
 
 class Persist(Protocol):

@@ -20,7 +20,7 @@ from enode_django.exceptions import MalformedRecords, shown
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 MOST_RECORDS = 100_000
-"""A broker refuses a batch with more records. A record of two bytes takes many times as much memory when decoded."""
+"""A broker refuses a batch with more records. A decoded record of two bytes takes many times as much memory."""
 
 _decode: Callable[[Buffer], list[bytes]] = msgspec.msgpack.Decoder(list[bytes]).decode
 _decode_new: Callable[[Buffer], list[bytes]] = msgspec.msgpack.Decoder(

@@ -16,7 +16,7 @@ import msgpack
 from enode_django.exceptions import MalformedMessage, shown
 
 ERROR_MAX = 4_000
-"""Characters of an error that are kept."""
+"""The most characters that are kept of an error."""
 
 _FAILED, _SETTLED = 1, 2
 

@@ -38,7 +38,7 @@ __all__ = ["Consumer", "Limits", "Message", "Mode", "Order", "RetryPolicy", "Sta
 logger = logging.getLogger("enode_django.equeue")
 
 BEATS = 5
-"""How often a lease is renewed before it would end."""
+"""Renewals within the duration of a lease."""
 TRIM_EVERY = 60.0
 WARN_EVERY = 10.0
 ONE_WAIT = 3600.0
@@ -46,9 +46,9 @@ STOP_TIMEOUT = 30.0
 BEYOND_STOP = 5.0
 """Seconds that `Consumer.stop` gives the keeper after its timeout, to commit and release."""
 NOTHING_FAILED = 1.0
-"""Seconds until somebody looks again whether a message of the group has failed, and there is a topic of retries."""
+"""Seconds between checks for a topic of retries, which exists once a message of the group has failed."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
-"""Seconds between tries to reach the transport; each is twice the one before."""
+"""Seconds between attempts to reach the transport; each pause is twice the one before."""
 
 
 class Consumer:

@@ -17,7 +17,7 @@ from enode_django.equeue.transport import check_queues
 from enode_django.exceptions import QueueBacklog, QueueError
 
 Bounds = Mapping[int, tuple[int, int]]
-"""The offset of the oldest message of each queue, and the offset that its next message will get."""
+"""The offset of each queue's oldest message, and the offset that its next message will get."""
 
 
 @dataclass(slots=True)

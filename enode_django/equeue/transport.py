@@ -41,18 +41,18 @@ __all__ = [
 ]
 
 LONG_POLL = 15.0
-"""Seconds that a pull waits unless it is told otherwise, as EQueue has it."""
+"""Seconds that a pull waits by default, as in EQueue."""
 KNOWN_SENDS = 100
-"""How many sends of a producer can be made again without being stored again."""
+"""The number of a producer's latest sends that can be repeated without being stored twice."""
 PRODUCER_SECONDS = 600.0
-"""How long a producer is known that does not announce itself again."""
+"""Seconds for which a producer is known after its last announcement."""
 MOST_PRODUCERS = 1_000
-"""Of each topic so many are known, those that announced themselves last."""
+"""The most producers known per topic; the most recently announced ones are kept."""
 LONGEST_AGE = 10 * 365 * 86_400.0
-"""Seconds that a topic's messages may be kept for, if it is said of the topic."""
+"""The upper limit, in seconds, of a topic's own retention."""
 ROOM_AROUND = 64 * 1024
-"""Bytes that a message may grow by when it is kept with its place and the reason why nobody could handle it, or with
-what was stored beside it. So the largest message that should be sent is so much smaller than `Transport.max_send`."""
+"""Bytes that a message may grow by when it is set aside with its place and the error of its handler, or with other
+stored data. The largest message that should be sent is smaller than `Transport.max_send` by this much."""
 
 
 @runtime_checkable
@@ -180,8 +180,8 @@ class Transport(Protocol):
     """
 
     max_send: int
-    """How many bytes one `send` takes, all its bodies together. Everything else may be of any size: a driver divides
-    by itself what is too much for one step. A constant of the driver's class, which system checks read."""
+    """The bytes that one `send` takes, all bodies together. Other calls have no limit: a driver divides large ones
+    into steps. A constant of the driver's class, which system checks read."""
 
     # Topics
 

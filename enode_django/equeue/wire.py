@@ -40,7 +40,7 @@ from enode_django.exceptions import (
 MAGIC = "equeue"
 VERSION = 1
 OLDEST_VERSION = 1
-"""Spoken as well as `VERSION`: that of the release before, if it was another one."""
+"""The oldest version that is spoken besides `VERSION`: that of the previous release if it differs."""
 NONCE_BYTES = 16
 MAX_HANDSHAKE_FRAME = 4096
 HELLO = "hello"

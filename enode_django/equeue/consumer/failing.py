@@ -22,7 +22,7 @@ from enode_django.exceptions import EnodeError, UnknownTopic
 logger = logging.getLogger("enode_django.equeue")
 
 UNREACHABLE_DELAY = 1.0
-"""Seconds before a message is handled again that should be a dead letter, but could not be sent."""
+"""Seconds before a message is handled again that could not be sent to the dead letters."""
 
 
 class FailureTopics:

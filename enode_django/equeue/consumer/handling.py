@@ -15,7 +15,7 @@ from enode_django.equeue.retrying import Message, error_text
 logger = logging.getLogger("enode_django.equeue")
 
 LOOK_AGAIN = 0.05
-"""Seconds between looks at a lease that could not be renewed in time."""
+"""Seconds between checks of a lease that was not renewed in time."""
 
 
 class Handling:

@@ -18,16 +18,16 @@ from enode_django.exceptions import PartlyUnavailable, QueueHeld, TransportUnava
 logger = logging.getLogger("enode_django.equeue")
 
 RETRY_ACQUIRE = 0.1
-"""Seconds between tries to acquire a queue that another worker is about to release."""
+"""Seconds between attempts to acquire a queue that another worker is about to release."""
 RETRY_UNAVAILABLE = 1.0
-"""Seconds between tries to acquire a queue whose server cannot be used, while others are ours or to be given back."""
+"""Seconds between attempts to acquire a queue of an unusable server, while others are owned or being released."""
 NOTHING_TO_PULL = 0.05
-"""Seconds that `QueueConsumer.pull` takes when it may pull from none of its queues at the moment."""
+"""Seconds that `QueueConsumer.pull` takes while it may pull from none of its queues."""
 LOOK_AGAIN = 0.2
-"""Seconds of one pull of a thread that has to look by itself whether its queues have changed."""
+"""Seconds of one pull of a thread that has to check by itself whether its queues have changed."""
 WORKING_PULL = 1.0
-"""Seconds of one pull of a thread that is woken when they do, while something that it has pulled is unfinished: a queue
-whose window is full is left out until the next pull."""
+"""Seconds of one pull of a thread that is woken for changes, while some of its messages are unfinished: a queue with a
+full window is left out until the next pull."""
 
 
 class PulledMessages(NamedTuple):

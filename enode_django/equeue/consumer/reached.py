@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from enode_django.equeue.offsets_file import KeptOffsets
 
 SETTLED_AFTER = 60.0
-"""Seconds after which a message counts as one that no crash can lose any more."""
+"""Seconds after which no crash can lose a message."""
 
 
 class Reached:
@@ -28,7 +28,7 @@ class Reached:
     def __init__(self, kept: KeptOffsets, *, now: float) -> None:
         self.offsets = dict(kept.offsets)
         self.is_new = False
-        """True if `kept` returns something that it has not returned before, besides the offsets given to it."""
+        """True if `kept` has something new to return, besides its argument."""
         self._settled = dict(kept.settled)
         self._timelines = dict(kept.timelines)
         self._confirmed: dict[int, int] = {}

@@ -13,7 +13,7 @@ from enode_django.equeue.offsets import OffsetWindow
 from enode_django.equeue.retrying import Message
 
 LONGEST_WAIT = 1.0
-"""Seconds after which a thread that waits looks at the clock again, which may have been set."""
+"""Seconds after which a waiting thread reads the clock again, which may have been set."""
 
 
 class Task(NamedTuple):

@@ -15,7 +15,7 @@ from enode_django.equeue.threads import Threads
 logger = logging.getLogger("enode_django.equeue")
 
 PROBE_EVERY = 0.2
-"""Seconds between two looks whether a node answers again."""
+"""Seconds between checks whether a node answers again."""
 
 
 class AbsentNodes:

@@ -16,10 +16,10 @@ RECEIPTS_PER_CALL = 1_000
 
 
 Entries = Sequence[tuple[bytes, Sequence[bytes]]]
-"""What XREAD tells of one stream, like ``[(b"43-0", [b"b", body])]``."""
+"""The entries of one stream in an answer of XREAD, like ``[(b"43-0", [b"b", body])]``."""
 
 _MOST_MESSAGES = 10**12
-"""No queue gets so many. What XADD numbers by itself, in milliseconds since 1970, is above."""
+"""More than any queue gets. Ids assigned by XADD, in milliseconds since 1970, are above it."""
 
 
 def parse_entries(queue: int, entries: Entries) -> PulledBatch:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from enode_django.equeue.redis.scripts import EVEN_WHEN_FULL, FIRST, NOW, Script
 
 LOST_AT_MOST = 1 << 20
-"""More leases than these are not lost in one crash or failover."""
+"""The most leases that are lost in one crash or failover."""
 
 # The identity of a server's start. A server that crashed may have lost its last writes, and a replica that took over
 # may never have had them; a window from before would skip messages that get the same offsets now. A user who may not

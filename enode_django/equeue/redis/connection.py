@@ -31,13 +31,13 @@ from enode_django.equeue.redis.servers import ClusterServers, SentinelServers, S
 from enode_django.exceptions import EnodeError
 
 LONGEST_BLOCK = 5.0
-"""Seconds that one blocking command may block; longer waits are made of several, so that a dead server is noticed."""
+"""The most seconds that one command blocks; longer waits take several commands, so that a dead server is noticed."""
 
 _TRIES = 5
-"""How often a call is made that was not done, because a script or a key was not where it was thought to be."""
+"""How often a call is tried that was refused because a script or a key was not at the server."""
 
 Command = Sequence[str | int | float | bytes]
-"""A command whose second word is the key that it is about."""
+"""A command whose second word is its key."""
 
 
 class ScriptCall(NamedTuple):
@@ -84,7 +84,7 @@ class RedisConnection:
             self._servers = SingleServer(parsed, timeouts, client)
         self.name = self._servers.name
         self.closings = 0
-        """How often it was closed. It can be used again, but what waits at that moment is not to go on."""
+        """The number of `close` calls. It can be used again, but calls that waited during a close must end."""
 
     def execute(self, *command: str | int | float | bytes) -> Any:
         return self.execute_all([command])[0]

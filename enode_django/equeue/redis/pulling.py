@@ -16,13 +16,13 @@ from enode_django.equeue.redis.scripts import FIT
 from enode_django.exceptions import TransportUnavailable
 
 MOST_PULLED = 40_000
-"""Messages of all queues that one pull asks for."""
+"""The most messages of all queues that one pull asks for."""
 MOST_SUMMED = 2_000
-"""Messages of all queues whose sizes one pull sums up in the server, which does nothing else meanwhile."""
+"""The most messages whose sizes one pull sums up in the server, which does nothing else meanwhile."""
 ENOUGH = 1_000
-"""Messages of all queues that are worth a pull. If fewer of the largest ones fit, sizes are summed up instead."""
+"""Enough messages for one pull, of all queues. If fewer of the largest size fit, sizes are summed up instead."""
 LARGEST_KNOWN_SECONDS = 1.0
-"""How long it is believed how large the largest message is. What is sent meanwhile may make one answer larger."""
+"""Seconds for which the size of the largest message is cached. One answer may be larger meanwhile."""
 
 
 class PullCounts:

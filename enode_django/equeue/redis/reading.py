@@ -20,9 +20,9 @@ from enode_django.equeue.transport import check_limit
 from enode_django.exceptions import EnodeError
 
 LAST_PLACE = (1 << 64) - 1
-"""Behind it in an entry's id comes the next message: what others have put between two messages is not read."""
+"""The highest second part of an entry id: reading after it skips foreign entries between two messages."""
 LOOK_AGAIN = 1.0
-"""Seconds after which a pull that waits without some of its queues looks whether they can be used again."""
+"""Seconds after which a waiting pull checks whether omitted queues are usable again."""
 
 
 class RedisReader:

@@ -15,7 +15,7 @@ from enode_django.equeue.transport import KNOWN_SENDS
 
 KNOWN_SECONDS = 600
 CLOCK_STEP = 10
-"""Milliseconds: of the messages stored within such a step only the first one's time is kept."""
+"""Milliseconds. Of the messages stored within such a step only the first one's time is kept."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from enode_django.equeue.redis.scripts import SEND, Script
 from enode_django.exceptions import EnodeError, ForeignEntries, StaleRoute, TransportUnavailable
 
 HOLDS_FOREIGN = -2
-"""The answer of `SEND` for a queue that holds entries of somebody else."""
+"""The answer of `SEND` for a queue that has foreign entries."""
 
 
 class RedisSender:

@@ -28,9 +28,9 @@ from enode_django.equeue.redis.slots import SlotMap
 from enode_django.exceptions import ConfigurationError
 
 WAITED_IN_VAIN = 0.1
-"""Seconds after which an error means that a node does not answer. Whoever is refused at once has lost nothing."""
+"""Seconds of waiting after which an error means that a node does not answer. An immediate refusal costs no time."""
 ASK_AGAIN = 0.5
-"""Seconds between two looks whether another node has the slots of one that does not answer."""
+"""Seconds between checks whether another node has the slots of an unresponsive one."""
 
 
 class Servers(Protocol):

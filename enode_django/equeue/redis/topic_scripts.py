@@ -14,9 +14,9 @@ from enode_django.equeue.redis.scripts import EVEN_WHEN_FULL, NOW, Script
 from enode_django.equeue.transport import MOST_PRODUCERS, PRODUCER_SECONDS
 
 CLOSED = "closed"
-"""What a queue has in place of a version while the topic's queues change."""
+"""The value of a queue in place of a version while the topic's queues change."""
 DELETED = "deleted"
-"""What a queue has in place of a version from when its topic is deleted, or may be, until it is created anew."""
+"""The value of a queue in place of a version from a deletion of its topic, or an attempt, to the next creation."""
 
 CREATE = Script(
     EVEN_WHEN_FULL

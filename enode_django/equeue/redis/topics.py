@@ -42,11 +42,11 @@ from enode_django.exceptions import EnodeError, QueueError, TransportUnavailable
 logger = logging.getLogger("enode_django.equeue")
 
 NEARLY_FULL = 90
-"""Percent of a server's memory. Above them nothing that is consumed is kept for its age."""
+"""Percent of a server's memory. Above it consumed messages are deleted regardless of their age."""
 CHANGE_SECONDS = 5.0
-"""How long a change of a topic's queues may take before its maker is taken for dead."""
+"""Seconds after which the maker of a change of a topic's queues counts as dead."""
 LOOK_AGAIN = 0.01
-"""Seconds between two looks whether a change that somebody else makes is done."""
+"""Seconds between two checks whether another process has finished its change."""
 
 
 class RedisTopics:

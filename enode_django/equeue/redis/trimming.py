@@ -17,7 +17,7 @@ from enode_django.exceptions import EnodeError
 TIMES_PER_CALL = 500
 MENDED_PER_CALL = 1_000
 TRIM_SECONDS = 1.0
-"""For one cut, except for the step that it takes in any case."""
+"""Seconds for one cut, beyond its first step."""
 
 
 class RedisTrimmer:

@@ -20,7 +20,7 @@ from enode_django.equeue.redis.node import Node
 from enode_django.equeue.redis.wakes import Wakeup
 
 GIVING_UP = 0.05
-"""Seconds after which a connection that was told to give up is told again: it may have been too early."""
+"""Seconds after which a command is unblocked again: the first time may have been too early."""
 
 
 def read_waking(connection: RedisConnection, command: Command, closings: int, *, key: str, wakeup: Wakeup) -> Any:
