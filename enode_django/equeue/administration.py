@@ -1,4 +1,4 @@
-"""Looking at topics, groups and messages, and setting them right. What is not here is a method of the transport."""
+"""Inspect and repair topics, groups and messages. Everything else is a method of the transport."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ __all__ = [
 ]
 
 PULL_LIMIT = 100
-"""Messages that are asked for at once: they may be large."""
+"""Messages per pull; few, because they may be large."""
 
 
 class TopicInfo(NamedTuple):
-    """``messages``: how many are there, in all queues."""
+    """``messages``: the number of messages in all queues."""
 
     topic: str
     queues: Mapping[int, QueueState]
@@ -64,8 +64,9 @@ class TopicInfo(NamedTuple):
 
 
 class QueueShare(NamedTuple):
-    """A group and one queue. ``owner`` has the lease, for another ``seconds``; ``shall_own`` is the member that is to
-    have it. ``backlog``: messages that are not committed. ``committed`` is None if the group never had the queue."""
+    """A group and one queue. ``owner`` has the lease for another ``seconds``; ``shall_own`` is the member that it is
+    assigned to. ``backlog``: the number of uncommitted messages. ``committed`` is None if the group never had the
+    queue."""
 
     topic: str
     group: str
@@ -79,8 +80,8 @@ class QueueShare(NamedTuple):
 
 
 class GroupInfo(NamedTuple):
-    """``members`` with the seconds left of their sessions. ``counts``: messages that it has not committed are kept.
-    ``paused``: its members are given no queues."""
+    """``members`` has the seconds left of their sessions. ``counts``: messages that the group has not committed are
+    kept. ``paused``: its members are assigned no queues."""
 
     topic: str
     group: str
@@ -108,8 +109,8 @@ class PeekedMessage(NamedTuple):
 
 
 class ProducerInfo(NamedTuple):
-    """``seconds`` since the process last said that it sends to the topic; it says so every half minute at most, and
-    only while it sends."""
+    """``seconds`` since the process last announced that it sends to the topic: every half minute at most, and only
+    while it sends."""
 
     topic: str
     producer: str
@@ -117,7 +118,7 @@ class ProducerInfo(NamedTuple):
 
 
 def list_topics(transport: Transport, topics: Sequence[str] = ()) -> list[TopicInfo]:
-    """All of them, or some. Raises `UnknownTopic`."""
+    """Return all topics, or the given ones. Raises `UnknownTopic`."""
     infos = []
     for topic in topics or transport.topics():
         with _passed_over(topics):
@@ -128,7 +129,7 @@ def list_topics(transport: Transport, topics: Sequence[str] = ()) -> list[TopicI
 
 @contextmanager
 def _passed_over(named: Sequence[str]) -> Iterator[None]:
-    """Pass over a topic that is deleted while all are listed, none being named."""
+    """Skip a topic that is deleted while all are listed; raise if the topics were named."""
     try:
         yield
     except TopicDeleted:
@@ -137,14 +138,14 @@ def _passed_over(named: Sequence[str]) -> Iterator[None]:
 
 
 def create_topic(transport: Transport, topic: str, queues: int) -> None:
-    """Raises `QueueError` if it exists with another number of queues."""
+    """Create a topic. Raises `QueueError` if it exists with another number of queues."""
     count = transport.create_topic(topic, queues)
     if count != queues:
         raise QueueError(f"topic {topic!r} exists, with {count} queues; add_queues gives it more")
 
 
 def list_groups(transport: Transport, topics: Sequence[str] = (), *, group: str | None = None) -> list[GroupInfo]:
-    """Those of all topics, or of some, or only ``group``."""
+    """Return the groups of all topics or of the given ones; only ``group`` if that is given."""
     infos = []
     for topic in topics or transport.topics():
         with _passed_over(topics):
@@ -174,7 +175,7 @@ def _info(topic: str, group: str, state: GroupState, queues: Mapping[int, QueueS
 
 
 def list_producers(transport: Transport, topics: Sequence[str] = ()) -> list[ProducerInfo]:
-    """Return the producers that have sent to all topics, or to some, within the last minutes. Raises `UnknownTopic`."""
+    """Return the recent producers of all topics, or of the given ones. Raises `UnknownTopic`."""
     infos = []
     for topic in topics or transport.topics():
         with _passed_over(topics):
@@ -183,23 +184,23 @@ def list_producers(transport: Transport, topics: Sequence[str] = ()) -> list[Pro
 
 
 def broker_figures(transport: Transport) -> Mapping[str, Any]:
-    """Return the broker's figures. Raises `QueueError` where the queue has no broker."""
+    """Return the broker's figures. Raises `QueueError` if the queue has no broker."""
     if not isinstance(transport, BrokerTransport):
         raise QueueError(f"the queue has no broker: its driver is {type(transport).__name__}")
     return transport.status()
 
 
 def back_up(transport: Transport, name: str) -> Mapping[str, Any]:
-    """Let the broker copy its directory to ``backups/<name>`` within it; returns the path there and its sizes. Raises
-    `QueueError` where the queue has no broker, and if there is a backup of that name."""
+    """Let the broker copy its directory to ``backups/<name>`` within it. Return the path there and its sizes. Raises
+    `QueueError` if the queue has no broker or a backup of that name exists."""
     if not isinstance(transport, BrokerTransport):
         raise QueueError(f"the queue has no broker to be backed up: its driver is {type(transport).__name__}")
     return transport.back_up(name)
 
 
 def mend(transport: Transport, topics: Sequence[str] = ()) -> Mapping[str, Mapping[int, int]]:
-    """Delete entries of somebody else from the queues of all topics, or of some; returns by topic how many there were
-    in each queue. Raises `QueueError` for a transport whose queues nobody else can write into."""
+    """Delete foreign entries from the queues of all topics, or of the given ones. Return their number by topic and
+    queue. Raises `QueueError` for a transport whose queues only the package writes."""
     if not isinstance(transport, Mends):
         raise QueueError(
             f"nobody else can write into the queues of {type(transport).__name__}; there is nothing to mend"
@@ -208,7 +209,7 @@ def mend(transport: Transport, topics: Sequence[str] = ()) -> Mapping[str, Mappi
 
 
 def retention(transport: Transport, topic: str) -> float | None:
-    """For how many seconds a topic keeps what is consumed, if that was said of it. Raises `UnknownTopic`."""
+    """Return the topic's own retention in seconds; None if it has none. Raises `UnknownTopic`."""
     if isinstance(transport, RetainsByTopic):
         return transport.retention(topic)
     transport.queue_count(topic)
@@ -234,7 +235,7 @@ def plan_offsets(
     *,
     new_group: bool = False,
 ) -> list[OffsetMove]:
-    """Return the moves that `set_offsets` would make now. Raises as it does, and changes nothing."""
+    """Return the moves that `set_offsets` would make now. Raises the same errors, and changes nothing."""
     known = transport.groups(topic)
     if group not in known and not new_group:
         raise QueueError(f"topic {topic!r} has no group {group!r}; it has {', '.join(map(repr, known)) or 'none'}")
@@ -259,11 +260,11 @@ def set_offsets(
     *,
     new_group: bool = False,
 ) -> list[OffsetMove]:
-    """Let a group go on from an offset, from an end of the queue, or from what was stored at a time: in all queues of
-    the topic, or in some, one after the other.
+    """Let a group continue from an offset, from an end of the queue, or from the messages stored at a time: in all
+    queues of the topic or in the given ones, one after the other. Return the moves.
 
-    An offset is limited to what the queue has. Owners lose their queues for a moment, and what they are at is handled
-    again. Raises `QueueError` for a group that the topic does not have, unless ``new_group``.
+    An offset is limited to what the queue has. Owners lose their queues for a moment, and their unfinished messages
+    are handled again. Raises `QueueError` for a group that the topic does not have, unless ``new_group``.
     """
     moves = []
     for move in plan_offsets(transport, group, topic, to, queues, new_group=new_group):
@@ -297,9 +298,9 @@ def peek(
     *,
     at: datetime | None = None,
 ) -> list[PeekedMessage]:
-    """Messages of a queue from an offset on, from the first one that was stored ``at`` a time or later (as precisely as
-    `Transport.offsets_at` says), or its newest ones; no group knows of it. An offset that is not there any more stands
-    for the next one that is left. Raises `ValueError` for a time without a time zone, and for both."""
+    """Return messages of a queue: from an offset on, from the first one stored ``at`` a time or later (as precisely as
+    `Transport.offsets_at` says), or its newest ones. No group is affected. The offset of a deleted message stands for
+    the next message left. Raises `ValueError` for a time without a time zone, and for both an offset and a time."""
     if limit < 1 or (offset or 0) < 0:
         raise ValueError(f"an offset is 0 or more and a limit at least 1, got {offset!r} and {limit!r}")
     if at is not None and offset is not None:
@@ -320,7 +321,7 @@ def peek(
 
 
 def read_queue(transport: Transport, topic: str, queue: int, offset: int, end: int) -> Iterator[PeekedMessage]:
-    """Return the messages from ``offset`` on and before ``end``."""
+    """Yield the messages from ``offset`` on and before ``end``."""
     while offset < end:
         batches = transport.pull(topic, {queue: offset}, limit=PULL_LIMIT, wait=0)
         if not batches:
@@ -336,8 +337,8 @@ def read_queue(transport: Transport, topic: str, queue: int, offset: int, end: i
 def tail(
     transport: Transport, topic: str, queues: Sequence[int] = (), start: Start = Start.LAST, *, wait: float = 1.0
 ) -> Iterator[PeekedMessage | None]:
-    """Messages as they come, without end, and None after each ``wait`` seconds without any. No group knows of it.
-    Queues that are added meanwhile are not seen."""
+    """Yield messages as they arrive, without end, and None after each ``wait`` seconds without any. No group is
+    affected. Queues that are added meanwhile are not seen."""
     states = transport.queues(topic)
     check_queues(topic, queues, len(states))
     offsets = {
@@ -354,9 +355,9 @@ def tail(
 
 
 def delete_group(transport: Transport, group: str, topics: Sequence[str] = (), *, living: bool = False) -> list[str]:
-    """Forget a group, in all topics or in some; returns those that had it, and those that were deleted with it: when no
-    other topic has the group any more, that of its retries and that of its dead letters. Raises `QueueError`, and
-    deletes nothing, while it has members, unless ``living``."""
+    """Delete a group from all topics or from the given ones. Return the topics that had it, and the topics of its
+    retries and dead letters, which are deleted when no other topic has the group. Raises `QueueError`, and deletes
+    nothing, while the group has members, unless ``living``."""
     infos = list_groups(transport, topics, group=group)
     members = sorted({member for info in infos for member in info.members})
     if members and not living:
@@ -369,9 +370,9 @@ def delete_group(transport: Transport, group: str, topics: Sequence[str] = (), *
 
 
 def pause_group(transport: Transport, group: str, topics: Sequence[str] = (), *, paused: bool = True) -> list[str]:
-    """Let a group consume nothing until it is resumed (``paused`` False), in all topics that have it (the one of its
-    retries among them) or in some; returns those. Raises `QueueError` for a group that none of them has, and for a
-    transport that pauses no groups."""
+    """Pause a group, or resume it (``paused`` False), in all topics that have it (including that of its retries) or in
+    the given ones. Return those topics. Raises `QueueError` for a group that none of them has, and for a transport
+    that pauses no groups."""
     if not isinstance(transport, PausesGroups):
         raise QueueError(f"{type(transport).__name__} pauses no groups; it would have to be a PausesGroups")
     having = [info.topic for info in list_groups(transport, topics, group=group)]
@@ -383,14 +384,14 @@ def pause_group(transport: Transport, group: str, topics: Sequence[str] = (), *,
 
 
 def failure_topics(transport: Transport, group: str) -> list[str]:
-    """The topics of what a group could not handle, as far as there are any."""
+    """Return the existing topics of a group's retries and dead letters."""
     known = transport.topics()
     return [topic for topic in (retry_topic(group), dead_letter_topic(group)) if topic in known]
 
 
 def delete_failures(transport: Transport, group: str) -> list[str]:
-    """Delete the topics of a group's retries and dead letters, with what is in them, unless another topic still has the
-    group. Returns those that were deleted; none where the transport deletes no topics."""
+    """Delete the topics of a group's retries and dead letters, with their messages, unless another topic still has the
+    group. Return the deleted topics; none if the transport deletes no topics."""
     failures = _failures_alone(transport, group)
     if not isinstance(transport, DeletesTopics):
         return []
@@ -400,7 +401,7 @@ def delete_failures(transport: Transport, group: str) -> list[str]:
 
 
 def _failures_alone(transport: Transport, group: str, without: str = "") -> list[str]:
-    """The topics of a group's failures, if no topic has the group but these and ``without``."""
+    """Return the topics of a group's failures if only these and ``without`` have the group; else none."""
     failures = failure_topics(transport, group)
     others = [info.topic for info in list_groups(transport, group=group) if info.topic not in (without, *failures)]
     return [] if others else [topic for topic in failures if topic != without]
@@ -408,8 +409,8 @@ def _failures_alone(transport: Transport, group: str, without: str = "") -> list
 
 def delete_topic(transport: Transport, topic: str, *, force: bool = False) -> list[str]:
     """Delete a topic with its messages and groups, and the topics of retries and dead letters of groups that no other
-    topic has; returns what was deleted. Raises as `DeletesTopics.delete_topic`, of any of them, and `QueueError` for a
-    transport that deletes no topics."""
+    topic has. Return the deleted topics. Raises as `DeletesTopics.delete_topic` does, for any of them, and
+    `QueueError` for a transport that deletes no topics."""
     if not isinstance(transport, DeletesTopics):
         raise QueueError(f"{type(transport).__name__} deletes no topics; it would have to be a DeletesTopics")
     failures = {name for group in transport.groups(topic) for name in _failures_alone(transport, group, topic)}

@@ -1,7 +1,7 @@
-"""Connections that have come and not said yet what they want. Pure.
+"""Connections that have arrived and not yet sent their request. Pure.
 
-Whoever opens many and says nothing must not keep others out: where there is no room for another one, the one that has
-waited longest makes room. Who means it says what it wants within moments.
+A client that opens many connections and sends nothing must not keep others out: when there is no room for a new one,
+the one that has waited longest is closed. A genuine client sends its request within moments.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ Connection = TypeVar("Connection")
 
 
 class Arrivals(Generic[Connection]):
-    """``most_of_one``: so many may wait of one address."""
+    """Waiting connections, of which one address may have up to ``most_of_one``."""
 
     def __init__(self, most_of_one: int) -> None:
         self._most_of_one = most_of_one
         self._waiting: dict[Connection, str] = {}
-        """By age, each with its address."""
+        """The address of each connection, the oldest connection first."""
         self._of_address: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def add(self, connection: Connection, address: str) -> Connection | None:
-        """Let it wait. Return one of the same address that has to go, if too many wait: the oldest one."""
+        """Add a connection. If its address has too many, remove and return its oldest one, which has to be closed."""
         self._waiting[connection] = address
         self._of_address[address] += 1
         if self._of_address[address] <= self._most_of_one:
@@ -33,12 +33,12 @@ class Arrivals(Generic[Connection]):
         return self._take(next(one for one, of in self._waiting.items() if of == address))
 
     def discard(self, connection: Connection) -> None:
-        """It has said what it wants, or is gone. Safe to call twice."""
+        """Remove a connection that has sent its request or is gone. Safe to call twice."""
         if connection in self._waiting:
             self._take(connection)
 
     def take_oldest(self, but: Connection) -> Connection | None:
-        """Return the one that has waited longest, which has to go; None if there is none ``but`` this one."""
+        """Remove and return the connection that has waited longest, except ``but``; None if there is no other."""
         oldest = next((one for one in self._waiting if one is not but), None)
         return None if oldest is None else self._take(oldest)
 

@@ -1,4 +1,4 @@
-"""Which worker consumes which queues: average allocation that moves as little as possible, or one that is given."""
+"""The division of queues among workers: an even one that moves as little as possible, or one that is given."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ logger = logging.getLogger("enode_django.equeue")
 _NOTHING: Mapping[str, frozenset[int]] = MappingProxyType({})
 
 Allocate = Callable[[Sequence[int], Sequence[str], Mapping[str, frozenset[int]]], Mapping[str, Collection[int]]]
-"""Shares queues among the members of a group: it gets the queues and the members, both sorted, and what each member
-shall own so far (queues and members that are gone are still in it), and returns what each shall own from now on. Every
-queue goes to one member; a member that is left out gets none. It is called whenever members or queues change, by the
-broker or by any member, so it must not wait for anything, and should depend on its arguments alone."""
+"""Divides queues among the members of a group. It gets the queues and the members, both sorted, and the queues that
+each member shall own so far (which may name queues and members that are gone); it returns the queues that each shall
+own from now on. Every queue goes to one member; a member that is left out gets none. The broker or any member calls it
+whenever members or queues change, so it must not block, and should depend on its arguments alone."""
 
 
 def divide(
@@ -24,9 +24,9 @@ def divide(
 ) -> dict[str, frozenset[int]]:
     """Share queues among workers: each queue has one worker, and no worker has two queues more than another.
 
-    Of all such divisions it is one that takes the fewest queues from those who have them in ``current``; and it
-    depends on neither the order of ``queues`` nor that of ``workers``. Queues and workers of ``current`` that are gone
-    are ignored; a queue that two have stays with the first by name. Without workers the answer is empty.
+    Among these divisions it returns one that takes the fewest queues from their owners in ``current``. The result does
+    not depend on the order of ``queues`` or ``workers``. Queues and workers of ``current`` that are gone are ignored;
+    a queue with two owners stays with the first by name. Without workers the result is empty.
 
     Seven queues, then a third worker, then the first one gone::
 
@@ -60,8 +60,8 @@ def divide(
 
 
 def _room(queues: int, names: Sequence[str], kept: Mapping[str, Sequence[int]]) -> dict[str, int]:
-    """Return the number of queues of each worker. The odd ones go to those who have the most, so that those need not
-    move."""
+    """Return the number of queues of each worker. The remainder goes to the workers with the most queues, so that
+    fewer queues move."""
     share, odd = divmod(queues, len(names))
     by_holding = sorted(names, key=lambda name: -len(kept[name]))
     return {name: share + (place < odd) for place, name in enumerate(by_holding)}
@@ -70,8 +70,8 @@ def _room(queues: int, names: Sequence[str], kept: Mapping[str, Sequence[int]]) 
 def allocated(
     allocate: Allocate, queues: Sequence[int], workers: Sequence[str], current: Mapping[str, frozenset[int]] = _NOTHING
 ) -> dict[str, frozenset[int]]:
-    """Return the division that ``allocate`` makes, with all workers in it. If it raises, or returns an impossible
-    division, log an error and return that of `divide`: the group must go on."""
+    """Return the division that ``allocate`` makes, with all workers in it. If it raises or returns an impossible
+    division, log an error and return that of `divide`, so that the group can go on."""
     try:
         given = allocate(queues, workers, current)
         wrong = _wrong_in(given, queues, workers)
@@ -87,7 +87,7 @@ def allocated(
 
 
 def _wrong_in(given: Mapping[str, Collection[int]], queues: Sequence[int], workers: Sequence[str]) -> str:
-    """Describe what is wrong with an allocation; empty if every queue has exactly one worker."""
+    """Describe the fault of an allocation; empty if every queue has exactly one worker."""
     unknown = sorted(given.keys() - set(workers))
     if unknown:
         return f"gives queues to {unknown[0]!r}, which is not a member"

@@ -1,4 +1,4 @@
-"""The clock that leases are held against, and other times that must go on while the machine is suspended."""
+"""A clock for leases and other times that must continue while the machine is suspended."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def boot_time() -> float:
-    """Return seconds since some moment, those included for which the machine was suspended, where the platform can
-    tell (Linux). `time.monotonic` stands still meanwhile: by it an owner would believe in leases that others have taken
+    """Return seconds since some moment. They include the time for which the machine was suspended, where the platform
+    supports it (Linux). `time.monotonic` stands still meanwhile: an owner would trust leases that others have taken
     over.
 
-    Deadlines of leases are not to be compared with `time.monotonic`.
+    Do not compare deadlines of leases with `time.monotonic`.
     """
     return time.clock_gettime(_CLOCK)

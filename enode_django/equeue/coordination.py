@@ -1,8 +1,8 @@
-"""Topics, and what consumer groups have of them: members, leases, offsets, receipts. Pure: no clock, no I/O, no lock.
+"""Topics and their consumer groups: members, leases, offsets, receipts. Pure: no clock, no I/O, no lock.
 
-The memory driver and the broker keep one `Coordinator` each, and call it from one thread at a time. Times are given to
-it, and so is what the queues hold. What a call does follows from its arguments alone, so a broker can write down the
-calls that changed something and make them again after a restart; `plain` and `restore` turn it into data and back.
+The memory driver and the broker keep one `Coordinator` each, and call it from one thread at a time. Times and the
+bounds of queues are arguments. The effect of a call depends on its arguments alone, so a broker can write down the
+calls that changed something and repeat them after a restart; `plain` and `restore` convert to data and back.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ EPOCHS_PER_RUN = 1 << 32
 
 
 class Coordinator:
-    """Every method that takes a topic raises `UnknownTopic`, and `QueueError` for a queue that it does not have.
-    ``allocate`` divides the queues among the members of a group."""
+    """The state of topics and groups. Every method that takes a topic raises `UnknownTopic`, and `QueueError` for a
+    queue that it does not have. ``allocate`` divides the queues among the members of a group."""
 
     def __init__(self, allocate: Allocate = divide) -> None:
         self.topics: dict[str, Topic] = {}
@@ -61,8 +61,8 @@ class Coordinator:
         return self.topics[name].queues
 
     def delete_topic(self, name: str) -> None:
-        """Forget all about a topic, but the version of its route: whoever knows that must not send to a later topic of
-        the same name by it."""
+        """Delete a topic, except the version of its route: a sender with that version must not send to a later topic
+        of the same name."""
         self._deleted[name] = self.topic(name).version
         del self.topics[name]
 
@@ -94,7 +94,7 @@ class Coordinator:
             topic.hidden_from_consumers = topic.hidden_from_consumers ^ {queue}
 
     def delete_queue(self, name: str, queue: int, end: int) -> None:
-        """Let every group go on at the end of a queue, and forget what it has of it else."""
+        """Move every group to the end of a queue, and drop its leases and receipts of it."""
         for record in self.topic(name, (queue,)).groups.values():
             if queue in record.claims:
                 record.claims[queue] = QueueClaim(offset=end)
@@ -114,8 +114,8 @@ class Coordinator:
         return record.group.membership(member)
 
     def leave(self, group: str, name: str, member: str, *, now: float) -> bool:
-        """Returns whether queues are free now that were the member's before a restart: it has nothing to release.
-        Whoever acquires one is told whose it was, since that one may still be at work."""
+        """End a membership. Return True if this frees queues that the member owned before a restart: it has no epoch
+        to release them with. The next owner gets its name, since it may still be working."""
         topic = self.topic(name)
         record = topic.groups.get(group)
         if record is None:
@@ -155,7 +155,7 @@ class Coordinator:
         self.check_free(group, name, queue, owner, now=now)
         record = self.topic(name).record(group)
         claim = record.claims.setdefault(queue, QueueClaim())
-        if claim.owner != owner:  # else the answer may have been lost, and it is told again
+        if claim.owner != owner:  # else the answer may have been lost: repeat it
             claim.previous = claim.owner
         record.retired = False
         self._epoch += 1
@@ -166,7 +166,7 @@ class Coordinator:
         return Lease(claim.epoch, claim.committed, bounds[1], claim.previous, deaths)
 
     def check_free(self, group: str, name: str, queue: int, owner: str, *, now: float) -> None:
-        """Raise `QueueHeld` if another owner's lease holds."""
+        """Raise `QueueHeld` while another owner's lease runs."""
         record = self.topic(name, (queue,)).groups.get(group, GroupRecord())
         claim = record.claims.get(queue, QueueClaim())
         if claim.owner is not None and claim.owner != owner and claim.until > now:
@@ -178,11 +178,11 @@ class Coordinator:
 
     @property
     def next_epoch(self) -> int:
-        """The epoch that the next lease gets."""
+        """Return the epoch of the next lease."""
         return self._epoch + 1
 
     def go_on_with(self, epoch: int) -> None:
-        """Let the next lease have this epoch, as it had before."""
+        """Give the next lease this epoch, as it had before a restart."""
         self._epoch = epoch - 1
 
     def renew(
@@ -197,12 +197,12 @@ class Coordinator:
         return lost
 
     def longer(self, group: str, name: str, owner: str, epochs: Mapping[int, int], lease: float) -> list[int]:
-        """Return the queues whose leases were for fewer seconds than a renewal with these arguments is."""
+        """Return the queues whose leases are shorter than a renewal with these arguments."""
         ruled = self._ruled(group, name, epochs).items()
         return [queue for queue, claim in ruled if claim is not None and claim.owner == owner and claim.lease < lease]
 
     def lengthen(self, group: str, name: str, queues: Collection[int], lease: float) -> None:
-        """Take note that owners may trust their leases for so many seconds since they were last renewed."""
+        """Note that owners may trust their leases for ``lease`` seconds since the last renewal."""
         claims = self.topic(name, queues).record(group).claims
         for queue in queues:
             claims.setdefault(queue, QueueClaim()).lease = lease
@@ -213,7 +213,7 @@ class Coordinator:
                 claim.owner = None
 
     def refused(self, group: str, name: str, commits: Mapping[int, Commit]) -> AbstractSet[int]:
-        """The queues whose commits `commit` would refuse, since their epoch does not rule."""
+        """Return the queues whose commits `commit` would refuse because of a stale epoch."""
         ruled = self._ruled(group, name, {queue: commit.epoch for queue, commit in commits.items()})
         return {queue for queue, claim in ruled.items() if claim is None}
 
@@ -272,9 +272,9 @@ class Coordinator:
     # -- restarts -------------------------------------------------------------------------------------------------
 
     def restarted(self, run: int, *, now: float, patience: float, bounds: Mapping[str, Bounds]) -> None:
-        """After a restart, the ``run``-th: no lease from before holds, since messages and offsets may have been lost.
-        Owners and members have ``patience`` seconds to come back before others get what they had, and at least as
-        long as they were given a lease: an owner that does not hear of the restart trusts it until then."""
+        """Begin the ``run``-th run after a restart. Leases from before are invalid, since messages and offsets may
+        have been lost. Owners and members keep their queues for ``patience`` seconds, or for the time of their lease
+        if that is longer: an owner that does not notice the restart trusts its lease for so long."""
         self._epoch = run * EPOCHS_PER_RUN
         for topic in self.topics.values():
             for record in topic.groups.values():
@@ -286,8 +286,8 @@ class Coordinator:
                         claim.offset = min(claim.offset, bounds[topic.name][queue][1])
 
     def plain(self) -> list[Any]:
-        """All of it as lists, dictionaries, numbers, texts and bytes, which later changes do not change. Takes little
-        time for however many receipts: they are packed already."""
+        """Return the state as lists, dictionaries, numbers, texts and bytes; later changes do not change it. Fast for
+        any number of receipts, which are packed already."""
         return [
             [
                 [
@@ -306,11 +306,11 @@ class Coordinator:
     def restore(cls, plain: Sequence[Any], allocate: Allocate = divide) -> Coordinator:
         coordinator = cls(allocate)
         topics, coordinator._epoch, *deleted = plain
-        coordinator._deleted = dict(*deleted)  # none in what an earlier version has written
+        coordinator._deleted = dict(*deleted)  # missing in data of earlier versions
         for name, queues, version, producers, consumers, groups, *max_age in topics:
             records = {group: restored_group(*values) for group, values in groups.items()}
             topic = Topic(name, queues, version, set(producers), set(consumers), records)
-            (topic.max_age,) = max_age or (None,)  # none in what an earlier version has written
+            (topic.max_age,) = max_age or (None,)  # missing in data of earlier versions
             coordinator.topics[name] = topic
         return coordinator
 

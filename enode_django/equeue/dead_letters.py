@@ -1,8 +1,8 @@
-"""Dead letters: what they are of, sending them anew, and discarding them.
+"""List dead letters, send them again, and discard them.
 
-A group's topic of dead letters holds the letters and, behind them, notes of which are settled: sent anew, or discarded.
-So whoever sends some writes the note afterwards, and after a crash in between sends them again: at least once, and none
-is lost. The group ``requeue`` of that topic commits past those that are settled, so that they may be trimmed.
+A group's topic of dead letters holds the letters and, behind them, notes of which are settled: sent again, or
+discarded. A note is written after its letters were sent, so a crash in between sends them again: at least once, and
+none is lost. The group ``requeue`` of that topic commits past settled letters, so that they may be trimmed.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ __all__ = ["DeadLetter", "dead_letters", "discard", "groups_with_dead_letters", 
 REQUEUE_GROUP = "requeue"
 LEASE = 60.0
 AT_ONCE = 100
-"""Letters that are sent before the note of it is, unless they are large."""
+"""The most letters that are sent before their note is written; large ones are sent in smaller portions."""
 
 
 class DeadLetter(NamedTuple):
-    """``offset`` is the letter's own; ``failed`` what it is of, None for a message that no consumer has put there,
-    whose bytes are ``body``."""
+    """``offset`` is the letter's own. ``failed`` is the failed message, None for a message that no consumer has put
+    there. ``body`` is the body of the failed message, or the bytes of that foreign message."""
 
     group: str
     offset: int
@@ -54,8 +54,8 @@ def groups_with_dead_letters(transport: Transport) -> list[str]:
 
 
 def dead_letters(transport: Transport, group: str) -> Iterator[DeadLetter]:
-    """Those that are not settled, the oldest first. It reads the topic twice. Raises `UnknownTopic` for a group that
-    never had any."""
+    """Yield the dead letters that are not settled, the oldest first. Reads the topic twice. Raises `UnknownTopic` for
+    a group that never had any."""
     topic = dead_letter_topic(group)
     first, end, _, _ = transport.queues(topic)[0]
     settled: set[int] = set()
@@ -81,11 +81,11 @@ def _read(
 def requeue(
     transport: Transport, group: str, offsets: Collection[int] | None = None, *, to_topic: bool = False
 ) -> list[int]:
-    """Send dead letters anew, those at ``offsets`` or all that can be sent; returns their offsets.
+    """Send dead letters again, those at ``offsets`` or all that can be sent. Return their offsets.
 
-    They go to the group's retries, where it alone gets them, at their first attempt; or, with ``to_topic``, to the
-    end of the queue that they came from, where every group gets them. Raises `QueueError`, and sends nothing, for an
-    offset where no such dead letter is; `QueueHeld` while somebody else does the same.
+    They go to the group's retries, where only this group gets them, as a first attempt; with ``to_topic`` they go to
+    the end of the queue that they came from, where every group gets them. Raises `QueueError`, and sends nothing, for
+    an offset without such a dead letter; raises `QueueHeld` while another process discards or requeues.
     """
 
     def can_be_sent(letter: DeadLetter) -> bool:
@@ -98,10 +98,10 @@ def requeue(
 
 
 def discard(transport: Transport, group: str, offsets: Collection[int] | None = None) -> list[int]:
-    """Be done with dead letters without sending them anew, those at ``offsets`` or all; returns their offsets.
+    """Settle dead letters without sending them, those at ``offsets`` or all. Return their offsets.
 
-    Raises `QueueError`, and discards nothing, for an offset where no dead letter is; `QueueHeld` while somebody else
-    discards or requeues.
+    Raises `QueueError`, and discards nothing, for an offset without a dead letter; raises `QueueHeld` while another
+    process discards or requeues.
     """
     return _settle(transport, group, offsets, lambda letter: True, lambda letters: None)
 
@@ -121,7 +121,7 @@ def _settle(
             lease.renew()
             act(some)
             transport.send(topic, {0: [encode_settled([letter.offset for letter in some])]})
-        end = transport.end_offsets(topic)[0]  # first: a letter that comes now must not be committed past
+        end = transport.end_offsets(topic)[0]  # read first: a letter that arrives later must not be committed past
         lease.commit(min([end, *(letter.offset for letter in islice(dead_letters(transport, group), 1))]))
     transport.trim(topic)
     return [letter.offset for letter in chosen]
@@ -156,8 +156,8 @@ def _send(transport: Transport, group: str, messages: Sequence[Message], to_topi
 
 
 def _send_to_retries(transport: Transport, topic: str, messages: Sequence[Message]) -> None:
-    """Those of one queue go to one queue, in their order: the one of the shortest delay, if the letter has been tried
-    after each delay of the policy."""
+    """Send the messages of one queue to one queue of the retries, in their order: that of the shortest delay, if the
+    letter was tried after each delay of the policy."""
     queues = transport.create_topic(topic, 1)
     bodies: dict[int, list[bytes]] = {}
     for message in messages:
@@ -168,7 +168,7 @@ def _send_to_retries(transport: Transport, topic: str, messages: Sequence[Messag
 
 
 class _Lease:
-    """That of the only queue of a topic of dead letters."""
+    """A lease of the only queue of a topic of dead letters."""
 
     def __init__(self, transport: Transport, topic: str) -> None:
         self._transport = transport

@@ -1,4 +1,4 @@
-"""Which topics and queues may be deleted. Pure."""
+"""Check which topics and queues may be deleted. Pure."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def topic_deleted(topic: str) -> TopicDeleted:
 
 
 def check_unused(topic: str, groups: Mapping[str, GroupState], bounds: Mapping[int, tuple[int, int]]) -> None:
-    """Raise `QueueError` while a group has living members or leases, or messages that it has not committed, and if
-    there are messages that no group counts for. ``bounds``: of each queue its oldest offset and its next one."""
+    """Raise `QueueError` while a group has living members or leases, or uncommitted messages, and if there are
+    messages but no group that counts. ``bounds`` has each queue's oldest offset and its next one."""
     uses = [use for group, state in groups.items() for use in _uses(group, state, bounds)]
     left = sum(end - first for first, end in bounds.values())
     if left and not any(state.counts for state in groups.values()):
@@ -31,8 +31,8 @@ def check_unused(topic: str, groups: Mapping[str, GroupState], bounds: Mapping[i
 def check_deletable_queue(
     topic: str, queue: int, state: QueueState, groups: Mapping[str, GroupState], *, force: bool
 ) -> None:
-    """Raise `QueueError` for a queue that producers or consumers see; and unless ``force``, while somebody has a lease
-    of it, while it has messages that a group has not committed, and if it has messages that no group counts for."""
+    """Raise `QueueError` for a queue that producers or consumers see; and, unless ``force``, while it is leased, has
+    messages that a group has not committed, or has messages that no group counts for."""
     place = f"queue {queue} of topic {topic!r}"
     if state.to_producers or state.to_consumers:
         who = " and ".join([*["producers"] * state.to_producers, *["consumers"] * state.to_consumers])

@@ -1,4 +1,4 @@
-"""The operations of a file system that the store needs, and the translation of its errors."""
+"""File system operations for the store, and the translation of their errors."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from enode_django.exceptions import DirectoryInUse, QueueFull, StorageFailed
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 UNREADABLE = frozenset({errno.EIO, errno.EBADMSG, errno.ENODATA, errno.EUCLEAN})
-"""What a file system says of a place that it cannot read, however often it is asked."""
+"""Errors of a place that a file system cannot read, even if asked again."""
 
 
 PRIVATE = 0o600
-"""The mode of every file: messages, and what is known about them, are the broker's alone."""
+"""The mode of every file: messages and data about them are readable only by the broker's user."""
 _PRIVATE_DIRECTORY = 0o700
 
 
 @contextmanager
 def translated(doing: str) -> Iterator[None]:
-    """Raises `QueueFull` where the disk, a quota or a limit on files leaves no room, else `StorageFailed`."""
+    """Raise `QueueFull` if the disk, a quota or a limit on files leaves no room, else `StorageFailed`."""
     try:
         yield
     except OSError as error:
@@ -36,7 +36,7 @@ def translated(doing: str) -> Iterator[None]:
 
 
 def sync_directory(directory: Path) -> None:
-    """Make the names in a directory safe: files that were created, renamed or deleted."""
+    """Make the names in a directory durable: created, renamed and deleted files."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -45,7 +45,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def make_directory(directory: Path) -> None:
-    """With its parents, each of which is safe on return. What is made is its owner's alone."""
+    """Make a directory and its parents, each durable on return. New ones are accessible only to their owner."""
     if not directory.is_dir():
         make_directory(directory.parent)
         directory.mkdir(_PRIVATE_DIRECTORY, exist_ok=True)
@@ -53,8 +53,8 @@ def make_directory(directory: Path) -> None:
 
 
 def shut_out_others(directory: Path) -> None:
-    """Take from everybody the rights that an earlier version has left them. Those of the group stay: somebody may have
-    given them for backups. Without effect on what belongs to another user."""
+    """Revoke the rights of other users that an earlier version has granted. Rights of the group stay: they may have
+    been granted for backups. No effect on a directory of another user."""
     mode = directory.stat().st_mode
     if mode & stat.S_IRWXO:
         with suppress(PermissionError):
@@ -62,22 +62,22 @@ def shut_out_others(directory: Path) -> None:
 
 
 def open_private(path: str, flags: int) -> int:
-    """An ``opener`` for `open`: what it makes is its owner's alone."""
+    """Open a file; a new one is accessible only to its owner. An ``opener`` for `open`."""
     return os.open(path, flags, PRIVATE)
 
 
 def make_ignored_directory(directory: Path) -> None:
-    """Make it as `make_directory` does, and let git ignore what will be in it. One that is there stays as it is."""
+    """Make a directory as `make_directory` does, and let git ignore its content. An existing one is left as it is."""
     if directory.is_dir():
         return
     make_directory(directory)
     name = directory / ".gitignore"
-    with suppress(OSError), open(name, "w", opener=open_private) as file:  # without it works, too: on a full disk
+    with suppress(OSError), open(name, "w", opener=open_private) as file:  # optional: the disk may be full
         file.write("# Made by the broker: its messages belong in no repository.\n*\n")
 
 
 def write_all(descriptor: int, data: bytes | memoryview, offset: int) -> None:
-    """`os.pwrite` until everything is written."""
+    """Call `os.pwrite` until everything is written."""
     rest = memoryview(data)
     while rest:
         written = os.pwrite(descriptor, rest, offset)
@@ -86,10 +86,11 @@ def write_all(descriptor: int, data: bytes | memoryview, offset: int) -> None:
 
 @contextmanager
 def replaced_file(path: Path, *, keep: Path | None = None) -> Iterator[BinaryIO]:
-    """A file to write new content to. After a crash at any point, ``path`` holds its old content or the new one. Blocks
-    at the end until the new one is safe; an exception leaves the old one.
+    """Yield a file for new content. After a crash at any point, ``path`` holds its old content or the new one. Blocks
+    at the end until the new content is durable; an exception keeps the old one.
 
-    With ``keep``, that file has the old content afterwards; a crash may leave it there alone."""
+    With ``keep``, the old content is moved to that file; after a crash it may be there alone.
+    """
     aside = path.with_name(path.name + ".new")
     try:
         with open(aside, "wb", opener=open_private) as file:
@@ -106,10 +107,10 @@ def replaced_file(path: Path, *, keep: Path | None = None) -> Iterator[BinaryIO]
 
 
 class DirectoryLock:
-    """Held by one process at a time, and let go when it ends, however it does."""
+    """A lock of a directory, held by one process at a time and released when the process ends in any way."""
 
     def __init__(self, directory: Path) -> None:
-        """Raises `DirectoryInUse`, naming the holder; does not wait."""
+        """Take the lock without waiting. Raises `DirectoryInUse`, which names the holder."""
         self._descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -119,7 +120,7 @@ class DirectoryLock:
             raise DirectoryInUse(
                 f"{str(directory)!r} is used by {holder}; end that broker, or give this one a directory of its own"
             ) from error
-        with suppress(OSError):  # the name is for people; on a full disk there may be no room for it
+        with suppress(OSError):  # the name is for people; a full disk may have no room for it
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
 

@@ -1,8 +1,7 @@
-"""Frames between the broker and its clients: a length (u32, big-endian) and so many bytes of msgpack. No I/O.
+"""Frames between the broker and its clients: a length (u32, big-endian) and that many bytes of msgpack. No I/O.
 
-Whatever the other side sends, a frame costs no more memory than has arrived of it, rounded up. An item of one byte
-can take 70 bytes when it is decoded, so items are limited: those of each list, and those of the whole frame. Extension
-types and broken msgpack are refused.
+A frame never takes more memory than has arrived of it, rounded up. A one-byte item can take 70 bytes when decoded, so
+the items of each list, and those of the whole frame, are limited. Extension types and broken msgpack are refused.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ MAX_FRAME = 64 * 1024 * 1024
 MAX_ITEMS = 100_000
 """The most items of one list or dictionary. A few bytes can claim that a list has many items."""
 MAX_ALL_ITEMS = 500_000
-"""The most items of all lists and dictionaries of a request together. A send has four for each of
-its batches, at most 65,535; a commit has six for each queue."""
+"""The most items of all lists and dictionaries of a request together. A send has four for each of its batches, at most
+65,535; a commit has six for each queue."""
 
 _LENGTH = struct.Struct(">I")
 _SMALL = 64 * 1024
 
 
 def encode_frame(message: Any, limit: int = MAX_FRAME) -> tuple[bytes, bytes]:
-    """The two parts of a frame, to be sent one after the other. Raises `MalformedFrame` above the limit."""
+    """Return the two parts of a frame, to be sent one after the other. Raises `MalformedFrame` above the limit."""
     payload = msgpack.packb(message, default=_plain)
     if len(payload) > limit:
         raise MalformedFrame(f"a frame of {len(payload)} bytes is above the limit of {limit}; send less at once")
@@ -41,10 +40,11 @@ def decode_message(
     max_all_items: int | None = None,
     max_text: int = MAX_FRAME,
 ) -> Any:
-    """Raises `MalformedFrame` for anything but one whole msgpack value without extension types. ``max_all_items``: of
-    all lists and dictionaries together; None: as many as there are. ``max_text``: bytes of one text."""
+    """Decode one whole msgpack value without extension types. Raises `MalformedFrame` for anything else.
+    ``max_all_items`` limits all lists and dictionaries together (None: no limit), ``max_text`` the bytes of one
+    text."""
     items = min(len(payload), max_items)
-    # What is small cannot have many items, and most frames are small.
+    # A small payload cannot have many items, and most frames are small.
     counter = _Counter(max_all_items) if max_all_items is not None and len(payload) > _SMALL else None
     try:
         return msgpack.unpackb(
@@ -65,7 +65,7 @@ def decode_message(
 
 
 class _Counter:
-    """Counts items while msgpack decodes: it gives each list and dictionary when it is whole, the inner ones first."""
+    """Counts items during decoding. msgpack passes each complete list and dictionary, the inner ones first."""
 
     def __init__(self, most: int) -> None:
         self._most = self._left = most
@@ -85,10 +85,10 @@ class _Counter:
 
 
 class FrameDecoder:
-    """Takes bytes as they arrive: receive into `room`, then call `received`. ``limit`` may be raised later.
+    """Decodes bytes as they arrive: receive into `room`, then call `received`. ``limit`` may be raised later.
 
-    A buffer of up to ``kept`` bytes is kept for the next frame. ``decode`` makes a message of the bytes behind a
-    length, or raises `MalformedFrame`.
+    A buffer of up to ``kept`` bytes is kept for the next frame. ``decode`` turns the bytes behind a length into a
+    message, or raises `MalformedFrame`.
     """
 
     def __init__(
@@ -102,16 +102,16 @@ class FrameDecoder:
 
     @property
     def is_partial(self) -> bool:
-        """Return True if a frame has begun and not ended."""
+        """Return True if a frame is incomplete."""
         return self._filled > 0
 
     def room(self) -> memoryview:
-        """The buffer for the next bytes; never empty."""
+        """Return the buffer for the next bytes; never empty."""
         return memoryview(self._buffer)[self._filled :]
 
     def received(self, count: int) -> list[Any]:
-        """The messages that are whole now that ``count`` more bytes lie in `room`. Raises `MalformedFrame`; then the
-        decoder is of no more use, since nobody knows where the next frame begins."""
+        """Return the messages completed by ``count`` more bytes in `room`. Raises `MalformedFrame`; the decoder is
+        unusable afterwards, since the start of the next frame is unknown."""
         self._filled += count
         messages = []
         start, needed = 0, _LENGTH.size
@@ -128,8 +128,8 @@ class FrameDecoder:
         return messages
 
     def _make_room(self, start: int, needed: int) -> None:
-        """Move what is left to the front, of a buffer that is larger where that is needed, yet not much larger than
-        what has come."""
+        """Move the rest to the front of the buffer. Enlarge the buffer if needed, to at most twice the bytes that have
+        arrived."""
         rest = self._filled - start
         size = len(self._buffer)
         if rest == size or (not rest and size > self._kept):

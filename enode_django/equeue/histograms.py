@@ -1,4 +1,4 @@
-"""Count measured values in buckets that add up over workers and hosts."""
+"""Count measured values in buckets that can be added over workers and hosts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ INFINITE = "+Inf"
 
 
 class Histogram:
-    """Written by one thread at a time; read by any, which may see a value counted and not summed yet.
+    """Counts of values by bucket. One thread at a time writes; any may read, and see a value counted but not summed.
 
     >>> sizes = Histogram((1, 2, 5))
     >>> for size in (2, 3, 9):
@@ -33,5 +33,5 @@ class Histogram:
         self._sum += value
 
     def as_map(self) -> dict[str, Any]:
-        """``buckets``: how many values are not above each bound. Bounds are texts, as JSON wants its keys."""
+        """Return the sum, and in ``buckets`` the number of values up to each bound. Bounds are texts, for JSON."""
         return {"buckets": dict(zip(self._names, accumulate(self._counts), strict=True)), "sum": self._sum}

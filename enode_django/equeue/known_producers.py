@@ -1,4 +1,4 @@
-"""The producers of a topic. Pure: times are given to it."""
+"""The producers of a topic. Pure: times are passed in."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enode_django.equeue.transport import MOST_PRODUCERS, PRODUCER_SECONDS
 
 
 class KnownProducers:
-    """Names of processes, each with when it was heard of last, the one heard of longest ago first."""
+    """Names of processes, each with the time it was last heard of, the least recent first."""
 
     def __init__(self) -> None:
         self._heard: dict[str, float] = {}
@@ -20,6 +20,6 @@ class KnownProducers:
             del self._heard[next(iter(self._heard))]
 
     def seconds(self, *, now: float) -> Mapping[str, float]:
-        """Return how long ago each producer was heard of. Those heard of too long ago are forgotten."""
+        """Return the seconds since each producer was heard of. Drop those silent for `PRODUCER_SECONDS`."""
         self._heard = {name: heard for name, heard in self._heard.items() if now - heard < PRODUCER_SECONDS}
         return {name: max(0.0, now - heard) for name, heard in sorted(self._heard.items())}

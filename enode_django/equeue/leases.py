@@ -13,9 +13,9 @@ _window: ContextVar[OffsetWindow] = ContextVar("enode_window")
 def lease_holds() -> bool:
     """Return True if no other consumer of the group can own the queue of the message that is being handled.
 
-    For a handler of a `Consumer` that takes long: False may become True again, while the queue cannot be reached; if
-    the queue was lost it stays False, and somebody else gets the message. With `Mode.BROADCASTING` nobody else has it.
-    Raises `QueueError` if it is not called by a handler (or in its `contextvars` context).
+    For long-running handlers of a `Consumer`. False may become True again when the queue was only unreachable for a
+    time; when the queue was lost it stays False, and another consumer gets the message. With `Mode.BROADCASTING` no
+    other consumer shares the queue. Raises `QueueError` outside of a handler (or its `contextvars` context).
     """
     window = _window.get(None)
     if window is None:
@@ -24,5 +24,5 @@ def lease_holds() -> bool:
 
 
 def begin_handling(window: OffsetWindow) -> None:
-    """Let `lease_holds` be about this window from now on, in the calling thread (which does nothing but handle)."""
+    """Let `lease_holds` use this window from now on, in the calling thread (which does nothing but handle)."""
     _window.set(window)

@@ -1,10 +1,10 @@
-"""Choose how much to ask a store or a queue for at once. Pure."""
+"""Choose how many items to ask a store or a queue for at once. Pure."""
 
 from __future__ import annotations
 
 
 class Lookups:
-    """Choose how many items to ask for at once, so that about ``most_bytes`` come, by the sizes of earlier answers.
+    """Chooses how many items to ask for, so that about ``most_bytes`` arrive, by the sizes of earlier answers.
 
     >>> lookups = Lookups(first=32, most=500, most_bytes=1_000_000)
     >>> lookups.count
@@ -23,7 +23,7 @@ class Lookups:
         self.count = max(1, min(first, most))
 
     def found(self, asked: int, size: int) -> None:
-        """So many had so many bytes together. More than four times as many as last are never tried next: they may be
-        larger."""
+        """Note that ``asked`` items had ``size`` bytes together. The count grows at most fourfold at a time, since the
+        next items may be larger."""
         fitting = self._most_bytes * asked // size if size else self._most
         self.count = max(1, min(fitting, 4 * self.count, self._most))

@@ -1,8 +1,8 @@
-"""The members of a consumer group, and the queues that each shall own. Pure: states and times in, states out.
+"""The members of a consumer group, and the queues that each shall own. Pure: takes and returns states and times.
 
-A member joins, and joins again before its session ends; one that falls silent is dropped. Whenever members or queues
-change, the queues are divided anew, which raises the generation and moves as few of them as it can. What a member
-really owns is decided by leases: whoever shall give up a queue drains it first, whoever shall have it waits.
+A member joins, and joins again before its session ends; a silent one is dropped. Each change of members or queues
+divides the queues again, which raises the generation and moves as few queues as possible. Leases decide what a member
+really owns: the old owner drains a queue first, the new one waits.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from enode_django.equeue.messages import Membership
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """``sessions``: until when each member counts, by some clock; ``division``: what each shall own."""
+    """``sessions``: the end of each member's session, by some clock; ``division``: the queues that each shall own."""
 
     generation: int = 0
     sessions: Mapping[str, float] = field(default_factory=dict)
@@ -29,12 +29,12 @@ class Group:
 def joined(
     group: Group, member: str, *, now: float, session: float, queues: Collection[int], allocate: Allocate = divide
 ) -> Group:
-    """The group after a member has joined, or said that it is still there."""
+    """Return the group after a member has joined or renewed its session."""
     return _divided(replace(group, sessions={**group.sessions, member: now + session}), now, queues, allocate)
 
 
 def left(group: Group, member: str, *, now: float, queues: Collection[int], allocate: Allocate = divide) -> Group:
-    """The group without a member. What the others get is known to each when it joins again."""
+    """Return the group without a member. The others learn of their queues when they join again."""
     sessions = {name: until for name, until in group.sessions.items() if name != member}
     return _divided(replace(group, sessions=sessions), now, queues, allocate)
 

@@ -32,7 +32,7 @@ class SendResult(NamedTuple):
 
 
 class Once(NamedTuple):
-    """The identity of a send: its sender and its number. The same send may be made again, and is stored once.
+    """The identity of a send: its sender and its number. A repeated send with the same identity is stored once.
 
     ``producer`` is a UUID in 32 hexadecimal digits, ``sequence`` a number that it uses for one send only.
     """
@@ -57,8 +57,8 @@ class PulledBatch(NamedTuple):
 
 
 class MalformedBatch(bytes):
-    """All bytes of a stored batch that cannot be decoded into messages. A transport hands them out as one message;
-    ``reason`` says what is wrong with them."""
+    """All bytes of a stored batch that cannot be decoded. A transport returns them as one message; ``reason`` says
+    what is wrong with them."""
 
     reason: str
 
@@ -69,15 +69,15 @@ class MalformedBatch(bytes):
 
 
 class Start(Enum):
-    """The place at which a group begins to consume a queue in which it has not committed anything."""
+    """The place where a group begins to consume a queue of which it has committed nothing."""
 
     FIRST = "first"
     LAST = "last"
 
 
 class Membership(NamedTuple):
-    """The queues that a member of a consumer group shall own. ``generation`` rises whenever the queues are divided
-    anew."""
+    """The queues that a member of a consumer group shall own. ``generation`` rises with each new division of the
+    queues."""
 
     generation: int
     queues: frozenset[int]
@@ -90,11 +90,10 @@ _NONE: Mapping[int, int] = MappingProxyType({})
 class Lease(NamedTuple):
     """The right to consume one queue for a consumer group until the lease ends.
 
-    ``epoch`` is higher than that of every earlier lease of this queue and group; each commit carries it.
-    ``committed`` is the offset to go on from, ``end`` the offset that the next message sent will get.
-    ``previous_owner`` is set when the lease before was not released but ran out, or its owner was buried: that owner
-    may have left something running. ``deaths`` says how many owners died while they were at a message, by its offset,
-    as far as it is not committed.
+    ``epoch`` is higher than that of every earlier lease of this queue and group; each commit carries it. ``committed``
+    is the offset to continue from, ``end`` the offset that the next message sent will get. ``previous_owner`` is set
+    when the previous lease ran out without being released, or its owner was buried: that owner may have left something
+    running. ``deaths`` counts, by the offset of an uncommitted message, the owners that died while they worked on it.
     """
 
     epoch: int
@@ -105,8 +104,8 @@ class Lease(NamedTuple):
 
 
 class QueueOwnership(NamedTuple):
-    """The ownership of one queue in a group. ``owner`` is None when nobody holds a lease; ``seconds`` are left of
-    it."""
+    """The ownership of one queue in a group. ``owner`` is None when nobody holds a lease; ``seconds`` is what is left
+    of it."""
 
     committed: int
     epoch: int
@@ -115,8 +114,8 @@ class QueueOwnership(NamedTuple):
 
 
 class GroupState(NamedTuple):
-    """``members`` with the seconds that are left of their sessions, ``division`` what each shall own, ``claims`` by
-    queue, for those that were ever acquired. ``counts``: `Transport.trim` waits for it."""
+    """``members`` has the seconds left of their sessions, ``division`` the queues that each shall own, ``claims`` the
+    queues that were ever acquired. ``counts``: `Transport.trim` waits for the group."""
 
     generation: int
     members: Mapping[str, float]
@@ -126,7 +125,7 @@ class GroupState(NamedTuple):
 
 
 class QueueState(NamedTuple):
-    """``first`` is the offset of the oldest message left, ``end`` the offset that the next one will get."""
+    """``first`` is the offset of the oldest message left, ``end`` the offset that the next message will get."""
 
     first: int
     end: int
@@ -146,10 +145,10 @@ class Receipt(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """``offset`` is the lowest one that is not finished; everything below it is never delivered again.
+    """``offset`` is the lowest unfinished one; everything below it is never delivered again.
 
-    ``receipts`` (by ascending offset) are those of messages that this commit moves past. When there are any, the newest
-    ``keep`` of all receipts of the queue stay.
+    ``receipts`` (by ascending offset) are those of messages that this commit moves past. When there are any, only the
+    newest ``keep`` of all receipts of the queue stay.
     """
 
     epoch: int

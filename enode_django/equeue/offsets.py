@@ -1,6 +1,6 @@
 """Track how far a queue may be committed while its messages finish in any order.
 
-A window is one lease of one queue: when the queue is acquired anew, it gets a new window, and the old one is closed.
+A window is one lease of one queue: a queue that is acquired again gets a new window, and the old one is closed.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _NO_EXTRA: Mapping[int, int] = MappingProxyType({})
 
 
 class OffsetWindow:
-    """The messages pulled and not finished. No I/O.
+    """The pulled and unfinished messages of one lease. No I/O.
 
     The pulling thread calls `add`, the publishing thread `finish` and `finish_many`; each call takes one short lock
-    and costs a constant time per message. ``committable``, ``unfinished``, ``weight``, ``closed`` and
-    ``deadline`` may be read by any thread without a lock. ``deadline`` (seconds of ``clock``) is until when the
-    lease is ours for certain; the thread that renews leases sets it. Whoever finds that the queue was lost or gives it
-    back calls `close`. The publishing thread may `keep` a receipt of a message before it finishes that message; the
-    committing thread takes what is due from `next_commit` and says with `commit_taken` that the transport has it.
+    and a constant time per message. ``committable``, ``unfinished``, ``weight``, ``closed`` and ``deadline`` may be
+    read by any thread without a lock. The lease is certainly held until ``deadline`` (seconds of ``clock``), which the
+    renewing thread sets. The thread that loses or releases the queue calls `close`. The publishing thread may `keep` a
+    receipt of a message before it finishes that message; the committing thread takes what is due from `next_commit`
+    and calls `commit_taken` once the transport has accepted it.
 
     With offsets 5 to 8 added, and 6 and 7 finished, ``committable`` is 5; with 5 finished too it is 8; with all
     finished it is 9.
@@ -48,11 +48,11 @@ class OffsetWindow:
         self.deadline = deadline
         self.closed = False
         self.backlog_end = backlog_end
-        """Messages below this offset stood in the queue when it was acquired: somebody may have worked on them."""
+        """The end of the queue when it was acquired: another consumer may have worked on messages below it."""
         self.committed = committed
-        """What the transport has accepted; the thread that commits sets it."""
+        """The offset that the transport has accepted; the committing thread sets it."""
         self.committable = committed
-        """The lowest unfinished offset, or, when all are finished, the one expected next."""
+        """The lowest unfinished offset, or, when all are finished, the next expected one."""
         self._next = committed
         self._in_order: deque[int] = deque()
         self._unfinished: set[int] = set()
@@ -64,7 +64,7 @@ class OffsetWindow:
 
     @property
     def holds(self) -> bool:
-        """Return True if the lease is ours for certain at this moment. May be asked by any thread."""
+        """Return True if the lease is certainly held at this moment. Called by any thread."""
         return not self.closed and self._clock() < self.deadline
 
     @property
@@ -73,12 +73,12 @@ class OffsetWindow:
 
     @property
     def weight(self) -> int:
-        """Return the weight of all unfinished messages. `add` gives each its weight: 1, and more for a large one."""
+        """Return the weight of all unfinished messages: 1 each, and more for a large one, as `add` was told."""
         return len(self._unfinished) + self._weight
 
     @property
     def held(self) -> int:
-        """Return how many messages lie between the lowest unfinished one and the last one pulled, finished or not."""
+        """Return the number of messages from the lowest unfinished one to the last one pulled, finished or not."""
         return len(self._in_order)
 
     @property
@@ -87,8 +87,8 @@ class OffsetWindow:
         return self._next
 
     def add(self, offsets: Sequence[int], extra: Mapping[int, int] = _NO_EXTRA) -> bool:
-        """Take note of pulled messages; returns False, and takes none, when the window is closed. ``extra`` says of
-        large ones, by their offsets, for how many more each counts.
+        """Register pulled messages. Return False, and register none, if the window is closed. ``extra`` has, by
+        offset, the weight of large messages beyond 1.
 
         Raises `ValueError` for offsets that do not ascend or lie before `next_offset`.
         """
@@ -112,7 +112,7 @@ class OffsetWindow:
         self.finish_many((offset,))
 
     def finish_many(self, offsets: Sequence[int]) -> None:
-        """Take messages as done. What is done already, or was never added, changes nothing."""
+        """Mark messages as finished. Finished and unknown offsets are ignored."""
         with self._lock:
             unfinished, in_order = self._unfinished, self._in_order
             unfinished.difference_update(offsets)
@@ -123,27 +123,26 @@ class OffsetWindow:
             self.committable = in_order[0] if in_order else self._next
 
     def keep(self, offset: int, receipt: bytes) -> None:
-        """Let the commit that moves past this message, which is not finished yet, take a receipt along."""
+        """Keep a receipt of an unfinished message for the commit that moves past the message."""
         with self._lock:
             self._receipts[offset] = receipt
 
     def next_commit(self, keep: int) -> Commit:
-        """Return how far the queue may be committed, with the receipts that go along, as far as ``keep`` lets them
-        stay."""
+        """Return the highest commit that is possible now, with the newest ``keep`` of the receipts that are due."""
         with self._lock:
             offset = self.committable
             due = sorted(kept for kept in self._receipts if kept < offset) if self._receipts and keep else ()
             return Commit(self.epoch, offset, [Receipt(kept, self._receipts[kept]) for kept in due[-keep:]], keep)
 
     def commit_taken(self, offset: int) -> None:
-        """The transport has accepted a commit up to ``offset``."""
+        """Note that the transport has accepted a commit up to ``offset``; drop the receipts below it."""
         with self._lock:
             self.committed = offset
             for kept in [kept for kept in self._receipts if kept < offset]:
                 del self._receipts[kept]
 
     def close(self) -> None:
-        """No message is taken any more. Safe to call twice."""
+        """Accept no more messages. Safe to call twice."""
         with self._lock:
             self.closed = True
 

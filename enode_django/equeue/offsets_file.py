@@ -1,4 +1,4 @@
-"""The file in which a consumer that gets all messages keeps how far it has come."""
+"""The file in which a broadcasting consumer keeps its offsets."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptOffsets:
-    """By queue. ``timelines``: under which each offset was reached. ``settled``: an offset that was reached so long
-    before that no crash can have lost a message below it."""
+    """Offsets by queue. ``timelines``: the timeline under which each offset was reached. ``settled``: an offset that
+    was reached so long ago that no crash can lose a message below it."""
 
     offsets: dict[int, int]
     settled: dict[int, int] = field(default_factory=dict)
@@ -31,16 +31,16 @@ class KeptOffsets:
 
 
 class OffsetsFile:
-    """``<group>@<topic>.json`` in a directory, and a lock file beside it: one consumer at a time has them. What is made
-    is its owner's alone."""
+    """``<group>@<topic>.json`` in a directory, with a lock file for one consumer at a time. New files and directories
+    are accessible only to their owner."""
 
     def __init__(self, directory: Path, group: str, topic: str) -> None:
         self.path = directory / f"{quote(group, safe='')}@{quote(topic, safe='')}.json"
         self._lock: IO[bytes] | None = None
 
     def open(self) -> KeptOffsets | None:
-        """Lock it, and read what is kept; None when there is no file yet. Raises `QueueError` when another consumer has
-        it, or when it is damaged, `QueueFull` when there is no room for the lock, and `OSError`."""
+        """Lock the file and read it; return None if there is no file yet. Raises `QueueError` if another consumer has
+        locked it or if it is damaged, `QueueFull` if there is no room for the lock, and `OSError`."""
         with _room_for(self.path):
             make_directory(self.path.parent)
             lock = open(self.path.with_suffix(".lock"), "ab", opener=open_private)  # noqa: SIM115  closed by `close`
@@ -75,7 +75,7 @@ class OffsetsFile:
             ) from error
 
     def write(self, kept: KeptOffsets) -> None:
-        """In one step, and durable when it returns. Raises `OSError`; the file is as it was then."""
+        """Replace the file in one step; durable on return. Raises `OSError`, which leaves the file unchanged."""
         plain = {"offsets": kept.offsets, "settled": kept.settled, "timelines": kept.timelines}
         with replaced_file(self.path) as file:
             file.write(json.dumps(plain, sort_keys=True).encode())

@@ -1,4 +1,4 @@
-"""Dividing what is too much for one step. Pure."""
+"""Divide work that is too large for one step. Pure."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 PORTION_BYTES = 8 * 1024 * 1024
-"""What goes through a queue in one step: each byte of it lies several times in memory meanwhile, and whoever asks the
-broker or Redis for something else has to wait for it."""
+"""The bytes that go through a queue in one step. Each byte is in memory several times during the step, and other
+callers of the broker or Redis wait for it."""
 PORTION_ITEMS = 10_000
 
 Item = TypeVar("Item")
@@ -20,8 +20,8 @@ def portions(
     most_bytes: int = PORTION_BYTES,
     most_items: int = PORTION_ITEMS,
 ) -> Iterator[list[Item]]:
-    """The items in order, in lists of at most ``most_items``, which take at most ``most_bytes`` together (one item
-    alone may take more). Each list is yielded before items beyond the next one are asked for.
+    """Yield the items in order, in lists of at most ``most_items`` items and ``most_bytes`` bytes together (a single
+    item may be larger). A list is yielded as soon as the item behind it has been read.
 
     >>> list(portions([b"ab", b"c", b"def", b"g"], len, most_bytes=3))
     [[b'ab', b'c'], [b'def'], [b'g']]

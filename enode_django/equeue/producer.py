@@ -1,4 +1,4 @@
-"""Sending messages: a key decides the queue, so that messages of one key stay in order."""
+"""Send messages: a key selects the queue, so that messages of one key stay in order."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from enode_django.exceptions import (
 __all__ = ["Producer"]
 
 QUEUE_SEED = 0x51EED
-"""Part of the wire's contract: another seed would send a key to another queue, and its order would be lost."""
+"""Part of the wire's contract: another seed would send a key to another queue, and break its order."""
 
 Selector = Callable[[str, int], int]
-"""(key, how many queues) → which of them, counted from 0. Called by many threads at once."""
+"""(key, number of queues) → index of a queue, from 0. Called by many threads at once."""
 
 ROUTES_ASKED = 5
-"""How often one send asks where to, when the queues of its topic change again and again, and none takes anything."""
+"""How often one send asks for the route while the topic's queues keep changing and no message is stored."""
 ASK_AGAIN = 1.0
-"""Seconds until a route is asked for again that could not be had."""
+"""Seconds until a route that could not be fetched is asked for again."""
 
 
 class Persist(Protocol):
-    """Makes a call, again and again as it sees fit while that raises."""
+    """Makes a call, and repeats it at its discretion while it raises."""
 
     def __call__(self, call: Callable[[], None], /) -> None: ...
 
@@ -50,7 +50,7 @@ def once(call: Callable[[], None], /) -> None:
 
 
 def select_by_hash(key: str, queue_count: int) -> int:
-    # Of the bytes, since mmh3 crashes the process at a text that is not UTF-8.
+    # Hashes bytes, because a text that is not UTF-8 crashes the process in mmh3.
     return mmh3.hash(key.encode(errors="surrogatepass"), QUEUE_SEED, signed=False) % queue_count
 
 
@@ -59,12 +59,12 @@ def _size(message: tuple[str, bytes]) -> int:
 
 
 class Producer:
-    """Sends through a transport; safe for threads. Sending blocks until the transport has stored the messages.
+    """Sends through a transport; thread-safe. Sending blocks until the transport has stored the messages.
 
-    A topic that does not exist is created with ``queues`` queues on its first use, or, when ``queues`` is None,
-    raises `UnknownTopic`. One that was deleted is not created, and raises `TopicDeleted`. Which queues a topic has is
-    asked again after ``refresh_after`` seconds of ``clock``, and when the transport says that they have changed.
-    Whoever asks is announced as a producer of the topic, as ``host-pid``.
+    A topic that does not exist is created with ``queues`` queues on its first use, or raises `UnknownTopic` if
+    ``queues`` is None. A deleted topic is not created, and raises `TopicDeleted`. The route of a topic is fetched
+    again after ``refresh_after`` seconds of ``clock``, and when the transport says that it has changed. Each fetch
+    announces this process as a producer of the topic, as ``host-pid``.
     """
 
     def __init__(
@@ -84,24 +84,24 @@ class Producer:
         self._routes: dict[str, tuple[Route, float]] = {}
 
     def with_reserve(self) -> Producer:
-        """The same producer, for what must be sent when the queue is full, too; see `HasReserve`."""
+        """Return the same producer for messages that must be sent even when the queue is full; see `HasReserve`."""
         other = copy.copy(self)
         other._transport = with_reserve(self._transport)
         return other
 
     def send(self, topic: str, key: str, body: bytes) -> SendResult:
-        """Raises `TransportUnavailable` (the message may be stored or not), `UnknownTopic`, `QueueError`, and
-        `MessageTooLarge` for more than `max_message` bytes."""
+        """Send a message. Raises `TransportUnavailable` (the message may be stored or not), `UnknownTopic`,
+        `QueueError`, and `MessageTooLarge` for more than `max_message` bytes."""
         return self.send_batch(topic, ((key, body),))[0]
 
     def send_batch(
         self, topic: str, messages: Sequence[tuple[str, bytes]], *, persist: Persist = once
     ) -> list[SendResult]:
-        """Send (key, body) pairs at once; the results are in the order of ``messages``. Raises what `send` raises.
+        """Send (key, body) pairs at once. Return their places in the order of ``messages``. Raises what `send` raises.
 
-        More than `portions.PORTION_BYTES` are sent one portion after the other: when one fails, those before it are
-        stored. A message that is too large is refused before anything is sent. ``persist`` may make the call that it
-        gets again when that has failed: what is known to be stored is not sent again.
+        More than `portions.PORTION_BYTES` are sent in portions, one after the other: when one fails, the earlier ones
+        are stored. A message that is too large is refused before anything is sent. ``persist`` gets a call that it may
+        repeat after a failure: stored messages are not sent again.
         """
         sent: list[SendResult] = []
         for some in self._portions(messages, self.max_message):
@@ -111,14 +111,14 @@ class Producer:
         return sent
 
     def send_all(self, topic: str, messages: Sequence[tuple[str, bytes]], *, persist: Persist = once) -> None:
-        """As `send_batch`, for who does not ask where the messages lie, and may have put something around a message:
-        each may be as large as the transport's ``max_send``."""
+        """Send as `send_batch` does, without returning places. Each message may be as large as the transport's
+        ``max_send``, since something may have been put around it."""
         for some in self._portions(messages, self._transport.max_send):
             persist(Sending(self, self._transport, topic, some).run)
 
     @property
     def max_message(self) -> int:
-        """The bytes that one message may have, so that it can still be set aside with the reason for that."""
+        """Return the most bytes of a message that can still be set aside with an error."""
         return self._transport.max_send - ROOM_AROUND
 
     def _portions(self, messages: Sequence[tuple[str, bytes]], largest: int) -> Iterable[Sequence[tuple[str, bytes]]]:
@@ -136,7 +136,7 @@ class Producer:
     def bodies_of(
         self, queues: Sequence[int], messages: Sequence[tuple[str, bytes]]
     ) -> tuple[dict[int, list[bytes]], list[tuple[int, int]]]:
-        """The bodies of each queue, and for each message its queue and its place among them."""
+        """Return the bodies by queue, and for each message its queue and its index there."""
         select, count = self._selector, len(queues)
         bodies: dict[int, list[bytes]] = {}
         places: list[tuple[int, int]] = []
@@ -155,12 +155,12 @@ class Producer:
         return bodies, places
 
     def queue_count(self, topic: str) -> int:
-        """Return how many queues keys are divided among, as far as this producer knows. Creates the topic as sending
-        does."""
+        """Return the number of queues that keys are divided among, as this producer knows it. Creates the topic as
+        sending does."""
         return len(self.route(topic).queues)
 
     def route(self, topic: str) -> Route:
-        """Return the route of messages, as far as this producer knows it. Creates the topic as sending does."""
+        """Return the route of messages, as this producer knows it. Creates the topic as sending does."""
         known = self._routes.get(topic)
         now = self._clock()
         if known is not None and now < known[1]:
@@ -170,17 +170,18 @@ class Producer:
         except TransportUnavailable:
             if known is None:
                 raise
-            # Its queues may be reached though the topic cannot: they know whether the route is still right.
+            # The servers of its queues may be reachable though that of the topic is not; they know whether the route
+            # is valid.
             route, ask_after = known[0], ASK_AGAIN
         self._routes[topic] = (route, self._clock() + ask_after)
         return route
 
     def forget_route(self, topic: str) -> None:
-        """Ask for it before the next send."""
+        """Fetch the topic's route before the next send."""
         self._routes.pop(topic, None)
 
     def _ask(self, topic: str) -> Route:
-        """Announces this process, too: here it costs no send anything."""
+        """Fetch the route. Also announce this process: here that delays no send."""
         try:
             route = self._transport.route(topic)
         except UnknownTopic as unknown:
@@ -188,13 +189,13 @@ class Producer:
                 raise
             self._transport.create_topic(topic, self._queues)
             route = self._transport.route(topic)
-        with suppress(QueueError):  # only people look at it: a broker that is older than this knows no such request
+        with suppress(QueueError):  # only for people: an older broker does not know this request
             self._transport.announce(topic, f"{socket.gethostname()}-{os.getpid()}")
         return route
 
 
 class Sending:
-    """Messages on their way to one topic, by one thread. `run` may be called again after an error."""
+    """Messages that one thread sends to one topic. `run` may be called again after an error."""
 
     def __init__(
         self, producer: Producer, transport: Transport, topic: str, messages: Sequence[tuple[str, bytes]]
@@ -207,7 +208,7 @@ class Sending:
         self._stored: list[tuple[Sequence[int], Sequence[tuple[int, int]], Mapping[int, int]]] = []
 
     def run(self) -> None:
-        """Send what is not known to be stored. Raises what the transport raises."""
+        """Send the messages that are not known to be stored. Raises what the transport raises."""
         asked = 0
         while True:
             left = len(self._left)
@@ -240,7 +241,7 @@ class Sending:
         self._left = ()
 
     def _note(self, places: Sequence[tuple[int, int]], first: Mapping[int, int]) -> None:
-        """Take note of the queues that have stored their messages, though others have not."""
+        """Note the queues that have stored their messages when others have not."""
         self._stored.append((self._left, places, first))
         self._left = [index for index, (queue, _) in zip(self._left, places, strict=True) if queue not in first]
 

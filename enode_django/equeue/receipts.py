@@ -1,7 +1,7 @@
 """The newest receipts of one queue, in a form that is cheap to copy and to pack. Pure.
 
-A broker takes everything that it knows down again and again while it serves. 1,000 queues of 10,000 receipts are ten
-million small objects; in blocks they are forty thousand, packed once, when a block is full.
+A broker writes down its whole state again and again while it serves. 1,000 queues of 10,000 receipts are ten million
+small objects; in blocks they are forty thousand, each packed once, when it is full.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ BLOCK = 256
 
 @dataclass(slots=True)
 class Receipts:
-    """Oldest first. Full ``blocks`` are packed and never change; the newest receipts are in ``loose``. Of all these the
-    first ``dropped`` do not count any more. ``_taken_down`` are the blocks as `plain` gave them last."""
+    """Receipts, oldest first. Full ``blocks`` are packed and never change; the newest receipts are in ``loose``. The
+    first ``dropped`` of all are not kept any longer. ``_taken_down`` caches the blocks for `plain`."""
 
     blocks: deque[bytes] = field(default_factory=deque)
     loose: list[bytes] = field(default_factory=list)
@@ -37,7 +37,7 @@ class Receipts:
             del self.loose[:BLOCK]
 
     def keep(self, newest: int) -> None:
-        """Drop all but the newest ones."""
+        """Drop all but the ``newest`` receipts."""
         self.dropped += max(0, len(self) - newest)
         while self.blocks and self.dropped >= BLOCK:
             self.blocks.popleft()
@@ -57,14 +57,14 @@ class Receipts:
         return found + self.loose[max(0, place - len(self.blocks) * BLOCK) :]
 
     def plain(self) -> list[Any]:
-        """Return what `restore` takes; later changes do not change it."""
+        """Return a value for `restore`; later changes do not change it."""
         if self._taken_down is None:
             self._taken_down = tuple(self.blocks)
         return [self.dropped, self._taken_down, tuple(self.loose)]
 
     @classmethod
     def restore(cls, plain: Sequence[Any]) -> Receipts:
-        """Also from a list of receipts, as earlier versions wrote it."""
+        """Restore the receipts from the value of `plain`, or from a list of receipts, as earlier versions wrote it."""
         if len(plain) == 3 and isinstance(plain[0], int):
             dropped, blocks, loose = plain
             return cls(deque(blocks), list(loose), dropped)

@@ -1,8 +1,8 @@
-"""The body of a batch: what a producer encodes and a consumer decodes. No I/O.
+"""The body of a batch, as a producer encodes and a consumer decodes it. No I/O.
 
-A body is a CRC-32 (u32, little-endian) followed by what it covers: a msgpack array of byte strings, the records. A
-record's place in the array is its offset relative to the batch's first one, so the broker gives offsets to a batch
-without looking inside.
+A body is a CRC-32 (u32, little-endian) followed by the bytes that it covers: a msgpack array of byte strings, the
+records. A record's index in the array is its offset relative to the batch's first one, so the broker assigns offsets
+to a batch without decoding it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from enode_django.exceptions import MalformedRecords, shown
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 MOST_RECORDS = 100_000
-"""A broker refuses a batch with more records. A record of two bytes takes many times as much memory when decoded."""
+"""A broker refuses a batch with more records. A decoded record of two bytes takes many times as much memory."""
 
 _decode: Callable[[Buffer], list[bytes]] = msgspec.msgpack.Decoder(list[bytes]).decode
 _decode_new: Callable[[Buffer], list[bytes]] = msgspec.msgpack.Decoder(
@@ -33,20 +33,20 @@ _ARRAY_32 = struct.Struct(">xI")
 
 
 def encode_records(records: Sequence[bytes]) -> bytes:
-    """Raises `MalformedRecords` when there are none: a batch has at least one."""
+    """Encode records as a body. Raises `MalformedRecords` for no records: a batch has at least one."""
     if not records:
         raise MalformedRecords("a batch needs at least one record; send none instead")
     return seal(msgpack.packb(records, use_bin_type=True))
 
 
 def decode_records(body: Buffer) -> list[bytes]:
-    """Raises `MalformedRecords` for a body whose CRC is wrong or that holds anything but byte strings."""
+    """Decode a body. Raises `MalformedRecords` for a wrong CRC and for anything but an array of byte strings."""
     return _decoded(body, _decode)
 
 
 def checked_count(body: Buffer) -> int:
     """Return the number of records in a body that is to be stored. Raises `MalformedRecords` as `decode_records` does,
-    and for more than `MOST_RECORDS`: each consumer has to decode what is stored."""
+    and for more than `MOST_RECORDS`, since every consumer has to decode what is stored."""
     return len(_decoded(body, _decode_new))
 
 
@@ -61,8 +61,8 @@ def _decoded(body: Buffer, decode: Callable[[Buffer], list[bytes]]) -> list[byte
 
 
 def record_count(body: Buffer) -> int:
-    """Return how many records the body says it holds, from its first bytes alone. Raises `MalformedRecords` if it does
-    not say.
+    """Return the number of records that the body's first bytes declare. Raises `MalformedRecords` if they declare
+    none.
 
     >>> record_count(encode_records([b"a", b"b"]))
     2
@@ -86,17 +86,17 @@ def check_of(crc: int) -> bytes:
 
 
 def seal(content: bytes) -> bytes:
-    """Any bytes with their CRC in front."""
+    """Return the content with its CRC in front."""
     return _CHECK.pack(zlib.crc32(content)) + content
 
 
 def is_whole(body: Buffer) -> bool:
-    """Return True if the CRC was made of the bytes that follow it."""
+    """Return True if the CRC in front matches the bytes behind it."""
     if len(body) < _CHECK.size:
         return False
     return bool(zlib.crc32(memoryview(body)[_CHECK.size :]) == _CHECK.unpack_from(body)[0])
 
 
 def unseal(body: Buffer) -> bytes:
-    """The bytes that `seal` was given; the caller has asked `is_whole` before."""
+    """Return the content behind the CRC without checking it; `is_whole` checks."""
     return bytes(memoryview(body)[_CHECK.size :])

@@ -1,4 +1,4 @@
-"""Answers to several inboxes, of which some cannot be reached."""
+"""Deliver answers to several inboxes, some of which may be unreachable."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ logger = logging.getLogger("enode_django.equeue")
 
 
 def deliver(transport: Transport, left: list[tuple[str, bytes]]) -> None:
-    """Send (address, body) pairs. Raises what the transport raises; what was delivered is removed from ``left`` then,
-    so that the call can be made again. What a transport refuses for good, since its address is none or its body is too
-    large, is dropped with a line in the log: it came out of a message, and must not stop whoever answers others."""
+    """Send (address, body) pairs. If the transport raises, remove the delivered pairs from ``left``, so that the call
+    can be repeated. An answer that the transport refuses for good (a bad address, a body that is too large) is logged
+    and dropped: its address came from a message, and must not hold up the other answers."""
     try:
         transport.reply(left)
     except PartlyUnavailable as some:

@@ -1,7 +1,7 @@
-"""Messages whose handler has failed: when to try again, and what travels to the topics that keep them. Pure.
+"""Messages whose handler has failed: when to try again, and their form in the topics that keep them. Pure.
 
-A group has one topic for messages to try again, with a queue for each delay and each queue that messages came from, so
-that due times ascend within a queue; and one for dead letters, those that are not tried any more.
+A group has one topic of retries, with a queue for each delay of each queue that messages came from, so that due times
+ascend within a queue. It has another topic for dead letters, which are not tried again.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import msgpack
 from enode_django.exceptions import MalformedMessage, shown
 
 ERROR_MAX = 4_000
-"""Characters of an error that are kept."""
+"""The most characters that are kept of an error."""
 
 _FAILED, _SETTLED = 1, 2
 
 
 class Message(NamedTuple):
-    """``topic``, ``queue`` and ``offset`` say where it was sent to, also when it is handled again after a failure;
-    ``attempt`` is 1 at the first time."""
+    """A message for a handler. ``topic``, ``queue`` and ``offset`` are the place it was sent to, also when it is
+    handled again after a failure. The first ``attempt`` is 1."""
 
     topic: str
     queue: int
@@ -33,8 +33,9 @@ class Message(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """``message.attempt`` is the one that failed, 0 for one to begin anew. ``due`` and ``failed_at`` are seconds since
-    1970. ``for_all``: each consumer of the group got the message for itself, so the group has no topic of retries."""
+    """A message that was set aside. ``message.attempt`` is the one that failed, 0 to start over. ``due`` and
+    ``failed_at`` are seconds since 1970. ``for_all``: each consumer of the group got the message, so there are no
+    retries."""
 
     message: Message
     error: str
@@ -44,15 +45,15 @@ class Failed(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """Stands behind dead letters, and says of these offsets that they were sent anew."""
+    """A note behind dead letters: the letters at these offsets were sent again or discarded."""
 
     offsets: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """``delays``: seconds before the second attempt, before the third, and so on; after the last one a message is a
-    dead letter.
+    """``delays``: seconds before the second attempt, before the third, and so on. After the last delay a failed
+    message becomes a dead letter.
 
     >>> policy = RetryPolicy(delays=(1.0, 30.0))
     >>> [policy.delay_after(attempt) for attempt in (1, 2, 3)]
@@ -77,8 +78,8 @@ def retry_topic(group: str) -> str:
 def retry_queue(message: Message, delays: int) -> int:
     """Return the queue of the topic of retries for a message that has failed at ``message.attempt``.
 
-    The first ``delays`` queues are those of messages from queue 0, by delay; then come those of queue 1, and so on. So
-    queues that are added behind them move none.
+    The first ``delays`` queues are those of messages from queue 0, by delay; then come those of queue 1, and so on.
+    Queues added to the message's topic thus only append queues here.
 
     >>> [retry_queue(Message("orders", queue, 0, b"", attempt=2), 5) for queue in (0, 1, 2)]
     [1, 6, 11]
@@ -111,7 +112,7 @@ def encode_settled(offsets: Collection[int]) -> bytes:
 
 
 def decode(body: bytes) -> Failed | Settled:
-    """Raises `MalformedMessage` for bytes that neither of the two has encoded."""
+    """Decode what `encode_failed` or `encode_settled` returned. Raises `MalformedMessage` for other bytes."""
     try:
         parts = msgpack.unpackb(body)
         if parts[0] == _SETTLED:

@@ -1,8 +1,8 @@
-"""Consuming topics: threads that pull, handle, try again and commit, so that each message is handled at least once.
+"""Consume topics with threads that pull, handle, retry and commit, so that each message is handled at least once.
 
-puller t: pulls topic t (one thread a topic), also the one of the group's retries
+puller t: pulls topic t (one thread per topic, also for the group's retries)
 handler i: takes pulled messages from the worklist and calls the user's function
-renewer t, member t: renews the leases of topic t; says that this consumer is still there
+renewer t, member t: renew the leases of topic t; renew this consumer's membership
 keeper: commits and trims on a timer; at the end it drains and releases
 """
 
@@ -38,7 +38,7 @@ __all__ = ["Consumer", "Limits", "Message", "Mode", "Order", "RetryPolicy", "Sta
 logger = logging.getLogger("enode_django.equeue")
 
 BEATS = 5
-"""How often a lease is renewed before it would end."""
+"""Renewals within the duration of a lease."""
 TRIM_EVERY = 60.0
 WARN_EVERY = 10.0
 ONE_WAIT = 3600.0
@@ -46,22 +46,22 @@ STOP_TIMEOUT = 30.0
 BEYOND_STOP = 5.0
 """Seconds that `Consumer.stop` gives the keeper after its timeout, to commit and release."""
 NOTHING_FAILED = 1.0
-"""Seconds until somebody looks again whether a message of the group has failed, and there is a topic of retries."""
+"""Seconds between checks for a topic of retries, which exists once a message of the group has failed."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
-"""Seconds between tries to reach the transport; each is twice the one before."""
+"""Seconds between attempts to reach the transport; each pause is twice the one before."""
 
 
 class Consumer:
     """Calls ``handle`` for each message of ``topics``, at least once, in ``threads`` threads.
 
-    A message whose handler raises an `Exception` is tried again after the delays of ``retry``, and is a dead letter
-    after the last one; those behind it go on meanwhile. A handler that takes long can ask `lease_holds`. ``start`` is
-    for queues of which the group has consumed nothing yet. A topic that does not exist is created with ``queues``
-    queues, or, when that is None, raises `UnknownTopic`; one that was deleted raises `TopicDeleted`.
-    `Mode.BROADCASTING` needs a ``directory`` for the offsets.
-    With ``trim`` the transport is asked once a minute to delete what all groups of the topics have consumed.
+    A message whose handler raises an `Exception` is tried again after the delays of ``retry``, and becomes a dead
+    letter after the last one; the messages behind it continue meanwhile. A long-running handler can call
+    `lease_holds`. ``start`` is for queues of which the group has consumed nothing yet. A topic that does not exist is
+    created with ``queues`` queues, or raises `UnknownTopic` if that is None; a deleted topic raises `TopicDeleted`.
+    `Mode.BROADCASTING` needs a ``directory`` for the offsets. With ``trim`` the transport is asked once a minute to
+    delete what all groups of the topics have consumed.
 
-    It is started once. All methods may be called from any thread but the handlers'.
+    A consumer is started once. All methods may be called from any thread except its handlers' threads.
     """
 
     def __init__(
@@ -115,33 +115,33 @@ class Consumer:
         self._pullers, self._handlers, self._holders, self._keeper = (Threads(self._fail) for _ in range(4))
         self._ended = threading.Event()
 
-    # -- called by who owns it ------------------------------------------------------------------------------------
+    # -- called by the owner --------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to consume, and return. Raises what is wrong with the topics; a transport that cannot be reached is
-        waited for in the background, and then ``Start.LAST`` is what is the last when it is reached."""
+        """Begin to consume, and return. Raises errors of the topics. If the transport cannot be reached, retry in the
+        background; ``Start.LAST`` is then the end at the time when it is reached."""
         for share in self._own_shares():
             self._once(partial(self._prepare, share))
         self._keeper.start(f"equeue-keeper-{self._group}", self._keep)
         for number in range(self._thread_count):
             self._handlers.start(f"equeue-handler-{self._group}-{number}", self._handling.run)
         for share in self._shares.values():
-            # Of their own: leases and sessions run out while another call waits for its answer.
+            # Threads of their own: leases and sessions run out while another call waits for its answer.
             self._holders.start(f"equeue-renewer-{share.topic}", partial(self._beat, share, TopicConsumer.renew))
             self._holders.start(f"equeue-member-{share.topic}", partial(self._beat, share, TopicConsumer.join))
             self._pullers.start(f"equeue-puller-{share.topic}", partial(self._pull, share))
 
     def stop(self, timeout: float = STOP_TIMEOUT) -> bool:
-        """Pull no more, handle what was pulled, commit, and give the queues back, which takes up to ``timeout``
-        seconds and a few more. Returns whether all of it was handled; what was not comes again."""
+        """Stop pulling, handle what was pulled, commit, and release the queues. Blocks up to ``timeout`` seconds and a
+        few more. Return True if every pulled message was handled; the others are delivered again."""
         self._end_by = min(self._end_by, time.monotonic() + timeout)
         self._ending.set()
         self._keeper.ended_within(self._end_by + 2 * BEYOND_STOP - time.monotonic())
         return self._is_drained
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait until it has stopped; False when it has not within ``timeout`` seconds. Raises the error that has ended
-        it, if one has."""
+        """Wait until the consumer has stopped. Return False if it has not within ``timeout`` seconds. Raises the error
+        that has ended it, if one has."""
         while not self._keeper.ended_within(ONE_WAIT if timeout is None else timeout):
             if timeout is not None:
                 return False
@@ -150,7 +150,7 @@ class Consumer:
         return True
 
     def run(self) -> None:
-        """Consume until another thread, or a signal's handler, calls `stop`, or Ctrl-C is pressed. Raises as `join`."""
+        """Consume until another thread or a signal handler calls `stop`, or until Ctrl-C. Raises as `join` does."""
         self.start()
         try:
             self.join()
@@ -194,7 +194,7 @@ class Consumer:
     # -- renewers and members -------------------------------------------------------------------------------------
 
     def _beat(self, share: TopicConsumer, call: Callable[[TopicConsumer], None]) -> None:
-        """Until the keeper has ended: what is being handled at the end is held meanwhile."""
+        """Run until the keeper has ended: leases are held while the last messages are handled."""
         while not self._ended.wait(self._limits.lease / BEATS):
             self._once_of(share, call)
 
@@ -220,7 +220,7 @@ class Consumer:
                 self._once_of(share, TopicConsumer.trim)
 
     def _end(self, timers: Timers) -> None:
-        """Nothing is pulled any more; what is due is handled until `_end_by`, and committed meanwhile."""
+        """Handle what is due until `_end_by`, and commit meanwhile. Nothing new is pulled."""
         self._each(TopicConsumer.wake)
         pulls_ended = timers.tend_until(self._pullers.ended_within, self._give_up_at)
         self._each(TopicConsumer.leave)
@@ -233,22 +233,22 @@ class Consumer:
         if stuck:
             logger.error("threads that did not stop: %s", ", ".join(stuck))
         if pulls_ended:
-            self._each(TopicConsumer.release)  # but not what a handler is stuck at: its lease keeps that from others
+            self._each(TopicConsumer.release)  # except queues of stuck handlers: their leases keep others out
 
     def _give_up_at(self) -> float:
         return self._end_by + BEYOND_STOP
 
-    # -- what all of them call ------------------------------------------------------------------------------------
+    # -- called by all threads ------------------------------------------------------------------------------------
 
     def _fail(self, error: BaseException) -> None:
-        """Called by a thread that dies: the others are to end, and handle nothing any more."""
+        """Note the error of a dying thread. The other threads end, and handle nothing more."""
         self._error = self._error or error
         self._end_by = min(self._end_by, time.monotonic())
         self._ending.set()
         self._handling.close()
 
     def _warn(self, error: EnodeError) -> None:
-        """Several threads fail again and again while the transport is away; now and then is enough to know."""
+        """Log an error that several threads repeat while the transport is unreachable, but only now and then."""
         if time.monotonic() >= self._next_warning:
             self._next_warning = time.monotonic() + WARN_EVERY
             logger.warning("%s of group %s goes on trying: %s", self.name, self._group, error)
@@ -258,7 +258,7 @@ class Consumer:
             self._once_of(share, call)
 
     def _once_of(self, share: TopicConsumer, call: Callable[[TopicConsumer], None]) -> bool:
-        """As `_once`; retries that were deleted, since somebody has forgotten the group, begin anew."""
+        """Call `_once`. Prepare the retries again if they were deleted with their group."""
         try:
             return self._once(partial(call, share))
         except UnknownTopic:
@@ -268,8 +268,7 @@ class Consumer:
             return False
 
     def _once(self, call: Callable[[], None]) -> bool:
-        """Return True if the call has worked. Raises errors that are not retriable, but not at the end, when that could
-        help nobody."""
+        """Return True if the call has worked. Raises errors that are not retriable, except while the consumer ends."""
         try:
             call()
         except EnodeError as error:

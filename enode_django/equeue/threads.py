@@ -11,7 +11,7 @@ logger = logging.getLogger("enode_django.equeue")
 
 
 class Threads:
-    """Daemon threads of one purpose. What one of them raises is handed to ``died``, in that thread."""
+    """Daemon threads of one purpose. An exception that ends a thread is passed to ``died``, in that thread."""
 
     def __init__(self, died: Callable[[BaseException], None]) -> None:
         self._died = died
@@ -34,7 +34,7 @@ class Threads:
         return [thread.name for thread in self._threads if thread.is_alive()]
 
     def ended_within(self, seconds: float) -> bool:
-        """Return True if all of them have ended; wait up to so many seconds for that."""
+        """Return True if all threads have ended; wait up to ``seconds`` for that."""
         deadline = time.monotonic() + seconds
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))

@@ -1,6 +1,6 @@
 """Records of a topic and its consumer groups: queues, members, leases, offsets, receipts. Pure.
 
-`plain_group` and `restored_group` turn what is known of a group into data and back.
+`plain_group` and `restored_group` convert the record of a group into data and back.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from enode_django.equeue.transport import check_queues
 from enode_django.exceptions import QueueBacklog, QueueError
 
 Bounds = Mapping[int, tuple[int, int]]
-"""The offset of the oldest message of each queue, and the offset that its next message will get."""
+"""The offset of each queue's oldest message, and the offset that its next message will get."""
 
 
 @dataclass(slots=True)
 class QueueClaim:
-    """The lease and the offset of one group at one queue. ``owner`` is None when the lease was released, ``offset``
-    before the group has ever had the queue; no commit ever comes with epoch 0. ``previous``: the owner before, until
-    the owner has shown that it was told. ``deaths``: who has died at the message of an offset. ``lease``: for how many
-    seconds the owner was given it last."""
+    """The lease and the offset of one group at one queue. ``owner`` is None after a release, ``offset`` before the
+    group has had the queue; no commit has epoch 0. ``previous`` is the earlier owner, until the owner has shown that
+    it knows. ``deaths``: the members that died at the message of an offset. ``lease``: the seconds of the owner's
+    latest lease."""
 
     owner: str | None = None
     until: float = 0.0
@@ -72,7 +72,7 @@ class GroupRecord:
         return max((claim.lease for claim in self.claims.values() if claim.owner is not None), default=0.0)
 
     def knows(self, member: str) -> bool:
-        """Return True for a member, and for who has a queue."""
+        """Return True for a member and for the owner of a queue."""
         return member in self.group.sessions or any(claim.owner == member for claim in self.claims.values())
 
     def ruled_by(self, queue: int, epoch: int) -> QueueClaim | None:
@@ -100,7 +100,7 @@ class Topic:
         return [queue for queue in range(self.queues) if queue not in self.hidden_from_consumers]
 
     def given(self, group: str) -> list[int]:
-        """The queues that are given to the members of a group: none while it is paused."""
+        """Return the queues that are assigned to the members of a group: none while it is paused."""
         record = self.groups.get(group)
         return [] if record is not None and record.paused else self.consumed
 
@@ -117,14 +117,14 @@ class Topic:
         return self.groups.setdefault(group, GroupRecord())
 
     def counting(self) -> list[GroupRecord]:
-        """The groups that trimming waits for: those that ever acquired a queue, and were not retired since."""
+        """Return the groups that trimming waits for: those that ever acquired a queue and were not retired since."""
         return [record for record in self.groups.values() if record.claims and not record.retired]
 
     def lowest_committed(self, queue: int) -> int:
         return self.needed(queue) or 0
 
     def needed(self, queue: int) -> int | None:
-        """The lowest offset that a group has not committed; None if trimming waits for no group."""
+        """Return the lowest uncommitted offset of all groups; None if trimming waits for no group."""
         committed = [
             claim.committed if (claim := record.claims.get(queue)) is not None else 0
             for record in self.groups.values()
@@ -133,8 +133,8 @@ class Topic:
         return min(committed) if committed else None
 
     def turned(self, queue: int) -> set[int]:
-        """Return the queues that are hidden from producers once this one is hidden, or shown again. Raises `QueueError`
-        if that would be all."""
+        """Return the queues that are hidden from producers after this one is hidden or shown. Raises `QueueError` if
+        that would be all."""
         hidden = self.hidden_from_producers ^ {queue}
         if len(hidden) == self.queues:
             raise QueueError(f"queue {queue} is the last of topic {self.name!r} that producers see; show another first")
@@ -152,7 +152,7 @@ class Topic:
 
 
 def shown_group(record: GroupRecord, now: float) -> GroupState:
-    """Return what people and other processes are told of a group."""
+    """Return the state of a group for people and other processes."""
     group = record.group
     members = {member: max(0.0, until - now) for member, until in sorted(group.sessions.items())}
     claims = {queue: claim.shown(now) for queue, claim in sorted(record.claims.items())}
@@ -160,7 +160,7 @@ def shown_group(record: GroupRecord, now: float) -> GroupState:
 
 
 def plain_group(record: GroupRecord) -> list[Any]:
-    """Return what `restored_group` takes; later changes do not change it."""
+    """Return a value for `restored_group`; later changes do not change it."""
     group = record.group
     division = {member: sorted(queues) for member, queues in group.division.items()}
     claims = [
@@ -175,7 +175,7 @@ def plain_group(record: GroupRecord) -> list[Any]:
 
 def _plain_deaths(claim: QueueClaim) -> Sequence[Any]:
     if not claim.deaths:
-        return ()  # it is nearly always so, and this costs no object
+        return ()  # the usual case, without a new object
     return [[offset, sorted(members)] for offset, members in claim.deaths.items()]
 
 
@@ -188,7 +188,7 @@ def restored_group(
             *(owner, until, epoch, previous, offset),
             Receipts.restore(receipts),
             {at: set(members) for at, members in deaths},
-            *lease,  # none in what an earlier version has written
+            *lease,  # missing in data of earlier versions
         )
         for queue, owner, until, epoch, previous, offset, receipts, deaths, *lease in claims
     }

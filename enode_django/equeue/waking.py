@@ -1,4 +1,4 @@
-"""The thread that pulls, as the threads see it that may have to wake it."""
+"""The thread that pulls, for the threads that may have to wake it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enode_django.equeue.transport import Transport, WakesPulls
 
 
 class PullingThread:
-    """`wait_of` and `rest` are called by the thread that pulls, `wake` by any."""
+    """A pulling thread. It calls `wait_of` and `rest`; any thread calls `wake`."""
 
     def __init__(self, transport: Transport) -> None:
         self._wakes = transport if isinstance(transport, WakesPulls) else None
@@ -17,23 +17,23 @@ class PullingThread:
 
     @property
     def can_be_woken(self) -> bool:
-        """Return False if the transport cannot end a pull: then pulls have to be short."""
+        """Return False if the transport cannot end a pull: pulls then have to be short."""
         return self._wakes is not None
 
     def wake(self) -> None:
-        """End the pull or the rest that is under way; if there is none, the next one does not wait."""
-        self._woken.set()  # first: a thread that has not begun yet finds it
+        """End the pull or the rest that is under way; without one, the next one does not wait."""
+        self._woken.set()  # first, so that a pull that has not begun yet finds it
         if self._wakes is not None and self._thread is not None:
             self._wakes.wake(self._thread)
 
     def wait_of(self, wait: float) -> float:
-        """Return the seconds that the next pull may wait: none if this thread was woken since the last one."""
+        """Return the seconds that the next pull may wait: 0 if this thread was woken since the last one."""
         self._thread = threading.get_ident()
         was_woken = self._woken.is_set()
         self._woken.clear()
         return 0.0 if was_woken else wait
 
     def rest(self, seconds: float) -> None:
-        """Wait where there is nothing to pull from."""
+        """Wait up to ``seconds``, or until woken, instead of a pull without queues."""
         self._woken.wait(seconds)
         self._woken.clear()

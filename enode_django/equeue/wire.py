@@ -1,13 +1,14 @@
-"""Messages between broker and client beside the requests: the handshake, and errors. No I/O.
+"""The handshake and the errors of the protocol between broker and client. No I/O.
 
-The client begins: ``[1, "hello", [MAGIC, version, nonce]]``, with the oldest version that it speaks. The broker answers
-with its run, a nonce of its own, and the versions that it speaks. If it has a secret, it expects ``[2, "prove",
-[proof]]`` next, and proves itself in its answer: nobody sends the secret, and a proof is of no use in another
-connection. If both speak a newer version than that of the hello, the client says so: ``[3, "speak", [version]]``.
+The client begins: ``[1, "hello", [MAGIC, version, nonce]]``, with the oldest version that it speaks. The broker
+answers with its run, a nonce of its own, and the versions that it speaks. If it has a secret, it expects ``[2,
+"prove", [proof]]`` next, and proves itself in its answer: neither side sends the secret, and a proof is useless in
+another connection. If both speak a newer version than that of the hello, the client selects it: ``[3, "speak",
+[version]]``.
 
 A request is ``[number, name, arguments]``, its answer ``[number, True, value]`` or ``[number, False, error, text,
-details]``, with the name of an exception of this package. What a later version adds at the end of the arguments, of
-the answer, or of the lists within the answer, is ignored by a side that does not know it.
+details]``, with the name of an exception of this package. A side ignores what a later version adds at the end of the
+arguments, of the answer, or of the lists within the answer.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from enode_django.exceptions import (
 MAGIC = "equeue"
 VERSION = 1
 OLDEST_VERSION = 1
-"""Spoken as well as `VERSION`: that of the release before, if it was another one."""
+"""The oldest version that is spoken besides `VERSION`: that of the previous release if it differs."""
 NONCE_BYTES = 16
 MAX_HANDSHAKE_FRAME = 4096
 HELLO = "hello"
@@ -71,7 +72,7 @@ _ERRORS: Mapping[str, type[EnodeError]] = {
 
 
 def proof(secret: str, side: str, first_nonce: bytes, second_nonce: bytes) -> bytes:
-    """Return the proof of two nonces, the client's and the broker's, that only a holder of the secret can make."""
+    """Return the proof of the client's and the broker's nonce, which only a holder of the secret can compute."""
     return hmac.digest(secret.encode(), side.encode() + b"\0" + first_nonce + second_nonce, hashlib.sha256)
 
 
@@ -80,7 +81,7 @@ def is_proof(claimed: object, expected: bytes) -> bool:
 
 
 def check_newest(version: int, spoken: Versions) -> None:
-    """Raise `ConfigurationError` if the oldest version of a client is newer than all that the broker speaks."""
+    """Raise `ConfigurationError` if a client's oldest version is newer than all versions of the broker."""
     if version > spoken.newest:
         raise ConfigurationError(
             f"the client speaks version {version} of the protocol or later, and the broker {spoken}; upgrade "
@@ -89,7 +90,7 @@ def check_newest(version: int, spoken: Versions) -> None:
 
 
 def check_oldest(version: int, spoken: Versions) -> None:
-    """Raise `ConfigurationError` if a client goes on in a version that is older than all that the broker speaks."""
+    """Raise `ConfigurationError` if a client's version is older than all versions of the broker."""
     if version < spoken.oldest:
         raise ConfigurationError(
             f"the client speaks version {version} of the protocol, and the broker {spoken}; upgrade enode_django on "
@@ -98,8 +99,8 @@ def check_oldest(version: int, spoken: Versions) -> None:
 
 
 def chosen_version(own: Versions, told: Any) -> int:
-    """Return the newest version that both sides speak. ``told`` is what the broker says; one of the first release says
-    nothing, and speaks what it was greeted with. Raises `ConfigurationError` if there is no such version."""
+    """Return the newest version that both sides speak. ``told`` are the broker's; one of the first release tells none,
+    and speaks the version of the hello. Raises `ConfigurationError` if there is no such version."""
     theirs = Versions(*told[:2]) if told else Versions(own.oldest, own.oldest)
     version = min(own.newest, theirs.newest)
     check_oldest(version, theirs)
@@ -108,7 +109,7 @@ def chosen_version(own: Versions, told: Any) -> int:
 
 
 def error_values(error: EnodeError) -> tuple[str, str, Any]:
-    """Name, text and details of an error, for a frame."""
+    """Return name, text and details of an error, for a frame."""
     if isinstance(error, QueueHeld):
         return "QueueHeld", str(error), [error.owner, error.seconds]
     if isinstance(error, UnknownRequest):
@@ -118,7 +119,7 @@ def error_values(error: EnodeError) -> tuple[str, str, Any]:
 
 
 def error_of(name: str, text: str, details: Any = None, *_: Any) -> EnodeError:
-    """The error that `error_values` was given, or the nearest that this version knows."""
+    """Return the error that was given to `error_values`, or the nearest one that this version knows."""
     if name == "QueueHeld":
         owner, seconds, *_ = details
         return QueueHeld(text, owner=owner, seconds=seconds)

@@ -1,4 +1,4 @@
-"""All queues of a topic for one consumer, which keeps its offsets in a file of its own."""
+"""All queues of a topic for one consumer, which keeps its offsets in a file."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ WARN_EVERY = 10.0
 
 
 class BroadcastQueues:
-    """Consume a whole topic as `QueueConsumer` consumes a group's share of it: without leases, since nobody else has
-    these offsets. The threads are the same: ``start`` says where a queue begins that has no offset yet.
+    """Consumes a whole topic as `QueueConsumer` consumes a group's share of it, called by the same threads, but without
+    leases: no other consumer has these offsets. ``start`` returns the start offset of a queue without one.
 
-    While the offsets cannot be written, since the disk is full, messages are consumed all the same.
+    While the offsets cannot be written, because the disk is full, messages are consumed all the same.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class BroadcastQueues:
 
     @property
     def _is_settled(self) -> bool:
-        """Return False while a queue is to be taken, or to be taken anew."""
+        """Return False while a queue has to be taken for the first time or again."""
         windows = list(self._windows.values())
         return self._shown <= {window.queue for window in windows} and not any(window.closed for window in windows)
 
@@ -122,14 +122,14 @@ class BroadcastQueues:
         if not missing:
             return []
         ends = self._transport.end_offsets(self._topic)
-        with self._writing:  # no write may take an offset of before with a timeline of now
+        with self._writing:  # no write may combine an old offset with a new timeline
             windows = self._begin(missing, ends, self._reached)
             self._windows |= {window.queue: window for window in windows}
             self._write(self._reached)
         return [Acquired(window, None, {}) for window in windows]
 
     def _begin(self, queues: Iterable[int], ends: Mapping[int, int], reached: Reached) -> list[OffsetWindow]:
-        # A queue that was added while nobody looked is consumed from its first message on.
+        # A queue that was added while the consumer was stopped is consumed from its first message on.
         start = (lambda queue: 0) if reached.offsets else self._start
         at = {queue: reached.offsets[queue] if queue in reached.offsets else start(queue) for queue in queues}
         windows = []
@@ -168,11 +168,11 @@ class BroadcastQueues:
                 self._write(reached)
 
     def _is_ahead(self, reached: Reached) -> bool:
-        """Return True if there is more to keep than the file has."""
+        """Return True if the file is out of date."""
         return reached.is_new or any(window.committable > window.committed for window in list(self._windows.values()))
 
     def _write(self, reached: Reached) -> None:
-        """Called by who holds the lock."""
+        """Write the offsets. The caller holds the lock."""
         windows = list(self._windows.values())
         offsets = {window.queue: window.committable for window in windows}
         try:
@@ -194,7 +194,7 @@ class BroadcastQueues:
             )
 
     def release_drained(self, held: Callable[[OffsetWindow], int] = lambda window: 0) -> None:
-        """After `leave`: commit, and let another consumer have the file."""
+        """After `leave`: commit, and unlock the file for another consumer."""
         if self._has_left:
             if self._windows and self._reached is not None:
                 with self._writing:

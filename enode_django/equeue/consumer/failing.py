@@ -1,4 +1,4 @@
-"""Setting messages aside on the queue when their handler has failed."""
+"""Set messages aside on the queue when their handler has failed."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from enode_django.exceptions import EnodeError, UnknownTopic
 logger = logging.getLogger("enode_django.equeue")
 
 UNREACHABLE_DELAY = 1.0
-"""Seconds before a message is handled again that should be a dead letter, but could not be sent."""
+"""Seconds before a message is handled again that could not be sent to the dead letters."""
 
 
 class FailureTopics:
-    """A group's topics of retries and of dead letters, made when they are first needed. Safe for threads.
+    """A group's topics of retries and of dead letters, created when they are first needed. Thread-safe.
 
     ``for_all``: each consumer gets all messages, so there is no topic of retries.
     """
@@ -45,8 +45,8 @@ class FailureTopics:
         check_new_topic(self._retries, 1)
 
     def set_aside(self, message: Message, error: str, *, for_good: bool = False) -> float | None:
-        """Store a message that could not be handled where it belongs: ``for_good`` among the dead letters. Returns
-        None when it is there, and else the time (in seconds since 1970) to handle it again here."""
+        """Send a failed message to the retries, or to the dead letters after the last delay and if ``for_good``.
+        Return None if it was sent, else the time (in seconds since 1970) to handle it again here."""
         now = self._clock()
         delay = None if for_good else self._policy.delay_after(message.attempt)
         if delay is not None and self._for_all:
@@ -58,7 +58,7 @@ class FailureTopics:
             else:
                 self._send(self._retries, retry_queue(message, len(self._policy.delays)), failed)
         except EnodeError as unreachable:
-            # Whatever it is, only this process has the message now.
+            # Whatever the error is, only this process has the message now.
             logger.error("a failed message stays here until it can be set aside: %s", unreachable)
             return now + (UNREACHABLE_DELAY if delay is None else delay)
         return None
@@ -72,15 +72,15 @@ class FailureTopics:
             raise
 
     def _make(self, topic: str, queue: int, origin: str) -> None:
-        """Let the topic have this queue. Those of retries are made for all queues of ``origin`` at once."""
+        """Ensure that the topic has the queue. Queues of retries are made for all queues of ``origin`` at once."""
         with self._making:
             if queue < self._made.get(topic, 0):
                 return
             queues = queue + 1
             if topic == self._retries:
-                with suppress(UnknownTopic):  # it was deleted, but its message is still here
+                with suppress(UnknownTopic):  # the topic was deleted, but its message is still here
                     queues = max(queues, self._transport.queue_count(origin) * len(self._policy.delays))
             has = self._transport.create_topic(topic, queues)
-            if has < queues:  # no key moves: a message's queue and its delay say which queue is its own
+            if has < queues:  # no key moves: a message's queue and its delay select its queue here
                 has = self._transport.add_queues(topic, queues, unordered=True)
             self._made[topic] = has

@@ -15,12 +15,12 @@ from enode_django.equeue.retrying import Message, error_text
 logger = logging.getLogger("enode_django.equeue")
 
 LOOK_AGAIN = 0.05
-"""Seconds between looks at a lease that could not be renewed in time."""
+"""Seconds between checks of a lease that was not renewed in time."""
 
 
 class Handling:
-    """`run` is what each handling thread does until the worklist is closed. An `Exception` of ``handle`` is the
-    message's; any other passes out, and the message comes again elsewhere."""
+    """The work of the handling threads: each calls `run`, which returns when the worklist is closed. An `Exception` of
+    ``handle`` fails the message; any other exception leaves `run`, and the message is delivered again."""
 
     def __init__(
         self,
@@ -44,12 +44,12 @@ class Handling:
                 self._worklist.again(again)
 
     def close(self) -> None:
-        """Let the threads end after what they are at."""
+        """Let the threads end after their current tasks."""
         self._closed.set()
         self._worklist.close()
 
     def _work(self, task: Task) -> Task | None:
-        """The task as it is to be handled again; None when nothing is left to do."""
+        """Return the task to be handled again; None when it is done."""
         if not self._is_ours(task):
             return None if task.window.closed else task
         if task.broken:
@@ -69,7 +69,7 @@ class Handling:
         return None
 
     def _is_ours(self, task: Task) -> bool:
-        """Return True if the lease of its queue holds. Blocks while that is not known."""
+        """Return True if the lease of the task's queue holds. Block while that is uncertain."""
         window = task.window
         while not window.closed and not window.holds:
             if self._closed.wait(LOOK_AGAIN):

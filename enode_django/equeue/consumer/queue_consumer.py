@@ -1,4 +1,4 @@
-"""Consuming the queues that a process is told to: leases, windows, pulling, committing."""
+"""Consume the queues that a process is assigned: leases, windows, pulling, committing."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from enode_django.exceptions import PartlyUnavailable, QueueHeld, TransportUnava
 logger = logging.getLogger("enode_django.equeue")
 
 RETRY_ACQUIRE = 0.1
-"""Seconds between tries to acquire a queue that another worker is about to release."""
+"""Seconds between attempts to acquire a queue that another worker is about to release."""
 RETRY_UNAVAILABLE = 1.0
-"""Seconds between tries to acquire a queue whose server cannot be used, while others are ours or to be given back."""
+"""Seconds between attempts to acquire a queue of an unusable server, while others are owned or being released."""
 NOTHING_TO_PULL = 0.05
-"""Seconds that `QueueConsumer.pull` takes when it may pull from none of its queues at the moment."""
+"""Seconds that `QueueConsumer.pull` takes while it may pull from none of its queues."""
 LOOK_AGAIN = 0.2
-"""Seconds of one pull of a thread that has to look by itself whether its queues have changed."""
+"""Seconds of one pull of a thread that has to check by itself whether its queues have changed."""
 WORKING_PULL = 1.0
-"""Seconds of one pull of a thread that is woken when they do, while something that it has pulled is unfinished: a queue
-whose window is full is left out until the next pull."""
+"""Seconds of one pull of a thread that is woken for changes, while some of its messages are unfinished: a queue with a
+full window is left out until the next pull."""
 
 
 class PulledMessages(NamedTuple):
@@ -38,7 +38,7 @@ class PulledMessages(NamedTuple):
 
 class Acquired(NamedTuple):
     """``previous_owner`` is set when that owner's lease ran out: it may be alive, and hold database sessions.
-    ``deaths``: how many owners died while they were at the message of that offset."""
+    ``deaths`` counts, by the offset of a message, the owners that died while they worked on it."""
 
     window: OffsetWindow
     previous_owner: str | None
@@ -48,14 +48,14 @@ class Acquired(NamedTuple):
 class QueueConsumer:
     """One consumer group's share of one topic in one process.
 
-    `join` learns from the group which queues to own, or `assign` says so; the pulling thread then calls
-    `acquire_missing` and `pull`, another one `join`, `renew` and `commit` on a timer. A queue that is ours no more is
-    drained (its window is finished by whoever handles its messages) and released by `release_drained`. Every error of
-    the transport passes through.
+    `join` fetches the queues to own from the group, or `assign` sets them. The pulling thread then calls
+    `acquire_missing` and `pull`; another thread calls `join`, `renew` and `commit` on a timer. A queue that is
+    assigned no longer is drained (its messages are finished) and released by `release_drained`. Every error of the
+    transport passes through.
 
-    In its window's ``weight`` a message counts for one more whenever it has another ``heavy`` bytes (None: never).
-    Of the receipts that windows keep, the newest ``keep_receipts`` of each queue stay in the transport. ``start`` is
-    for queues that the group never had. ``long_poll``: seconds that a pull may wait while nothing else is to be done.
+    In the window's ``weight`` a message counts 1, plus 1 for each full ``heavy`` bytes (None: never). Of the receipts
+    that windows keep, the newest ``keep_receipts`` of each queue stay in the transport. ``start`` is for queues that
+    the group never had. ``long_poll``: seconds that a pull may wait while there is nothing else to do.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class QueueConsumer:
         self._committing = threading.Lock()
 
     def assign(self, queues: Iterable[int]) -> None:
-        """Own these queues from now on."""
+        """Set the queues to own from now on."""
         assigned = frozenset(queues)
         has_changed = assigned != self._assigned
         self._assigned = assigned
@@ -105,8 +105,8 @@ class QueueConsumer:
             self.wake()
 
     def join(self) -> None:
-        """Be a member of the group, and own from now on what it gives to this one; nothing after `leave`. To be called
-        again and again, several times in a lease."""
+        """Join the group, or stay a member, and own the queues that it assigns; do nothing after `leave`. To be called
+        repeatedly, several times per lease."""
         if self._has_left:
             return
         membership = self._transport.join(self._group, self._topic, self._owner, self._lease)
@@ -114,24 +114,24 @@ class QueueConsumer:
             if not self._has_left:
                 self.assign(membership.queues)
                 return
-        self._transport.leave(self._group, self._topic, self._owner)  # it was overtaken
+        self._transport.leave(self._group, self._topic, self._owner)  # `leave` was called meanwhile
 
     def leave(self) -> None:
-        """Own nothing from now on, and let the group give the queues to others, who wait until they are released."""
+        """Own nothing from now on, and leave the group. Other members get the queues once they are released."""
         with self._joining:
             self.assign(())
-            self._has_left = True  # last: who sees it owns nothing more
+            self._has_left = True  # last: a thread that sees it owns nothing more
         self.wake()
         self._transport.leave(self._group, self._topic, self._owner)
 
     def wake(self) -> None:
-        """Let the pulling thread return from its pull; if it is in none, the next one does not wait."""
+        """Make the pulling thread return from its pull; without a pull, the next one does not wait."""
         self._puller.wake()
 
     @property
     def pull_wait(self) -> float:
-        """Seconds that the next pull may wait for messages: few if it has to be looked soon whether a queue can be
-        taken or given back, and if nothing wakes the pulling thread when its queues change."""
+        """Return the seconds that the next pull may wait: few while queues have to be taken or released, and if the
+        transport cannot wake the pulling thread when its queues change."""
         if not self._is_settled or not self._puller.can_be_woken:
             return min(self._long_poll, LOOK_AGAIN)
         is_working = any(window.held for window in self._all_windows())
@@ -147,36 +147,36 @@ class QueueConsumer:
 
     @property
     def open_windows(self) -> list[OffsetWindow]:
-        """Those that messages may come from or are unfinished in."""
+        """Return the windows that may get messages or have unfinished ones."""
         return [window for window in self._all_windows() if not window.closed]
 
     @property
     def is_idle(self) -> bool:
-        """Return True if nothing is owned and nothing is left to drain."""
+        """Return True if no queue is owned or being drained."""
         return not self._windows and not self._draining
 
     @property
     def has_ended(self) -> bool:
-        """Return True if the pulling thread has taken note of `leave`: it pulls nothing any more."""
+        """Return True if the pulling thread has noticed `leave`: it pulls no more."""
         return self._ended
 
     @property
     def unfinished(self) -> int:
-        """Return how many messages were pulled and are not finished, in all windows that are open."""
+        """Return the number of unfinished messages in all open windows."""
         return sum(window.unfinished for window in self.open_windows)
 
     def _all_windows(self) -> list[OffsetWindow]:
         return [*self._windows.values(), *self._draining]
 
     def acquire_missing(self) -> list[Acquired]:
-        """Take what is assigned and not owned yet, as far as nobody else holds it. Called by the pulling thread. Raises
-        `TransportUnavailable` only if there is nothing to pull from and nothing to give back meanwhile."""
+        """Acquire assigned queues that are not owned yet, unless another owner holds them. Called by the pulling
+        thread. Raises `TransportUnavailable` only if there is no queue to pull from or to release meanwhile."""
         has_left = self._has_left
         for queue, window in list(self._windows.items()):
             if window.closed:
                 del self._windows[queue]
             elif queue not in self._assigned:
-                # In this order, so that no other thread ever finds the window in neither place.
+                # In this order: other threads always find the window in at least one place.
                 self._draining.append(window)
                 del self._windows[queue]
         self._ended = has_left
@@ -188,14 +188,14 @@ class QueueConsumer:
         if failure is not None:
             if self.is_idle:
                 raise failure
-            self._next_try = self._clock() + RETRY_UNAVAILABLE  # what is ours is pulled or given back meanwhile
+            self._next_try = self._clock() + RETRY_UNAVAILABLE  # owned queues are pulled or released meanwhile
         if acquired:
             queues = ", ".join(str(one.window.queue) for one in acquired)
             logger.info("acquired %s/%s for %s", self._topic, queues, self._group)
         return acquired
 
     def _acquire_all(self, missing: Collection[int]) -> tuple[list[Acquired], TransportUnavailable | None]:
-        """Acquire what can be; and what was wrong with the rest, which is for the next call."""
+        """Return the acquired queues, and the error of the others, which are left to the next call."""
         acquired: list[Acquired] = []
         failure: TransportUnavailable | None = None
         for queue in sorted(missing):
@@ -235,7 +235,7 @@ class QueueConsumer:
         return Acquired(window, lease.previous_owner, lease.deaths)
 
     def _warn(self, queue: int, held: QueueHeld) -> None:
-        """Say it once a lease, and only when it lasts: a hand-over takes a moment."""
+        """Warn once per lease, and only if it lasts: a hand-over takes a moment."""
         now = self._clock()
         if now < self._warned.setdefault(queue, now + self._lease / 2):
             return
@@ -249,8 +249,8 @@ class QueueConsumer:
         )
 
     def pull(self, limit: int, wait: float, *, without: Collection[int] = ()) -> list[PulledMessages]:
-        """New messages of the owned queues, ``without`` some; blocks up to ``wait`` seconds. Called by the pulling
-        thread.
+        """Return new messages of the owned queues, ``without`` some; block up to ``wait`` seconds. Called by the
+        pulling thread.
 
         A queue whose window holds ``max_held`` messages is left out until its first unfinished one is finished.
         """
@@ -262,7 +262,7 @@ class QueueConsumer:
             if window.held < self._max_held and queue not in without
         }
         if not offsets:
-            # Whoever owns nothing, and shall own nothing, is woken when that changes.
+            # A thread that owns nothing, and shall own nothing, is woken when that changes.
             self._puller.rest(wait if self._is_settled and not windows else min(wait, NOTHING_TO_PULL))
             return []
         pulled = []
@@ -280,7 +280,7 @@ class QueueConsumer:
         return {offset: more for offset, more in extra if more}
 
     def renew(self) -> None:
-        """Prolong all leases; the windows of queues that were lost are closed."""
+        """Prolong all leases; close the windows of lost queues."""
         open_windows = {window.queue: window for window in self.open_windows}
         if not open_windows:
             return
@@ -301,7 +301,7 @@ class QueueConsumer:
                 self._lose(windows[queue])
 
     def commit(self) -> None:
-        """Store how far each window has come, and the receipts it keeps. Safe to call from several threads."""
+        """Commit the offset and the receipts of each window. Safe to call from several threads."""
         with self._committing:
             moved = [w for w in self._all_windows() if not w.closed and w.committable > w.committed]
             if not moved:
@@ -316,7 +316,7 @@ class QueueConsumer:
             self._committed(windows, commits, {queue: queue not in refused for queue in commits})
 
     def commit_some(self) -> None:
-        """Commit what can be committed. Queues whose server is away wait for the next call, unless all are away."""
+        """Commit where servers are usable; other queues wait for the next call. Raises if no server is usable."""
         with suppress(PartlyUnavailable):
             self.commit()
 
@@ -338,7 +338,7 @@ class QueueConsumer:
         return self._transport.route(self._topic).version
 
     def receipts_of_all(self) -> list[bytes]:
-        """As `receipts`, of every queue of the topic, hidden ones too."""
+        """Return the receipts of every queue of the topic, including hidden ones."""
         queues = range(self._transport.queue_count(self._topic))
         return [body for queue in queues for body in self._transport.receipts(self._group, self._topic, queue)]
 
@@ -349,7 +349,7 @@ class QueueConsumer:
             self.wake()
 
     def lose_all(self) -> None:
-        """Own nothing any more, without saying so to the transport: the topic is deleted."""
+        """Own nothing, without telling the transport: the topic is deleted."""
         self.assign(())
         for window in self.open_windows:
             window.close()
@@ -359,10 +359,10 @@ class QueueConsumer:
         self._transport.trim(self._topic)
 
     def release_drained(self, held: Callable[[OffsetWindow], int] = lambda window: 0) -> None:
-        """Commit and give back the drained queues. Called by the pulling thread.
+        """Commit and release the drained queues. Called by the pulling thread.
 
-        ``held`` says how many messages of a window nobody is at work on: they are left to the next owner. A queue whose
-        server cannot be used while others can is left to the next call.
+        ``held`` returns the number of a window's messages that nobody works on: they are left to the next owner. A
+        queue of an unusable server is left to the next call while other servers are usable.
         """
         done = [window for window in self._draining if window.closed or window.unfinished <= held(window)]
         if not done:
@@ -372,7 +372,7 @@ class QueueConsumer:
         self._draining = [window for window in self._draining if not window.closed]
 
     def _release(self, windows: Sequence[OffsetWindow]) -> None:
-        """Give back queues, and close the windows of those that were."""
+        """Release queues, and close the windows of those that were released."""
         if not windows:
             return
         epochs = {window.queue: window.epoch for window in windows}
@@ -386,8 +386,8 @@ class QueueConsumer:
                 window.close()
 
     def abandon(self) -> None:
-        """Commit what is finished and give every queue back at once; what is unfinished comes again elsewhere. Raises
-        `PartlyUnavailable` after that was done where it can be."""
+        """Commit what is finished and release every queue at once; unfinished messages are delivered again elsewhere.
+        Raises `PartlyUnavailable` after all usable servers have been called."""
         failures: list[PartlyUnavailable] = []
         try:
             self.commit()

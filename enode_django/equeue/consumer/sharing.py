@@ -1,4 +1,4 @@
-"""The division of topics among consumers of a group, and the limits of what a consumer takes at once."""
+"""The division of topics among consumers of a group, and a consumer's limits."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class Order(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """``max_held``: so many messages of a topic may be unfinished, of each queue an equal share of them. With the share
-    unfinished no more of that queue are pulled. ``pull_limit``: so many of each queue at once. In seconds:
-    ``pull_wait``, how long a pull waits for messages (`Consumer.stop`, and a change of the queues, end it);
-    ``pull_pause``, how long a pull is put off while more than three quarters of ``max_held`` are unfinished, and after
-    one that found nothing while a queue has its share unfinished; ``lease``, after which a consumer that falls silent
-    loses its queues; ``commit_interval``, between commits."""
+    """Limits of a consumer. ``max_held``: the most unfinished messages of a topic; each queue has an equal share, and
+    is not pulled while its share is unfinished. ``pull_limit``: the most messages of each queue per pull. In seconds:
+    ``pull_wait``, how long a pull waits for messages (`Consumer.stop` and a change of the queues end it);
+    ``pull_pause``, how long a pull is delayed while more than three quarters of ``max_held`` are unfinished, and after
+    a pull that found nothing while a queue had its share unfinished; ``lease``, after which a silent consumer loses
+    its queues; ``commit_interval``, between commits."""
 
     max_held: int = 3_000
     pull_limit: int = 200
@@ -63,7 +63,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """A consumer's view of the topics; ``owner`` is its own name, ``delays`` how many its retries have."""
+    """A consumer's view of the topics. ``owner`` is its own name, ``delays`` the number of its retry delays."""
 
     group: str
     owner: str
@@ -83,7 +83,7 @@ class Subscription:
             raise ValueError(f"a time to start from needs a time zone, got {self.start!r}")
 
     def shares(self, transport: Transport, worklist: Worklist) -> dict[str, TopicConsumer]:
-        """By topic; with `Mode.CLUSTERING` also that of the group's retries."""
+        """Return the consumers by topic; with `Mode.CLUSTERING` also that of the group's retries."""
         limits = self.limits
 
         def share(topic: str, start: Start | datetime, *, max_held: int, make_task: MakeTask) -> TopicConsumer:
@@ -105,7 +105,7 @@ class Subscription:
         }
         if self.mode is Mode.CLUSTERING:
             retries = retry_topic(self.group)
-            max_held = limits.max_held * max(1, self.delays)  # each delay has its queues: most of them only wait
+            max_held = limits.max_held * max(1, self.delays)  # each delay has its queues, where most messages only wait
             shares[retries] = share(retries, Start.FIRST, max_held=max_held, make_task=task_of_retry)
         return shares
 

@@ -1,4 +1,4 @@
-"""Duties that one thread does again and again."""
+"""Calls that one thread repeats."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 
 
 class Timers:
-    """``duties`` are (seconds, call) pairs: each call is due so many seconds after it has last begun."""
+    """Repeated calls. ``duties`` are (seconds, call) pairs: a call is due that many seconds after it last began."""
 
     def __init__(self, duties: Sequence[tuple[float, Callable[[], object]]]) -> None:
         now = time.monotonic()
         self._duties = [(now + every, every, call) for every, call in duties]
 
     def until_due(self) -> float:
-        """Seconds until the next call is due, 0 when it is."""
+        """Return the seconds until the next call is due, 0 when one is."""
         return max(0.0, min(due for due, _, _ in self._duties) - time.monotonic())
 
     def run_due(self) -> None:
@@ -25,8 +25,8 @@ class Timers:
                 call()
 
     def tend_until(self, wait: Callable[[float], bool], deadline: Callable[[], float]) -> bool:
-        """Run what is due until ``wait``, which takes up to so many seconds, returns True, or until ``deadline`` (of
-        `time.monotonic`; it may come nearer meanwhile); returns what it returned last."""
+        """Run due calls until ``wait``, which takes the most seconds to wait, returns True, or until ``deadline`` (of
+        `time.monotonic`; it may become earlier meanwhile). Return the last result of ``wait``."""
         while not (done := wait(min(self.until_due(), max(0.0, deadline() - time.monotonic())))):
             if time.monotonic() >= deadline():
                 break

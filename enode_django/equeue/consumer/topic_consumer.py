@@ -1,4 +1,4 @@
-"""One topic's messages on their way to a consumer."""
+"""The messages of one topic on their way to a consumer."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ MakeTask = Callable[[OffsetWindow, int, bytes], Task]
 
 
 class Room(NamedTuple):
-    """The messages that may be pulled: ``limit`` of each queue at once, but none of the queues that are ``full``. Such
-    a queue has room again when ``step`` of its messages are finished, or fewer."""
+    """The messages that may be pulled: ``limit`` from each queue at once, none from the ``full`` queues. A full queue
+    has room again after ``step`` of its messages, or fewer, are finished."""
 
     limit: int
     full: frozenset[int]
@@ -31,8 +31,8 @@ class Room(NamedTuple):
 
 
 def room_in(unfinished: Mapping[int, int], *, max_held: int, limit: int) -> Room:
-    """Divide ``max_held`` messages among queues, of which so many are unfinished already. A queue that holds its share
-    is full until a quarter of it is finished, whatever the others do.
+    """Divide ``max_held`` messages among queues with the given numbers of ``unfinished`` messages. A queue that holds
+    its share is full until a quarter of it is finished, independently of the others.
 
     >>> room_in({0: 750, 1: 0, 2: 600, 3: 500}, max_held=3_000, limit=200)
     Room(limit=200, full=frozenset({0, 2}), step=187)
@@ -80,8 +80,8 @@ class OwnedQueues(Protocol):
 
 
 class Starts:
-    """The beginnings of queues of which a group has nothing yet. It is asked once, so that a queue which is added later
-    begins at its first message."""
+    """The start offsets of queues of which a group has consumed nothing. They are fetched once, so that a queue added
+    later begins at its first message."""
 
     def __init__(self, transport: Transport, topic: str, start: Start | datetime) -> None:
         self._transport = transport
@@ -90,7 +90,7 @@ class Starts:
         self._offsets: dict[int, int] | None = None
 
     def ask(self) -> None:
-        """Raises what the transport raises. Later calls change nothing."""
+        """Fetch the offsets. Raises what the transport raises. Later calls change nothing."""
         if self._offsets is not None:
             return
         if isinstance(self._start, datetime):
@@ -122,13 +122,14 @@ def task_of_retry(window: OffsetWindow, offset: int, body: bytes) -> Task:
 
 
 class TopicConsumer:
-    """`prepare`, `pull` and `release` are called by the pulling thread, `renew` and `join` by one thread each, `commit`
-    and `leave` by the keeper, `finish` by any. All but `finish` raise what the transport raises.
+    """Pulls one topic into the worklist. The pulling thread calls `prepare`, `pull` and `release`, one thread each
+    `renew` and `join`, the keeper `commit` and `leave`, any thread `finish`. All but `finish` raise what the transport
+    raises.
 
-    Of ``max_held`` unfinished messages each queue may have its share (see `room_in`), so that one whose messages are
-    not finished stops no other. It pulls when a quarter of ``max_held`` is free, and after ``pause`` seconds in any
-    case: queues that came or went may have had other shares. While a queue is full, pulls do not wait for messages of
-    the others, who are asked again after the pause, or when so much is finished that the queue has room.
+    Each queue has its share of ``max_held`` unfinished messages (see `room_in`), so a queue with slow messages stops
+    no other. `pull` waits until a quarter of ``max_held`` is free, but at most ``pause`` seconds: queues that came or
+    went may have had other shares. While a queue is full, pulls do not wait for messages of the others; they are
+    pulled again after the pause, or once `Room.step` messages are finished.
     """
 
     def __init__(
@@ -159,14 +160,14 @@ class TopicConsumer:
         self._has_room = threading.Event()
 
     def prepare(self) -> None:
-        """Raises `UnknownTopic` while there is none."""
+        """Fetch the start offsets and join the group, once. Raises `UnknownTopic` while the topic does not exist."""
         if not self.prepared:
             self._starts.ask()
             self._queues.join()
             self.prepared = True
 
     def pull(self) -> None:
-        """Blocks until something has come, `wake` is called, or the long poll is over."""
+        """Block until messages have arrived, `wake` is called, or the long poll is over."""
         self.prepare()
         self._take_over()
         scarce = self._queues.unfinished - (self._max_held - max(1, self._max_held // 4))
@@ -177,7 +178,7 @@ class TopicConsumer:
             self._wait_until_finished(room.step)
 
     def _pull(self, room: Room) -> int:
-        """Return how many messages have come."""
+        """Return the number of messages that have arrived."""
         wait = 0.0 if room.full else self._queues.pull_wait
         came = 0
         for pulled in self._queues.pull(room.limit, wait, without=room.full):
@@ -206,7 +207,7 @@ class TopicConsumer:
         return room_in(unfinished, max_held=self._max_held, limit=self._limit)
 
     def _wait_until_finished(self, messages: int) -> None:
-        """At most for the pause."""
+        """Wait until so many ``messages`` are finished, at most for the pause."""
         with self._finishing:
             self._has_room.clear()
             self._awaited = messages
@@ -216,7 +217,7 @@ class TopicConsumer:
         return [self._task(pulled.window, *message) for message in zip(pulled.offsets, pulled.bodies, strict=True)]
 
     def _task(self, window: OffsetWindow, offset: int, body: bytes) -> Task:
-        """Return the task of a pulled message. Nobody's function is called with a malformed batch."""
+        """Return the task of a pulled message. A malformed batch is never passed to a user's function."""
         if isinstance(body, MalformedBatch):
             return task_of_message(window, offset, bytes(body))._replace(broken=f"a malformed batch: {body.reason}")
         return self._make_task(window, offset, bytes(body))
@@ -230,7 +231,7 @@ class TopicConsumer:
             self._has_room.set()
 
     def wake(self) -> None:
-        """Let the pulling thread return from `pull` soon. Called by any thread."""
+        """Make the pulling thread return from `pull` soon. Called by any thread."""
         self._queues.wake()
 
     def join(self) -> None:
@@ -238,7 +239,7 @@ class TopicConsumer:
             self._queues.join()
 
     def begin_anew(self) -> None:
-        """Own nothing until `prepare` finds the topic again, which is deleted. Called by any thread."""
+        """Own nothing until `prepare` finds the deleted topic again. Called by any thread."""
         self.prepared = False
         self._queues.lose_all()
 
@@ -257,11 +258,11 @@ class TopicConsumer:
             self._queues.leave()
 
     def withdraw(self) -> None:
-        """Let nothing wait for its due time any more."""
+        """Withdraw the tasks that wait for their due time."""
         for window in self._windows:
             self._worklist.withdraw(window)
 
     def release(self) -> None:
-        """After `leave`, and when nothing is pulled any more: give back all that nobody is at work on."""
+        """After `leave`, when pulling has ended: release every queue that has no message in work."""
         self._queues.acquire_missing()
         self._queues.release_drained(self._worklist.left)

@@ -13,12 +13,12 @@ from enode_django.equeue.offsets import OffsetWindow
 from enode_django.equeue.retrying import Message
 
 LONGEST_WAIT = 1.0
-"""Seconds after which a thread that waits looks at the clock again, which may have been set."""
+"""Seconds after which a waiting thread reads the clock again, which may have been set."""
 
 
 class Task(NamedTuple):
-    """A message to handle. It is finished at ``offset`` of its window, which is not the message's own when it was
-    pulled from the topic of retries. ``due``: not to be handled before, in seconds since 1970. ``broken`` says what
+    """A message to handle. ``offset`` is its offset in the window, which differs from the message's own when it was
+    pulled from the topic of retries. ``due``: not to be handled earlier, in seconds since 1970. ``broken`` says what
     is wrong with a message that cannot be handled."""
 
     window: OffsetWindow
@@ -29,11 +29,11 @@ class Task(NamedTuple):
 
 
 class Worklist:
-    """Tasks in lanes, each of which one thread at a time works on, in order: a lane is a queue of a topic when
-    ``linear``, whichever of its windows the tasks belong to, and else one task. Lanes take turns. No I/O.
+    """Tasks in lanes. One thread at a time works on a lane, in order. A lane is a queue of a topic, across its windows,
+    when ``linear``; otherwise it is one task. Lanes take turns. No I/O.
 
-    Pulling threads call `post`, `withdraw`, `left` and `forget`; handling threads `take`, and then `done` or `again`;
-    the thread that ends it all `wait_idle` and `close`. What waits for its due time is in no lane and stops nobody.
+    Pulling threads call `post`, `withdraw`, `left` and `forget`; handling threads `take`, then `done` or `again`; the
+    thread that ends the work `wait_idle` and `close`. A task that waits for its due time blocks no lane.
     """
 
     def __init__(self, *, linear: bool, clock: Callable[[], float]) -> None:
@@ -58,7 +58,7 @@ class Worklist:
             self._changed.notify_all()
 
     def take(self) -> Task | None:
-        """The next task; blocks until there is one. None when the list is closed."""
+        """Return the next task; block until there is one. Return None when the list is closed."""
         with self._changed:
             while not self._closed:
                 self._line_up_due()
@@ -68,19 +68,19 @@ class Worklist:
             return None
 
     def done(self, task: Task) -> None:
-        """Nobody is at work on it any more."""
+        """Mark a taken task as done."""
         with self._changed:
             self._free(task)
 
     def again(self, task: Task) -> None:
-        """As `done`; and it is to be handled again when it is due, unless its window is withdrawn."""
+        """Put a taken task back, to be handled again when it is due, unless its window was withdrawn."""
         with self._changed:
             self._free(task)
             self._enter(task)
             self._changed.notify_all()
 
     def withdraw(self, window: OffsetWindow) -> None:
-        """Let nothing of the window wait any more: it is left to the next owner. What is due is still handled."""
+        """Drop the window's waiting tasks, which are left to the next owner. Tasks that are due are still handled."""
         with self._changed:
             self._left.setdefault(window, 0)
             waiting, self._waiting = self._waiting, []
@@ -91,7 +91,7 @@ class Worklist:
                     heapq.heappush(self._waiting, (due, number, task))
 
     def left(self, window: OffsetWindow) -> int:
-        """Return how many tasks of a window that was withdrawn nobody will handle here."""
+        """Return the number of tasks of a withdrawn window that will not be handled here."""
         return self._left.get(window, 0)
 
     def forget(self, window: OffsetWindow) -> None:
@@ -99,12 +99,12 @@ class Worklist:
             self._left.pop(window, None)
 
     def wait_idle(self, timeout: float) -> bool:
-        """Return True if, within ``timeout`` seconds, nothing is due and nothing is being handled."""
+        """Return True if, within ``timeout`` seconds, no task is due and none is being handled."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._lanes, timeout)
 
     def close(self) -> None:
-        """Hand out nothing any more; whatever is not being handled is left."""
+        """Hand out no more tasks; those not being handled are dropped."""
         with self._changed:
             self._closed = True
             left = [task for lane in self._lanes.values() for task in lane]
@@ -153,7 +153,7 @@ class Worklist:
     def _free(self, task: Task) -> None:
         key = self._lane(task)
         if self._lanes[key]:
-            self._ready.append(key)  # the thread that calls takes next, so nobody need be woken
+            self._ready.append(key)  # the calling thread takes next, so no other has to be woken
             return
         del self._lanes[key]
         if not self._lanes:

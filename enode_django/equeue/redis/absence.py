@@ -1,4 +1,4 @@
-"""Nodes of a Redis Cluster that do not answer: nobody waits for them again until they do."""
+"""Nodes of a Redis Cluster that do not answer: no caller waits for them until they do."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from enode_django.equeue.threads import Threads
 logger = logging.getLogger("enode_django.equeue")
 
 PROBE_EVERY = 0.2
-"""Seconds between two looks whether a node answers again."""
+"""Seconds between checks whether a node answers again."""
 
 
 class AbsentNodes:
-    """The nodes that do not answer. A thread for each of them asks it until it does, so that no caller has to.
+    """The nodes that do not answer. A thread for each node asks it until it answers, so that no caller has to.
 
-    Safe for threads, and after a fork: a child begins anew, since the threads are its parent's.
+    Thread-safe, and usable after a fork: a child starts empty, since the threads are its parent's.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class AbsentNodes:
         return node in self._nodes
 
     def add(self, node: Node, reason: object) -> None:
-        """Safe to call again for the same node."""
+        """Add a node and start its thread. Safe to call again for the same node."""
         self._check_process()
         with self._lock:
             if node in self._nodes:
@@ -77,5 +77,5 @@ def _answers(node: Node) -> bool:
     try:
         node.quick.execute_command("PING")
     except RedisError as error:
-        return isinstance(error, ResponseError | AuthenticationError | AuthorizationError)  # who refuses is there
+        return isinstance(error, ResponseError | AuthenticationError | AuthorizationError)  # a refusal is an answer
     return True

@@ -1,4 +1,4 @@
-"""Messages and commits in pieces that a server does not feel, and entries of a stream as messages. Pure."""
+"""Split messages and commits into small steps, and parse entries of a stream. Pure."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from operator import attrgetter
 from enode_django.equeue.messages import Commit, PulledBatch, Receipt
 from enode_django.equeue.portions import portions
 
-# One script call holds up every other client of the server.
+# One script call blocks every other client of the server.
 MESSAGES_PER_CALL = 500
 BYTES_PER_CALL = 1_000_000
 RECEIPTS_PER_CALL = 1_000
 
 
 Entries = Sequence[tuple[bytes, Sequence[bytes]]]
-"""What XREAD tells of one stream, like ``[(b"43-0", [b"b", body])]``."""
+"""The entries of one stream in an answer of XREAD, like ``[(b"43-0", [b"b", body])]``."""
 
 _MOST_MESSAGES = 10**12
-"""No queue gets so many. What XADD numbers by itself, in milliseconds since 1970, is above."""
+"""More than any queue gets. Ids assigned by XADD, in milliseconds since 1970, are above it."""
 
 
 def parse_entries(queue: int, entries: Entries) -> PulledBatch:
-    """The messages of a queue. Those that somebody else has written are left out."""
+    """Return the messages of a queue, without foreign entries."""
     first, last = _offset(entries[0][0]), _offset(entries[-1][0])
     if first is not None and last is not None and last - first + 1 == len(entries):
         return PulledBatch(queue, range(first, last + 1), [entry[1][1] for entry in entries])
@@ -32,7 +32,7 @@ def parse_entries(queue: int, entries: Entries) -> PulledBatch:
 
 
 def _offset(id: bytes) -> int | None:
-    """None for an entry that no script of ours has written.
+    """Return the offset of an entry; None for a foreign one.
 
     >>> _offset(b"43-0"), _offset(b"43-1"), _offset(b"1700000000000-0")
     (42, None, None)
@@ -43,7 +43,7 @@ def _offset(id: bytes) -> int | None:
 
 
 def chunks(bodies: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    """Bodies in order, in pieces of at most `MESSAGES_PER_CALL` and (unless one alone is larger) `BYTES_PER_CALL`."""
+    """Yield bodies in order, at most `MESSAGES_PER_CALL` and (unless one alone is larger) `BYTES_PER_CALL` at once."""
     if len(bodies) <= MESSAGES_PER_CALL and sum(map(len, bodies)) <= BYTES_PER_CALL:
         if bodies:
             yield bodies
@@ -58,8 +58,8 @@ def chunks(bodies: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
 
 
 def steps(commit: Commit) -> Iterator[Commit]:
-    """A commit in pieces of at most `RECEIPTS_PER_CALL` receipts and (unless one alone is larger) `BYTES_PER_CALL`,
-    each moving the offset just past its own."""
+    """Yield a commit in steps of at most `RECEIPTS_PER_CALL` receipts and (unless one alone is larger)
+    `BYTES_PER_CALL`, each of which moves the offset just past its own receipts."""
     receipts = commit.receipts[-commit.keep :]
     last: Sequence[Receipt] = ()
     for some in portions(receipts, attrgetter("size"), most_bytes=BYTES_PER_CALL, most_items=RECEIPTS_PER_CALL):
@@ -77,7 +77,7 @@ def commit_arguments(commit: Commit) -> list[int | bytes]:
 
 
 def parse_deaths(text: bytes) -> dict[int, int]:
-    """``b"5=0a1b,7=0a1b,7=2c3d"`` says that one owner died at offset 5, and two at offset 7."""
+    """Return the number of deaths by offset: ``b"5=0a1b,7=0a1b,7=2c3d"`` is one at offset 5 and two at offset 7."""
     return dict(Counter(sorted(int(death.partition(b"=")[0]) for death in text.split(b",") if death)))
 
 

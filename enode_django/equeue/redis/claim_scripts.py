@@ -1,4 +1,4 @@
-"""The Lua scripts of the Redis driver about leases, offsets and receipts: each is one atomic step on the keys of one
+"""Lua scripts of the Redis driver for leases, offsets and receipts. Each is one atomic step on the keys of one
 queue."""
 
 from __future__ import annotations
@@ -6,18 +6,18 @@ from __future__ import annotations
 from enode_django.equeue.redis.scripts import EVEN_WHEN_FULL, FIRST, NOW, Script
 
 LOST_AT_MOST = 1 << 20
-"""More leases than these are not lost in one crash or failover."""
+"""The most leases that are lost in one crash or failover."""
 
-# Which start of which server this is. A server that crashed may have lost its last writes, and a replica that took over
-# may never have had them; a window that goes on from before would pass over what is sent under the same offsets now.
-# Who may not ask (ACL) is not protected.
+# The identity of a server's start. A server that crashed may have lost its last writes, and a replica that took over
+# may never have had them; a window from before would skip messages that get the same offsets now. A user who may not
+# ask (ACL) is not protected.
 _RUN = """
 local info = redis.pcall('INFO', 'server')
 local run = type(info) == 'string' and string.match(info, 'run_id:(%x+)') or ''
 """
 
-# Deaths are kept as text, like '5=0a1b,7=0a1b,7=2c3d': an offset, and who died at its message (the beginning of a hash
-# of the member's name), so that whoever is told of a death again does not count it again.
+# Deaths are text, like '5=0a1b,7=0a1b,7=2c3d': the offset of the message and the beginning of a hash of the member's
+# name, so that the same death is not counted twice.
 _DEATHS = """
 local function deaths_from(text, offset)
   local kept = {}
@@ -35,14 +35,14 @@ local function keep_deaths(claim, deaths)
 end
 """
 
-# As a first write it does for scripts what `EVEN_WHEN_FULL` does.
+# As a first write it has the effect of `EVEN_WHEN_FULL`.
 _TOLD = """
 local function owner_was_told(claim) redis.call('HDEL', claim, 'previous') end
 """
 TIMELINE = Script(_RUN + "-- KEYS: queue.\nreturn run\n")
 
-# The epochs of leases that were lost with a run must not be given out again: their owners may still commit. So each
-# run begins far above what is known of the one before, and each elsewhere, in case that it is lost as well.
+# Epochs of leases that were lost with a run must not be issued again: their owners may still commit. So each run
+# begins far above the known epochs, at a distance of its own in case that run is lost, too.
 ACQUIRE = Script(
     NOW
     + _RUN

@@ -24,7 +24,7 @@ from enode_django.exceptions import QueueHeld
 
 
 class RedisClaims:
-    """The part of `RedisStreamsTransport` that acquires queues and commits offsets, with its promises."""
+    """The part of `RedisStreamsTransport` that acquires queues and commits offsets, with the same guarantees."""
 
     def __init__(self, keys: Keys, connection: RedisConnection, topics: DeletableTopics, groups: RedisGroups) -> None:
         self._keys = keys
@@ -34,7 +34,7 @@ class RedisClaims:
 
     def acquire(self, group: str, topic: str, queue: int, owner: str, lease: float, start: Start | int) -> Lease:
         self._topics.check(topic, (queue,))
-        # First of all, so that no trim can overlook a group that has begun to read.
+        # First, so that no trim can overlook a group that has begun to read.
         self._groups.counts_from_now_on(group, topic, again=True)
         keys = (self._keys.claim(topic, queue, group), self._keys.queue(topic, queue), self._keys.log(topic, queue))
         begin = start.value if isinstance(start, Start) else start
@@ -93,7 +93,7 @@ class RedisClaims:
 
 
 def _refused(answers: ByQueue) -> set[int]:
-    """Return the queues that have refused one of their calls."""
+    """Return the queues that refused a call. Raises if a queue failed."""
     taken = {queue: all(answered) for queue, answered in answers.answers.items()}
     raise_failure(answers.failures, taken)
     return {queue for queue, is_taken in taken.items() if not is_taken}

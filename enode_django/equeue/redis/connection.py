@@ -1,4 +1,4 @@
-"""Commands to Redis: the one border where redis-py's errors become ours."""
+"""Commands to Redis. The only place where errors of redis-py become errors of this package."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from enode_django.equeue.redis.servers import ClusterServers, SentinelServers, S
 from enode_django.exceptions import EnodeError
 
 LONGEST_BLOCK = 5.0
-"""Seconds that one blocking command may block; longer waits are made of several, so that a dead server is noticed."""
+"""The most seconds that one command blocks; longer waits take several commands, so that a dead server is noticed."""
 
 _TRIES = 5
-"""How often a call is made that was not done, because a script or a key was not where it was thought to be."""
+"""How often a call is tried that was refused because a script or a key was not at the server."""
 
 Command = Sequence[str | int | float | bytes]
-"""A command whose second word is the key that it is about."""
+"""A command whose second word is its key."""
 
 
 class ScriptCall(NamedTuple):
@@ -50,22 +50,21 @@ class ScriptCall(NamedTuple):
 
 
 class Confirmation(NamedTuple):
-    """The number of replicas that must have what a call wrote, and the milliseconds that they have for it."""
+    """The number of replicas that must have a call's writes, and the milliseconds that they have for it."""
 
     replicas: int
     milliseconds: int
 
 
 class RedisConnection:
-    """Safe for threads, and after a fork.
+    """Thread-safe, and usable after a fork.
 
-    Nothing is ever sent twice on its own: a call whose connection breaks raises `TransportUnavailable`, and the
-    caller, who knows whether that is safe, tries again. Connections that the server closed meanwhile (a restart, its
-    idle timeout) are found and replaced before they are used. Only what a server has refused to do is sent again:
-    scripts that it does not know, keys that another node of its cluster has.
+    A command is never repeated by itself: a call whose connection breaks raises `TransportUnavailable`, and the
+    caller, who knows whether that is safe, tries again. Connections that the server has closed (a restart, its idle
+    timeout) are detected and replaced before use. Only refused commands are sent again: for scripts unknown to the
+    server, and keys of another node of the cluster.
 
-    That one node of a cluster fails concerns the calls about its keys only: all others are made before anything is
-    raised.
+    A failed node of a cluster fails only the calls for its keys: all others are made before an error is raised.
     """
 
     def __init__(
@@ -85,17 +84,17 @@ class RedisConnection:
             self._servers = SingleServer(parsed, timeouts, client)
         self.name = self._servers.name
         self.closings = 0
-        """How often it was closed. It can be used again, but what waits at that moment is not to go on."""
+        """The number of `close` calls. It can be used again, but calls that waited during a close must end."""
 
     def execute(self, *command: str | int | float | bytes) -> Any:
         return self.execute_all([command])[0]
 
     def execute_all(self, commands: Sequence[Command]) -> list[Any]:
-        """One round trip to each server; the first error is raised."""
+        """Run commands in one round trip to each server. Raise the first error."""
         return _raised(self.execute_each(commands))
 
     def execute_each(self, commands: Sequence[Command]) -> list[Any]:
-        """As `execute_all`, but errors are among the results, as exceptions of this package."""
+        """Run commands as `execute_all` does. Errors are returned in the results, as exceptions of this package."""
         with self.border():
             return self._own_errors(self._everywhere([str(command[1]) for command in commands], commands))
 
@@ -103,16 +102,16 @@ class RedisConnection:
         return self.run_all([call], confirmed=confirmed)[0]
 
     def run_all(self, calls: Sequence[ScriptCall], *, atomically: bool = False, confirmed: bool = False) -> list[Any]:
-        """One round trip to each server, and another one for what was not done there; the first error is raised.
+        """Run scripts in one round trip to each server, and another one for refused calls. Raise the first error.
 
-        ``atomically``: calls beside each other that have the same keys are done at once. ``confirmed``: raises
-        `TransportUnavailable` when too few replicas have what was written.
+        ``atomically``: adjacent calls with the same keys run as one transaction. ``confirmed``: raise
+        `TransportUnavailable` if too few replicas have the writes.
         """
         return _raised(self.run_each(calls, atomically=atomically, confirmed=confirmed))
 
     def run_each(self, calls: Sequence[ScriptCall], *, atomically: bool = False, confirmed: bool = False) -> list[Any]:
-        """As `run_all`, but errors are among the results, as exceptions of this package: `QueueFull` where a server has
-        no room and has done nothing."""
+        """Run scripts as `run_all` does. Errors are returned in the results, as exceptions of this package:
+        `QueueFull` if a server has no room and has done nothing."""
         confirmation = self._confirmation if confirmed else None
         with self.border():
             keys = [call.keys[0] for call in calls]
@@ -124,17 +123,17 @@ class RedisConnection:
         return self.execute_all([("GET", key) for key in keys])  # their slots differ
 
     def read_each(self, reads: Mapping[str, Command]) -> list[Any]:
-        """Return the answers of XREADs that do not block, each by its key. Errors are among them, as exceptions of this
-        package."""
+        """Return the answers of non-blocking XREADs, which are given by key. Errors are among the answers, as
+        exceptions of this package."""
         with self.border():
             return self._own_errors(self._everywhere(list(reads), list(reads.values())))
 
     def read_blocking(self, before: Command | None, command: Command, *, key: str) -> Any:
-        """Run an XREAD that blocks up to `LONGEST_BLOCK` seconds; ``before`` goes ahead of it in the same trip."""
+        """Run an XREAD that blocks up to `LONGEST_BLOCK` seconds, after ``before`` in the same round trip."""
         return self.at_node(key, lambda node: _read_blocking(node.blocking, before, command))
 
     def at_node(self, key: str, call: Callable[[Node], Any]) -> Any:
-        """Call with the server that has the key, and again with another one if the server says that it has moved."""
+        """Call with the server of the key, and again with another one if that server says that the key has moved."""
         with self.border():
             for _ in range(_TRIES):
                 node = self._servers.node(key)
@@ -146,7 +145,7 @@ class RedisConnection:
             raise ConnectionError(f"no node of the cluster has {key!r} now")
 
     def nodes(self, keys: Sequence[str]) -> tuple[dict[Node, list[int]], dict[int, RedisError]]:
-        """Which server has which of the keys, by their places; and the places of those that cannot be had now."""
+        """Return the indexes of the keys by server, and errors by the index of each key without a usable server."""
         nodes: dict[Node, list[int]] = {}
         failures: dict[int, RedisError] = {}
         for place, key in enumerate(keys):
@@ -157,7 +156,7 @@ class RedisConnection:
         return nodes, failures
 
     def moved(self, node: Node, error: MovedError) -> None:
-        """To be called when a command was sent there and refused."""
+        """Note that a node has refused a command because of a moved key."""
         self._servers.moved(node, error)
 
     def close(self) -> None:
@@ -165,7 +164,7 @@ class RedisConnection:
         self._servers.close()
 
     def check_not_closed_since(self, closings: int) -> None:
-        """Raises redis-py's `ConnectionError` if it was closed since there were so many closings."""
+        """Raise redis-py's `ConnectionError` if there were more than ``closings`` calls of `close`."""
         if self.closings != closings:
             raise ConnectionError("the transport was closed")
 
@@ -177,8 +176,7 @@ class RedisConnection:
         atomically: bool = False,
         confirmation: Confirmation | None = None,
     ) -> list[Any]:
-        """Return the answer to each of ``todo``, errors of the servers among them. Each is a `Command` or a
-        `ScriptCall`."""
+        """Return the answer to each `Command` or `ScriptCall` of ``todo``, errors of the servers among them."""
         results: list[Any] = [None] * len(todo)
         left: Sequence[int] = range(len(todo))
         for _ in range(_TRIES):
@@ -201,7 +199,7 @@ class RedisConnection:
     def _answers(
         self, node: Node, todo: Sequence[Any], atomically: bool, confirmation: Confirmation | None
     ) -> Sequence[Any]:
-        """Return one server's answers, or for each call the error that keeps it from answering."""
+        """Return one server's answers, or its error for each call."""
         try:
             with self.using(node):
                 return _send(node, todo, atomically, confirmation)
@@ -209,7 +207,7 @@ class RedisConnection:
             return [error] * len(todo)
 
     def _undone(self, node: Node, places: Sequence[int], todo: Sequence[Any], answers: Sequence[Any]) -> list[int]:
-        """The places of what the server refused and another try may do, after it was seen to what is missing."""
+        """Return the indexes of refused calls that another try may do, after loading scripts and noting moved keys."""
         undone: list[int] = []
         unknown: set[Script] = set()
         for place, given, answer in zip(places, todo, answers, strict=True):
@@ -230,7 +228,7 @@ class RedisConnection:
 
     @contextmanager
     def using(self, node: Node, *, blocks: bool = False) -> Generator[None]:
-        """Take note when a server fails. ``blocks``: that a call takes long does not mean that it does."""
+        """Note when a server fails. With ``blocks``, the time until a lost connection counts as no delay."""
         began = time.monotonic()
         try:
             yield
@@ -264,7 +262,7 @@ def _raised(results: list[Any]) -> list[Any]:
 
 
 def _send(node: Node, todo: Sequence[Any], atomically: bool, confirmation: Confirmation | None) -> list[Any]:
-    """Raises only what is about the connection, or about what the replicas have."""
+    """Send to one server. Raises only errors of the connection and of missing confirmations."""
     if len(todo) == 1 and confirmation is None:
         try:
             return [node.quick.execute_command(*_words(todo[0]))]

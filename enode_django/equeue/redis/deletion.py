@@ -1,10 +1,10 @@
-"""Deleting topics and queues on Redis.
+"""Delete topics and queues on Redis.
 
-A topic and each of its queues may lie on different servers. So the queues are told first that they are deleted, which
-turns away sends and owners; then it is looked whether the topic is in use; then it is decided at the topic, in one
-step. After that what is left is deleted. When whoever does it has died in between, the next one who creates or deletes
-the topic goes on. What stays is small: of the topic its version and round, of each queue its end, epoch and round, so
-that nobody who remembers the deleted topic is taken for somebody who knows the one that is created after it.
+A topic and its queues may be on different servers. The queues are marked as deleted first, which refuses sends and
+owners; then the use of the topic is checked; then the deletion is decided at the topic, in one step. After that the
+rest is deleted. If the deleting process dies, the next one that creates or deletes the topic continues. A small rest
+stays: the version and round of the topic; the end, epoch and round of each queue. So nothing that was issued for the
+deleted topic is valid for a later one of the same name.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class DeletableTopics(RedisTopics):
         return count
 
     def delete(self, topic: str, groups: Callable[[], Mapping[str, GroupState]], *, force: bool) -> None:
-        """``groups`` is called when nobody can begin to use the topic any more."""
+        """Delete a topic. ``groups`` is called once nobody can begin to use the topic."""
         try:
             self.read(topic)
         except UnknownTopic:
@@ -111,7 +111,7 @@ class DeletableTopics(RedisTopics):
     def delete_queue(
         self, topic: str, queue: int, groups: Callable[[], Mapping[str, GroupState]], *, force: bool
     ) -> None:
-        """See `DeletesQueues.delete_queue`. What is sent meanwhile is looked at, too."""
+        """Delete a queue, see `DeletesQueues.delete_queue`. Messages sent meanwhile are checked, too."""
         self.check(topic, (queue,))
         log, itself, times = self._keys.of_queue(topic, queue)
         is_deleted = False
@@ -123,21 +123,21 @@ class DeletableTopics(RedisTopics):
             is_deleted = bool(self._connection.run(call, confirmed=True))
 
     def revive(self, topic: str, queues: Collection[int]) -> None:
-        """Let queues that say they are deleted know that their topic exists. Raises `TopicDeleted` if it does not, and
-        `QueueError` for a queue that it does not have."""
+        """Reopen queues that are marked as deleted although their topic exists. Raises `TopicDeleted` if it does not,
+        and `QueueError` for a queue that it does not have."""
         known = self.read(topic)
         check_queues(topic, queues, known.queues)
         self.settle(topic, queues, known.version)
 
     def check_kept(self, topic: str, queue: int) -> None:
-        """Raise `TopicDeleted` if a queue in which nothing was found says so. It is asked, and not the topic, since it
-        lies where was looked: whoever pulls depends on no other server."""
+        """Raise `TopicDeleted` if a queue without messages is marked as deleted. Reads the queue first, not the topic:
+        it is on the server that was just read, and a pull should depend on no other."""
         with suppress(TransportUnavailable):
             if self._connection.execute("HGET", self._keys.queue(topic, queue), "route") == DELETED.encode():
                 self.read(topic)
 
     def _finish(self, topic: str) -> bool:
-        """Delete what is left of a topic whose deletion is decided. Return False if there is nothing of that kind."""
+        """Delete the rest of a topic whose deletion is decided. Return False if there is no such deletion."""
         self._counts.pop(topic, None)
         count, round_ = self._connection.execute("HMGET", self._keys.topic(topic), "deleting", "round")
         if count is None:
@@ -149,7 +149,7 @@ class DeletableTopics(RedisTopics):
         keys = (self._keys.topic(topic), self._keys.producers(topic), self._keys.groups(topic))
         of_groups = (self._keys.group(topic, group) for group in groups)
         self._connection.run(ScriptCall(FINISH, (*keys, *of_groups), (round_,)), confirmed=True)
-        if self._connection.execute("HEXISTS", self._keys.topic(topic), "queues"):  # somebody was faster
+        if self._connection.execute("HEXISTS", self._keys.topic(topic), "queues"):  # another process was faster
             self._connection.run(ScriptCall(REGISTER, (self._keys.topics(),), (topic,)))
         return True
 

@@ -39,11 +39,11 @@ _SCRIPT_ERROR = re.compile(r"@user_script: ?\d+: -([A-Z]+) ")
 
 
 class Unconfirmed(ConnectionError):
-    """A server has answered, and too few of its replicas have confirmed."""
+    """A server has answered, but too few of its replicas have confirmed."""
 
 
 def own_error(error: RedisError, name: str, *, is_cluster: bool) -> EnodeError:
-    """Return the exception to raise for an error of the servers ``name``. Of a cluster, others may be fine."""
+    """Return the exception to raise for an error of the servers ``name``. In a cluster others may be usable."""
     own = _own_error(error, name, PartlyUnavailable if is_cluster else TransportUnavailable)
     own.__cause__ = error
     return own
@@ -62,12 +62,12 @@ def _own_error(error: RedisError, name: str, unavailable: type[TransportUnavaila
 
 
 def is_replicas(answer: Any) -> bool:
-    """Return True for the error of a server that is not a master (any more)."""
+    """Return True for the error of a server that is not a master, or no longer."""
     return isinstance(answer, RedisError) and (isinstance(answer, ReadOnlyError) or _code(answer) == "READONLY")
 
 
 def _code(error: RedisError) -> str:
-    """The server's error code, also of an error within a script (where servers before 7 put it behind a place)."""
+    """Return the server's error code, also of an error within a script (behind a prefix before Redis 7)."""
     text = str(error)
     within_script = _SCRIPT_ERROR.search(text)
     return within_script[1] if within_script else text.partition(" ")[0]

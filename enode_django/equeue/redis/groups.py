@@ -1,7 +1,7 @@
-"""Consumer groups on Redis: members, and what is known of the groups of a topic.
+"""Consumer groups on Redis: members, and the state of a topic's groups.
 
-A member's session is a field of its own, so that heartbeats do not compete; who finds that the division does not fit
-the members divides anew, and compares and sets.
+Each member's session is a field of its own, so heartbeats do not compete. A member that finds a division which does
+not fit the members makes a new one, by compare-and-set.
 """
 
 from __future__ import annotations
@@ -81,10 +81,10 @@ class RedisGroups:
         return GroupState(known.generation, sessions, dict(known.division), claims, counts)
 
     def counts_from_now_on(self, group: str, topic: str, *, again: bool) -> None:
-        """Let trimming wait for a group; one that is retired only with ``again``.
+        """Make trimming wait for a group; a retired one only with ``again``.
 
-        Confirmed by replicas each time: a new master that does not know of the group would trim what it has not read,
-        and what is stored already may be there only since a call whose confirmation has failed.
+        Confirmed by replicas each time: a new master without the group would trim messages that it has not read, and a
+        stored entry may come from a call whose confirmation failed.
         """
         keys = (self._keys.groups(topic), self._keys.topic(topic))
         if self._connection.run(ScriptCall(COUNT, keys, (group, "1" if again else "0")), confirmed=True) < 0:
@@ -109,7 +109,7 @@ class RedisGroups:
 
     def delete(self, group: str, topic: str) -> None:
         count = self._topics.count(topic)
-        # From the list first: who acquires a queue meanwhile puts it there again, and no trim overlooks that group.
+        # First from the list: an owner that acquires a queue meanwhile adds the group again, and no trim overlooks it.
         self._connection.execute("HDEL", self._keys.groups(topic), group)
         commands = [("HDEL", self._keys.topic(topic), f"paused:{group}"), ("DEL", self._keys.group(topic, group))]
         for queue in range(count):
@@ -122,7 +122,7 @@ class RedisGroups:
     def _members(
         self, action: str, group: str, topic: str, member: str, session: float = 0.0
     ) -> tuple[float, Collection[int], bytes, Group]:
-        """The server's time, the queues to divide, the division as it is stored, and what it says."""
+        """Return the server's time, the queues to divide, the stored division, and the group that it decodes to."""
         keys = (self._keys.topic(topic), self._keys.groups(topic), self._keys.group(topic, group))
         answer = self._connection.run(ScriptCall(MEMBERS, keys, (action, group, member, milliseconds(session))))
         if answer is None:
@@ -135,7 +135,7 @@ class RedisGroups:
         return now / 1000, set(range(count)) - parse_queues(hidden), division, known
 
     def _divided(self, group: str, topic: str, before: Group, after: Group, division: bytes) -> bool:
-        """Return True if the stored division is ``after``; False if somebody else has divided meanwhile."""
+        """Return True if ``after`` is the stored division; False if another process has divided meanwhile."""
         if after.generation == before.generation:
             return True
         shares: dict[str, Any] = {member: sorted(queues) for member, queues in after.division.items()}

@@ -1,4 +1,4 @@
-"""Answers over Redis: a stream for each process that waits for some."""
+"""Answers over Redis: a stream for each process that waits for answers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ADDRESS = re.compile(r"[0-9a-f]{32}")
 
 
 class RedisInbox:
-    """One thread receives; what it received is deleted by its next call."""
+    """An inbox with one receiving thread. Each call deletes what the call before has returned."""
 
     def __init__(self, address: str, key: str, connection: RedisConnection) -> None:
         self.address = address
@@ -53,7 +53,7 @@ def replies_as_calls(keys: Keys, replies: Sequence[tuple[str, bytes]]) -> list[S
     for address, body in replies:
         if _ADDRESS.fullmatch(address):
             bodies.setdefault(address, []).append(body)
-        else:  # it comes out of a message, and must not name a key
+        else:  # the address comes from a message, and must not name a key
             logger.warning("an answer of %d bytes for %s is dropped: it is not an inbox", len(body), shown(address))
     return [
         ScriptCall(REPLY, (keys.inbox(address),), (INBOX_ANSWERS, INBOX_SECONDS, *chunk))
@@ -63,7 +63,7 @@ def replies_as_calls(keys: Keys, replies: Sequence[tuple[str, bytes]]) -> list[S
 
 
 def blocks(wait: float, longest: float = LONGEST_BLOCK) -> Iterator[tuple[()] | tuple[str, int]]:
-    """The arguments that make one XREAD after another block, up to ``longest`` seconds each, until ``wait`` seconds are
+    """Yield the BLOCK arguments of successive XREADs, up to ``longest`` seconds each, until ``wait`` seconds are
     over."""
     if wait <= 0:
         yield ()

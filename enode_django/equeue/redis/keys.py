@@ -1,4 +1,4 @@
-"""The names of the Redis driver's keys. What a script touches together shares a hash tag, the part in braces."""
+"""The names of the Redis driver's keys. Keys of one script share a hash tag, the part in braces."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Keys:
         self._of_queues: dict[tuple[str, int], tuple[str, ...]] = {}
 
     def of_queue(self, topic: str, queue: int) -> tuple[str, ...]:
-        """Its log, itself, and its times; made once, since every send needs them."""
+        """Return the keys of its log, itself and its times; cached, since every send needs them."""
         known = self._of_queues.get((topic, queue))
         if known is None:
             known = (self.log(topic, queue), self.queue(topic, queue), self.times(topic, queue))

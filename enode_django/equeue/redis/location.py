@@ -1,8 +1,8 @@
-"""Read a location: the servers, and the options with which redis-py connects to them.
+"""Parse a location into servers and redis-py's options for connecting to them.
 
 One server: ``redis://``, ``rediss://`` (TLS) and ``unix://``, as redis-py reads them. ``redis+sentinel://`` names
-Sentinels and the service that they watch, ``redis+cluster://`` some nodes of a Redis Cluster; ``rediss+sentinel://``
-and ``rediss+cluster://`` are the same with TLS.
+Sentinels and their service, ``redis+cluster://`` some nodes of a Redis Cluster; ``rediss+sentinel://`` and
+``rediss+cluster://`` are the same with TLS.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class SingleLocation(NamedTuple):
 
 
 class SentinelLocation(NamedTuple):
-    """``own`` are the options for the Sentinels themselves."""
+    """A service behind Sentinels. ``own`` are the options for the Sentinels themselves."""
 
     sentinels: tuple[Address, ...]
     service: str
@@ -58,8 +58,8 @@ Location = SingleLocation | SentinelLocation | ClusterLocation
 
 
 def parse_location(location: str) -> Location:
-    """Raises `ConfigurationError` for what names no Redis."""
-    # Neither the location nor a parser's own words may be shown: both can hold the password.
+    """Parse a location. Raises `ConfigurationError` for a text that names no Redis."""
+    # Show neither the location nor a parser's message: both can contain the password.
     scheme, separator, rest = location.partition("://")
     transport = scheme.partition("+")[0]
     if not separator or scheme not in _SCHEMES:
@@ -110,7 +110,7 @@ def _cluster(transport: str, rest: str) -> ClusterLocation:
 def _several(
     transport: str, rest: str, port: int
 ) -> tuple[tuple[Address, ...], str, Mapping[str, str], dict[str, Any]]:
-    """Addresses, path, query, and what redis-py reads from a location that names the first address only."""
+    """Return addresses, path, query, and redis-py's options from a location with several addresses."""
     parts = urlsplit(f"{transport}://{rest}")
     login, _, hosts = parts.netloc.rpartition("@")
     addresses = tuple(_address(host, port) for host in hosts.split(","))

@@ -1,4 +1,4 @@
-"""One Redis server as the transport sees it: two pools of connections, and the options that they have."""
+"""A Redis server, with two connection pools and their options."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from enode_django.exceptions import ConfigurationError
 
 
 class Timeouts(NamedTuple):
-    """Seconds for connecting, for an answer, and for one that may have to be waited for."""
+    """Seconds for connecting, for an answer, and for the answer of a blocking command."""
 
     connect: float
     quick: float
@@ -23,8 +23,7 @@ class Timeouts(NamedTuple):
 
 
 class Node:
-    """One server. Two pools: whoever runs a command that blocks waits longer for its answer, up to ``longest_wait``
-    seconds."""
+    """One server with two pools. Answers on the ``blocking`` pool may take up to ``longest_wait`` seconds."""
 
     def __init__(self, name: str, quick: ConnectionPool, blocking: ConnectionPool) -> None:
         self.name = name
@@ -33,7 +32,7 @@ class Node:
         self.quick: Any = redis.Redis(connection_pool=quick)
         self.blocking: Any = redis.Redis(connection_pool=blocking)
         for client in (self.quick, self.blocking):
-            # redis-py would turn every entry into a dictionary; what comes from the wire is all we need.
+            # Without this, redis-py turns every entry into a dictionary; the raw answer is enough.
             for command in ("XREAD", "XRANGE"):
                 client.set_response_callback(command, lambda response, **_: response)
 
@@ -43,7 +42,7 @@ class Node:
 
 
 def both_options(options: Mapping[str, Any], timeouts: Timeouts) -> list[dict[str, Any]]:
-    """For the quick pool and the blocking one."""
+    """Return the options of the quick pool and of the blocking one."""
     answers = (timeouts.quick, timeouts.blocking)
     return [{**options, **fixed_options(options, timeouts.connect, timeout)} for timeout in answers]
 
@@ -66,7 +65,7 @@ def fixed_options(options: Mapping[str, Any], connect_timeout: float, timeout: f
 def make_pool(name: str, options: Mapping[str, Any]) -> ConnectionPool:
     try:
         pool = ConnectionPool(**options)
-        pool.connection_class(**pool.connection_kwargs)  # takes all options, and does not connect yet
+        pool.connection_class(**pool.connection_kwargs)  # checks the options without connecting
     except (TypeError, ValueError, RedisError) as error:
         raise ConfigurationError(f"redis-py cannot use the options given for {name}: {error}") from None
     return pool

@@ -1,4 +1,4 @@
-"""Calls about several queues of which only some could be made."""
+"""Calls to several queues, some of which failed."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from enode_django.exceptions import EnodeError, PartlyUnavailable, QueueFull, Tr
 
 
 class ByQueue(NamedTuple):
-    """The answers of queues (a queue that takes several calls has a list of them), and why others have none."""
+    """The answers by queue (a list, since a queue may need several calls), and the errors of the other queues."""
 
     answers: dict[int, list[Any]]
     failures: dict[int, EnodeError]
 
     @classmethod
     def sorted_out(cls, queues: Iterable[int], results: Iterable[Any]) -> ByQueue:
-        """``results``, exceptions among them, each for a queue. One of them fails its queue."""
+        """Sort ``results``, one for each of ``queues``, into answers and exceptions. One exception fails its queue."""
         answers: dict[int, list[Any]] = {}
         failures: dict[int, EnodeError] = {}
         for queue, result in zip(queues, results, strict=True):
@@ -30,7 +30,7 @@ class ByQueue(NamedTuple):
 
 
 def raise_failure(failures: Mapping[int, EnodeError], answers: Mapping[int, Any]) -> None:
-    """Raise the worst of the failures, if there are any: as `PartlyUnavailable` if it passes and there are answers."""
+    """Raise the worst failure if there is one, a `TransportUnavailable` as `PartlyUnavailable` if there are answers."""
     if not failures:
         return
     worst = min(failures.values(), key=_mildness)
@@ -40,7 +40,7 @@ def raise_failure(failures: Mapping[int, EnodeError], answers: Mapping[int, Any]
 
 
 def _mildness(error: EnodeError) -> int:
-    """Rank errors. One that does not pass is worst; "nothing was stored" may be said only if it is so everywhere."""
+    """Rank errors, worst first. `QueueFull` is the mildest: "nothing was stored" must be true of all queues."""
     if not isinstance(error, TransportUnavailable):
         return 0
     return 2 if isinstance(error, QueueFull) else 1

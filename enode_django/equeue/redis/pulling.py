@@ -1,7 +1,7 @@
 """Choose how many messages to ask for, so that an answer of Redis is bounded by bytes.
 
-XREAD knows no limit of bytes, and an answer that waits to be sent counts as the server's memory: one that is full
-would be fuller for each consumer that wants to make room.
+XREAD has no limit of bytes, and answers waiting to be sent count as memory of the server: each consumer that wants to
+make room would fill a full server further.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from enode_django.equeue.redis.scripts import FIT
 from enode_django.exceptions import TransportUnavailable
 
 MOST_PULLED = 40_000
-"""Messages of all queues that one pull asks for."""
+"""The most messages of all queues that one pull asks for."""
 MOST_SUMMED = 2_000
-"""Messages of all queues whose sizes one pull sums up in the server, which does nothing else meanwhile."""
+"""The most messages whose sizes one pull sums up in the server, which does nothing else meanwhile."""
 ENOUGH = 1_000
-"""Messages of all queues that are worth a pull. If fewer of the largest ones fit, sizes are summed up instead."""
+"""Enough messages for one pull, of all queues. If fewer of the largest size fit, sizes are summed up instead."""
 LARGEST_KNOWN_SECONDS = 1.0
-"""How long it is believed how large the largest message is. What is sent meanwhile may make one answer larger."""
+"""Seconds for which the size of the largest message is cached. One answer may be larger meanwhile."""
 
 
 class PullCounts:
-    """As a rule they follow from the largest message that may be there, which takes no trip of its own. Safe for
-    threads."""
+    """Numbers of messages to ask for. They usually follow from the size of the largest message, which takes no round
+    trip of its own. Thread-safe."""
 
     def __init__(self, keys: Keys, connection: RedisConnection) -> None:
         self._keys = keys
@@ -36,10 +36,10 @@ class PullCounts:
         self._asked: dict[tuple[str, int], float] = {}
 
     def counts(self, topic: str, offsets: Mapping[int, int], limit: int) -> Mapping[int, int]:
-        """Return for each queue how many messages after its offset to ask for, from 1 to ``limit``, so that those of
-        all queues have at most `PORTION_BYTES`, unless the next message of a queue alone has more than its share.
+        """Return for each queue the number of messages after its offset to ask for, from 1 to ``limit``, so that all
+        of them have at most `PORTION_BYTES`, unless the next message of a queue alone exceeds the queue's share.
 
-        The counts are all the same when nothing but ``limit`` bounds them, and when nothing is there yet.
+        The counts are equal when only ``limit`` bounds them, and when there are no messages yet.
         """
         number = len(offsets)
         limit = min(limit, max(1, MOST_PULLED // number))
@@ -50,8 +50,8 @@ class PullCounts:
         return self._summed(topic, offsets, min(limit, max(1, MOST_SUMMED // number)), largest)
 
     def _largest_of(self, topic: str, queues: Collection[int]) -> list[int]:
-        """In bytes; 0 where nothing was ever sent. Where a server of a cluster does not answer, what was known before,
-        or a size of which `ENOUGH` fit."""
+        """Return the sizes in bytes; 0 if nothing was ever sent. If a server of a cluster does not answer, return the
+        known size, or one of which `ENOUGH` fit."""
         now = time.monotonic()
         old = [queue for queue in queues if now >= self._asked.get((topic, queue), 0.0) + LARGEST_KNOWN_SECONDS]
         if old:

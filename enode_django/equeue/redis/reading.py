@@ -1,4 +1,4 @@
-"""Pulling from Redis Streams: each server is asked once, and one that cannot be used keeps no other waiting."""
+"""Pull from Redis Streams. Each server is asked once; an unusable one does not delay the others."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from enode_django.equeue.transport import check_limit
 from enode_django.exceptions import EnodeError
 
 LAST_PLACE = (1 << 64) - 1
-"""Behind it in an entry's id comes the next message: what others have put between two messages is not read."""
+"""The highest second part of an entry id: reading after it skips foreign entries between two messages."""
 LOOK_AGAIN = 1.0
-"""Seconds after which a pull that waits without some of its queues looks whether they can be used again."""
+"""Seconds after which a waiting pull checks whether omitted queues are usable again."""
 
 
 class RedisReader:
-    """The part of `RedisStreamsTransport` that pulls, with its promises."""
+    """The part of `RedisStreamsTransport` that pulls, with the same guarantees."""
 
     def __init__(self, keys: Keys, connection: RedisConnection, topics: DeletableTopics) -> None:
         self._keys = keys
@@ -62,7 +62,7 @@ class RedisReader:
         self._wakes.wake(thread)
 
     def _read_apart(self, logs: Sequence[str], after: Sequence[str], counts: Sequence[int]) -> Sequence[Any]:
-        """Without waiting, and only if the counts differ: then there is something."""
+        """Read without waiting, if the counts differ: then there are messages."""
         if len(set(counts)) == 1:
             return ()
         places = zip(logs, after, counts, strict=True)
@@ -84,8 +84,8 @@ class RedisReader:
         return ()
 
     def _read_each(self, logs: Sequence[str], after: Sequence[str], limit: int, wait: float) -> Sequence[Any]:
-        """First without waiting, as that takes one trip to each server. Servers that cannot be used are left out, and
-        looked for again soon."""
+        """Read without waiting first, which takes one round trip to each server; then wait. Unusable servers are left
+        out and tried again soon."""
         closings = self._connection.closings
         places = list(zip(logs, after, strict=True))
         reads = {log: ("XREAD", "COUNT", limit, "STREAMS", log, start) for log, start in places}
@@ -106,5 +106,5 @@ class RedisReader:
 
 
 def _streams(responses: Iterable[Any]) -> list[Any]:
-    """Return what several XREADs have found; errors among the responses are left out."""
+    """Return the streams that several XREADs have found, without the errors."""
     return [stream for one in responses if one and not isinstance(one, EnodeError) for stream in one]

@@ -1,4 +1,4 @@
-"""For how long topics on Redis keep what is consumed, where that was said of a topic."""
+"""The retention of topics on Redis."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The Lua scripts of the Redis driver about messages and answers: each is one atomic step on the keys of one queue (or
-one inbox).
+"""Lua scripts of the Redis driver for messages and answers. Each is one atomic step on the keys of one queue or inbox.
 
-A server that cannot write (out of memory, read-only) refuses a script's first write and none after it, so nothing is
-left half done. A server that is out of memory refuses only commands that may take some: a script that begins with
-`EVEN_WHEN_FULL` is run to its end. So do all that let consumers go on, since only they make room. `SEND` does not.
+A server that cannot write (out of memory, read-only) refuses the first write of a script but no later one, so no script
+stops halfway. A server that is out of memory refuses only commands that may need some: a script that begins with
+`EVEN_WHEN_FULL` runs to its end. All scripts that let consumers go on begin with it, since only consumers make room.
+`SEND` does not.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from enode_django.equeue.transport import KNOWN_SENDS
 
 KNOWN_SECONDS = 600
 CLOCK_STEP = 10
-"""Milliseconds: of the messages stored within such a step only the first one's time is kept."""
+"""Milliseconds. Of the messages stored within such a step only the first one's time is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,8 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 """
 
-# A write that changes nothing and is never refused for want of memory: after it, a script's other writes are not
-# refused either. Redis 7 has a flag for this (allow-oom), which Redis 6.2 takes for an error.
+# A write that changes nothing and is never refused for lack of memory. After it, the other writes of the script are
+# not refused either. Redis 7 has a flag for this (allow-oom), which is an error in Redis 6.2.
 EVEN_WHEN_FULL = """
 local function even_when_full(hash) redis.call('HDEL', hash, '') end
 """
@@ -45,8 +45,8 @@ local function is_above(log, last)
 end
 """
 
-# What is stored under a sequence is kept by chunk, so that a send that broke off between two chunks is completed. The
-# turns are a ring of the newest sequences.
+# Offsets of a sequence are kept by chunk, so that a send which broke off between two chunks is completed. The turns
+# are a ring of the newest sequences.
 SEND = Script(
     NOW
     + ABOVE
@@ -96,7 +96,7 @@ return first
 """
 )
 
-# Even when the server is full.
+# For a full server, too.
 SEND_WITH_RESERVE = Script(EVEN_WHEN_FULL + "even_when_full(KEYS[2])" + SEND.text)
 
 MEND = Script(
@@ -151,8 +151,8 @@ return {first_offset(KEYS[1], last), last}
 """
 )
 
-# A large message must not slow pulls down for ever: when all are deleted that were there at the mark, the largest one
-# is the largest of those since.
+# One large message must not slow pulls down for ever: once all messages up to the mark are deleted, the largest one
+# since the mark counts.
 TRIM_TIMES = Script(
     FIRST
     + EVEN_WHEN_FULL

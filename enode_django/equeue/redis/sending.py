@@ -1,4 +1,4 @@
-"""Sending to queues on Redis, which may lie on several servers."""
+"""Send to queues on Redis, which may be on several servers."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from enode_django.equeue.redis.scripts import SEND, Script
 from enode_django.exceptions import EnodeError, ForeignEntries, StaleRoute, TransportUnavailable
 
 HOLDS_FOREIGN = -2
-"""The answer of `SEND` for a queue that holds entries of somebody else."""
+"""The answer of `SEND` for a queue that has foreign entries."""
 
 
 class RedisSender:
-    """``script`` is `SEND`, or `SEND_WITH_RESERVE`."""
+    """Sends messages. ``script`` is `SEND` or `SEND_WITH_RESERVE`."""
 
     def __init__(self, keys: Keys, connection: RedisConnection, topics: DeletableTopics, script: Script = SEND) -> None:
         self._keys = keys
@@ -29,7 +29,7 @@ class RedisSender:
     def send(
         self, topic: str, bodies: Mapping[int, Sequence[bytes]], route: int | None, once: Once | None
     ) -> dict[int, int]:
-        """As `Transport.send`, for queues that the topic has."""
+        """Send as `Transport.send` does, to queues that the topic has."""
         first: dict[int, int] = {}
         failures: dict[int, EnodeError] = {}
         left = [queue for queue, added in bodies.items() if added]
@@ -44,8 +44,8 @@ class RedisSender:
         return first
 
     def _settle(self, topic: str, queues: Sequence[int], route: int | None, first: Mapping[int, int]) -> None:
-        """Let queues that refused a send take it, if its route is still right, or their topic was not deleted;
-        ``first``: what was stored."""
+        """Make queues accept a send that they refused, if its route is valid or their topic was not deleted. ``first``
+        has what was stored."""
         try:
             if route is None:
                 return self._topics.revive(topic, queues)
@@ -61,7 +61,7 @@ class RedisSender:
     def append(
         self, topic: str, bodies: Mapping[int, Sequence[bytes]], route: int | None, once: Once | None
     ) -> tuple[dict[int, int], dict[int, EnodeError]]:
-        """Return for each queue the offset of its first body, or -1 when it has another route or is deleted; or the
+        """Return for each queue the offset of its first body, or -1 if it has another route or is deleted; or the
         error that kept it, as far as is known, from storing anything."""
         queues: list[int] = []
         calls: list[ScriptCall] = []
@@ -73,7 +73,7 @@ class RedisSender:
             for number, chunk in enumerate(chunks(added)):
                 queues.append(queue)
                 calls.append(ScriptCall(self._script, keys, ("" if route is None else route, sequence, number, *chunk)))
-        # A queue's chunks must not be parted by another sender.
+        # No other sender may come between a queue's chunks.
         parted = len(calls) > len(bodies)
         results = self._connection.run_each(calls, atomically=parted, confirmed=True)
         answers, failures = ByQueue.sorted_out(queues, results)

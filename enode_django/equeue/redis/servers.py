@@ -1,7 +1,7 @@
-"""Which server holds a key: one server, the master that Sentinels name, or the nodes of a cluster.
+"""The server of a key: one server, the master that Sentinels name, or a node of a cluster.
 
-Of a cluster only the map of its slots is asked for; redis-py's own client for clusters sends a command again when its
-connection breaks, and a message would be stored twice.
+A cluster is only asked for its slot map. redis-py's cluster client is not used: it repeats a command whose connection
+broke, and a message would be stored twice.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from enode_django.equeue.redis.slots import SlotMap
 from enode_django.exceptions import ConfigurationError
 
 WAITED_IN_VAIN = 0.1
-"""Seconds after which an error means that a node does not answer. Whoever is refused at once has lost nothing."""
+"""Seconds of waiting after which an error means that a node does not answer. An immediate refusal costs no time."""
 ASK_AGAIN = 0.5
-"""Seconds between two looks whether another node has the slots of one that does not answer."""
+"""Seconds between checks whether another node has the slots of an unresponsive one."""
 
 
 class Servers(Protocol):
-    """Safe for threads."""
+    """The servers of a location. Thread-safe."""
 
     name: str
 
     def node(self, key: str) -> Node:
-        """Return the server of a key, as far as is known. A cluster may be asked for it, which raises redis-py's
-        errors. Raises `ConnectionError` for a node that is known not to answer."""
+        """Return the server of a key, as currently known. May ask a cluster, which raises redis-py's errors. Raises
+        `ConnectionError` for a node that is known not to answer."""
 
     def failed(self, node: Node, *, is_replica: bool, waited: float = 0.0) -> None:
-        """A node could not be used; with ``is_replica`` because it is not a master any more. ``waited``: seconds until
-        its connection has failed."""
+        """Note that a node is unusable; with ``is_replica`` because it is not a master any longer. ``waited``: seconds
+        until its connection failed."""
 
     def moved(self, node: Node, error: MovedError) -> None:
-        """A node says that another one has the key."""
+        """Note a node's refusal that names another node as the owner of the key."""
 
     def close(self) -> None: ...
 
@@ -72,7 +72,7 @@ class SingleServer:
 
 
 class SentinelServers:
-    """Every connection is made to the master that the Sentinels name at that time."""
+    """A server behind Sentinels. Every connection is made to the master that they name at that time."""
 
     def __init__(self, location: SentinelLocation, timeouts: Timeouts, client: Mapping[str, Any]) -> None:
         self.name = location.name
@@ -90,14 +90,14 @@ class SentinelServers:
 
     def _pool(self, service: str, options: Mapping[str, Any]) -> ConnectionPool:
         pool = SentinelConnectionPool(service, self._sentinel, **options)  # type: ignore[no-untyped-call]
-        pool.connection_class(**pool.connection_kwargs)  # takes all options, and does not connect yet
+        pool.connection_class(**pool.connection_kwargs)  # checks the options without connecting
         return pool
 
     def node(self, key: str) -> Node:
         return self._node
 
     def failed(self, node: Node, *, is_replica: bool, waited: float = 0.0) -> None:
-        if is_replica:  # redis-py does not see it within a script's error, and would stay with that server
+        if is_replica:  # redis-py misses it within a script's error, and would keep that server
             node.disconnect()
 
     def moved(self, node: Node, error: MovedError) -> None:
@@ -109,9 +109,9 @@ class SentinelServers:
 
 
 class ClusterServers:
-    """``CLUSTER SLOTS`` is asked for before the first use, and again after a node has failed or was moved from.
+    """The nodes of a cluster. Asks for ``CLUSTER SLOTS`` before the first use, and after a failure or a moved slot.
 
-    A node that let somebody wait in vain is not asked again until it answers: it must not hold up the others.
+    A node that kept a caller waiting in vain is not used until it answers again, so that it delays no other call.
     """
 
     def __init__(self, location: ClusterLocation, timeouts: Timeouts, client: Mapping[str, Any]) -> None:
@@ -124,7 +124,7 @@ class ClusterServers:
         self._is_old = True
         self._asked_at = 0.0
         self._absent = AbsentNodes()
-        self._node_at(location.nodes[0])  # so that unusable options are told now
+        self._node_at(location.nodes[0])  # to report unusable options now
 
     def node(self, key: str) -> Node:
         if self._is_old:
@@ -135,7 +135,7 @@ class ClusterServers:
             raise ConnectionError(f"no node of the cluster serves the slot of {key!r} now")
         node = self._node_at(address)
         if node in self._absent:
-            self._is_old |= time.monotonic() >= self._asked_at + ASK_AGAIN  # a replica may have its place by now
+            self._is_old |= time.monotonic() >= self._asked_at + ASK_AGAIN  # a replica may have replaced it
             raise ConnectionError(f"{node.name} does not answer")
         return node
 
@@ -167,8 +167,8 @@ class ClusterServers:
         return node
 
     def _ask(self) -> None:
-        """Ask one node after another which slots each has; raises the last one's error. While another thread does so,
-        the old map is good enough."""
+        """Ask the nodes for the slot map, one after the other; raise the last node's error. While another thread asks,
+        an existing map is used."""
         if not self._asking.acquire(blocking=not self._map.is_known):
             return
         try:

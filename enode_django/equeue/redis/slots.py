@@ -1,4 +1,4 @@
-"""The map of a Redis Cluster: which node has which slot, and which node to ask for that. No I/O."""
+"""The slot map of a Redis Cluster: the node of each slot, and the nodes to ask for the map. No I/O."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from enode_django.equeue.redis.location import Address
 
 
 class SlotMap:
-    """Made of what nodes tell (``CLUSTER SLOTS``) and of what they refuse (``MOVED``). Safe for threads.
+    """Slots as nodes report them (``CLUSTER SLOTS``) and as their refusals correct them (``MOVED``). Thread-safe.
 
-    A refusal outranks what a node tells, since that node may be cut off from the others, until a map agrees with it,
-    or the node that it leads to cannot be used. For the same reason another node is asked each time.
+    A refusal outranks a report, whose node may be cut off from the others, until a report agrees with it or the node
+    that it names is unusable. For the same reason each report is requested from another node.
     """
 
     def __init__(self, nodes: Sequence[Address]) -> None:
@@ -26,21 +26,21 @@ class SlotMap:
 
     @property
     def to_ask(self) -> list[Address]:
-        """The nodes to ask for the map, the best one first."""
+        """Return the nodes to ask for the map, the best one first."""
         return [*self._to_ask]
 
     def owner(self, slot: int) -> Address | None:
         return self._moved.get(slot) or self._slots.get(slot)
 
     def was_asked(self, address: Address) -> None:
-        """The others first, the next time, whether it has answered or not."""
+        """Move a node to the end of the nodes to ask, whether it has answered or not."""
         with self._lock:
             if address in self._to_ask:
                 self._to_ask.remove(address)
                 self._to_ask.append(address)
 
     def learn(self, asked: Address, answer: Any) -> None:
-        """Take what a node has answered to ``CLUSTER SLOTS``."""
+        """Store a node's answer to ``CLUSTER SLOTS``."""
         slots: dict[int, Address] = {}
         told: dict[Address, None] = {}
         for start, end, *servers in answer:  # the master is the first of them
@@ -48,7 +48,7 @@ class SlotMap:
             told.update(dict.fromkeys(addresses))
             slots.update(dict.fromkeys(range(start, end + 1), addresses[0]))
         with self._lock:
-            # Those of the location stay: all others may have gone when these are there again.
+            # Nodes of the location stay: they may be back when all others are gone.
             stay = [address for address in self._to_ask if address in told or address in self._location]
             self._to_ask = stay + [address for address in told if address not in stay]
             self._slots = slots
@@ -56,7 +56,7 @@ class SlotMap:
             self.is_known = True
 
     def moved(self, slot: int, owner: Address) -> None:
-        """Take what a node has said that refused a command. The owner that it names is the next one to be asked."""
+        """Store the refusal of a command. The owner that it names is asked next."""
         with self._lock:
             self._moved[slot] = owner
             self._to_ask = [owner, *(address for address in self._to_ask if address != owner)]

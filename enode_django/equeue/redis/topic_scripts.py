@@ -1,10 +1,10 @@
-"""The Lua scripts of the Redis driver about topics and the members of their groups: each is one atomic step on the keys
-of one topic, or of one of its queues.
+"""Lua scripts of the Redis driver for topics and the members of their groups. Each is one atomic step on the keys of
+one topic, or of one of its queues.
 
-``version`` is that of the topic's route. Each queue keeps a copy of it for `SEND` to compare, since it may lie on
-another server. ``round`` orders what is written to the copies: every change of the queues takes a new one, and a
-queue refuses what comes from an older one. ``until`` is there while a change is under way; when it is over, its
-maker is taken for dead, and whoever meets it calls it off by raising the round.
+``version`` is that of the topic's route. Each queue has a copy of it for `SEND` to compare, since it may be on another
+server. ``round`` orders the writes to the copies: every change of the queues takes a new round, and a queue refuses
+writes of an older one. ``until`` exists while a change is under way; after that time its maker counts as dead, and any
+caller that finds it cancels the change by raising the round.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from enode_django.equeue.redis.scripts import EVEN_WHEN_FULL, NOW, Script
 from enode_django.equeue.transport import MOST_PRODUCERS, PRODUCER_SECONDS
 
 CLOSED = "closed"
-"""What a queue has in place of a version while the topic's queues change."""
+"""The value of a queue in place of a version while the topic's queues change."""
 DELETED = "deleted"
-"""What a queue has in place of a version from when its topic is deleted, or may be, until it is created anew."""
+"""The value of a queue in place of a version from a deletion of its topic, or an attempt, to the next creation."""
 
 CREATE = Script(
     EVEN_WHEN_FULL
@@ -183,7 +183,7 @@ return 1
 """
 )
 
-# A heartbeat must not have to compare and set: all members send them.
+# All members send heartbeats: they must not need compare-and-set.
 MEMBERS = Script(
     NOW
     + EVEN_WHEN_FULL

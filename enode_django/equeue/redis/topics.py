@@ -1,10 +1,10 @@
-"""Topics on Redis: how many queues, which of them are shown, and how that changes while others send.
+"""Topics on Redis: their queues, which of them are visible, and changes of both while others send.
 
-Each queue keeps a copy of the version of its topic's route, since it may lie on another server than the topic, and a
-send is checked there. A change closes the old route at every queue, then looks whether anything is left behind, then
-decides at the topic, in one step, and tells the queues. Senders that meet a closed queue wait. When whoever changed it
-has died in between, they bring the queue's copy in line with the topic themselves: a queue may be told by anybody what
-the topic says, as long as the news is not older than what it has heard.
+Each queue has a copy of the version of its topic's route, which sends are checked against, since it may be on another
+server than the topic. A change closes the old route at every queue, then checks the backlog, then decides at the topic
+in one step, and then updates the queues. Senders that find a closed queue wait. If the maker of the change has died,
+they update the queue from the topic themselves: any process may do so, as long as the update is not older than the
+queue's last one.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from enode_django.exceptions import EnodeError, QueueError, TransportUnavailable
 logger = logging.getLogger("enode_django.equeue")
 
 NEARLY_FULL = 90
-"""Percent of a server's memory. Above them nothing that is consumed is kept for its age."""
+"""Percent of a server's memory. Above it consumed messages are deleted regardless of their age."""
 CHANGE_SECONDS = 5.0
-"""How long a change of a topic's queues may take before its maker is taken for dead."""
+"""Seconds after which the maker of a change of a topic's queues counts as dead."""
 LOOK_AGAIN = 0.01
-"""Seconds between two looks whether a change that somebody else makes is done."""
+"""Seconds between two checks whether another process has finished its change."""
 
 
 class RedisTopics:
@@ -71,14 +71,14 @@ class RedisTopics:
         return self.read(topic).queues
 
     def check(self, topic: str, queues: Collection[int]) -> None:
-        # Queues are only ever added: a count seen before is enough, unless it is too small. Those of a deleted topic
-        # say that they are.
+        # Queues are only ever added: a cached count is sufficient unless it is too small. Queues of a deleted topic
+        # refuse calls themselves.
         count = self._counts.get(topic, 0)
         if not queues or min(queues) < 0 or max(queues) >= count:
             check_queues(topic, queues, self.count(topic))
 
     def read(self, topic: str) -> Topic:
-        """Without its groups."""
+        """Read a topic without its groups."""
         fields = ("queues", "version", "unproduced", "unconsumed")
         queues, version, *hidden = self._connection.execute("HMGET", self._keys.topic(topic), *fields)
         if queues is None:
@@ -124,7 +124,7 @@ class RedisTopics:
         return [[int(found.answers[queue][place] or 0) for queue in range(count)] for place in range(len(groups))]
 
     def consumed(self, topic: str, count: int, groups: Sequence[str]) -> tuple[dict[int, int], dict[int, EnodeError]]:
-        """Per queue the lowest offset that one of the groups has committed; and why that is not known of others."""
+        """Return by queue the lowest offset that all groups have committed, and the errors of the other queues."""
         answers, failures = self._committed(topic, count, groups)
         return {queue: min(int(offset or 0) for offset in offsets) for queue, offsets in answers.items()}, failures
 
@@ -136,12 +136,12 @@ class RedisTopics:
         return ByQueue.sorted_out(queues, self._connection.execute_each(commands) if commands else [])
 
     def counting(self, topic: str) -> list[str]:
-        """The groups that trimming waits for."""
+        """Return the groups that trimming waits for."""
         found = self._connection.execute("HGETALL", self._keys.groups(topic))
         return [group.decode() for group, state in found.items() if state == b"counts"]
 
     def short_of_memory(self, topic: str, queues: Sequence[int]) -> Collection[int]:
-        """The queues that lie on servers whose memory is nearly full, as far as the servers answer."""
+        """Return the queues on servers whose memory is nearly full. Servers that do not answer are left out."""
         calls = [ScriptCall(MEMORY_USED, (self._keys.log(topic, queue),)) for queue in queues]
         found = ByQueue.sorted_out(queues, self._connection.run_each(calls))
         short = [queue for queue, (percent,) in found.answers.items() if percent >= NEARLY_FULL]
@@ -215,8 +215,8 @@ class RedisTopics:
         self._catch_up(topic, self._tell(topic, range(known.queues), round_, known.version))
 
     def _tell(self, topic: str, queues: Collection[int], round_: int, version: int | str) -> list[Any]:
-        """Return the answers of queues that have heard later news. Raises `TransportUnavailable` if they were to
-        close."""
+        """Write to the queues. Return the answers of queues with later rounds; raise `TransportUnavailable` instead if
+        the queues were to be closed or deleted."""
         calls = [ScriptCall(TELL, (self._keys.queue(topic, queue),), (round_, version)) for queue in queues]
         later = [answer for answer in self._connection.run_all(calls, confirmed=True) if answer]
         if later and version in (CLOSED, DELETED):
@@ -226,7 +226,7 @@ class RedisTopics:
     # -- healing --------------------------------------------------------------------------------------------------
 
     def settle(self, topic: str, queues: Collection[int], route: int) -> bool:
-        """Return True if queues that refused a send by ``route`` take it now; False if the topic has another route.
+        """Return True if queues that refused a send by ``route`` accept it now; False if the topic has another route.
 
         Waits for a change that is under way.
         """
@@ -247,7 +247,7 @@ class RedisTopics:
         return None if later else True
 
     def _catch_up(self, topic: str, later: Sequence[Any]) -> None:
-        """Let a topic whose server has lost writes be ahead of its queues again."""
+        """Raise the round and version of a topic above those of its queues, after its server has lost writes."""
         if not later:
             return
         round_ = max(answer[0] for answer in later)

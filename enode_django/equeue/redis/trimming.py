@@ -1,4 +1,4 @@
-"""Cutting Redis Streams: by age, by length and by what all groups have consumed; and what others have written."""
+"""Trim Redis Streams by age, by length and by consumption; delete foreign entries."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from enode_django.exceptions import EnodeError
 TIMES_PER_CALL = 500
 MENDED_PER_CALL = 1_000
 TRIM_SECONDS = 1.0
-"""For one cut, except for the step that it takes in any case."""
+"""Seconds for one cut, beyond its first step."""
 
 
 class RedisTrimmer:
-    """The part of `RedisStreamsTransport` that finds offsets by time and deletes messages. The limits are its
-    options."""
+    """The part of `RedisStreamsTransport` that finds offsets by time and deletes messages. Its limits are the
+    transport's options."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class RedisTrimmer:
 
     def _offsets_at(self, topic: str, time: float) -> tuple[dict[int, int], dict[int, EnodeError]]:
         bounds, failures = self._topics.bounds_each(topic, self._topics.count(topic))
-        # Messages that came within a step of the one before have no time of their own.
+        # Messages stored within a step of the one before have no time of their own.
         since = max(0, int(time * 1000) - CLOCK_STEP + 1)
         commands = [("XRANGE", self._keys.times(topic, queue), since, "+", "COUNT", 1) for queue in bounds]
         found = ByQueue.sorted_out(bounds, self._connection.execute_each(commands))
@@ -87,7 +87,7 @@ class RedisTrimmer:
         return self._cut(topic, {queue: ("MINID", f"{offset + 1}-0") for queue, offset in offsets.items()})
 
     def mend(self, topic: str) -> Mapping[int, int]:
-        """Delete what others have written above the ends of the queues; returns how much, for each queue."""
+        """Delete foreign entries above the ends of the queues. Return their number for each queue."""
         calls = {
             queue: ScriptCall(MEND, (self._keys.log(topic, queue), self._keys.queue(topic, queue)), (MENDED_PER_CALL,))
             for queue in range(self._topics.count(topic))
@@ -100,8 +100,8 @@ class RedisTrimmer:
         return deleted
 
     def _cut(self, topic: str, limits: Mapping[int, tuple[str, str]]) -> dict[int, EnodeError]:
-        """Cut whole nodes of the streams, in steps that the server does not feel; then the times of what is gone. What
-        takes too long is left to the next call: whoever trims may have leases to renew. Returns what has failed."""
+        """Cut whole nodes of the streams, in steps that do not block the server; then the times of deleted messages.
+        The rest is left to the next call: the caller may have leases to renew. Return the errors by queue."""
         logs = {q: ("XTRIM", self._keys.log(topic, q), kind, "~", at) for q, (kind, at) in limits.items()}
         failures: dict[int, EnodeError] = {}
         until = time.monotonic() + TRIM_SECONDS

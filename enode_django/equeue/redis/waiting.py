@@ -1,8 +1,8 @@
-"""Waiting for messages until they come or somebody wakes the thread that waits.
+"""Wait for messages until they arrive or another thread wakes the waiting one.
 
-One command waits at all queues that one server has. A cluster takes no command with keys of several slots, so each
-queue is waited at over a connection of its own, until the first of them has something: then the others are told to give
-up, and what they have found meanwhile counts too.
+One command waits for all queues of one server. A cluster takes no command with keys of several slots, so each queue is
+waited for on a connection of its own. When the first has messages, the other commands are unblocked, and their
+messages are returned, too.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from enode_django.equeue.redis.node import Node
 from enode_django.equeue.redis.wakes import Wakeup
 
 GIVING_UP = 0.05
-"""Seconds after which a connection that was told to give up is told again: it may have been too early."""
+"""Seconds after which a command is unblocked again: the first time may have been too early."""
 
 
 def read_waking(connection: RedisConnection, command: Command, closings: int, *, key: str, wakeup: Wakeup) -> Any:
-    """Run an XREAD that blocks; returns what it has found, and None if that is nothing or ``wakeup`` has ended it.
+    """Run a blocking XREAD. Return its answer; None if there is none or ``wakeup`` has ended it.
 
-    Raises `TransportUnavailable`, also if the transport was closed since it had so many ``closings``.
+    Raises `TransportUnavailable`, also if the transport was closed since the number of closings was ``closings``.
     """
     check_open = partial(connection.check_not_closed_since, closings)
     return connection.at_node(key, partial(_read_waking, command=command, check_open=check_open, wakeup=wakeup))
 
 
 def _read_waking(node: Node, *, command: Command, check_open: Callable[[], None], wakeup: Wakeup) -> Any:
-    pool = node.quick.connection_pool  # what is to be waited for is waited for here
+    pool = node.quick.connection_pool  # the quick pool will do: this module does the waiting
     connection = pool.get_connection()
     try:
         connection.send_command(*command)
         one = _Waiting(node, connection, 0, _socket_of(connection))
-        check_open()  # now: one that was closed before this connection was there has not closed it
+        check_open()  # only now: an earlier close has not closed this connection
         if _wait_for_one([one], wakeup):
             return one.answer()
         connection.disconnect()  # which ends the command, too
@@ -57,7 +57,7 @@ class _Waiting(NamedTuple):
     socket: Any
 
     def has_answer(self, wait: float = 0) -> bool:
-        """Raises redis-py's errors."""
+        """Return True if an answer can be read. Raises redis-py's errors."""
         self._check()
         return bool(self.connection.can_read(wait))
 
@@ -72,21 +72,21 @@ class _Waiting(NamedTuple):
         return self.connection.read_response(disable_decoding=True)
 
     def _check(self) -> None:
-        if _socket_of(self.connection) is not self.socket:  # redis-py would connect anew, where nothing is to come
+        if _socket_of(self.connection) is not self.socket:  # redis-py would reconnect, and wait in vain
             raise ConnectionError("the connection was closed")
 
 
 def _socket_of(connection: Any) -> Any:
-    # A private name of redis-py, and the only one that is used: nothing public lets a thread wait for one of several
+    # A private name of redis-py, the only one used here: no public one lets a thread wait for one of several
     # connections (`can_read` waits for one), or for a connection and a pipe.
     return connection._sock
 
 
 def read_first(connection: RedisConnection, reads: Mapping[str, Command], closings: int, wakeup: Wakeup) -> list[Any]:
-    """Run blocking XREADs, each by its key; returns what the first has found, and the others with it.
+    """Run blocking XREADs, each given by its key. Return what the first to finish has found, and what the others have.
 
-    Blocks as long as they do, or until ``wakeup`` is woken. Servers that cannot be used are left out; if all of them
-    are, it raises what is wrong with one. ``closings`` as in `read_waking`.
+    Blocks as long as they do, or until ``wakeup`` is woken. Unusable servers are left out; if all are unusable, raises
+    the error of one. ``closings`` as in `read_waking`.
     """
     waiting: list[_Waiting] = []
     with connection.border():
@@ -95,7 +95,7 @@ def read_first(connection: RedisConnection, reads: Mapping[str, Command], closin
             if failure is not None and not waiting:
                 raise failure
             connection.check_not_closed_since(closings)
-            with suppress(TimeoutError):  # who does not answer is found below
+            with suppress(TimeoutError):  # servers that do not answer are found below
                 _wait_for_one(waiting, wakeup)
             return _answers(connection, waiting)
         except BaseException:
@@ -110,7 +110,7 @@ def read_first(connection: RedisConnection, reads: Mapping[str, Command], closin
 def _begin_each(
     connection: RedisConnection, reads: Mapping[str, Command], waiting: list[_Waiting]
 ) -> RedisError | None:
-    """Add those that have begun to ``waiting``, and return what keeps one that has not."""
+    """Add the reads that have begun to ``waiting``. Return an error of one that has not."""
     commands = list(reads.values())
     nodes, failures = connection.nodes(list(reads))
     failure = next(iter(failures.values()), None)
@@ -125,7 +125,7 @@ def _begin_each(
 
 
 def _begin(node: Node, command: Command) -> _Waiting:
-    pool = node.quick.connection_pool  # what is to be waited for is waited for here
+    pool = node.quick.connection_pool  # the quick pool will do: this module does the waiting
     connection = pool.get_connection()
     try:
         connection.send_packed_command(connection.pack_commands([("CLIENT", "ID"), command]))
@@ -137,14 +137,14 @@ def _begin(node: Node, command: Command) -> _Waiting:
 
 
 def _wait_for_one(waiting: Collection[_Waiting], wakeup: Wakeup) -> bool:
-    """Return False if nothing has come before ``wakeup`` was woken. Raises redis-py's `TimeoutError`."""
-    if any(one.has_answer_or_error() for one in waiting):  # it may have been received with what came before it
+    """Return False if nothing has arrived before ``wakeup`` was woken. Raises redis-py's `TimeoutError`."""
+    if any(one.has_answer_or_error() for one in waiting):  # it may have been received with an earlier answer
         return True
-    with selectors.PollSelector() as selector:  # which, other than epoll, always hears that another thread closes
+    with selectors.PollSelector() as selector:  # unlike epoll, it always notices a close by another thread
         try:
             for one in waiting:
                 selector.register(one.socket, selectors.EVENT_READ)
-        except ValueError as error:  # it has no number any more
+        except ValueError as error:  # the socket is closed
             raise ConnectionError("the connection was closed") from error
         selector.register(wakeup, selectors.EVENT_READ)
         if not selector.select(max(one.node.longest_wait for one in waiting)):
@@ -153,7 +153,7 @@ def _wait_for_one(waiting: Collection[_Waiting], wakeup: Wakeup) -> bool:
 
 
 def _answers(connection: RedisConnection, waiting: Collection[_Waiting]) -> list[Any]:
-    """Raises what is wrong with one of the servers if none of them has answered."""
+    """Return the found streams. Raises the error of a server if none has answered."""
     found: list[Any] = []
     failed: dict[Node, RedisError] = {}
     for one in waiting:
@@ -173,7 +173,7 @@ def _answers(connection: RedisConnection, waiting: Collection[_Waiting]) -> list
 
 
 def _give_up(one: _Waiting) -> Any:
-    """Return what it has found by now."""
+    """Unblock a command and return what it has found."""
     while not one.has_answer():
         one.node.quick.execute_command("CLIENT UNBLOCK", one.client)
         if one.has_answer(GIVING_UP):

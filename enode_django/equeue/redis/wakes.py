@@ -1,4 +1,4 @@
-"""Waking threads that wait for Redis: each of them waits at a pipe as well."""
+"""Wake threads that wait for Redis: each of them also waits for a pipe."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from multiprocessing.connection import Pipe
 
 
 class Wakeup:
-    """A pipe with one byte in it, or none."""
+    """A pipe that holds one byte when woken, and none otherwise."""
 
     def __init__(self) -> None:
         self._reader, self._writer = Pipe(duplex=False)
@@ -31,7 +31,7 @@ class Wakeup:
 
 
 class _Threads:
-    """The threads of one process that wait, and those that were woken before they wait."""
+    """The waiting threads of one process, and those that were woken before they wait."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -41,14 +41,14 @@ class _Threads:
 
 
 class Wakes:
-    """Wakes the threads of one process. A forked child begins anew, since the pipes are its parent's. Safe for
-    threads, also for those that are the first ones in a child."""
+    """Wakes the threads of one process. A forked child starts empty, since the pipes are its parent's. Thread-safe,
+    also for the first threads of a child."""
 
     def __init__(self) -> None:
         self._by_process: dict[int, _Threads] = {}
 
     def wake(self, thread: int) -> None:
-        """A thread that does not wait is woken when it begins to."""
+        """Wake a thread. If it does not wait now, its next wait ends at once."""
         threads = self._of_this_process()
         with threads.lock:
             if thread in threads.waiting:
@@ -58,7 +58,7 @@ class Wakes:
 
     @contextmanager
     def waiting(self) -> Iterator[Wakeup]:
-        """Register the calling thread as waiting until the block ends; yields what `wake` makes readable."""
+        """Register the calling thread as waiting until the block ends; yield the `Wakeup` to wait for."""
         threads, thread = self._of_this_process(), threading.get_ident()
         with threads.lock:
             wakeup = threads.waiting[thread] = threads.idle.pop() if threads.idle else Wakeup()
@@ -77,5 +77,5 @@ class Wakes:
         pid = os.getpid()
         threads = self._by_process.get(pid)
         if threads is None:
-            threads = self._by_process.setdefault(pid, _Threads())  # in one step: others may do the same
+            threads = self._by_process.setdefault(pid, _Threads())  # atomic: other threads may do the same
         return threads

@@ -59,7 +59,7 @@ _LAST = 1 << 62
 
 
 class BrokerInbox:
-    """Answers come once, also when a connection is lost: what did not arrive is asked for again."""
+    """An inbox at the broker. After a lost connection it asks again for what did not arrive; no answer comes twice."""
 
     def __init__(self, transport: BrokerTransport) -> None:
         self.address = uuid.uuid4().hex
@@ -83,12 +83,12 @@ class BrokerInbox:
 
 
 class BrokerTransport:
-    """Implements `Transport`. Safe for threads, and after a fork; makes no thread.
+    """Implements `Transport` over a broker. Thread-safe, and usable after a fork; starts no thread.
 
-    ``location`` is ``tcp://host:port``. ``timeout``: for connecting and for an answer, and so long a send is made again
-    when its connection is lost. ``tls``: True, or paths of PEM files: ``ca`` (of the authority that signed the broker's
-    certificate; by default those that the system trusts), and if the broker asks for one, ``certificate`` and ``key``
-    of this client. Connecting is left to the first call. Raises `ConfigurationError`, then for a wrong secret.
+    ``location`` is ``tcp://host:port``. ``timeout``: seconds for connecting and for an answer; a send whose connection
+    is lost is repeated for as long. ``tls``: True, or paths of PEM files: ``ca`` (of the authority that signed the
+    broker's certificate; by default the system's), and, if the broker asks for one, ``certificate`` and ``key`` of
+    this client. The first call connects. Raises `ConfigurationError`; for a wrong secret at the first call.
     """
 
     max_send = MAX_SEND
@@ -173,7 +173,7 @@ class BrokerTransport:
         self, topic: str, offsets: Mapping[int, int], *, limit: int, wait: float = LONG_POLL
     ) -> Sequence[PulledBatch]:
         check_limit(limit)
-        self._current()  # not what a parent process keeps
+        self._current()  # drops messages that a parent process kept
         pulled = [batch for queue, at in offsets.items() if (batch := self._rests.take(topic, queue, at, limit))]
         known = {batch.queue for batch in pulled}
         missing = {queue: at for queue, at in offsets.items() if queue not in known}
@@ -189,9 +189,9 @@ class BrokerTransport:
         return pulled
 
     def _decoded(self, topic: str, queue: int, first: int, body: bytes) -> tuple[int, list[bytes]]:
-        """Return a batch's first offset and its messages. One message stands for a batch that earlier brokers have
-        stored though nobody can decode it: a `MalformedBatch` at its last offset, so that a consumer gets past it.
-        Raises `TransportUnavailable` for what was damaged on its way: it is to be pulled again."""
+        """Return a batch's first offset and its messages. A batch of an earlier broker that cannot be decoded is
+        returned as one message, a `MalformedBatch` at its last offset, so that a consumer gets past it. Raises
+        `TransportUnavailable` for a batch that was damaged on its way and has to be pulled again."""
         try:
             return first, decode_records(body)
         except MalformedRecords as error:
@@ -202,7 +202,7 @@ class BrokerTransport:
             return last, [MalformedBatch(body, str(error))]
 
     def _pull(self, topic: str, offsets: Mapping[int, int], limit: int, wait: float) -> Any:
-        """Return nothing if `wake` ends the pull. It closes the connection, and with it what was on its way."""
+        """Pull; return nothing if `wake` ends the pull. That closes the connection and drops the answer on its way."""
         if not wait:
             return self._call("pull", topic, offsets, limit, wait)
         try:
@@ -227,7 +227,7 @@ class BrokerTransport:
         return offsets
 
     def timelines(self, topic: str) -> Mapping[int, str]:
-        """Return nothing if the broker is of a version that does not tell."""
+        """Return the timelines; empty if the broker's version has none."""
         try:
             timelines: Mapping[int, str] = self._call("timelines", topic)
         except BadRequest:  # a broker of an earlier version; the first ones do not raise `UnknownRequest`
@@ -291,26 +291,26 @@ class BrokerTransport:
         self._call("pause_group", group, topic, paused)
 
     def paused_groups(self, topic: str) -> Sequence[str]:
-        """Return nothing if the broker is of a version that pauses none."""
+        """Return the paused groups; empty if the broker's version cannot pause."""
         try:
             return list(self._call("paused_groups", topic))
-        except BadRequest:  # a broker of the version before, which will soon be replaced
+        except BadRequest:  # a broker of the previous version
             return []
 
     def set_retention(self, topic: str, max_age: float | None) -> None:
-        """Has an effect where the broker deletes by age. A file goes when all topics in it let it go."""
+        """Set the retention, if the broker deletes by age. A file is deleted when no topic in it needs it."""
         self._call("set_retention", topic, max_age)
 
     def retention(self, topic: str) -> float | None:
-        """Return None if the broker is of a version that has no retention for topics."""
+        """Return the retention; None if the broker's version has none for topics."""
         try:
             max_age: float | None = self._call("retention", topic)
-        except BadRequest:  # a broker of the version before, which will soon be replaced
+        except BadRequest:  # a broker of the previous version
             return None
         return max_age
 
     def trim(self, topic: str) -> None:
-        """Lets the broker delete what it would delete soon anyway: how long it keeps messages is its own setting."""
+        """Let the broker delete what it would delete soon anyway: its retention is a setting of the broker."""
         self._call("trim", topic)
 
     # -- answers --------------------------------------------------------------------------------------------------
@@ -323,20 +323,20 @@ class BrokerTransport:
             self._call("reply", some)
 
     def status(self) -> Mapping[str, Any]:
-        """Figures about the broker, for people."""
+        """Return figures about the broker for people."""
         figures: Mapping[str, Any] = self._call("status")
         return figures
 
     def figures(self) -> Mapping[str, Any]:
-        """Figures about the broker, for who watches it: see `enode_django.equeue.broker.measuring`."""
+        """Return figures about the broker for monitoring: see `enode_django.equeue.broker.measuring`."""
         figures: Mapping[str, Any] = self._call("figures")
         return figures
 
     def back_up(self, name: str) -> Mapping[str, Any]:
-        """Let the broker copy its directory to ``backups/<name>`` within it; returns the path there and its sizes.
+        """Let the broker copy its directory to ``backups/<name>`` within it. Return the path there and its sizes.
 
-        Raises `QueueError` if there is one of that name, or another is being made, and `TransportUnavailable` if it
-        takes longer than `BACKUP_SECONDS`: it is made all the same then.
+        Raises `QueueError` if a backup of that name exists or another one is being made. Raises `TransportUnavailable`
+        if it takes longer than `BACKUP_SECONDS`; the backup is made all the same.
         """
         made: Mapping[str, Any] = self._call("back_up", name, wait=BACKUP_SECONDS)
         return made
@@ -353,7 +353,7 @@ class BrokerTransport:
         if pool.pid != os.getpid():  # a fork: those connections are the parent's
             self._rests = Rests()
             self._wakes = Wakes()
-            pool = self._pool = Pool(self._address, self._timeout)  # last: who finds it finds the others, too
+            pool = self._pool = Pool(self._address, self._timeout)  # last: a thread that finds it finds the others, too
         return pool
 
     def _call(self, name: str, *arguments: Any, wait: float = 0.0, within: Within = nullcontext) -> Any:
@@ -361,7 +361,7 @@ class BrokerTransport:
             answer, run = self._current().call(name, arguments, wait=wait, within=within)
         except ConnectionLost as lost:
             raise unreachable(self.location, lost) from lost
-        self._rests.of_run(run)  # of every call: who acquires a queue in this run must pull nothing from an earlier one
+        self._rests.of_run(run)  # for every call: a later pull must return nothing of an earlier run
         return answer
 
     def _send(self, *arguments: Any) -> Mapping[int, int]:
@@ -369,7 +369,7 @@ class BrokerTransport:
         return firsts
 
     def _call_again(self, name: str, *arguments: Any) -> Any:
-        """A call that may be made twice is made until it is answered or the time is over, once it may have arrived."""
+        """Repeat a call that is safe to repeat, once it may have arrived, until it is answered or the time is over."""
         pool = self._current()
         deadline = time.monotonic() + self._timeout
         may_have_arrived = False
@@ -385,7 +385,7 @@ class BrokerTransport:
 
 
 def _batches(bodies: Mapping[int, Sequence[bytes]]) -> Iterator[tuple[int, int, bytes]]:
-    """(queue, count, body) of at most `BATCH_MESSAGES` messages and, unless one is larger, `BATCH_BYTES`."""
+    """Yield (queue, count, body) of at most `BATCH_MESSAGES` messages and, unless one is larger, `BATCH_BYTES`."""
     for queue, messages in bodies.items():
         for start in range(0, len(messages), BATCH_MESSAGES):
             some = messages[start : start + BATCH_MESSAGES]
@@ -399,8 +399,8 @@ def _batches(bodies: Mapping[int, Sequence[bytes]]) -> Iterator[tuple[int, int, 
 def _steps(
     commits: Mapping[int, Commit], at_once: int = RECEIPTS_AT_ONCE, most_bytes: int = PORTION_BYTES
 ) -> Iterator[dict[int, Commit]]:
-    """The same commits, with so few and small receipts at once that a frame takes them; each step moves just past its
-    own."""
+    """Yield the commits in steps whose receipts fit into a frame. Each step moves the offset just past its own
+    receipts."""
     rest = dict(commits)
     while rest:
         step, room, left = {}, at_once, most_bytes
@@ -424,7 +424,7 @@ def _size_of_reply(reply: tuple[str, bytes]) -> int:
 
 
 def _known(kind: type[Made], values: Sequence[Any]) -> Made:
-    """Return a named tuple of an answer, without what a later broker has added behind its fields."""
+    """Return a named tuple from an answer, without fields that a later broker has added."""
     return kind(*values[: len(kind._fields)])
 
 

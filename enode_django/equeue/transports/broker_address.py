@@ -1,4 +1,4 @@
-"""The address of a broker, and how a client gets in."""
+"""The address of a broker, and the credentials for it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ logger = logging.getLogger("enode_django.equeue")
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The address of the broker, and how to get in. ``tls``: see `BrokerTransport`."""
+    """The address of a broker, with the client's secret and TLS context. ``tls``: see `BrokerTransport`."""
 
     host: str
     port: int
@@ -31,7 +31,7 @@ class Address:
 
 
 def client_tls(options: Mapping[str, Any] | bool | None) -> ssl.SSLContext | None:
-    """The context for `BrokerTransport`'s ``tls``; raises `ConfigurationError`."""
+    """Return the TLS context for `BrokerTransport`'s ``tls``; None without TLS. Raises `ConfigurationError`."""
     if not options:
         return None
     paths = {} if options is True else dict(options)

@@ -40,7 +40,7 @@ _TIMEVAL = struct.Struct("@ll")
 
 
 class ConnectionLost(Exception):
-    """A call got no answer. ``connected``: it may have reached the broker."""
+    """A call got no answer. ``connected``: the call may have reached the broker."""
 
     def __init__(self, reason: str, *, connected: bool) -> None:
         super().__init__(reason)
@@ -48,11 +48,11 @@ class ConnectionLost(Exception):
 
 
 class Connection:
-    """For one thread at a time. ``run`` tells the starts of the broker apart, ``version`` is that of the protocol which
-    both sides speak."""
+    """A connection for one thread at a time. ``run`` identifies the start of the broker, ``version`` is the protocol
+    version that both sides speak."""
 
     def __init__(self, address: Address, timeout: float) -> None:
-        """Raises `ConnectionLost`, and `ConfigurationError` when the broker does not let us in."""
+        """Connect. Raises `ConnectionLost`, and `ConfigurationError` if the broker rejects this client."""
         self._decoder = FrameDecoder(MAX_FRAME, decode=_decode_answer, kept=_KEPT)
         self._numbers = count(1)
         deadline = time.monotonic() + timeout
@@ -67,8 +67,8 @@ class Connection:
             raise
 
     def call(self, name: str, arguments: Sequence[Any], deadline: float) -> Any:
-        """Return the broker's answer. Raises its errors, and `ConnectionLost`, after which the connection is of no
-        use."""
+        """Return the broker's answer. Raises the broker's errors, and `ConnectionLost`, after which the connection is
+        unusable."""
         number = next(self._numbers)
         head, payload = encode_frame((number, name, arguments))
         try:
@@ -87,11 +87,11 @@ class Connection:
 
     @property
     def is_fresh(self) -> bool:
-        """Return True if nothing has come since the last answer: an end of the connection, above all."""
+        """Return True if nothing has arrived since the last answer, in particular no end of the connection."""
         return not self._arrivals.poll(0)
 
     def shut_down(self) -> None:
-        """Let a call under way in another thread fail."""
+        """Make a call under way in another thread fail."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
@@ -99,7 +99,7 @@ class Connection:
         self._socket.close()
 
     def _greet(self, address: Address, deadline: float) -> tuple[int, int]:
-        """Return the broker's run, and the version of the protocol that both speak."""
+        """Return the broker's run, and the protocol version that both sides speak."""
         nonce = secrets.token_bytes(NONCE_BYTES)
         welcome = self.call(HELLO, (MAGIC, address.spoken.oldest, nonce), deadline)
         self._prove(address, nonce, welcome, deadline)
@@ -109,7 +109,7 @@ class Connection:
         return int(welcome["run"]), version
 
     def _prove(self, address: Address, nonce: bytes, welcome: Mapping[str, Any], deadline: float) -> None:
-        """Show the secret that the broker asks for, and that it has it, too."""
+        """Prove the secret to a broker that asks for it, and check the broker's proof."""
         if welcome["secret"]:
             if address.secret is None:
                 raise ConfigurationError(f"the broker at {address.location} asks for a secret; give the transport one")
@@ -138,13 +138,13 @@ class Connection:
                 return messages[0]
 
     def _give_time(self, option: int, deadline: float) -> None:
-        """For the next sending or receiving. Without TLS the kernel keeps it: a timeout of Python's costs two more
-        system calls each time, at each of which a busy process may give the interpreter to another thread."""
+        """Set the time left for the next send or receive. Without TLS the kernel keeps it: a timeout of Python costs
+        two more system calls each time, and each may pass the interpreter to another thread of a busy process."""
         left = deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError("no answer in time")
         if self._is_plain:
-            timeval = divmod(int(left * 1e6) + 1, 1_000_000)  # 0 would be for ever
+            timeval = divmod(int(left * 1e6) + 1, 1_000_000)  # 0 means no timeout
             self._socket.setsockopt(socket.SOL_SOCKET, option, _TIMEVAL.pack(*timeval))
         else:
             self._socket.settimeout(left)
@@ -154,8 +154,8 @@ Within = Callable[[Connection], AbstractContextManager[object]]
 
 
 class Sender:
-    """Numbers sends for one thread at a time. The broker remembers the newest sends of each; so one that is made again
-    is known, however many other threads have sent since."""
+    """Numbers the sends of one thread at a time. The broker remembers the newest sends of each sender, so a repeated
+    send is recognized, however many sends of other threads came between."""
 
     def __init__(self) -> None:
         self.producer = uuid.uuid4().bytes
@@ -163,7 +163,7 @@ class Sender:
 
 
 class Wakes:
-    """Lets calls that wait in other threads fail at once: each thread waits in one at most. Safe for threads."""
+    """Makes calls that wait in other threads fail at once. Each thread waits in at most one. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -171,7 +171,7 @@ class Wakes:
         self._woken: set[int] = set()
 
     def wake(self, thread: int) -> None:
-        """A thread that does not wait is woken when it begins to."""
+        """Wake a thread. If it does not wait now, its next wait ends at once."""
         with self._lock:
             self._woken.add(thread)
             if thread in self._waiting:
@@ -179,8 +179,8 @@ class Wakes:
 
     @contextlib.contextmanager
     def waiting(self, connection: Connection) -> Iterator[None]:
-        """Let `wake` shut the connection down while the calling thread is in the block. Afterwards the connection may
-        serve another thread."""
+        """Let `wake` shut the connection down while the calling thread is in the block. Another thread may use the
+        connection afterwards."""
         thread = threading.get_ident()
         with self._lock:
             self._waiting[thread] = connection
@@ -193,17 +193,17 @@ class Wakes:
                 del self._waiting[thread]
 
     def has_woken(self) -> bool:
-        """Return True if somebody has woken the calling thread since it called `forget`."""
+        """Return True if the calling thread was woken since it called `forget`."""
         return threading.get_ident() in self._woken
 
     def forget(self) -> None:
-        """Called by a thread whose wait is over: what woke it wakes it no more."""
+        """Clear the calling thread's wake-up after its wait."""
         with self._lock:
             self._woken.discard(threading.get_ident())
 
 
 class Pool:
-    """The idle connections of one process. Safe for threads; a forked child has to make its own."""
+    """The idle connections of one process. Thread-safe; a forked child makes its own."""
 
     def __init__(self, address: Address, timeout: float) -> None:
         self.pid = os.getpid()
@@ -216,7 +216,7 @@ class Pool:
 
     @contextlib.contextmanager
     def sender(self) -> Iterator[Sender]:
-        """One that no other thread uses meanwhile; those that were used are used again."""
+        """Yield a sender that no other thread uses meanwhile. Senders are reused."""
         try:
             sender = self._senders.pop()
         except IndexError:
@@ -234,8 +234,8 @@ class Pool:
         wait: float = 0.0,
         within: Within = contextlib.nullcontext,
     ) -> tuple[Any, int]:
-        """Return the answer, and the run of the broker that gave it. ``wait``: so many seconds more the broker may take
-        for it. The call is made in the context that ``within`` returns, which ends before another thread may get the
+        """Return the answer, and the run of the broker that gave it. ``wait`` is added to the seconds that the answer
+        may take. The call is made in the context that ``within`` returns, which ends before another thread may get the
         connection."""
         connection = self._take()
         try:
@@ -316,10 +316,10 @@ def _connected(address: Address, timeout: float) -> socket.socket:
 
 
 def _decode_answer(payload: memoryview) -> Any:
-    """Without limits for its items: the broker is trusted, and may say much about many queues."""
+    """Decode without limits of items: the broker is trusted, and may report many queues."""
     return decode_message(payload, MAX_FRAME)
 
 
 def _leaves_usable(error: BaseException) -> bool:
-    """Return True if a call that ended so has read its answer."""
+    """Return True if a call that raised this error has read its answer."""
     return isinstance(error, EnodeError) and not isinstance(error, MalformedFrame | ConfigurationError)

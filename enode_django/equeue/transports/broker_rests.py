@@ -1,4 +1,4 @@
-"""Messages from the broker beyond those that were asked for: it gives whole batches, and a pull may want fewer."""
+"""Messages beyond those asked for: the broker returns whole batches, and a pull may want fewer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class _Rest(NamedTuple):
 
 
 class Rests:
-    """Messages by the offset that is asked for next. Safe for threads. The oldest ones make room for others."""
+    """Messages by the offset that is asked for next. Thread-safe. The oldest are dropped to make room."""
 
     def __init__(self) -> None:
         self._rests: OrderedDict[tuple[str, int, int], _Rest] = OrderedDict()
@@ -28,7 +28,7 @@ class Rests:
         self._lock = threading.Lock()
 
     def of_run(self, run: int) -> None:
-        """Forget what came from another run of the broker: after a crash offsets may stand for other messages."""
+        """Drop messages of another run of the broker: after a crash offsets may stand for other messages."""
         if run != self._run:
             with self._lock:
                 self._run = run
@@ -36,7 +36,7 @@ class Rests:
                 self._size = 0
 
     def take(self, topic: str, queue: int, offset: int, limit: int) -> PulledBatch | None:
-        """Return up to ``limit`` messages from an offset on, if they are here."""
+        """Return up to ``limit`` messages from an offset on if they are kept here, else None."""
         if not self._rests:
             return None
         with self._lock:
@@ -48,8 +48,8 @@ class Rests:
     def cut(
         self, topic: str, queue: int, offset: int, limit: int, batches: Sequence[tuple[int, list[bytes]]]
     ) -> PulledBatch:
-        """Return up to ``limit`` messages of batches (first offset, bodies) that lie in a row, from an offset on; keep
-        the rest."""
+        """Return up to ``limit`` messages from an offset on, of consecutive batches (first offset, bodies); keep the
+        rest."""
         offsets: Sequence[int] = ()
         bodies: list[bytes] = []
         for first, messages in batches:

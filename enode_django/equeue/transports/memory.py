@@ -1,6 +1,6 @@
-"""Queues in this process's memory: for tests, for `inline` runs, and for trying things out.
+"""Queues in the memory of a process: for tests, for `inline` runs, and for trials.
 
-Every other driver behaves like this one; only what it holds ends with the process, and a forked child has a copy.
+All other drivers behave like this one, except that its content ends with the process; a forked child has a copy.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = ["MemoryTransport"]
 
 @dataclass(slots=True)
 class _Queue:
-    """``times`` has for each send when it was and the offset of its first message."""
+    """A queue. ``times`` has the time of each send and the offset of its first message."""
 
     first: int = 0
     bodies: list[bytes] = field(default_factory=list)
@@ -95,7 +95,7 @@ class MemoryInbox:
             self._changed.notify_all()
 
     def deliver(self, body: bytes) -> None:
-        """Called by the thread that replies."""
+        """Add an answer. Called by the replying thread."""
         with self._changed:
             if not self._closed:
                 self._bodies.append(body)
@@ -105,9 +105,9 @@ class MemoryInbox:
 class MemoryTransport:
     """Implements `Transport` for the threads of one process.
 
-    ``location`` means nothing here; it is taken so that settings can name any driver in the same way. ``clock``
-    gives the seconds that leases are measured by, ``allocate`` divides the queues among the members of a group. `close`
-    keeps the messages: there is nothing to let go of.
+    ``location`` is ignored; it exists so that settings name every driver in the same way. ``clock`` returns the
+    seconds that leases are measured by, ``allocate`` divides the queues among the members of a group. `close` keeps
+    the messages.
     """
 
     max_send = 64 * 1024 * 1024
@@ -177,7 +177,7 @@ class MemoryTransport:
         return count
 
     def _of(self, topic: str) -> Sequence[_Queue]:
-        """Those that the topic has: it may have had more before it was deleted, whose ends are still known."""
+        """Return the topic's queues. A deleted topic of the same name may have had more, whose ends are kept."""
         return self._queues[topic][: self._coordinator.topic(topic).queues]
 
     def _bounds(self, topic: str) -> Bounds:
@@ -256,7 +256,7 @@ class MemoryTransport:
             return [PulledBatch(number, places, bodies) for number, (places, bodies) in found.items() if bodies]
 
     def _has_come(self, topic: str, offsets: Mapping[int, int]) -> bool:
-        """Return True also for a topic that is deleted."""
+        """Return True also for a deleted topic."""
         queues = self._queues[topic]
         return topic not in self._coordinator.topics or any(queues[n].holds_after(at) for n, at in offsets.items())
 

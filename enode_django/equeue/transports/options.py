@@ -1,4 +1,4 @@
-"""Check the options of a driver. Each function raises `ConfigurationError` for a value that cannot be used."""
+"""Check the options of a driver. Each function raises `ConfigurationError` for an unusable value."""
 
 from __future__ import annotations
 
@@ -26,6 +26,6 @@ def check_function(name: str, value: object) -> None:
 
 
 def check_kind(name: str, value: object, kinds: type | tuple[type, ...], wanted: str) -> None:
-    """Check a value of some other kind, which is told by its class alone: it may be secret."""
+    """Check a value of another kind. The error shows only its class: the value may be secret."""
     if not isinstance(value, kinds):
         raise ConfigurationError(f"the option {name} is of the class {type(value).__name__}; give it {wanted}")

@@ -1,27 +1,27 @@
-"""Queues on Redis Streams: one server, a master that Sentinels watch, or a cluster; Redis 6.2 or later.
+"""Queues on Redis Streams: one server, a master behind Sentinels, or a cluster; Redis 6.2 or later.
 
-Keys, all under ``prefix`` (``enode``); what a script touches together shares a hash tag:
+Keys, all under ``prefix`` (``enode``); keys of one script share a hash tag:
 
 * ``enode:topics`` set: the names of all topics
-* ``enode:{topic}:topic`` hash: queues (how many), unproduced and unconsumed (which are hidden), and what
-  `redis_topic_scripts` says of version, round, until (of a deleted topic version and round are left)
+* ``enode:{topic}:topic`` hash: queues (their number), unproduced and unconsumed (the hidden ones), version, round and
+  until (see `enode_django.equeue.redis.topic_scripts`; version and round stay when the topic is deleted)
 * ``enode:{topic}:groups`` hash: the groups that ever joined or acquired a queue, and whether trimming waits for them;
   ``enode:{topic}:group:<group>`` hash: sessions, division
-* ``enode:{topic}:producers`` sorted set: who sends to the topic, by when it said so last, in ms since 1970
-* ``enode:{topic:3}:log`` the stream, offset n being the entry ``n+1-0``; ``enode:{topic:3}:queue`` hash: end (the next
-  offset), largest (the bytes of the largest message there may be), largest_since (of those at and after mark), route
-  and round (copies of the topic's), epoch (the last one given out) and run (under which)
+* ``enode:{topic}:producers`` sorted set: the producers, by the time of their last announcement in ms since 1970
+* ``enode:{topic:3}:log`` the stream, where offset n is the entry ``n+1-0``; ``enode:{topic:3}:queue`` hash: end (the
+  next offset), largest (an upper bound of the bytes of a message), largest_since (the same from mark on), route and
+  round (copies of the topic's), epoch (the last one issued) and run (under which)
 * ``enode:{topic:3}:times`` stream: entry ids are ms since 1970, each with the offset of the first message of that time
-* ``enode:{topic:3}:sent:<producer>`` hash: where the newest sends of a producer lie
-* ``enode:{topic:3}:claim:<group>`` hash: epoch, offset (committed), deaths, and while leased owner, until (ms since
-  1970), and previous (the owner before, until the owner has shown that it was told); run, the start of the server under
-  which it was acquired: a later one, or a replica that took over, may have lost writes, so leases are lost with it
-* ``enode:{topic:3}:receipts:<group>`` list: what the group keeps of messages it is done with, the oldest first
-* ``enode:inbox:{address}`` the answers to one process, gone ten minutes after the last one
+* ``enode:{topic:3}:sent:<producer>`` hash: the offsets of a producer's newest sends
+* ``enode:{topic:3}:claim:<group>`` hash: epoch, offset (committed), deaths; while leased also owner, until (ms since
+  1970) and previous (the earlier owner, until the owner has shown that it knows); run, the start of the server under
+  which it was acquired: after a restart or a failover writes may be lost, so leases of another run are lost
+* ``enode:{topic:3}:receipts:<group>`` list: the group's receipts of finished messages, the oldest first
+* ``enode:inbox:{address}`` the answers to one process, deleted ten minutes after the last one
 
-What was acknowledged survives a crash of the server as its persistence is configured: with ``appendonly no`` it does
-not, with ``appendfsync everysec`` the last second may be lost, with ``always`` nothing is. Replication is asynchronous:
-a failover may lose what was acknowledged just before. ``wait_replicas`` makes that rare, not impossible.
+Acknowledged writes survive a crash of the server according to its persistence: none with ``appendonly no``, all but
+the last second with ``appendfsync everysec``, all with ``always``. Replication is asynchronous: a failover may lose
+writes acknowledged just before. ``wait_replicas`` makes that rare, not impossible.
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ class RedisStreamsTransport:
     """Implements `Transport` on Redis.
 
     ``location`` is ``redis://``, ``rediss://`` or ``unix://`` for one server, ``redis+sentinel://`` or
-    ``redis+cluster://`` (see `redis_location`). Options: ``prefix`` of all keys; ``timeout`` in seconds for connecting
-    and for an answer; ``max_age``, for how many seconds `trim` keeps what all groups have committed (None: not at all),
-    unless memory is nearly full; ``max_length`` (messages) and ``max_age``, above which it cuts the queues of a topic
-    that no group ever acquired, and with ``delete_unconsumed`` all queues (None: never); ``wait_replicas``, how many
-    replicas must have what was sent or committed before the call returns, and ``wait_timeout``, how many seconds they
-    have for it; ``client``, further keyword arguments for redis-py's connections (certificates); ``allocate``, which
-    divides the queues among the members of a group (None: evenly), the same for all of them: whoever finds that members
-    have changed divides.
+    ``redis+cluster://`` (see `enode_django.equeue.redis.location`). Options: ``prefix`` of all keys; ``timeout``,
+    seconds for connecting and for an answer; ``max_age``, seconds for which `trim` keeps what all groups have
+    committed (None: not at all), unless memory is nearly full; ``max_length`` (messages) and ``max_age``, above which
+    it cuts the queues of a topic that no group ever acquired, and with ``delete_unconsumed`` all queues (None: never);
+    ``wait_replicas``, the number of replicas that must have what was sent or committed before the call returns, and
+    ``wait_timeout``, their seconds for it; ``client``, further keyword arguments for redis-py's connections
+    (certificates); ``allocate``, which divides the queues among the members of a group (None: evenly). ``allocate``
+    must be the same in all processes: any of them may divide.
     """
 
     max_send = 64 * 1024 * 1024
@@ -183,8 +183,8 @@ class RedisStreamsTransport:
         return self._sender.send(topic, bodies, route, once)
 
     def with_reserve(self) -> RedisStreamsTransport:
-        """Its sends are stored above the server's ``maxmemory``, too, unless a queue gets so much at once that it takes
-        several steps: a full Redis refuses transactions."""
+        """Return this transport with sends that are stored even above the server's ``maxmemory``, unless one queue's
+        messages take several steps: a full Redis refuses transactions."""
         other = copy.copy(self)
         other._sender = RedisSender(self._keys, self._connection, self._topics, SEND_WITH_RESERVE)
         return other
@@ -206,7 +206,7 @@ class RedisStreamsTransport:
         return self._trimmer.offsets_at(topic, time)
 
     def timelines(self, topic: str) -> Mapping[int, str]:
-        """A start of a server, or a replica that took over, begins a timeline."""
+        """Return the timelines. Each start of a server, and each failover to a replica, begins a new one."""
         calls = [ScriptCall(TIMELINE, (self._keys.queue(topic, q),)) for q in range(self.queue_count(topic))]
         return {queue: run.decode() for queue, run in enumerate(self._connection.run_all(calls))}
 
@@ -270,7 +270,7 @@ class RedisStreamsTransport:
         self._trimmer.trim(topic)
 
     def mend(self, topic: str) -> Mapping[int, int]:
-        """Delete what others have written above the ends of the queues; returns how much, for each queue."""
+        """Delete foreign entries above the ends of the queues. Return their number for each queue."""
         return self._trimmer.mend(topic)
 
     # -- answers --------------------------------------------------------------------------------------------------
