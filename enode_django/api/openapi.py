@@ -14,10 +14,11 @@ from drf_spectacular.extensions import OpenApiSerializerExtension, OpenApiViewEx
 from drf_spectacular.plumbing import ResolvedComponent
 from drf_spectacular.settings import spectacular_settings
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema
 from rest_framework import serializers
 
 from enode_django.api.commands import WAITS
+from enode_django.api.examples import command_examples
 from enode_django.api.exposure import all_offered
 from enode_django.api.problems import CONTENT_TYPE
 from enode_django.domain.messages import Command
@@ -251,6 +252,10 @@ class _Commands(_View):
                 _query("timeout", timeout, "In seconds."),
                 _header("Idempotency-Key", "The same request of the same user with the same key takes effect once."),
                 _header("If-Match", "The version that the aggregate must have, as its ETag."),
+            ],
+            "examples": [
+                OpenApiExample(name, value=body, request_only=True, media_type="application/json")
+                for name, body in command_examples()
             ],
             "responses": _answers({200: Outcome, 202: Sent}, 400, 409, 412, 413, 415, 422, 500, 504),
         }

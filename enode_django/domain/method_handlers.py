@@ -95,6 +95,11 @@ def aggregate_of(command: type[Command]) -> type[AggregateRoot] | None:
     return cls
 
 
+def creates(command: type[Command]) -> bool:
+    """Return True if a method marked with ``creates=True`` handles the command. Raises as `HandlerTable.find` does."""
+    return bool(getattr(command_handlers.find(command), "_enode_creates", False))
+
+
 def nothing_creates(cls: type[AggregateRoot]) -> bool:
     """Return True if all commands are handled by methods, and none of them makes a new aggregate of this class."""
     return all(

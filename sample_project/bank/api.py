@@ -92,8 +92,8 @@ class IsTeller(BasePermission):
 
 
 @extend_schema_view(
-    list=extend_schema(responses={200: AccountSerializer(many=True), **REFUSED}),
-    retrieve=extend_schema(responses={200: AccountSerializer, 304: None, **REFUSED}),
+    list=extend_schema(summary="The accounts", responses={200: AccountSerializer(many=True), **REFUSED}),
+    retrieve=extend_schema(summary="One account", responses={200: AccountSerializer, 304: None, **REFUSED}),
 )
 class Accounts(ReadOnlyModelViewSet[AccountSummary]):
     queryset = AccountSummary.objects.all()
@@ -109,22 +109,22 @@ class Accounts(ReadOnlyModelViewSet[AccountSummary]):
         response = Response(self.get_serializer(account).data, headers={"ETag": etag})
         return get_conditional_response(request, etag=etag, response=response)
 
-    @extend_schema(parameters=[IDEMPOTENCY_KEY], responses=ANSWERS)
+    @extend_schema(summary="Open an account", parameters=[IDEMPOTENCY_KEY], responses=ANSWERS)
     @action(detail=False, methods=["post"], serializer_class=OpenSerializer)
     def open(self, request: Request) -> HttpResponseBase:
         return self._execute(request)
 
-    @extend_schema(parameters=[IF_MATCH, IDEMPOTENCY_KEY], responses=ANSWERS)
+    @extend_schema(summary="Pay money in", parameters=[IF_MATCH, IDEMPOTENCY_KEY], responses=ANSWERS)
     @action(detail=True, methods=["post"], serializer_class=DepositSerializer)
     def deposit(self, request: Request, pk: str) -> HttpResponseBase:
         return self._execute(request, aggregate_root_id=pk)
 
-    @extend_schema(parameters=[IF_MATCH, IDEMPOTENCY_KEY], responses=ANSWERS)
+    @extend_schema(summary="Pay money out", parameters=[IF_MATCH, IDEMPOTENCY_KEY], responses=ANSWERS)
     @action(detail=True, methods=["post"], serializer_class=WithdrawSerializer)
     def withdraw(self, request: Request, pk: str) -> HttpResponseBase:
         return self._execute(request, aggregate_root_id=pk)
 
-    @extend_schema(parameters=[IF_MATCH, IDEMPOTENCY_KEY], responses=ANSWERS)
+    @extend_schema(summary="Close an account", parameters=[IF_MATCH, IDEMPOTENCY_KEY], responses=ANSWERS)
     @action(detail=True, methods=["post"], serializer_class=CloseSerializer)
     def close(self, request: Request, pk: str) -> HttpResponseBase:
         return self._execute(request, aggregate_root_id=pk)

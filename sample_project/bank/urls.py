@@ -23,4 +23,8 @@ teller = [
     path("accounts/<path:account>/", views.Account.as_view(), name="account"),
 ]
 
-urlpatterns = [path("teller/", include(teller)), path("bank/", include(router.urls))]
+urlpatterns = [
+    path("", views.Home.as_view(), name="home"),
+    path("teller/", include(teller)),
+    path("bank/", include(router.urls)),
+]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from io import StringIO
 from typing import Any
 
@@ -28,11 +29,13 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from enode_django import execute_command
+from enode_django.api.examples import example_of
 from enode_django.api.openapi import command_schema, nullable
+from enode_django.serialization.json_values import command_from_json, json_fields
 from enode_django.testing.inline import InlineCommandBus
 from sample_project.bank.domain import OpenAccount
 from tests.api.calls import Caller
-from tests.api.commands import Ship
+from tests.api.commands import Ship, Size
 from tests.api.conftest import MakeCaller
 
 pytestmark = pytest.mark.django_db
@@ -57,6 +60,46 @@ def test_the_document_is_valid_and_made_without_a_warning() -> None:
     document = json.loads(out.getvalue())
     found = {(method, path) for path, item in document["paths"].items() for method in item}
     assert found >= OPERATIONS
+
+
+def document() -> Any:
+    return SchemaGenerator().get_schema(public=True)
+
+
+def test_every_operation_has_a_summary() -> None:
+    operations = [operation for item in document()["paths"].values() for operation in item.values()]
+    assert [operation["operationId"] for operation in operations if not operation.get("summary")] == []
+
+
+@override_settings(ENODE={"API": API})
+def test_each_example_is_accepted_as_it_stands_and_the_first_one_takes_effect(
+    caller: MakeCaller, bus: InlineCommandBus
+) -> None:
+    examples = document()["paths"]["/api/commands/"]["post"]["requestBody"]["content"]["application/json"]["examples"]
+    bodies = [example["value"] for example in examples.values()]
+    names = [body["type"] for body in bodies]
+    assert [name for name in names if not name.startswith("api.")] == [
+        *("bank.OpenAccount", "bank.StartTransfer", "notes.CreateNote"),
+        *("bank.CloseAccount", "bank.Deposit", "bank.Withdraw", "notes.ChangeTitle", "notes.DeleteNote"),
+    ]
+    sender = caller("send_command")
+    opening = next(body for body in bodies if body["type"] == "bank.OpenAccount")
+    answer = sender.post(json.dumps(opening), "?wait=executed")
+    assert (answer.status_code, answer.json()["event_types"]) == (200, ["bank.AccountOpened"])
+    sent = [sender.post(json.dumps(body)) for body in bodies if not body["type"].startswith("api.")]
+    assert [answer.status_code for answer in sent] == [202] * 8
+
+
+def test_an_example_has_a_value_of_every_type() -> None:
+    schema = json_fields(Ship).schema
+    everything = example_of({**schema, "required": list(schema["properties"])})
+    command = command_from_json(Ship, "a", everything)
+    assert (command.weight, command.day, command.size) == (Decimal("10.00"), date(2030, 1, 31), Size.SMALL)
+    assert example_of({"type": "integer", "minimum": 5, "maximum": 9}) == 5
+    assert example_of({"type": "integer", "exclusiveMinimum": 3}) == 4
+    assert example_of({"type": "integer", "maximum": -2}) == -2
+    assert example_of({"type": "string", "minLength": 6}) == "textxx"
+    assert example_of({"type": "array", "items": {"type": "boolean"}, "minItems": 2}) == [True, True]
 
 
 def test_each_command_is_a_component_of_its_own() -> None:

@@ -94,3 +94,40 @@ def test_with_javascript_money_goes_in_and_out_by_the_api_and_once(live_server: 
         expect(page.locator("#balance")).to_have_text("6.00")
     context.close()
     assert [str(entry.amount) for entry in LedgerEntry.objects.order_by("version")] == ["10.00", "-4.00"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_form_says_that_it_waits_keeps_the_focus_and_is_sent_once(live_server: LiveServer, page: Page) -> None:
+    held: list[Route] = []
+    page.route("**/bank/accounts/*/deposit/", lambda route: held.append(route))
+    with inline():
+        open_account(page, live_server)
+        page.get_by_role("link", name="Deposit").click()
+        page.fill("#id_amount", "10")
+        button = page.get_by_role("button", name="Deposit")
+        button.focus()
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("status")).to_have_text("The bank is at it …")
+        expect(button).to_have_attribute("aria-disabled", "true")
+        expect(button).to_be_focused()
+        page.keyboard.press("Enter")
+        assert len(held) == 1
+        held.pop().abort()
+        expect(page.get_by_role("alert")).to_contain_text("Send it again")
+        expect(page.get_by_role("status")).to_be_empty()
+        expect(button).to_be_focused()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_front_page_leads_to_everything(live_server: LiveServer, page: Page) -> None:
+    User.objects.create_superuser("root", password="secret")
+    page.goto(f"{live_server.url}/admin/login/")
+    page.fill("#id_username", "root")
+    page.fill("#id_password", "secret")
+    page.click("[type=submit]")
+    page.goto(live_server.url)
+    links = [link.get_attribute("href") for link in page.locator(".list a").all()]
+    assert len(links) == 7
+    answers = {link: page.request.get(f"{live_server.url}{link}").status for link in links}
+    assert set(answers.values()) <= {200, 503}, answers
+    assert [link for link, status in answers.items() if status == 503] in ([], ["/enode/health/ready"])

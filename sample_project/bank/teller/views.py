@@ -14,7 +14,7 @@ from django.core.exceptions import ValidationError
 from django.db.models import Q, QuerySet
 from django.http import Http404, HttpResponse
 from django.urls import NoReverseMatch, reverse, reverse_lazy
-from django.views.generic import DetailView, ListView
+from django.views.generic import DetailView, ListView, TemplateView
 
 from enode_django import CommandResult, WaitFor, result_of
 from enode_django.exceptions import InvalidId
@@ -27,6 +27,12 @@ from sample_project.bank.tellers import SERVE
 
 MOST_FOUND = 20
 MOST_ENTRIES = 20
+
+
+class Home(TemplateView):
+    """Leads to everything that the sample has."""
+
+    template_name = "bank/teller/home.html"
 
 
 class Login(LoginView):

@@ -49,17 +49,29 @@ async function send(form) {
   }
 }
 
+// A disabled button would lose the focus, so it is only said to be one.
+function wait(form, isWaiting) {
+  form.setAttribute("aria-busy", isWaiting);
+  form.querySelector("button").setAttribute("aria-disabled", isWaiting);
+  form.querySelector(".waiting").textContent = isWaiting ? "The bank is at it …" : "";
+  if (isWaiting) form.querySelector(".errorlist")?.remove();
+}
+
 for (const form of document.querySelectorAll("form[data-api]")) {
+  const waiting = document.createElement("p");
+  waiting.className = "waiting";
+  waiting.setAttribute("role", "status");
+  form.append(waiting);
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
-    const button = form.querySelector("button");
-    button.disabled = true;
+    if (form.getAttribute("aria-busy") === "true") return;
+    wait(form, true);
     try {
       await send(form);
     } catch {
       show(form, ["The bank cannot be reached. Send it again: it is done once."]);
     } finally {
-      button.disabled = false;
+      wait(form, false);
     }
   });
 }
