@@ -57,7 +57,8 @@ def state(connection: BaseDatabaseWrapper) -> State:
 
 
 def _has_rows_from_elsewhere(connection: BaseDatabaseWrapper) -> bool:
-    """Return True if rows come from another cluster; False inside a caller's transaction, whose own rows look alike."""
+    """Return True if rows come from another cluster. Always False inside a caller's transaction, whose own rows look
+    as if they did."""
     if in_transaction(connection):
         return False
     with by_index(connection):

@@ -41,8 +41,8 @@ class ShardedEventStore:
         return self._shards[place].generation_of(aggregate_root_id)
 
     def append(self, records: Sequence[StreamRecord], *, doubtful: bool = False) -> Sequence[Appended]:
-        """Append as `EventStore.append` does. If one shard is away, the call may have stored rows in others; a repeated
-        call finds them."""
+        """Append as `EventStore.append` does. If a shard is unavailable, rows may be stored in others already; a
+        repeated call finds them."""
         places = self._by_place(range(len(records)), lambda number: records[number].aggregate_root_id)
         if len(places) == 1:
             ((place, _),) = places.items()

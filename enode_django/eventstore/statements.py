@@ -112,7 +112,7 @@ _TRANSACTION = "transaction_id::text::bigint"
 # True below a position. Parameters: the result of `positions.sequences_before`, and the position's transaction id.
 BELOW = f"(sequence <= %s OR (sequence <= %s AND {_TRANSACTION} < %s::bigint))"
 
-# The walk back from the newest version ends at the first one that is old enough.
+# The walk back from the newest version ends at the first version that is old enough.
 HEADS_BEFORE = f"""
     SELECT wanted.root, head.version FROM unnest(%b::text[]) AS wanted (root)
     CROSS JOIN LATERAL (

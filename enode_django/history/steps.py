@@ -135,7 +135,7 @@ def keys_of_refusal(refusal_id: str) -> Iterator[CommandKey]:
 
 
 def ids_within(value: Any, *, most: int) -> list[str]:
-    """Return texts and UUIDs in a plain value that may be ids of aggregates, the first ``most`` or a few more.
+    """Return the first ``most`` texts and UUIDs in a plain value that may be ids of aggregates.
 
     >>> ids_within({"source": "ada", "rest": [1, {"target": "bob"}]}, most=10)
     ['ada', 'bob']

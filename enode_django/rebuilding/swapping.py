@@ -125,7 +125,7 @@ def check_alike(target: Target, shadow: Shadow) -> None:
 
 
 def move(alias: str, table: Table, origin: str, destination: str) -> None:
-    """Move a table like this one, with its statistics, from schema to schema. What else belongs to it moves along."""
+    """Move the table of this name from schema to schema, with its indexes, sequences and statistics."""
     to = f"SET SCHEMA {quoted(destination)}"
     execute(alias, f"ALTER TABLE {quoted(origin, table.name)} {to}", None)
     for statistics in table.statistics:
