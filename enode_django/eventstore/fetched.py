@@ -105,6 +105,5 @@ class FetchedStreams(Iterator[StreamRecord]):
 
 
 def _record_of(row: Row) -> StreamRecord:
-    """Return the record of a row whose time is undecoded."""
     *before, created_at, events, metadata = row
     return make_record((*before, _decode_time(created_at), events, metadata))

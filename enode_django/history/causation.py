@@ -136,8 +136,6 @@ def _named(store: EventStore, cause: str) -> Step | None:
 
 
 class _Descent:
-    """A breadth-first search for descendants."""
-
     def __init__(self, store: EventStore, focus: Step, limits: Limits, cut: list[str]) -> None:
         self._store = store
         self._focus = focus
@@ -162,7 +160,6 @@ class _Descent:
         return steps[:room]
 
     def _children(self, level: Sequence[Step]) -> list[Step]:
-        """Return the commands that follow from a level and were not found before."""
         causes = {cause for step in level for cause in step.causes}
         keys = dict.fromkeys(key for cause in causes for key in self._seen_next.get(cause, ()))
         keys.update(dict.fromkeys(key for step in level for key in step.sent))

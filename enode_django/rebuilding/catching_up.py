@@ -110,7 +110,6 @@ class CatchingUp:
         return streams
 
     def _tasks(self, alias: str, since: Frontier, until: Frontier) -> Iterator[Sequence[CatchUpTask]]:
-        """Yield the tasks of each range."""
         is_little = _streams(rest_since(alias, since, self._without, ALONE)) <= ALONE
         at_once = 1 if is_little else self.engine.tasks_at_once()
         for one in ranges_between(alias, since, until, self._without, TASK_STREAMS * at_once):

@@ -108,8 +108,6 @@ class _Work:
 
 
 class _Child:
-    """A process and its current attempt."""
-
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
         with theirs:

@@ -73,7 +73,6 @@ class _Swapping:
         self._swap = Swap(target, catching_up.shadow, target.shadow(target.generation()))
 
     def prepare(self) -> None:
-        """Catch up and compare before the next attempt."""
         self._catching_up.run()
         if self._check is not None:
             self._check.go_on()

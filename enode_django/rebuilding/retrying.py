@@ -133,7 +133,6 @@ class _Retry:
     # -- holders of a unique value --------------------------------------------------------------------------------
 
     def _note(self, work: PendingAggregate, failure: Failure) -> None:
-        """Note the conflict of an aggregate that was parked. Called in the shadow."""
         holders = set(self._holders(failure.error))
         if holders:
             self._conflicts |= {work.aggregate_root_id, *holders}

@@ -75,7 +75,6 @@ def _bits(ranges: int) -> int:
 
 @contextlib.contextmanager
 def _set(spark: SparkSession, name: str, value: str) -> Iterator[None]:
-    """Set a property of the session until the block ends."""
     before = spark.conf.get(name)
     spark.conf.set(name, value)
     try:

@@ -64,7 +64,6 @@ def _is_installed(path: Path) -> bool:
 
 
 def _files(place: Path) -> Iterator[tuple[str, Path]]:
-    """Yield names in the zip file, and their files."""
     if place.is_file():
         yield place.name, place
         return

@@ -111,7 +111,6 @@ def _rows(wanted: Range, classes: Collection[type[AggregateRoot]] | None) -> Ite
 def _outcomes(
     maker: SnapshotMaker, part: Range, all_heads: Sequence[Head], classes: Collection[type[AggregateRoot]] | None
 ) -> Iterator[tuple[str, Outcome]]:
-    """Yield the outcomes of the due aggregates of a range."""
     heads = [head for head in all_heads if is_wanted(head.aggregate_root_type, classes)]
     reached = persistently(part.alias, partial(maker.reached, [head.aggregate_root_id for head in heads]))
     due: dict[str, int] = {}

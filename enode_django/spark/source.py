@@ -206,7 +206,6 @@ def _parts_by_id(whole: Scan, parts: int) -> Iterator[Scan]:
 
 
 def _parts_of_refusals(whole: Scan, parts: int) -> Iterator[Scan]:
-    """Divide refusals by their creation times."""
     edges = [None, *dividing.refusal_bounds(whole.alias, parts), None]
     return (pushdown.made_between(whole, begin, end) for begin, end in pairwise(edges))
 
