@@ -1,4 +1,4 @@
-"""Estimate how much a Postgres store holds from a position on, without counting all of it."""
+"""Estimates of the number of rows in a Postgres store from a position on."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ COUNTED = 10_000
 
 
 class Amount(NamedTuple):
-    """``streams``: how many rows, refusals too; above `COUNTED` it is a guess from their sequences. ``oldest``: when
-    the oldest of them was made, or, of so many, one of the oldest."""
+    """``streams`` is the number of rows, refusals included; above `COUNTED` it is estimated from their sequences.
+    ``oldest`` is the creation time of the oldest row, or, above `COUNTED`, of one of the oldest."""
 
     streams: int
     oldest: datetime | None
 
 
 def stored_since(alias: str, position: Position) -> Amount:
-    """Return what is stored from a position on, settled or not. Blocks; reads at most a little more than `COUNTED`
-    rows. Raises `StoreUnavailable`."""
+    """Return the amount stored from a position on, settled or not. Blocks. Reads little more than `COUNTED` rows at
+    most. Raises `StoreUnavailable`."""
     streams, oldest, first = 0, None, None
     with connected(alias) as connection, by_index(connection):
         generations = [Begun(*row) for row in execute(connection, statements.GENERATIONS_BEGUN, ())]

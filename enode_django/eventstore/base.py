@@ -93,7 +93,7 @@ class Settled(NamedTuple):
 
     @classmethod
     def of(cls, rows: Iterable[StreamRecord]) -> Settled:
-        """``events`` and ``metadata`` of the rows with a version do not matter."""
+        """Make one of rows. ``events`` and ``metadata`` of rows with a version are ignored."""
         heads: dict[str, tuple[str, int]] = {}
         refusals = []
         for row in rows:
@@ -105,15 +105,18 @@ class Settled(NamedTuple):
 
 
 class Part(NamedTuple):
-    """The rows from some position on and below ``until``."""
+    """The rows from a position up to, and without, ``until``."""
 
     until: Position
     settled: Settled
 
 
 class Correction(NamedTuple):
-    """A correction of one stream. ``number`` grows within a shard; the highest one of a stream counts. ``events`` are
-    what its events are read as (None: as they were stored). ``corrected_at`` is aware, in UTC."""
+    """A correction of one stream.
+
+    ``number`` grows within a shard; the correction with a stream's highest number applies. ``events`` replaces the
+    stored events when the stream is read (None: they are read as stored). ``corrected_at`` is aware, in UTC.
+    """
 
     number: int
     aggregate_root_id: str
@@ -125,7 +128,7 @@ class Correction(NamedTuple):
 
 
 class Corrected(NamedTuple):
-    """A stream that a correction was made of."""
+    """A stream that was corrected; ``number`` is that of the correction."""
 
     number: int
     aggregate_root_id: str
@@ -138,66 +141,70 @@ class FeedEntry(NamedTuple):
 
 
 class FeedPage(NamedTuple):
-    """``position`` is where to go on from: that of the last entry, or a later one that nothing lies before."""
+    """A page of the feed. The next page begins after ``position``: that of the last entry, or a later one with no rows
+    in between."""
 
     entries: Sequence[FeedEntry]
     position: Position
 
 
 class EventStore(Protocol):
-    """All methods block. They may be called from any thread; one call's records are written by one connection to each
-    shard.
+    """A store of event streams. All methods block and are thread-safe; a call uses one connection to each shard.
 
-    Each raises `StoreUnavailable` (retriable) when the database cannot be asked; nothing is then known about the
-    outcome of an append, and the caller sends the same records again with ``doubtful=True``.
+    Each raises `StoreUnavailable` (retriable) when the database does not answer. The outcome of an append is then
+    unknown: the caller sends the same records again with ``doubtful=True``.
     """
 
     @property
     def shards(self) -> Sequence[Shard]:
-        """The databases that make up the store, each a store of the aggregates in it; itself, if there is one."""
+        """The databases that make up the store, each a store of its own aggregates. A store in one database returns
+        itself."""
 
     def place_of(self, aggregate_root_id: str) -> int:
-        """Which of the `shards` has the aggregate."""
+        """Return the index in `shards` of the shard that has the aggregate."""
 
     def generation_of(self, aggregate_root_id: str) -> int:
-        """Return a generation that what this thread has stored with its last `append` of streams of the aggregate
-        belongs to, or came after. Asks nothing."""
+        """Return the generation of the aggregate's shard that this thread's last `append` to it has seen: what that
+        stored belongs to this generation or a later one. Does not ask the database."""
 
     def append(self, records: Sequence[StreamRecord], *, doubtful: bool = False) -> Sequence[Appended]:
-        """Store records; returns one `Appended` per record, in order.
+        """Store records. Return one `Appended` per record, in order.
 
         Records of one aggregate must come in the order they arose. ``doubtful`` says that some of these records may
-        be stored already, or be on their way to the disk in a session that was lost. Inside a transaction of the
-        caller, STORED is durable when that commits.
+        be stored already, or that a lost session may still be writing them. Inside a transaction of the caller, STORED
+        is durable when that commits.
         """
 
     def load(self, aggregate_root_id: str, *, after: int = 0, until: int | None = None) -> Iterator[StreamRecord]:
-        """The streams of an aggregate with after < version <= until, by version; refusals are left out."""
+        """Yield the streams of an aggregate with after < version <= until, by version, without refusals."""
 
     def load_many(self, aggregate_root_ids: Iterable[str]) -> Mapping[str, Sequence[StreamRecord]]:
-        """All streams of several aggregates, each by version; an id without any is left out."""
+        """Return all streams of several aggregates by aggregate root id, each by version. An id without streams is left
+        out."""
 
     def load_ranges(
         self, ranges: Mapping[str, tuple[int, int]], *, limit: int = 1_000
     ) -> Mapping[str, Sequence[StreamRecord]]:
-        """Parts of several histories, in one query. ``ranges`` holds (after, until) per aggregate root id: its streams
-        with after < version <= until, by version, the first ``limit`` of each aggregate; an id without any is left out.
+        """Return a range of streams for each of several aggregates, in one query.
+
+        ``ranges`` maps an aggregate root id to (after, until): its first ``limit`` streams with
+        after < version <= until are returned, by version. An id without such streams is left out.
         """
 
     def find(self, keys: Iterable[CommandKey]) -> Mapping[CommandKey, StreamRecord]:
-        """The rows (refusals too) of these commands; a command without a row is left out."""
+        """Return the rows of these commands, refusals included. A command without a row is left out."""
 
     def heads(self, aggregate_root_ids: Iterable[str]) -> Mapping[str, int]:
-        """The newest stored version per aggregate; an id without any is left out."""
+        """Return the newest stored version of each aggregate. An id without streams is left out."""
 
     def correct(
         self, aggregate_root_id: str, version: int, events: bytes | None, *, by: str, reason: str, last: int
     ) -> Correction:
-        """Correct the events of a stored stream; None lets the original count again. ``last`` is the number of the
-        newest correction of it that the caller knows (0: none).
+        """Correct the events of a stored stream; ``events=None`` restores the original. ``last`` is the number of the
+        newest correction of the stream that the caller knows (0: none).
 
-        Raises `CorrectionOutdated` if there is a newer one, and `AggregateNotFound` if there is no such stream. Inside
-        a transaction of the caller it counts when that commits, and other corrections wait until then.
+        Raises `CorrectionOutdated` if a newer one exists, and `AggregateNotFound` if the stream does not. Inside a
+        transaction of the caller, the correction applies when that commits, and other corrections wait until then.
         """
 
     def corrections(self, aggregate_root_id: str) -> Sequence[Correction]:
@@ -207,14 +214,14 @@ class EventStore(Protocol):
         """Return a stream as it was stored; None if there is no such version."""
 
     def end_sessions(self, owner: str) -> int:
-        """End the database sessions that a worker named ``owner`` holds; returns how many there were."""
+        """End the database sessions of the worker named ``owner``. Return their number."""
 
     def prune_refusals(self, before: datetime, *, limit: int = 10_000) -> int:
-        """Delete up to ``limit`` refusals made before this time; returns how many were deleted."""
+        """Delete up to ``limit`` refusals made before this time. Return the number deleted."""
 
 
 def by_place(store: EventStore, aggregate_root_ids: Iterable[str]) -> Mapping[int, Sequence[str]]:
-    """The ids of each shard, by its place."""
+    """Return the ids of each shard, by the shard's index."""
     places: dict[int, list[str]] = {}
     for id in aggregate_root_ids:
         places.setdefault(store.place_of(id), []).append(id)
@@ -222,60 +229,61 @@ def by_place(store: EventStore, aggregate_root_ids: Iterable[str]) -> Mapping[in
 
 
 class Shard(EventStore, Protocol):
-    """One of the databases: it has positions, which order what is stored in it, and in it alone."""
+    """One database of the event store. Its positions order the rows of this database only."""
 
     @property
     def name(self) -> str:
-        """Return a name for people: the database's alias, for example."""
+        """A name for people: the database's alias, for example."""
 
     @property
     def number(self) -> int:
-        """Return the number that tells the shard from its siblings, for ever."""
+        """The number of the shard among its siblings. It never changes."""
 
     def corrected_since(self, number: int) -> Sequence[Corrected]:
-        """Return the streams that corrections with higher numbers were made of, by number. Whoever has seen a number
-        has seen all lower ones."""
+        """Return the streams of all corrections with higher numbers, by number. When a number is visible, all lower
+        ones are."""
 
     def heads_before(self, aggregate_root_ids: Iterable[str], position: Position) -> Mapping[str, int]:
-        """Per aggregate the highest version stored below this position, whose sequence does not matter; an id without
-        any is left out."""
+        """Return the highest version of each aggregate stored below a position, whose sequence is ignored. An id
+        without such a version is left out."""
 
     def stored_before(self, keys: Iterable[CommandKey], position: Position) -> Collection[CommandKey]:
-        """Return those of the commands that were stored below this position on their aggregate, as a stream or a
-        refusal."""
+        """Return those of the commands that have a row, a stream or a refusal, below a position, whose sequence is
+        ignored."""
 
     def position(self) -> Position:
-        """Return the position that the shard has reached: every row stored at a position below it is settled, and no
-        other will appear.
+        """Return the position that the shard has reached: every row stored below it is settled, and no other row will
+        appear there.
 
-        Every row has a position, not below what this method gave before the row was sent. A row that is stored, but
-        may still vanish, has none below it: what the caller's own open transaction stored, for example. It never goes
-        back, and comes to lie above a row soon after that is durable; other open transactions hold it back. Its
-        sequence is 0. Rows that one call stored share a transaction id.
+        No row gets a position below one that was returned before the row was sent. A row that may still be rolled
+        back, such as one that the caller's open transaction stored, is not below it. The position never decreases, and
+        passes a row soon after the row is durable; other open transactions delay it. Its sequence is 0. Rows that one
+        call stored share a transaction id, unless the database refused the batch and it was stored in parts.
         """
 
     def feed(self, after: Position, *, limit: int) -> FeedPage:
-        """The settled rows above a position, refusals too, in the order of their positions, at most ``limit``.
+        """Return at most ``limit`` settled rows above a position, refusals included, in the order of their positions.
 
-        Fewer than ``limit`` are all that is settled by now. Who goes on from each page's position sees every row once,
-        whatever writers do meanwhile, and in the same order as everybody else; pruned refusals are left out. A version
-        comes after the one before it, unless it was stored in a transaction that had written something before the
-        other one was committed. A position ahead of the shard, such as a lagging replica is given, is returned with
-        no rows. Costs no more than a few times ``limit`` rows do. Raises `ValueError` for a limit below 1.
+        A page with fewer than ``limit`` rows holds all that are settled. A reader that continues from each page's
+        position sees every row once, in the same order as every other reader, whatever writers do meanwhile; pruned
+        refusals are left out. The versions of an aggregate come in order, unless the transaction of the later version
+        had written something before the earlier one was committed. For a position ahead of the shard, as a lagging
+        replica may get, the page is empty and has this position. Costs no more than a few times ``limit`` rows do.
+        Raises `ValueError` for a limit below 1.
         """
 
     def settled(self, after: Position, before: Position, *, limit: int) -> Part:
         """Return the rows at positions p with after <= p < before, or a first part of them that ends between two
-        transactions; the sequences of ``after`` and ``before`` do not matter.
+        transactions. The sequences of ``after`` and ``before`` are ignored.
 
-        A part has at most ``limit`` rows, unless they are of one transaction. If ``before`` is at most what
-        `position` gave, the same range has the same rows for ever (except for pruned refusals), and ranges laid end
-        to end show every row once.
+        A part has at most ``limit`` rows, unless they are of one transaction. If ``before`` is at most a result of
+        `position`, the same range always has the same rows (except for pruned refusals), and adjacent ranges return
+        every row once.
         """
 
     def begin_generation(self, last: int) -> None:
-        """Begin a new generation of positions, if ``last`` is the newest one: what is stored from now on comes after
-        every position given so far. For a shard that was set back in a way that it cannot notice itself."""
+        """Begin a new generation of positions, if ``last`` is the newest one: rows stored from now on come after every
+        position returned so far. For a shard that was restored in a way that it cannot detect itself."""
 
 
 PART_ROWS = 10_000
@@ -283,8 +291,8 @@ PART_ROWS = 10_000
 
 
 def parts_of(shard: Shard, after: Position, before: Position, *, limit: int = PART_ROWS) -> Iterator[Part]:
-    """Yield the streams that were stored at positions from ``after`` on and below ``before``, in parts of up to
-    ``limit`` rows. Blocks on the shard with each part."""
+    """Yield the rows at positions p with after <= p < before, in parts of up to ``limit`` rows. Each part is one
+    blocking call to the shard."""
     while after < before:
         part = shard.settled(after, before, limit=limit)
         yield part

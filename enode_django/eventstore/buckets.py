@@ -1,7 +1,7 @@
-"""Which shard has which aggregates. Pure.
+"""The assignment of aggregates to shards by buckets. Pure functions.
 
-An aggregate's id hashes to one of 1,024 buckets, for ever. Each shard has recorded the buckets it owns, in its own
-database: that record is the truth, the settings only name the databases.
+An aggregate's id hashes to one of 1,024 buckets; this never changes. Each shard records the buckets it owns in its own
+database. That record is authoritative; the settings only name the databases.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ SET_UP = 1
 
 
 def bucket_of(aggregate_root_id: str) -> int:
-    """Return the bucket of any text, also of one that is not a valid id: mmh3 itself crashes at a text that is not
-    UTF-8."""
+    """Return the bucket of any text, valid id or not. The text is encoded here because mmh3 crashes at lone
+    surrogates."""
     return mmh3.hash(aggregate_root_id.encode(errors="surrogatepass"), BUCKET_SEED, signed=False) % BUCKETS
 
 
 def select_queue(aggregate_root_id: str, queue_count: int) -> int:
-    """Neighbouring buckets share a queue, as they share a shard: a shard that is down pauses its own queues only.
+    """Return the queue of an aggregate. Neighbouring buckets share a queue, as they share a shard, so an unavailable
+    shard pauses its own queues only.
 
     >>> [bucket * 8 // BUCKETS for bucket in (0, 127, 128, 1023)]
     [0, 0, 1, 7]
@@ -39,7 +40,7 @@ def select_queue(aggregate_root_id: str, queue_count: int) -> int:
 
 
 def even_shares(count: int) -> list[frozenset[int]]:
-    """All buckets in ``count`` runs whose sizes differ by at most one.
+    """Divide all buckets into ``count`` runs whose sizes differ by at most one.
 
     >>> [(min(share), max(share)) for share in even_shares(3)]
     [(0, 341), (342, 682), (683, 1023)]
@@ -51,8 +52,8 @@ def even_shares(count: int) -> list[frozenset[int]]:
 
 
 class ShardOwnership(NamedTuple):
-    """The record of one shard. ``number`` tells it from its siblings whatever its database is called; ``epoch`` is
-    raised whenever its buckets change."""
+    """The record of one shard. ``number`` identifies it among its siblings, whatever its database is called; ``epoch``
+    rises whenever its buckets change."""
 
     number: int
     epoch: int
@@ -60,7 +61,7 @@ class ShardOwnership(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A shard as it was found: ``claim`` is None if it has recorded nothing yet."""
+    """The recorded state of a shard; ``claim`` is None if it has recorded nothing yet."""
 
     alias: str
     claim: ShardOwnership | None
@@ -68,10 +69,11 @@ class Found(NamedTuple):
 
 
 def first_claims(found: Sequence[Found]) -> Mapping[str, ShardOwnership]:
-    """Return the claims for shards that have recorded nothing yet, by alias.
+    """Return the claims of shards that have recorded nothing yet, by alias.
 
-    New shards share the buckets evenly; one that joins others gets none (they have to be moved), and the only one that
-    has streams has always had all. Raises `ShardMismatch` where somebody else must own what nobody has recorded.
+    New shards share the buckets evenly. A shard that joins a complete store gets none; they must be moved to it. If one
+    shard of a new store has streams, it gets all buckets. Raises `ShardMismatch` if buckets that nobody has recorded
+    must belong to a database that is not in ``found``, or if several new shards have streams.
     """
     new = [one for one in found if one.claim is None]
     known = [one.claim for one in found if one.claim is not None]
@@ -79,7 +81,7 @@ def first_claims(found: Sequence[Found]) -> Mapping[str, ShardOwnership]:
     if not rest:
         first = 1 + max(claim.number for claim in known)
         return {one.alias: ShardOwnership(first + place, SET_UP, frozenset()) for place, one in enumerate(new)}
-    # Nobody writes before all have recorded their buckets, so one that has done both knows of all.
+    # No shard is written to before all have recorded their buckets, so a recorded shard with streams had all siblings.
     if new and any(one.claim.epoch >= SET_UP or one.has_streams for one in found if one.claim is not None):
         raise ShardMismatch(
             f"nothing is recorded in {_names(new)}, but its siblings know that {len(rest)} of {BUCKETS} buckets belong "
@@ -89,7 +91,7 @@ def first_claims(found: Sequence[Found]) -> Mapping[str, ShardOwnership]:
 
 
 def _of_new_store(found: Sequence[Found], new: Sequence[Found]) -> Iterator[tuple[str, ShardOwnership]]:
-    """The same for each, however often recording is interrupted and goes on."""
+    """Yield claims that are the same however often recording is interrupted and repeated."""
     with_streams = [one for one in found if one.has_streams]
     if len(with_streams) > 1:
         raise ShardMismatch(
@@ -100,14 +102,15 @@ def _of_new_store(found: Sequence[Found], new: Sequence[Found]) -> Iterator[tupl
     taken = {one.claim.number for one in found if one.claim is not None}
     free = [number for number in range(len(found)) if number not in taken and not (with_streams and number == 0)]
     for one in new:
-        # What has streams is shard 0: subscriptions from before there were numbers were taken over as those of shard 0.
+        # A shard with streams gets number 0: subscriptions from before shards had numbers became those of shard 0.
         number = 0 if one.has_streams else free.pop(0)
         share = shares[number] if not with_streams else ALL if one.has_streams else frozenset[int]()
         yield one.alias, ShardOwnership(number, SET_UP if len(found) == 1 else 0, share)
 
 
 def owners(claims: Mapping[str, ShardOwnership]) -> list[int]:
-    """By bucket, the place of its shard in ``claims``. Raises `ShardMismatch` unless each bucket has exactly one."""
+    """Return the index in ``claims`` of each bucket's shard. Raises `ShardMismatch` unless each bucket has exactly one
+    shard and each number is used once."""
     owned: list[int] = [-1] * BUCKETS
     numbers: dict[int, str] = {}
     for place, (alias, claim) in enumerate(claims.items()):

@@ -1,7 +1,7 @@
-"""Event streams as the bytes of PostgreSQL's binary COPY.
+"""Encoding of event streams for PostgreSQL's binary COPY.
 
-A header, then per row the number of fields and per field its length and its bytes (-1 and nothing for NULL), then a
-trailer; everything in network order. See "Binary Format" in PostgreSQL's page on COPY.
+The format is a header, the rows and a trailer, in network byte order. A row is the number of its fields, then each
+field's length and bytes (NULL: -1 and no bytes). See "Binary Format" on PostgreSQL's page about COPY.
 """
 
 from __future__ import annotations
@@ -43,14 +43,15 @@ _TYPES_LIMIT = 10_000
 def encode(records: Sequence[StreamRecord]) -> bytes:
     """Return the input of ``COPY … FROM STDIN (FORMAT BINARY)`` for these records and `COLUMNS`.
 
-    Raises ValueError for text that is not UTF-8 or longer than its column (which would cut off spaces without a
-    word), struct.error for a version that needs more than 64 bits. The rest is left to the database to judge.
+    Raises `ValueError` for text that is not UTF-8 or longer than its column (the database would silently cut off
+    spaces), and `struct.error` for a version that needs more than 64 bits. The database checks the rest.
     """
     return b"".join(chunks(records, max(len(records), 1)))
 
 
 def chunks(records: Sequence[StreamRecord], size: int) -> Iterator[bytes]:
-    """The same in pieces of ``size`` records, so that a server can work on one while the next is encoded."""
+    """Yield the bytes of `encode` in pieces of ``size`` records, so that the server works on one while the next is
+    encoded."""
     parts = [HEADER]
     for start in range(0, len(records), size):
         _encode_rows(records[start : start + size], parts)
@@ -79,7 +80,7 @@ def _encode_rows(records: Iterable[StreamRecord], parts: list[bytes]) -> None:
 
 
 def _encode_types(root_type: str, command_type: str) -> bytes:
-    """Both type fields; remembered, because a program has few of them."""
+    """Return both type fields. The result is cached, because a program has few types."""
     if len(root_type) > MAX_ID_LENGTH or len(command_type) > MAX_ID_LENGTH:
         raise ValueError(f"types {root_type!r} and {command_type!r} must have up to {MAX_ID_LENGTH} characters")
     root, command = root_type.encode(), command_type.encode()

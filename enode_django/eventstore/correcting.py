@@ -25,7 +25,7 @@ def correct(
     reason: str,
     last: int,
 ) -> Correction:
-    """Correct as `EventStore.correct` says. Waits for other corrections that are being made."""
+    """Correct as `EventStore.correct` does. Blocks while another correction is being made."""
     check_exists(holds(aggregate_root_id), aggregate_root_id, version)
     with transaction.atomic(using=connection.alias):
         run(connection, statements.LOCK_OUT_CORRECTORS)
@@ -38,7 +38,7 @@ def correct(
 
 
 def check_newest(aggregate_root_id: str, version: int, newest: int, last: int) -> None:
-    """Raises `CorrectionOutdated` unless the newest correction of the stream is the last one that the caller knows."""
+    """Raise `CorrectionOutdated` unless the stream's newest correction is ``last``, which the caller knows."""
     if newest != last:
         raise CorrectionOutdated(
             f"version {version} of {aggregate_root_id!r} was corrected meanwhile: its newest correction is {newest}, "
@@ -47,7 +47,7 @@ def check_newest(aggregate_root_id: str, version: int, newest: int, last: int) -
 
 
 def check_exists(exists: bool, aggregate_root_id: str, version: int) -> None:
-    """Raises `AggregateNotFound` if the stream is not stored."""
+    """Raise `AggregateNotFound` if the stream does not exist."""
     if not exists:
         raise AggregateNotFound(
             f"{aggregate_root_id!r} has no stored version {version!r} that could be corrected; check the id"
@@ -61,7 +61,7 @@ def corrections(connection: BaseDatabaseWrapper, aggregate_root_id: str) -> Sequ
 
 
 def corrected_since(connection: BaseDatabaseWrapper, number: int) -> Sequence[Corrected]:
-    """Return them as `Shard.corrected_since` says; what this process reads afterwards is as they say."""
+    """Return corrections as `Shard.corrected_since` does; later reads of this process apply them."""
     found = [Corrected(*row) for row in execute(connection, statements.CORRECTED_SINCE, (number,))]
     if found:
         known_corrections.note(connection, True)

@@ -1,4 +1,4 @@
-"""The tables that keep commands which failed for good, beside the streams of their aggregates."""
+"""The tables of dead letters, each in the database of its aggregates' streams."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ ERROR_MAX = 20_000
 
 
 class DeadLetter(NamedTuple):
-    """``key`` is the same for every delivery of a command, and of bytes that are none; ``body`` is the message.
+    """A command that failed for good, or a message that is not a command.
 
-    ``topic``, ``queue`` and ``offset`` say where it was delivered last. ``is_answered``: its sender was told that it
-    failed.
+    ``key`` is the same for every delivery; ``body`` is the message. ``topic``, ``queue`` and ``offset`` are those of
+    its last delivery. ``is_answered``: the failure was reported to its sender.
     """
 
     key: str
@@ -39,23 +39,27 @@ class DeadLetters(Protocol):
     """The dead letters of one shard of the event store."""
 
     def keep(self, letters: Sequence[DeadLetter], answered: Sequence[str] = ()) -> None:
-        """Returns when they are durable. One whose key is there already counts an attempt, and says what failed last.
-        Those with the keys ``answered``, if they are there, count as answered from now on. Raises `StoreUnavailable`;
-        it may be called again then."""
+        """Store letters, and mark those with the keys ``answered`` as answered, if they exist. Return when this is
+        durable.
+
+        A letter whose key exists counts one more attempt and replaces the place, body and error of the stored one.
+        Raises `StoreUnavailable`; the call may then be repeated.
+        """
 
     def known(self, keys: Sequence[str]) -> set[str]:
-        """Return those of the keys that a letter has. Raises `StoreUnavailable`."""
+        """Return those of the keys that have a letter. Raises `StoreUnavailable`."""
 
     def count(self) -> int:
-        """Return how many letters there are. Raises `StoreUnavailable`."""
+        """Return the number of letters. Raises `StoreUnavailable`."""
 
     def prune(self, before: datetime, *, limit: int = 1_000) -> int:
-        """Delete some of those that failed last before a time; returns how many. Raises `StoreUnavailable`."""
+        """Delete up to ``limit`` letters whose last failure was before a time. Return the number deleted. Raises
+        `StoreUnavailable`."""
 
 
 _COLUMNS = """key, command_id, aggregate_root_id, command_type, topic, queue, message_offset, error_type, error, body,
     is_answered"""
-# In the order of the keys: in one order everywhere, so that two workers cannot wait for each other.
+# Sorted by key: all workers lock rows in the same order, so they cannot deadlock.
 _KEEP = f"""
     INSERT INTO {TABLE} AS known ({_COLUMNS})
     SELECT {_COLUMNS} FROM unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::int[], %s::bigint[],
@@ -103,8 +107,8 @@ class PostgresDeadLetters:
 
 
 class MemoryDeadLetters:
-    """Keeps letters for event stores that are not in a database. ``kept`` has the newest of each key; nothing is ever
-    pruned."""
+    """Keeps letters in memory, for event stores that are not in a database. ``kept`` has the newest letter of each key;
+    nothing is ever pruned."""
 
     def __init__(self) -> None:
         self.kept: dict[str, DeadLetter] = {}
@@ -125,7 +129,7 @@ class MemoryDeadLetters:
 
 
 def key_of(command_id: str, aggregate_root_id: str, body: bytes) -> str:
-    """A digest of the command's ids, or of the message if it has none.
+    """Return a digest of the command's ids, or of the message if it has none.
 
     >>> key_of("c", "x", b"") == key_of("c", "x", b"again"), key_of("", "x", b"1") == key_of("", "x", b"2")
     (True, False)
@@ -135,7 +139,7 @@ def key_of(command_id: str, aggregate_root_id: str, body: bytes) -> str:
 
 
 def column_text(text: str, length: int = MAX_ID_LENGTH) -> str:
-    """Return the part of a text that a column can hold: its end, without NUL and half characters.
+    """Return the end of a text as a column of ``length`` can hold it, with NUL and lone surrogates replaced.
 
     >>> column_text("a" + chr(0) + "b"), column_text("abc", 2)
     ('a�b', 'bc')

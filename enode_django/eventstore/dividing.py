@@ -1,5 +1,5 @@
-"""Dividing a shard into parts with about as many rows each, by a sample of the table's pages: what that costs does not
-grow with the table."""
+"""Division of a shard into parts with about equally many rows, by a sample of the table's pages. The cost does not grow
+with the table."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ Key = TypeVar("Key", int, str, Position, datetime)
 
 
 def bounds(alias: str, parts: int) -> list[str]:
-    """Fewer than ``parts`` aggregate root ids, in order: each begins another range.
+    """Return fewer than ``parts`` aggregate root ids, in order: each begins another range.
 
-    Fewer ranges are made where single aggregates have more streams than a range would. Raises `StoreUnavailable`.
+    There are fewer ranges if single aggregates have more streams than a range would. Raises `StoreUnavailable`.
     """
     with connected(alias) as connection:
         return divided([id for (id,) in _sample(connection, statements.SAMPLE_IDS)], parts)
 
 
 def position_bounds(alias: str, parts: int, after: Position, before: Position) -> list[Position]:
-    """Return the positions that would divide the rows between two positions, if the whole shard were to have so many
-    ``parts``. Each is the beginning of a transaction, or a row of a transaction that would make more than one part.
+    """Return positions that divide the rows between two positions into parts of the size that the whole shard divided
+    into ``parts`` would have. Each is the beginning of a transaction, or a row of a transaction larger than a part.
     Raises `StoreUnavailable`."""
     with connected(alias) as connection:
         known = generations.state(connection).generations
@@ -42,7 +42,7 @@ def position_bounds(alias: str, parts: int, after: Position, before: Position) -
 
 
 def _at_transactions(begins: Sequence[Position], after: Position) -> list[Position]:
-    """Return the beginnings of the transactions, but of such that make more than one part the rows themselves."""
+    """Move positions to the beginnings of their transactions, except in transactions larger than a part."""
     counts = Counter(begin.transaction for begin in begins)
     return [
         begin.transaction if counts[begin.transaction] == 1 and begin.transaction > after else begin for begin in begins
@@ -50,8 +50,8 @@ def _at_transactions(begins: Sequence[Position], after: Position) -> list[Positi
 
 
 def refusal_bounds(alias: str, parts: int) -> list[datetime]:
-    """Return the times that would divide the refusals, if the whole shard were to have so many ``parts``. Raises
-    `StoreUnavailable`."""
+    """Return times that divide the refusals into parts of the size that the whole shard divided into ``parts`` would
+    have. Raises `StoreUnavailable`."""
     with connected(alias) as connection:
         found = [made for (made,) in _sample(connection, statements.SAMPLE_REFUSALS)]
     refusals = [made for made in found if made is not None]
@@ -59,15 +59,15 @@ def refusal_bounds(alias: str, parts: int) -> list[datetime]:
 
 
 def size(alias: str) -> int:
-    """Bytes of the table of streams without what is stored out of line. Raises `StoreUnavailable`."""
+    """Return the bytes of the table of streams, without values stored out of line. Raises `StoreUnavailable`."""
     with connected(alias) as connection:
         ((_, size),) = execute(connection, statements.PAGES, ())
         return int(size)
 
 
 def about(alias: str) -> int:
-    """Return the number of rows, refusals included, that the shard has at most; it is not counted, so transactions that
-    were rolled back count, too. Raises `StoreUnavailable`."""
+    """Return an upper bound of the shard's rows, refusals included: the highest sequence, which rolled-back
+    transactions raise, too. Raises `StoreUnavailable`."""
     with connected(alias) as connection:
         ((last,),) = execute(connection, statements.LAST_SEQUENCE, ())
         return int(last)

@@ -1,8 +1,8 @@
-"""Reading a Postgres store in the order of positions, and who holds that back.
+"""The feed of a Postgres store, and the transactions that hold it back.
 
-Rows are found by windows of transaction ids. How many rows lie in a window is not known before it is looked at, so each
-look ends at a limit, windows that hold more are halved, and the next window is larger again. So a page costs what its
-rows cost, whatever the size of the table.
+Rows are read by windows of transaction ids. The number of rows in a window is not known beforehand, so each query has
+a limit; a window with more rows is halved, and the next one grows again. A page costs as much as its rows, whatever the
+size of the table.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _NO_LIMIT = 2**31 - 1
 
 
 class Holder(NamedTuple):
-    """A transaction that holds the feed back. ``pid`` is None for a prepared transaction, which has no session.
+    """A transaction that holds the feed back.
 
-    ``state`` is PostgreSQL's: ``"idle in transaction"`` for a session that has been forgotten. ``query`` is what it
-    did last.
+    ``pid`` is None for a prepared transaction, which has no session. ``state`` is that of ``pg_stat_activity``, such as
+    ``"idle in transaction"`` for a forgotten session. ``query`` is its latest statement.
     """
 
     age: datetime.timedelta
@@ -45,18 +45,18 @@ class Holder(NamedTuple):
 
 
 def holding_back(alias: str, older_than: datetime.timedelta) -> list[Holder]:
-    """The transactions that keep what was stored since they began out of the feed, those open for longer than
-    ``older_than``, the oldest first; in any database of the server.
+    """Return the writing transactions open for longer than ``older_than``, the oldest first, in all databases of the
+    server. The feed does not show rows stored since the oldest one began.
 
-    Sessions of other users are only seen by a member of ``pg_read_all_stats``. Raises the driver's errors.
+    Only members of ``pg_read_all_stats`` see sessions of other users. Raises the driver's errors.
     """
     rows = execute_on(alias, statements.HOLDING_BACK, (older_than, older_than)).fetchall()
     return [Holder(*row) for row in rows]
 
 
 class Feed:
-    """Reads for one store; may be used by any thread. ``_step`` is how many transaction ids the last look took in, a
-    guess for the next one."""
+    """Reads the feed of one store. Thread-safe. ``_step`` is the number of transaction ids of the next window, guessed
+    from the previous one."""
 
     def __init__(self, step: int = FIRST_STEP) -> None:
         self._step = step
@@ -72,7 +72,7 @@ class Feed:
         return FeedPage(entries, max(after, state.position))
 
     def _entries(self, connection: BaseDatabaseWrapper, stretch: Stretch, limit: int) -> Iterator[list[FeedEntry]]:
-        """Yield the entries of a stretch, in portions of at most ``limit``."""
+        """Yield the entries of a stretch in lists of at most ``limit``."""
         at = stretch.begin
         while at.transaction_id < stretch.end:
             window = self._next_window(stretch, at)
@@ -90,7 +90,7 @@ class Feed:
     def settled(
         self, connection: BaseDatabaseWrapper, state: State, after: Position, before: Position, limit: int
     ) -> Part:
-        """A first part of the range, in whole transactions."""
+        """Return a first part of the range, in whole transactions."""
         with by_index(connection):
             for stretch in stretches(state.generations, after.transaction, before.transaction):
                 at = stretch.begin
@@ -111,8 +111,7 @@ class Feed:
         return stretch._replace(begin=at, end=min(stretch.end, at.transaction_id + self._step))
 
     def _has_narrowed(self, window: Stretch) -> bool:
-        """Halve the next window. Return True if this window has more than one transaction, so that there is less to
-        look at."""
+        """Halve the next window. Return False if this one is a single transaction, which cannot be halved."""
         self._step = max(1, _width(window) // 2)
         return _width(window) > 1
 
@@ -121,8 +120,8 @@ class Feed:
 
 
 def _is_in_a_long_transaction(window: Stretch) -> bool:
-    """Return True if the window has one transaction and begins within it. To look for its other rows is to pass over
-    all the earlier ones again."""
+    """Return True if the window is one transaction and begins within it. A query by transaction would pass over all its
+    earlier rows again."""
     return _width(window) == 1 and window.begin.sequence > 0
 
 
@@ -135,8 +134,8 @@ def _bounds(window: Stretch) -> tuple[int, int, int, int]:
 
 
 def _within(connection: BaseDatabaseWrapper, window: Stretch, limit: int) -> list[FeedEntry]:
-    """The next rows of one transaction that has very many. They mostly lie side by side; only at their end is all of
-    the transaction looked at."""
+    """Return the next rows of a very large transaction. Its sequences are mostly contiguous; only near their end is the
+    whole transaction searched."""
     after = max(window.begin.sequence, window.after_sequence)
     until = min(after + limit + MORE_CANDIDATES, window.until_sequence)
     transaction_id = window.begin.transaction_id
@@ -147,7 +146,7 @@ def _within(connection: BaseDatabaseWrapper, window: Stretch, limit: int) -> lis
 
 
 def _sorted(connection: BaseDatabaseWrapper, window: Stretch, limit: int, *, most: int) -> list[FeedEntry] | None:
-    """The first rows of a window; None if it has more than ``most``."""
+    """Return the first ``limit`` rows of a window; None if it has more than ``most``."""
     begin = window.begin
     parameters = (*_bounds(window), begin.transaction_id, begin.sequence, most + 1, limit, most)
     rows = execute(connection, statement_of(connection, statements.FEED), parameters)

@@ -1,4 +1,4 @@
-"""Rows that are here, still as the database sent them."""
+"""Fetched rows of an aggregate, decoded when they are used."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ VERSION, AGGREGATE_ROOT_TYPE, EVENTS = map(StreamRecord._fields.index, ("version
 
 
 class Fetched(NamedTuple):
-    """Successive streams of one aggregate, and what makes a record of each: a replay needs little of them."""
+    """Successive streams of one aggregate, and the function that makes a record of one: a replay needs few columns."""
 
     rows: Sequence[Row]
     record_of: Callable[[Row], StreamRecord]
@@ -33,15 +33,17 @@ class Fetched(NamedTuple):
 
 @runtime_checkable
 class FetchedInParts(Protocol):
-    """Streams of one aggregate in the order of their versions, which can be had undecoded."""
+    """Streams of one aggregate by version, available undecoded."""
 
     def parts(self) -> Iterator[Fetched]: ...
 
 
 class FetchedRecords(Sequence[StreamRecord]):
-    """Streams of one aggregate in the order of their versions, each decoded when it is looked at, and again whenever it
-    is: what is made of a row should not have left the processor's caches when a replay comes to it. Equal to a
-    sequence of the same records. Used by one thread at a time; the connection is not needed any more."""
+    """Streams of one aggregate by version. Equal to a sequence of the same records. Not thread-safe.
+
+    A row is decoded at each access, so that its record is still in the processor's caches when a replay uses it. The
+    connection is only used by the constructor.
+    """
 
     def __init__(
         self, connection: BaseDatabaseWrapper, aggregate_root_id: str, after: int, until: int, limit: int
@@ -59,7 +61,7 @@ class FetchedRecords(Sequence[StreamRecord]):
             yield Fetched(self._rows(place, _DECODED_AT_ONCE), _record_of)
 
     def _rows(self, place: int, count: int) -> list[Row]:
-        """Return up to ``count`` rows from ``place`` on, which is not behind the last one."""
+        """Return up to ``count`` rows from ``place`` on, which is at most the last one."""
         self._cursor.scroll(place, "absolute")
         return self._cursor.fetchmany(count)
 
@@ -68,7 +70,7 @@ class FetchedRecords(Sequence[StreamRecord]):
             yield from map(record_of, rows)
 
     def last(self, count: int) -> list[StreamRecord]:
-        """Return the last rows, up to ``count``."""
+        """Return the last ``count`` rows, or all."""
         return list(map(_record_of, self._rows(max(0, len(self) - count), count))) if len(self) else []
 
     @overload
@@ -88,8 +90,8 @@ class FetchedRecords(Sequence[StreamRecord]):
 
 
 class FetchedStreams(Iterator[StreamRecord]):
-    """The streams of these chunks, each fetched when the one before is done with. To be read by the record or in parts,
-    not both."""
+    """The streams of chunks, each fetched when the previous one is exhausted. Iterate by record or by `parts`, not by
+    both."""
 
     def __init__(self, chunks: Iterable[FetchedRecords]) -> None:
         self._chunks = chunks
@@ -103,6 +105,5 @@ class FetchedStreams(Iterator[StreamRecord]):
 
 
 def _record_of(row: Row) -> StreamRecord:
-    """``row`` has the moment as the database sent it."""
     *before, created_at, events, metadata = row
     return make_record((*before, _decode_time(created_at), events, metadata))

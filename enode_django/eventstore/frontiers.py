@@ -1,8 +1,8 @@
-"""Frontiers: what a shard showed at a moment, to the transaction.
+"""Frontiers: the transactions whose rows a shard showed at a moment.
 
-A position alone says less: it lies below the oldest transaction that is open anywhere on the server, so that one which
-is open for an hour hides an hour of other rows. A frontier names the open transactions one by one, and what it did not
-show can be read without what it did.
+A position is less exact: it lies below the oldest open transaction of the server, so a transaction that is open for an
+hour hides the other rows of that hour. A frontier lists the open transactions, so the rows that it did not show can be
+read without the rows that it showed.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from enode_django.eventstore.rows import connected, execute
 
 
 class Frontier(NamedTuple):
-    """It shows all rows of the generations before ``generation``, and in this one the rows of transactions with ids
-    below ``end``, but for those of ``late``, which were open."""
+    """Shows all rows of the generations before ``generation``, and the rows of this generation whose transaction ids
+    are below ``end`` and not in ``late``, the open transactions."""
 
     generation: int
     end: int
@@ -24,17 +24,17 @@ class Frontier(NamedTuple):
 
     @classmethod
     def at(cls, position: Position) -> Frontier:
-        """Return the frontier that shows what lies below the position's transaction."""
+        """Return the frontier that shows all rows below the position's transaction."""
         return cls(position.generation, position.transaction_id)
 
     @property
     def position(self) -> Position:
-        """A position below which it shows everything."""
+        """The highest position below which the frontier shows every row."""
         return Position(self.generation, min([self.end, *self.late]))
 
     def not_shown(self, known: list[Begun], until: Frontier | None = None) -> list[Stretch]:
-        """Return the stretches of new transactions that ``until`` (None: the present) shows and this one does not.
-        ``known`` are all generations of the shard, the oldest first.
+        """Return the stretches of transactions from this frontier's end to that of ``until`` (None: the present).
+        ``known`` is all generations of the shard, the oldest first.
 
         >>> [(s.begin.transaction_id, s.end) for s in Frontier(0, 50, (30, 40)).not_shown([Begun(0, 0)], Frontier(0, 70, (40, 60)))]
         [(50, 70)]
@@ -43,8 +43,8 @@ class Frontier(NamedTuple):
         return stretches(known, Position(self.generation, self.end), end)
 
     def late_stretches(self, known: list[Begun], until: Frontier | None = None) -> list[Stretch]:
-        """Return a stretch for each transaction that was open, but for those that still were for ``until`` (None: they
-        may have ended by now). ``known`` as above.
+        """Return a stretch for each late transaction that is not late in ``until`` as well (None: for each of them).
+        ``known`` is all generations of the shard, the oldest first.
 
         >>> [s.end for s in Frontier(0, 50, (30, 40)).late_stretches([Begun(0, 0)], Frontier(0, 70, (40, 60)))]
         [31]
@@ -60,8 +60,7 @@ class Frontier(NamedTuple):
 
 
 def frontier(alias: str) -> Frontier:
-    """Return the frontier of a shard now. Rows that it does not show may be visible soon after. Raises
-    `StoreUnavailable`."""
+    """Return the current frontier of a shard. Blocks. Raises `StoreUnavailable`."""
     with connected(alias) as connection:
         generation = generations.state(connection).position.generation
         ((end, late),) = execute(connection, statements.SNAPSHOT, ())

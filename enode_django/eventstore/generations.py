@@ -1,8 +1,7 @@
-"""Which generation of positions a Postgres store is in, and whether another has to begin.
+"""Generations of positions in a Postgres store.
 
-A restore sets the ids of transactions back, while the restored rows keep theirs. So each generation is recorded with
-the cluster that it belongs to. Whoever finds the store in another cluster, or in another life of it, begins the next
-one.
+A restore sets transaction ids back, while restored rows keep theirs. So each generation is recorded with its cluster
+and timeline. A process that finds the store in another cluster or on another timeline begins the next generation.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ BEGUN = "the event store in database %r was restored or moved (%s before, %s now
 
 
 class State(NamedTuple):
-    """``generations`` are all there are, the oldest first; ``oldest_open`` is a transaction's id."""
+    """The state of a store: the id of its oldest open transaction, and all generations, the oldest first."""
 
     oldest_open: int
     generations: list[Begun]
@@ -35,10 +34,10 @@ class State(NamedTuple):
 
 
 def state(connection: BaseDatabaseWrapper) -> State:
-    """Return the state of the store. If the database is another one, a new generation is begun first.
+    """Return the state of the store. If the database was restored or moved, begin a new generation first.
 
-    That waits for the transactions that are writing to the store, once after a restore. Else nothing is locked. What is
-    read afterwards is read with the corrections that there are now.
+    Beginning one blocks until running writers have ended; otherwise nothing is locked. Later reads of this process
+    apply all corrections that exist now.
     """
     ((oldest_open, cluster, recorded, generations, sequences, has_corrections),) = execute(
         connection, statements.STATE, ()
@@ -51,14 +50,15 @@ def state(connection: BaseDatabaseWrapper) -> State:
             logger.warning(BEGUN, connection.alias, recorded or "another cluster", cluster)
             begin_generation(connection, last)
             return state(connection)
-        # In somebody's transaction it would make others wait, and might be rolled back.
+        # Inside a caller's transaction this would block others, and might be rolled back.
         if not in_transaction(connection):
             run(connection, statements.RECORD_CLUSTER)
     return State(oldest_open, known if known and known[0] == FIRST else [FIRST, *known])
 
 
 def _has_rows_from_elsewhere(connection: BaseDatabaseWrapper) -> bool:
-    """Never in somebody's transaction, whose own rows would look like it."""
+    """Return True if rows come from another cluster. Always False inside a caller's transaction, whose own rows look
+    as if they did."""
     if in_transaction(connection):
         return False
     with by_index(connection):
@@ -67,7 +67,7 @@ def _has_rows_from_elsewhere(connection: BaseDatabaseWrapper) -> bool:
 
 
 def begin_generation(connection: BaseDatabaseWrapper, last: int) -> None:
-    """Unless one after ``last`` has begun."""
+    """Begin the generation after ``last``, unless it has begun already."""
     with transaction.atomic(using=connection.alias):
         run(connection, statements.LOCK_OUT_WRITERS)
         run(connection, statements.BEGIN_GENERATION, (last,))

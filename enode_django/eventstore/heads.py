@@ -1,7 +1,7 @@
-"""All aggregates of a shard, without reading their histories.
+"""The heads of all aggregates of a shard.
 
-The index on (aggregate root id, version) is walked in leaps: from each id to the next one, and from there to its newest
-version. So an aggregate costs a few probes, however long its history is.
+A loose index scan on (aggregate root id, version) leaps from each id to the next one, and from there to its newest
+version. So an aggregate costs a few index probes, however long its history is.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from enode_django.eventstore.statements import TABLE
 
 _NEXT = f"SELECT aggregate_root_id FROM {TABLE} WHERE aggregate_root_id {{place}} ORDER BY aggregate_root_id LIMIT 1"
 
-# The leaps end with the limit, or with NULL, behind the last aggregate. One that has refusals only has no head.
+# The leaps end at the limit, or with NULL after the last aggregate. An aggregate with refusals only has no head.
 _HEADS = f"""
     WITH RECURSIVE leap (root) AS (
         ({_NEXT.format(place=">= %s")})
@@ -31,7 +31,7 @@ _HEADS = f"""
 
 
 class Head(NamedTuple):
-    """The newest version of an aggregate; ``aggregate_root_type`` is that of the stream which made it."""
+    """The newest version of an aggregate; ``aggregate_root_type`` is that of the stream with this version."""
 
     aggregate_root_id: str
     aggregate_root_type: str
@@ -39,16 +39,16 @@ class Head(NamedTuple):
 
 
 class HeadsPage(NamedTuple):
-    """``next_id``: where to go on from; None at the end."""
+    """``next_id`` is the first id of the next page; None at the end."""
 
     heads: list[Head]
     next_id: str | None
 
 
 def heads_page(alias: str, low: str, high: str | None, *, limit: int) -> HeadsPage:
-    """The first aggregates with low <= id < high (in the order of bytes; None: no end), about ``limit``, by id.
+    """Return the heads of the first aggregates with low <= id < high (in the order of bytes; None: no end), by id.
 
-    Blocks; raises `StoreUnavailable`.
+    A page covers ``limit`` ids, some of which may have no head. Blocks. Raises `StoreUnavailable`.
     """
     with connected(alias) as connection, by_index(connection):
         rows = execute(connection, _HEADS, (low, limit + 1))
@@ -59,7 +59,7 @@ def heads_page(alias: str, low: str, high: str | None, *, limit: int) -> HeadsPa
 
 
 def all_heads(alias: str, low: str, high: str | None, *, limit: int) -> Iterator[list[Head]]:
-    """The same in pages, until the end of the range."""
+    """Yield the pages of `heads_page` up to the end of the range."""
     at: str | None = low
     while at is not None:
         heads, at = heads_page(alias, at, high, limit=limit)

@@ -1,8 +1,8 @@
-"""A process's knowledge of each database: whether it has corrections.
+"""A process-wide cache of which databases have corrections.
 
-Databases without any, which are nearly all, are read by statements that know nothing of corrections. So whoever reads
-looks once a second, and the first correction of a database is seen by every process within that time. Once there is
-one, statements look for corrections themselves, and see each when it is made.
+Nearly all databases have none, and are read by statements that ignore corrections. Readers check for corrections every
+`LOOK_EVERY` seconds, so every process sees the first one of a database within that time. From then on the statements
+include corrections, and see each as soon as it is made.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _known: dict[_Database, float] = {}
 
 
 def statement_of(connection: BaseDatabaseWrapper, reading: Reading) -> str:
-    """Return the statement for this database. Blocks for a query if it is time to look."""
+    """Return the statement for this database. Blocks for a query if a check is due."""
     database = _database_of(connection)
     look_again = _known.get(database, 0.0)
     now = time.monotonic()
@@ -38,7 +38,7 @@ _NEVER = float("inf")
 
 
 def note(connection: BaseDatabaseWrapper, has_corrections: bool) -> float:
-    """Note what was seen in a database just now; returns when to look again."""
+    """Record the result of a check. Return the time of the next one, on the monotonic clock."""
     look_again = _NEVER if has_corrections else time.monotonic() + LOOK_EVERY
     _known[_database_of(connection)] = look_again
     return look_again

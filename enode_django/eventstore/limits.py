@@ -1,4 +1,4 @@
-"""Check ids and type names, for every driver: texts that the columns of the store cannot hold are refused."""
+"""Checks for every driver: ids and type names that the columns of the store cannot hold are refused."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _TEXT_FIELDS = ("aggregate_root_id", "command_id", "aggregate_root_type", "comma
 
 
 def unstorable(record: StreamRecord) -> str:
-    """Why no driver can store this record; empty if nothing speaks against it."""
+    """Return why no driver can store this record; empty if one can."""
     for field in _TEXT_FIELDS:
         value = getattr(record, field)
         if not holds(value):
@@ -24,7 +24,7 @@ def unstorable(record: StreamRecord) -> str:
 
 
 def holds(text: str) -> bool:
-    """Return True if an id or a type name fits into its column. One that does not is never found either."""
+    """Return True if an id or a type name fits into its column. If it does not, no row has it."""
     if len(text) > MAX_ID_LENGTH or "\0" in text:
         return False
     try:

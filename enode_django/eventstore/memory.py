@@ -1,4 +1,4 @@
-"""The event store in memory: for tests, and for whoever needs no durability. It keeps the whole contract."""
+"""An event store in memory, for tests and for applications without durability. It fulfils the port's whole contract."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _DEPENDENT = Appended(Outcome.DEPENDENT)
 
 
 class MemoryEventStore:
-    """All methods may be called from any thread; each is atomic."""
+    """An event store in memory. Methods are thread-safe and atomic; `load_many` and `load_ranges` per aggregate."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -42,10 +42,10 @@ class MemoryEventStore:
         self._corrected: dict[CommandKey, StreamRecord] = {}
         self._positions: dict[CommandKey, Position] = {}
         self._journal: list[Position] = []
-        self._keys: list[CommandKey | None] = []  # of the rows in the journal; None where a refusal was pruned
-        # Each store begins a generation, because positions of an earlier process' store may be remembered elsewhere.
+        self._keys: list[CommandKey | None] = []  # of the rows in the journal; None for a pruned refusal
+        # Each store begins a generation, because positions of an earlier process's store may be stored elsewhere.
         self._position = Position(int(time.time()), 1)
-        self._generation = self._position.generation  # in which it began: an append of another thread may be later
+        self._generation = self._position.generation  # the first one; an append may belong to a later one
 
     @property
     def name(self) -> str:
@@ -205,7 +205,7 @@ class MemoryEventStore:
             return [Corrected(*one[:3]) for one in self._corrections[number:]]
 
     def end_sessions(self, owner: str) -> int:
-        """There are no sessions: what a call has not written when it returns is never written."""
+        """Return 0: there are no sessions."""
         return 0
 
     def prune_refusals(self, before: datetime, *, limit: int = 10_000) -> int:

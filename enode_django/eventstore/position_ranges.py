@@ -1,7 +1,7 @@
-"""Streams by ranges of positions: found by the index of transactions, counted, and cut to a size.
+"""Ranges of positions with a limited number of streams, found and counted by the index of transactions.
 
-A range is whole transactions, or a part of one that has more streams than a range shall have. Nothing here holds more
-than one range's heads, whatever is stored.
+A range is whole transactions, or a part of one transaction that has more streams than the limit. Memory use is bounded
+by the heads of one range, whatever is stored.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ MOST_STRETCHES = 100
 
 
 class PositionRange(NamedTuple):
-    """The streams of a shard in these stretches, but for those of aggregates of the types ``without``. ``streams`` is
-    how many there were when it was made.
+    """The streams of a shard in some stretches, except those of aggregates of the types ``without``.
 
-    With ``by_sequence`` its one stretch is of one transaction, and a part of that.
+    ``streams`` is their number when the range was made. With ``by_sequence`` the range has one stretch: a part of one
+    transaction.
     """
 
     alias: str
@@ -42,7 +42,7 @@ class PositionRange(NamedTuple):
         return len(self.stretches) == 1 and first.end - first.begin.transaction_id == 1
 
     def where(self) -> tuple[str, list[object]]:
-        """Return the condition, and the parameters of a statement as far as the types."""
+        """Return the SQL condition, and its parameters including the types ``without``."""
         if self.by_sequence:
             ((_, begin, _, after, until),) = self.stretches
             return statements.RANGE_BY_SEQUENCE, [begin.transaction_id, after, until, list(self.without)]
@@ -54,21 +54,20 @@ class PositionRange(NamedTuple):
 def ranges_between(
     alias: str, since: Frontier, until: Frontier, without: Sequence[str], most: int
 ) -> Iterator[PositionRange]:
-    """Yield ranges with at most ``most`` streams, none empty, that together have all that ``until`` shows and ``since``
-    does not. Asks the database when iterated. Raises as `scanning.persistently`."""
+    """Yield non-empty ranges of at most ``most`` streams that together have all streams that ``until`` shows and
+    ``since`` does not. Queries the database when iterated. Raises as `scanning.persistently` does."""
     return _Cutter(alias, tuple(without), most).ranges(since, until)
 
 
 def rest_since(alias: str, since: Frontier, without: Sequence[str], most: int) -> Sequence[PositionRange]:
-    """Return ranges with all that is stored now and was not shown by ``since``; if that is more than ``most`` streams,
-    ranges with more than ``most`` of them. Takes no longer if there are very many. Raises as
-    `scanning.persistently`."""
+    """Return ranges with all stored streams that ``since`` does not show. If there are more than ``most``, return
+    ranges with more than ``most`` of them; the cost is bounded. Raises as `scanning.persistently` does."""
     return _Cutter(alias, tuple(without), most).rest(since)
 
 
 def divided(whole: PositionRange, parts: int) -> list[str]:
-    """Return fewer than ``parts`` aggregate root ids, in order, each of which begins another part with about as many
-    streams. Raises as `scanning.persistently`."""
+    """Return fewer than ``parts`` aggregate root ids, in order, that divide a range into parts with about equally many
+    streams. Raises as `scanning.persistently` does."""
     fractions = [part / parts for part in range(parts)]
     rows = _asked(whole, statements.DIVIDE_RANGES, fractions)
     found: list[str] = (rows[0][0] if rows else None) or []
@@ -76,8 +75,8 @@ def divided(whole: PositionRange, parts: int) -> list[str]:
 
 
 def heads(whole: PositionRange, low: str, high: str | None) -> Mapping[str, tuple[str, int]]:
-    """Return, of each aggregate with low <= id < high (None: no end) that has streams in the range, the type and the
-    highest version there. Raises as `scanning.persistently`."""
+    """Return type and highest version within a range, by aggregate root id, of the aggregates with low <= id < high
+    (None: no end). Raises as `scanning.persistently` does."""
     return {
         id: (type_name, version)
         for id, type_name, version in _asked(whole, statements.HEADS_IN_RANGES, low, high, high)
@@ -85,7 +84,8 @@ def heads(whole: PositionRange, low: str, high: str | None) -> Mapping[str, tupl
 
 
 class _Cutter:
-    """``_step`` is how many transaction ids the last look took in, a guess for the next one."""
+    """Cuts stretches into ranges. ``_step`` is the number of transaction ids of the next window, guessed from the
+    previous one."""
 
     def __init__(self, alias: str, without: tuple[str, ...], most: int) -> None:
         self._alias = alias
@@ -167,7 +167,7 @@ class _Cutter:
             self._step = min(width * (2 if count else 8), WIDEST_STEP)
 
     def _within(self, stretch: Stretch) -> Iterator[PositionRange]:
-        """Cut one transaction that has very many streams: they mostly lie side by side."""
+        """Yield ranges of a very large transaction, whose sequences are mostly contiguous."""
         whole = self._range(stretch)
         ((first, last),) = _asked(whole, statements.SEQUENCES_IN_RANGES)
         after = last if first is None else first - 1

@@ -1,8 +1,7 @@
-"""Positions: the order in which stored rows are safe to be read. Pure.
+"""Positions: the order in which stored rows can be read without missing any. Pure functions.
 
-A position names a row by its generation, its transaction and its sequence, and positions compare in this order. The
-sequence alone is not an order to read in: it is given when a row is written, and rows appear when their transactions
-commit.
+A position is a row's generation, transaction id and sequence, compared in this order. The sequence alone is no reading
+order: it is assigned when a row is written, but rows become visible when their transactions commit.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ _HIGHEST = 2**63 - 1
 
 
 class Position(NamedTuple):
-    """``sequence`` 0 lies before the first row of a transaction.
+    """A place in the order of rows. ``sequence`` 0 lies before the first row of a transaction.
 
-    A generation ends when the database is restored: from then on the ids of transactions begin anew.
+    A generation ends when the database is restored, because transaction ids may then repeat.
 
     >>> str(Position(0, 5321, 88412))
     '0.5321.88412'
@@ -38,7 +37,7 @@ class Position(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Position:
-        """The position that `str` made this text of; raises `ValueError` for any other text."""
+        """Return the position of a text made by `str`. Raises `ValueError` for any other text."""
         match = _TEXT.fullmatch(text)
         numbers = [int(number) for number in match.groups()] if match else []
         if not numbers or max(numbers) > _HIGHEST:
@@ -50,7 +49,7 @@ class Position(NamedTuple):
 
     @property
     def transaction(self) -> Position:
-        """The same without the sequence: before the first row of its transaction."""
+        """The position before the first row of the same transaction."""
         return self._replace(sequence=0)
 
 
@@ -66,7 +65,7 @@ END = Position(_HIGHEST, _HIGHEST, _HIGHEST)
 
 
 class Begun(NamedTuple):
-    """A generation, and the sequence after which its rows come."""
+    """A generation. The sequences of its rows are above ``after_sequence``."""
 
     generation: int
     after_sequence: int
@@ -77,7 +76,8 @@ FIRST = Begun(0, 0)
 
 
 class Stretch(NamedTuple):
-    """Transactions from ``begin`` on and below ``end`` of one generation, whose rows have after < sequence <= until."""
+    """The transactions of one generation from ``begin`` to below ``end``, whose rows have
+    ``after_sequence < sequence <= until_sequence``."""
 
     generation: int
     begin: Position
@@ -87,7 +87,7 @@ class Stretch(NamedTuple):
 
 
 def stretches(generations: list[Begun], after: Position, before: Position) -> list[Stretch]:
-    """Return the stretches between two positions, in order. ``generations`` are all there are, the oldest first.
+    """Return the stretches between two positions, in order. ``generations`` is all generations, the oldest first.
 
     >>> [(s.generation, s.begin.transaction_id, s.end) for s in stretches([FIRST, Begun(7, 90)], Position(0, 5), Position(7, 3))]
     [(0, 5, 9223372036854775807), (7, 0, 3)]
@@ -103,9 +103,9 @@ def stretches(generations: list[Begun], after: Position, before: Position) -> li
 
 
 def sequences_before(generations: list[Begun], position: Position) -> tuple[int, int]:
-    """Return the sequence up to which all rows lie below a position, and the one up to which those do whose transaction
-    is below its transaction. ``generations`` are all there are, the oldest first; that of the position may have been
-    lost.
+    """Return two sequences for a position: all rows up to the first lie below it, and rows up to the second do if their
+    transaction is below its transaction. ``generations`` is all generations, the oldest first; that of the position may
+    be missing.
 
     >>> generations = [FIRST, Begun(7, 90), Begun(9, 120)]
     >>> sequences_before(generations, Position(7, 5)), sequences_before(generations, Position(8, 5))

@@ -1,4 +1,4 @@
-"""The event store in PostgreSQL: binary COPY when all is well, `postgres_slow` when the database refuses something."""
+"""The event store in PostgreSQL. It writes by binary COPY, and by `postgres_slow` when the database refuses that."""
 
 from __future__ import annotations
 
@@ -54,15 +54,15 @@ _LOOK_AGAIN = 60.0
 
 
 class PostgresEventStore:
-    """The streams in one database of ``DATABASES``, over the calling thread's Django connection: one shard, or all.
+    """The event store, or one shard of it, in one database of ``DATABASES``, over the calling thread's connection.
 
-    Inside an atomic block a call works in a savepoint and what it stored is durable when the block has committed;
-    outside, when the call returns. A connection found broken is closed, and the next call makes a new one, except
-    inside an atomic block, where it is left to the block's owner.
+    Inside an atomic block a call uses a savepoint, and its rows are durable when the block commits; outside, when the
+    call returns. A broken connection is closed and the next call opens a new one, except inside an atomic block, where
+    it is left to the block's owner.
     """
 
     def __init__(self, alias: str = "default", shard_map: ShardMap | None = None) -> None:
-        """Raises `ConfigurationError` for a database that is no PostgreSQL."""
+        """Raise `ConfigurationError` if the database is not PostgreSQL."""
         check_vendor(alias)
         self.alias = alias
         self._map = ShardMap([alias]) if shard_map is None else shard_map
@@ -88,8 +88,8 @@ class PostgresEventStore:
         return getattr(self._session, "generation", FIRST.generation)
 
     def append(self, records: Sequence[StreamRecord], *, doubtful: bool = False) -> Sequence[Appended]:
-        """Append as the port says. Raises `ShardMapOutdated` if this shard owns other buckets than it did when the call
-        began, or not those of all records."""
+        """Append as `EventStore.append` does. Raises `ShardMapOutdated` if the shard's buckets changed during the call,
+        or do not cover all records."""
         if not records:
             return []
         claim = self._map.claim_of(self.alias)
@@ -111,11 +111,8 @@ class PostgresEventStore:
             return SlowAppend(connection, records, claim).run()
 
     def load(self, aggregate_root_id: str, *, after: int = 0, until: int | None = None) -> FetchedStreams:
-        """Return the streams in chunks, each read by a query of its own, so that neither a long history nor a slow
-        reader costs memory or locks.
-
-        Asks the database when iterated, in the thread that iterates.
-        """
+        """Return the streams, read in chunks by one query each, so that neither a long history nor a slow reader costs
+        memory or locks. Queries the database when iterated, in the thread that iterates."""
         return FetchedStreams(self._chunks(aggregate_root_id, after, _NO_LIMIT if until is None else until))
 
     def _chunks(self, aggregate_root_id: str, after: int, until: int) -> Iterator[FetchedRecords]:
@@ -135,7 +132,7 @@ class PostgresEventStore:
 
     def load_many(self, aggregate_root_ids: Iterable[str]) -> Mapping[str, Sequence[StreamRecord]]:
         root_ids = {*filter(holds, aggregate_root_ids)}
-        if len(root_ids) == 1:  # perhaps for its long history: it comes in the order of the index, unsorted
+        if len(root_ids) == 1:  # its history may be long: this query reads it in index order and sorts nothing
             (root_id,) = root_ids
             streams = self._fetch(root_id, 0, _NO_LIMIT, _NO_LIMIT)
             return {root_id: streams} if streams else {}
@@ -173,7 +170,8 @@ class PostgresEventStore:
             return execute(connection, statements.STORED_BEFORE, parameters)
 
     def position(self) -> Position:
-        """The oldest transaction that is open anywhere on the server; each row has the id of its transaction."""
+        """Return the position of the oldest transaction that is open on the server. A row's position has the id of its
+        transaction."""
         with self._connected() as connection:
             return generations.state(connection).position
 
@@ -209,8 +207,8 @@ class PostgresEventStore:
             return correcting.corrected_since(connection, number)
 
     def end_sessions(self, owner: str) -> int:
-        """End sessions as the port says. ``owner`` is the sessions' ``application_name``. Blocks up to 5 seconds for
-        each to end."""
+        """End sessions as `EventStore.end_sessions` does. ``owner`` is their ``application_name``. Blocks up to 5
+        seconds for each session to end."""
         with self._connected():
             return end_sessions(self.alias, owner)
 
@@ -219,9 +217,11 @@ class PostgresEventStore:
             return run(connection, statements.PRUNE_REFUSALS, (before, limit))
 
     def _look_where_we_are(self, connection: BaseDatabaseWrapper) -> None:
-        """Before a session writes for the first time: what it stores in a restored database must be of a new
-        generation. A restore ends all sessions, unless a pooler keeps them, so it is done again after a while. In
-        somebody's transaction it is done each time, since what was found out may be rolled back."""
+        """Read the generation before a session's first write: rows stored in a restored database must be of a new one.
+
+        A restore ends all sessions, unless a pooler keeps them, so this is repeated after `_LOOK_AGAIN` seconds. Inside
+        a caller's transaction the check is not remembered, because its effect may be rolled back.
+        """
         session, now = self._session, time.monotonic()
         if getattr(session, "known", None) is not connection.connection or now >= session.look_again:
             session.generation = generations.state(connection).position.generation
@@ -242,8 +242,8 @@ class PostgresEventStore:
 
 
 def _check_owned(records: Sequence[StreamRecord], claim: ShardOwnership) -> None:
-    """Another thread may have read the map anew since it was said that the records belong here: what this shard owns
-    is as recorded then, but that is no longer what they were sent here for."""
+    """Raise `ShardMapOutdated` if a record's bucket is not in ``claim``: another thread may have reread the map since
+    the records were assigned to this shard."""
     if len(claim.buckets) == BUCKETS:
         return
     for record in records:
@@ -252,8 +252,8 @@ def _check_owned(records: Sequence[StreamRecord], claim: ShardOwnership) -> None
 
 
 def _next_limit(chunk: Sequence[StreamRecord]) -> int:
-    """Return how many streams to ask for next: each query costs as much as a few hundred small rows, and large ones
-    memory."""
+    """Return the number of streams for the next query: a query costs as much as a few hundred small rows, and large
+    rows cost memory."""
     average = sum(len(record.events) for record in chunk) // len(chunk)
     return max(1, min(_LARGEST_CHUNK, _CHUNK_BYTES // (average + 1)))
 
@@ -264,7 +264,8 @@ def _by_aggregate(rows: Iterable[tuple[Any, ...]]) -> dict[str, list[StreamRecor
 
 
 def _copied(connection: BaseDatabaseWrapper, records: Sequence[StreamRecord], claim: ShardOwnership) -> bool:
-    """Copy the records. Return True if all were written; if the database, or its column widths, refuse any, none is."""
+    """Copy the records. Return False if the database refuses one, or one does not fit its column: none is then stored,
+    unless a trigger dropped rows."""
     in_order = sorted(records, key=_aggregate_root_id)
     try:
         cursor = psycopg.Cursor(connection.connection)
@@ -277,5 +278,5 @@ def _copied(connection: BaseDatabaseWrapper, records: Sequence[StreamRecord], cl
         raise
     except (ValueError, struct.error):
         return False
-    # A trigger of somebody else may drop rows without an error; the slow path finds out which.
+    # A foreign trigger may drop rows without an error; the slow path finds out which.
     return cursor.rowcount == len(records)

@@ -1,8 +1,8 @@
-"""Appending when something may be refused: how far does each aggregate's part of the batch get?
+"""Append a batch of which the database may refuse some records.
 
-One transaction inserts what the unique constraints let through. If the rows stored (now, or earlier by a lost call of
-ours) are a prefix of each aggregate's records, it commits. If not, it rolls back and the rest goes again without
-anything from each aggregate's first refused record on: a later version of a state that was refused must not be stored.
+One transaction inserts the rows that violate no unique constraint. If the rows stored, now or earlier by a lost call,
+are a prefix of each aggregate's records, it commits. Otherwise it rolls back and is repeated without each aggregate's
+first refused record and all its later ones: a version that follows a refused one must not be stored.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ _UNEXPLAINED_RETRIES = 3
 
 
 class _Refused(Exception):
-    """Rolls back what was inserted."""
+    """Rolls the transaction back."""
 
 
 class SlowAppend:
-    """One call. Positions are places in the caller's sequence; ``_cuts`` holds each aggregate's first refused one."""
+    """One append call. Positions are indices of ``records``; ``_cuts`` holds each aggregate's first refused position
+    and its result."""
 
     def __init__(self, connection: BaseDatabaseWrapper, records: Sequence[StreamRecord], claim: ShardOwnership) -> None:
         self._connection = connection
@@ -48,13 +49,14 @@ class SlowAppend:
         for position, record in enumerate(self._records):
             if error := unstorable(record):
                 self._cut(position, Appended(Outcome.INVALID, error=error))
-        # Every writer takes its locks in this order, so that two of them rarely wait for each other.
+        # All writers take their locks in this order, so deadlocks are rare.
         order = sorted(range(len(self._records)), key=lambda position: self._records[position].aggregate_root_id)
         self._store_or_halve(order)
         return [self._result(position) for position in range(len(self._records))]
 
     def _store_or_halve(self, positions: Sequence[int]) -> None:
-        """Halving costs a logarithm of transactions, and what is not guilty, or not too much, is stored."""
+        """Store the records. If the database refuses a value or the size of the batch, store each half separately, so
+        that a logarithmic number of transactions finds each refused record."""
         try:
             self._store(positions)
         except sqlstates.DATABASE_ERRORS as error:
@@ -78,8 +80,8 @@ class SlowAppend:
                     raise _Refused
 
     def _insert(self, pending: Sequence[int]) -> bool:
-        """Insert the records. Return True if the rows now stored are a prefix per aggregate; if not, the cuts say what
-        to leave out next time."""
+        """Insert the records. Return True if the rows now stored are a prefix per aggregate; otherwise the cuts say
+        which records the next attempt leaves out."""
         columns = tuple(map(list, zip(*(self._records[position] for position in pending), strict=True)))
         inserted = set(execute(self._connection, statements.INSERT, columns))
         stored: dict[CommandKey, int] = {}
@@ -88,7 +90,7 @@ class SlowAppend:
             record = self._records[position]
             key = (record.aggregate_root_id, record.version, record.command_id)
             if key in inserted:
-                # Of equal records in one batch the first is the one that was inserted.
+                # Of equal records in one batch, the first one was inserted.
                 inserted.remove(key)
                 stored[record.command_key] = position
             else:
@@ -96,7 +98,8 @@ class SlowAppend:
         return self._explain(missing, stored) and not any(self._is_cut(position) for position in stored.values())
 
     def _explain(self, missing: Sequence[int], inserted: Mapping[CommandKey, int]) -> bool:
-        """Cut at what was refused for good; False if a row vanished in between, so that the same is worth a retry."""
+        """Cut at records that are refused permanently. Return False if no reason was found and a retry is left: the
+        conflicting row may have vanished."""
         if not missing:
             return True
         keys = {self._records[position].command_key for position in missing}
@@ -106,7 +109,7 @@ class SlowAppend:
             record = self._records[position]
             stored = repeated.get(record.command_key)
             if inserted.get(record.command_key, -1) > position:
-                # The same command once more, further on in this batch: it went in because this one did not.
+                # A later copy of the command in this batch was inserted because this record was not.
                 stored = None
             if stored == record or self._is_cut(position):
                 continue
@@ -136,7 +139,7 @@ class SlowAppend:
         return cut is not None and position >= cut[0]
 
     def _cut(self, position: int, appended: Appended) -> None:
-        """Callers cut only what is not cut yet, so a cut moves forward in the batch only."""
+        """Cut an aggregate's records from ``position`` on, unless they are cut already."""
         root_id = self._records[position].aggregate_root_id
         if not self._is_cut(position):
             self._cuts[root_id] = (position, appended)

@@ -1,4 +1,4 @@
-"""Rows of the table and the questions that both ways of appending ask."""
+"""Connections, statements and rows of the Postgres driver."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _IN_ORDER = {**_PLANNING, "enable_sort": "off", "enable_bitmapscan": "off"}
 
 
 def check_vendor(alias: str) -> None:
-    """Raises `ConfigurationError`. It does not connect."""
+    """Raise `ConfigurationError` if the database is not PostgreSQL. Does not connect."""
     if (vendor := connections[alias].vendor) != "postgresql":
         raise ConfigurationError(
             f"the event store is in the database {alias!r}, which is {vendor}; name a PostgreSQL database in "
@@ -34,9 +34,11 @@ def check_vendor(alias: str) -> None:
 
 @contextlib.contextmanager
 def connected(alias: str) -> Iterator[BaseDatabaseWrapper]:
-    """The calling thread's connection. What it raises because the database is away becomes `StoreUnavailable`, or
-    `StoreFailing` if it has to be mended, and a connection that is lost is closed, unless it is in somebody's atomic
-    block."""
+    """Yield the calling thread's connection.
+
+    Errors of an unavailable database become `StoreUnavailable`, or `StoreFailing` if its server needs repair. A lost
+    connection is closed, unless it is in an atomic block.
+    """
     try:
         yield healthy_connection(alias)
     except sqlstates.DATABASE_ERRORS as error:
@@ -52,7 +54,8 @@ def connected(alias: str) -> Iterator[BaseDatabaseWrapper]:
 
 
 def execute(connection: BaseDatabaseWrapper, statement: str, parameters: Sequence[object]) -> list[tuple[Any, ...]]:
-    """Never as a prepared statement, whatever ``OPTIONS`` say: behind a pooler the session is not ours."""
+    """Execute a statement and return its rows. It is never prepared, whatever ``OPTIONS`` say: a pooler may share the
+    session."""
     with psycopg.Cursor[tuple[Any, ...]](connection.connection) as cursor:
         return cursor.execute(statement, parameters, prepare=False, binary=True).fetchall()
 
@@ -63,10 +66,9 @@ def execute_long(
     parameters: Sequence[object],
     loaders: Mapping[str, type[Loader]] = {},
 ) -> list[tuple[Any, ...]]:
-    """Execute as `execute` does, for many rows: they are fetched while the server still works on others, where libpq
-    can (from 17).
+    """Execute as `execute` does, but fetch rows while the server still produces others, if libpq is 17 or newer.
 
-    ``loaders`` decode types of the database in another way.
+    ``loaders`` replace psycopg's loaders, by the name of the database type.
     """
     with psycopg.Cursor[tuple[Any, ...]](connection.connection) as cursor:
         for type_name, loader in loaders.items():
@@ -77,18 +79,19 @@ def execute_long(
 
 
 def run(connection: BaseDatabaseWrapper, statement: str, parameters: Sequence[object] = ()) -> int:
-    """The same for a statement that gives no rows; returns how many it changed."""
+    """Execute a statement that returns no rows. Return the number of rows it changed."""
     with psycopg.Cursor[Any](connection.connection) as cursor:
         return cursor.execute(statement, parameters, prepare=False).rowcount
 
 
 @contextlib.contextmanager
 def by_index(connection: BaseDatabaseWrapper, *, in_order: bool = False) -> Iterator[None]:
-    """A transaction that takes the index whatever the planner thinks of the table; on return all is as it was. With
-    ``in_order`` it takes one that gives the rows in the order that is asked for.
+    """Run a transaction whose statements use an index, whatever the planner estimates; restore the settings at its end.
+    With ``in_order`` they use an index that returns the rows in the requested order.
 
-    With a limit the planner would rather read the table from its beginning, believing that rows of any transaction
-    lie everywhere in it; and what it takes for expensive it would compile and share out, at the price of a page.
+    For a query with a limit the planner prefers to read the table from its beginning, since it assumes that the rows of
+    a transaction are spread over all of it. For plans it deems expensive it uses JIT and parallel workers, which cost
+    as much as a page.
     """
     planning = _IN_ORDER if in_order else _PLANNING
     get = "SELECT " + ", ".join(f"current_setting('{name}')" for name in planning)
@@ -101,21 +104,21 @@ def by_index(connection: BaseDatabaseWrapper, *, in_order: bool = False) -> Iter
 
 
 def record_of(row: Iterable[Any]) -> StreamRecord:
-    """``row`` has the columns in the order of the record's fields."""
+    """Return the record of a row with the columns in the order of its fields."""
     record = make_record(row)
-    if record.created_at.tzinfo is UTC:  # the session's time zone is, unless settings say otherwise
+    if record.created_at.tzinfo is UTC:  # the session's time zone, unless the settings name another
         return record
     return record._replace(created_at=record.created_at.astimezone(UTC))
 
 
 def records_of(rows: Iterable[Iterable[Any]]) -> list[StreamRecord]:
-    """Return the records of one query's rows, as `record_of` does: all have the time zone of its session."""
+    """Return the records of one query's rows, which all have the time zone of its session."""
     records = list(map(make_record, rows))
     return records if records and records[0].created_at.tzinfo is UTC else list(map(record_of, records))
 
 
 def find(connection: BaseDatabaseWrapper, keys: Iterable[CommandKey], statement: str) -> dict[CommandKey, StreamRecord]:
-    """Return the rows of these commands by their keys. The statement is a form of `statements.FIND`."""
+    """Return the rows of commands by key. ``statement`` is a form of `statements.FIND`."""
     wanted = [key for key in keys if holds(key[0]) and holds(key[1])]
     if not wanted:
         return {}

@@ -1,8 +1,8 @@
-"""Reading a Postgres shard in the order of aggregates: what jobs over whole stores do.
+"""Scans of a Postgres shard in the order of aggregates, for jobs over whole stores.
 
-Each chunk is a query of its own that goes on after the last row of the one before, so that neither a long scan nor a
-slow reader holds a snapshot, and a lost connection costs a chunk. Rows below a position that the shard has come to are
-the same for ever, so all chunks below one horizon show one state of the store.
+Each chunk is read by its own query, which continues after the last row of the previous chunk. So neither a long scan
+nor a slow reader holds a database snapshot, and a lost connection costs one chunk. Rows below a position that the shard
+has reached never change, so all chunks below one horizon show the same state of the store.
 """
 
 from __future__ import annotations
@@ -50,12 +50,14 @@ Condition = tuple[str, tuple[object, ...]]
 
 
 class Scan(NamedTuple):
-    """Rows of one shard that fulfil all of this: of aggregates with ``low <= id < high`` in the order of bytes, stored
-    at positions p with ``after <= p < horizon`` (whose sequences do not matter), of one of the ``types`` and one of the
-    ``ids`` (none: any), made at times t with ``created_from <= t < created_before`` (aware).
+    """A selection of rows of one shard. A row must fulfil all conditions.
 
-    With ``refusals`` only stored refusals are read, else only what has a version. Without ``contents``, events and
-    metadata are not read: they are empty.
+    Its aggregate root id is in ``low <= id < high``, in the order of bytes. Its position p is in
+    ``after <= p < horizon``, whose sequences are ignored. It has one of the ``types`` and one of the ``ids`` (empty:
+    any), and was created at a time t with ``created_from <= t < created_before`` (aware).
+
+    With ``refusals`` only stored refusals are read, otherwise only event streams. Without ``contents``, events and
+    metadata are not read and are empty.
     """
 
     alias: str
@@ -72,12 +74,11 @@ class Scan(NamedTuple):
 
 
 def scan(wanted: Scan, *, at_once: int = AT_ONCE, raw_times: bool = False) -> Iterator[Sequence[Row]]:
-    """Yield rows in chunks of at most ``at_once`` rows and about `CHUNK_BYTES`, none empty; streams by (aggregate root
+    """Yield rows in non-empty chunks of at most ``at_once`` rows and about `CHUNK_BYTES`: streams by (aggregate root
     id, version), refusals in no particular order.
 
     With ``raw_times`` the column ``created_at`` holds microseconds since `RAW_TIMES_BEGIN`, which costs a third less.
-    Asks the database when iterated, in the thread that iterates. Raises `StoreUnavailable` when it has been away for
-    long, and at once inside an atomic block.
+    Queries the database when iterated, in the thread that iterates. Raises as `persistently` does.
     """
     reader = _Reader(wanted, at_once, raw_times)
     if wanted.refusals:
@@ -86,7 +87,7 @@ def scan(wanted: Scan, *, at_once: int = AT_ONCE, raw_times: bool = False) -> It
 
 
 def scan_records(wanted: Scan) -> Iterator[StreamRecord]:
-    """One by one, as `scan` reads them."""
+    """Yield records one by one, otherwise as `scan` does."""
     return chain.from_iterable(map(records_of, scan(wanted)))
 
 
@@ -99,7 +100,8 @@ class _Reader:
         self._small_streams = statements.SCAN_SMALL_STREAMS if wanted.contents else statements.SCAN_KEYS
 
     def streams(self, after: tuple[object, object], *conditions: Condition) -> Iterator[list[Row]]:
-        """Measured where rows are large: a chunk of small ones ends before the first large one."""
+        """Yield chunks of streams. A query for small rows comes first, and its chunk ends before the first large row;
+        large rows are then read by a query that counts bytes, until rows are small again."""
         is_measured = False
         while True:
             statement = statements.SCAN_STREAMS if is_measured else self._small_streams
@@ -114,7 +116,7 @@ class _Reader:
             is_measured = is_cut or (is_measured and 2 * _bytes(rows) > len(rows) * self._most_bytes)
 
     def streams_of_ids(self) -> Iterator[list[Row]]:
-        """A probe of the index for each, put together again to chunks of the usual size."""
+        """Yield chunks of the usual size, gathered from one index probe for each id."""
         gathered: list[Row] = []
         for id in sorted(filter(self._is_within, set(self._wanted.ids))):
             for chunk in self.streams((id, 0), ("aggregate_root_id = %s", (id,))):
@@ -173,9 +175,11 @@ def _until_large(rows: list[Row]) -> list[Row]:
 
 
 def persistently(alias: str, read: Callable[[], Value]) -> Value:
-    """Read again while the database is away, `TRIES` times. Raises `StoreUnavailable` after that, and at once inside
-    an atomic block, which a lost connection has ended; and what ends the work that it is part of, see `stopping`.
-    Blocks."""
+    """Call ``read``, up to `TRIES` more times while the database is unavailable, with growing pauses. Blocks.
+
+    Raises `StoreUnavailable` after that, and at once inside an atomic block, which a lost connection has ended. Raises
+    what `stopping` raises to end the surrounding work.
+    """
     for delay in islice(delays(0.1, 5.0), TRIES):
         stopping.check()
         try:
@@ -189,8 +193,7 @@ def persistently(alias: str, read: Callable[[], Value]) -> Value:
 
 
 def check_settled(alias: str, reached: Position, horizon: Position) -> None:
-    """Raises `StoreUnavailable` if not all that lies below ``horizon`` is there yet: each reading may be of another
-    replica."""
+    """Raise `StoreUnavailable` unless all rows below ``horizon`` are settled: each query may go to another replica."""
     if reached < horizon.transaction:
         raise StoreUnavailable(
             f"the event store in database {alias!r} has come to {reached} and is to be read up to {horizon}: a replica "
@@ -219,5 +222,5 @@ def _below(known: list[Begun], position: Position) -> tuple[int, int, int]:
 
 
 def _bytes(rows: Sequence[Row]) -> int:
-    """Return the bytes of the rows as the statements count them."""
+    """Return the size of the rows as the statements count it."""
     return sum(len(row[_EVENTS]) + len(row[_METADATA]) for row in rows)

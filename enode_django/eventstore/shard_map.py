@@ -1,4 +1,4 @@
-"""The claims of an event store's shards: read from their databases, recorded where there are none yet."""
+"""The claims of an event store's shards: read from their databases, and recorded for new shards."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ logger = logging.getLogger("enode_django.eventstore")
 
 
 class ShardMap:
-    """May be used by any thread. It asks the databases when it is first used, and after `forget`; then each method
-    blocks, and raises `StoreUnavailable`, or `ShardMismatch` if the databases are not the shards of one store.
+    """A thread-safe cache of the claims of all shards.
 
-    One shard may be away when the others are read for the first time: it has what they have not.
+    It queries the databases at first use and after `forget`. Methods then block, and raise `StoreUnavailable`, or
+    `ShardMismatch` if the databases are not the shards of one store. At the first query one shard may be unavailable:
+    it owns the buckets that the others do not own.
     """
 
     def __init__(self, aliases: Iterable[str]) -> None:
@@ -38,7 +39,7 @@ class ShardMap:
         self._attempts = {alias: Attempts(is_rare=True) for alias in self.aliases}
 
     def place_of(self, aggregate_root_id: str) -> int:
-        """The place in ``aliases`` of the shard that has the aggregate."""
+        """Return the index in ``aliases`` of the shard that has the aggregate."""
         owned = self._owners
         if owned is None:
             owned = self._load()
@@ -54,19 +55,20 @@ class ShardMap:
         return claim
 
     def forget(self, alias: str) -> None:
-        """Ask anew what the shard owns, before anything else is written to it."""
+        """Query the shard's claim again before the next write to it."""
         with self._lock:
             self._forgotten.add(alias)
 
     def load(self) -> None:
-        """Read and compare what all of them have recorded, and let those record a first share that have none."""
+        """Read and compare the claims of all shards, and record first claims for shards without one."""
         self._load()
 
     def compare(self) -> None:
-        """The same, but nothing is recorded: what is not yet is said to be what it would be."""
+        """Read and compare as `load` does, but record nothing: a shard without a claim counts with the one that `load`
+        would record. Compare nothing if a shard is unavailable."""
         found = [one for alias in self.aliases if (one := _find(alias, self._attempts[alias])) is not None]
         if len(found) < len(self.aliases):
-            return  # nothing can be said
+            return
         first = first_claims(found) if any(one.claim is None for one in found) else {}
         owners({one.alias: one.claim or first[one.alias] for one in found})
 
@@ -78,7 +80,7 @@ class ShardMap:
             if any(one.claim is None for one in here):
                 here = self._record(here, away)
             elif not away and any(one.claim is not None and one.claim.epoch < SET_UP for one in here):
-                here = self._confirm()  # who recorded them ended before that
+                here = self._confirm()  # the process that recorded them ended before it confirmed
             for one in here:
                 assert one.claim is not None
                 self._claims[one.alias] = one.claim
@@ -100,13 +102,14 @@ class ShardMap:
         return self._confirm()
 
     def _confirm(self) -> list[Found]:
-        """Once all have recorded their buckets, none may be taken for new any more."""
+        """Raise the epochs to `SET_UP`, since all have recorded their buckets: no missing record is that of a new store
+        from now on."""
         for alias in self.aliases:
             _confirm(alias)
         return [again for alias in self.aliases if (again := _find(alias, self._attempts[alias])) is not None]
 
     def _assumed(self, away: Sequence[str]) -> dict[str, ShardOwnership]:
-        """The claims of all, in order: one shard that could never be asked has what the others have not."""
+        """Return the claims of all, in order. One shard that never answered gets the buckets that the others lack."""
         unknown = [alias for alias in away if alias not in self._claims]
         if len(unknown) > 1:
             raise StoreUnavailable(f"the databases {unknown!r} of the event store cannot be reached")
@@ -115,7 +118,7 @@ class ShardMap:
 
 
 def _find(alias: str, attempts: Attempts) -> Found | None:
-    """None if the database is away."""
+    """Return None if the database is unavailable."""
     try:
         with _borrowed(alias) as connection:
             ((has_streams,),) = execute(connection, statements.HAS_STREAMS, ())
@@ -143,8 +146,8 @@ def _confirm(alias: str) -> None:
 
 @contextmanager
 def _borrowed(alias: str) -> Iterator[BaseDatabaseWrapper]:
-    """The calling thread's connection; one that was not open before is closed again, since a mailbox's thread has no
-    use for those of other shards."""
+    """Yield the calling thread's connection. Close it afterwards if it was not open before: a mailbox's thread needs no
+    connections to other shards."""
     was_open = connections[alias].connection is not None
     try:
         with connected(alias) as connection:
@@ -156,8 +159,8 @@ def _borrowed(alias: str) -> Iterator[BaseDatabaseWrapper]:
 
 @contextmanager
 def owning(connection: BaseDatabaseWrapper, claim: ShardOwnership) -> Iterator[None]:
-    """A transaction in which the shard owns the buckets of ``claim``: nobody can take one from it before the end.
-    Raises `ShardMapOutdated` if it does not, or not any more."""
+    """Run a transaction in which the shard owns the buckets of ``claim``; they cannot change before its end. Raises
+    `ShardMapOutdated` if the recorded claim is another one."""
     if in_transaction(connection):
         with transaction.atomic(using=connection.alias):
             _check(connection, claim, execute(connection, statements.OPEN_CLAIM_WITHIN, ()))

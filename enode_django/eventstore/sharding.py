@@ -1,4 +1,4 @@
-"""One event store over several databases: each aggregate is in one of them, by its bucket."""
+"""One event store over several databases. An aggregate's bucket decides which database has it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ Value = TypeVar("Value")
 
 
 class ShardedEventStore:
-    """The shards in the order of ``shard_map``'s databases. What concerns one aggregate asks one of them, and what
-    concerns many asks those that have any of them, one after the other."""
+    """An event store of several shards, given in the order of ``shard_map``'s databases.
+
+    A call for one aggregate asks its shard; a call for several asks each of their shards, one after the other.
+    """
 
     def __init__(self, shards: Sequence[Shard], shard_map: ShardMap) -> None:
         self._shards = shards
@@ -34,13 +36,13 @@ class ShardedEventStore:
     def generation_of(self, aggregate_root_id: str) -> int:
         try:
             place = self.place_of(aggregate_root_id)
-        except StoreUnavailable:  # the map is to be read anew, and nobody can say where the aggregate is now
+        except StoreUnavailable:  # the map must be read again, but the databases are away
             return FIRST.generation
         return self._shards[place].generation_of(aggregate_root_id)
 
     def append(self, records: Sequence[StreamRecord], *, doubtful: bool = False) -> Sequence[Appended]:
-        """Append as the port says. If one shard is away, rows that others have stored are found there when the call is
-        repeated."""
+        """Append as `EventStore.append` does. If a shard is unavailable, rows may be stored in others already; a
+        repeated call finds them."""
         places = self._by_place(range(len(records)), lambda number: records[number].aggregate_root_id)
         if len(places) == 1:
             ((place, _),) = places.items()

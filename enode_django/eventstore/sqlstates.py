@@ -15,32 +15,31 @@ UNDEFINED_TABLE = "42P01"
 # Data exceptions, integrity constraints.
 _DATA_CLASSES = ("22", "23")
 
-# Deadlock and serialization failure, lock not available, cancelled (statement timeout), shut down or not yet up,
-# connection, resources, a session ended for idling, a server that has become a standby.
+# Serialization failure and deadlock, lock not available, cancelled (statement timeout), shutting down or starting,
+# connection, resources, idle timeouts of a session or transaction, a server that has become a standby.
 _UNAVAILABLE = ("40001", "40P01", "55P03", "57014", "57P0", "08", "53", "25P03", "25P04", "25006")
 
-# Limits of the program, which is how a server says that it has no transaction ids or multixacts left; disk full, out of
-# memory, a configured limit; errors of the system around the server; internal errors and damage.
+# Program limits, also raised when transaction ids or multixacts are exhausted; resources, disk full, out of memory, a
+# configured limit; errors of the operating system; internal errors and corruption.
 _NEEDS_HELP = ("54", "53000", "53100", "53200", "53400", "58", "XX")
 
-# What a smaller batch may not come up against.
+# Errors that a smaller batch may avoid.
 _TOO_MUCH = ("54", "53200", "XX000")
 
 
 def sqlstate(error: BaseException) -> str:
-    """Return the SQLSTATE of the driver's error, which Django may have wrapped; empty if the server sent none."""
+    """Return the SQLSTATE of a driver's error, which Django may have wrapped; empty if the server sent none."""
     driver_error = _driver_error(error)
     return (driver_error.sqlstate or "") if isinstance(driver_error, psycopg.Error) else ""
 
 
 def is_data_error(error: BaseException) -> bool:
-    """Return True if the database refuses a value of one of the rows: sending it again is of no use."""
+    """Return True if the database refuses a value of a row: a retry is useless."""
     return sqlstate(error).startswith(_DATA_CLASSES)
 
 
 def needs_help(error: BaseException) -> bool:
-    """Return True if the database refuses whatever is asked of it until somebody has mended it, as far as one can see
-    from outside: no row is to blame."""
+    """Return True if the database probably refuses every statement until its server is repaired: no row is at fault."""
     return sqlstate(error).startswith(_NEEDS_HELP)
 
 
@@ -59,7 +58,7 @@ def is_unavailable(error: BaseException) -> bool:
 
 
 def message(error: BaseException) -> str:
-    """The server's own words, in one line."""
+    """Return the server's primary message and the SQLSTATE."""
     driver_error = _driver_error(error)
     primary = driver_error.diag.message_primary if isinstance(driver_error, psycopg.Error) else None
     return f"{primary or error} (SQLSTATE {sqlstate(error)})"
@@ -74,12 +73,12 @@ _NOT_MIGRATED = ("42P01", "42703")
 
 
 def is_transient(error: BaseException) -> bool:
-    """Return True if the call should simply be tried again: the database or the queue is away, or two transactions are
-    in each other's way. A `Retry` is no such error: what raised it is tried again when it says."""
+    """Return True if the call should be retried: the database or the queue is unavailable, migrations are missing, or
+    transactions conflict. Return False for a `Retry`, which has its own delay."""
     if isinstance(error, EnodeError):
         return error.retriable and not isinstance(error, UnknownMessageType | Retry)
     if isinstance(error.__cause__ or error, psycopg.InterfaceError):
-        return False  # a closed cursor, say: what is lost is an OperationalError
+        return False  # such as a closed cursor; a lost connection is an OperationalError
     return is_unavailable(error) or sqlstate(error) in _NOT_MIGRATED
 
 
@@ -88,5 +87,5 @@ _NOT_UNIQUE = (UNIQUE_VIOLATION, "23P01")
 
 
 def is_conflict_of_rows(error: BaseException) -> bool:
-    """Return True if the database refuses a row because of what another row has at the moment."""
+    """Return True if the database refuses a row because it conflicts with another row."""
     return sqlstate(error) in _NOT_UNIQUE

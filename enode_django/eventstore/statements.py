@@ -1,4 +1,4 @@
-"""The SQL of the Postgres driver. No statement leaves anything in the session, so that poolers may hand it round."""
+"""The SQL of the Postgres driver. No statement leaves state in the session, so a pooler may share it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ CORRECTIONS = "enode_django_eventcorrection"
 
 _RECORD = ", ".join(StreamRecord._fields)
 
-# The events of a row of a database that has corrections: a row of an aggregate without any costs a look into a hash
-# table of the aggregates that have some, which is made once for each statement.
+# The events of a row in a database with corrections. For an aggregate without corrections this costs one probe of a
+# hash table of the corrected aggregates, which each statement builds once.
 _CORRECTED = f"""
     CASE WHEN {TABLE}.aggregate_root_id IN (SELECT aggregate_root_id FROM {CORRECTIONS}) THEN coalesce((
         SELECT newest.events FROM {CORRECTIONS} AS newest
@@ -28,7 +28,7 @@ _EVENTS = "{events}"
 
 
 class Reading(NamedTuple):
-    """A statement that reads rows: ``plain`` where there are no corrections, ``corrected`` where there are some."""
+    """A statement that reads rows: ``plain`` for a database without corrections, ``corrected`` for one with some."""
 
     plain: str
     corrected: str
@@ -43,8 +43,7 @@ _BYTES = "octet_length(events) + octet_length(metadata)"
 
 COPY = f"COPY {TABLE} ({', '.join(COLUMNS)}) FROM STDIN (FORMAT BINARY)"
 
-# In the order they were sent: it decides which of two that exclude each other is stored, and in which order locks
-# are taken.
+# In the order of the parameters: it decides which of two conflicting records is stored, and the order of the locks.
 INSERT = f"""
     INSERT INTO {TABLE} ({_RECORD})
     SELECT {_RECORD}
@@ -55,15 +54,14 @@ INSERT = f"""
     RETURNING aggregate_root_id, version, command_id
 """
 
-# Without the id, which is known: a long history should not bring it along with every row.
 LOAD = _reading(f"""
     SELECT {_READ} FROM {TABLE}
     WHERE aggregate_root_id = %s AND version > %s AND version <= %s
     ORDER BY version LIMIT %s
 """)
 
-# OFFSET 0 makes this one probe of an index per aggregate: before the first ANALYZE of a new table, the planner takes a
-# few hundred aggregates for most of it, and would read it all.
+# OFFSET 0 forces one index probe per aggregate: before the first ANALYZE of a new table, the planner takes a few
+# hundred aggregates for most of the table and would read all of it.
 LOAD_MANY = _reading(f"""
     SELECT stream.* FROM (SELECT DISTINCT unnest(%b::text[])) AS wanted (root)
     CROSS JOIN LATERAL (
@@ -82,7 +80,7 @@ LOAD_RANGES = _reading(f"""
     ORDER BY aggregate_root_id, version
 """)
 
-# The limits make each of these one probe of an index per key, whatever the planner thinks of the table.
+# The limits force one index probe per key, whatever the planner estimates.
 _FIND = f"""
     SELECT found.* FROM unnest(%b::text[], %b::text[]) AS wanted (command, root)
     CROSS JOIN LATERAL (
@@ -108,13 +106,13 @@ HEADS = f"""
     ) AS head
 """
 
-# As the index enode_stream_position has it: BRIN knows no order of xid8.
+# The expression of the index enode_stream_position: BRIN has no order of xid8.
 _TRANSACTION = "transaction_id::text::bigint"
 
-# Below a position, with the numbers of `positions.sequences_before` and the position's transaction.
+# True below a position. Parameters: the result of `positions.sequences_before`, and the position's transaction id.
 BELOW = f"(sequence <= %s OR (sequence <= %s AND {_TRANSACTION} < %s::bigint))"
 
-# The walk from the newest version back ends at the first one that is old enough.
+# The walk back from the newest version ends at the first version that is old enough.
 HEADS_BEFORE = f"""
     SELECT wanted.root, head.version FROM unnest(%b::text[]) AS wanted (root)
     CROSS JOIN LATERAL (
@@ -131,12 +129,12 @@ STORED_BEFORE = f"""
     WHERE {BELOW}
 """
 
-# What a scan looks at next.
+# The next rows of a scan.
 _LOOKED_AT = f"""
     SELECT {{read}} FROM {TABLE} WHERE ({{order}}) > (%s, %s) AND {{conditions}} ORDER BY {{order}} LIMIT %s
 """
 
-# The first rows of that up to a number of bytes. A length is known without reading what is stored out of line.
+# The first of these rows, up to a number of bytes. octet_length does not read values that are stored out of line.
 _MEASURED = f"""
     SELECT {{columns}} FROM (
         SELECT {{columns}},
@@ -156,8 +154,8 @@ SCAN_REFUSALS = _reading(
     )
 )
 
-# Without measuring, in little more than half the time. Rows with more than so many bytes come without their contents,
-# so that all together are no more than can be taken.
+# Without measuring, in little more than half the time. Rows above most_bytes come without their contents, which bounds
+# the size of the result.
 _CONTENTS = {"events": _EVENTS, "metadata": "metadata"}
 _SMALL = [
     f"CASE WHEN {_BYTES} <= {{most_bytes}} THEN {_CONTENTS[name]} END" if name in _CONTENTS else name
@@ -187,8 +185,8 @@ SAMPLE_REFUSALS = f"SELECT CASE WHEN version IS NULL THEN created_at END FROM {T
 
 SAMPLE_TRANSACTIONS = f"SELECT {_TRANSACTION}, sequence FROM {TABLE} TABLESAMPLE SYSTEM (%s)"
 
-# Another cluster, or another life of it, which begins when a standby is promoted or a backup recovered to a point in
-# time. NULL on a standby, which cannot write what follows from it, and where these functions are refused.
+# The cluster and its timeline; a new timeline begins when a standby is promoted or a backup is recovered to a point in
+# time. NULL on a standby, which cannot record a generation, and on Aurora.
 _CLUSTER = """
     CASE WHEN pg_is_in_recovery() OR to_regproc('aurora_version') IS NOT NULL THEN NULL
          ELSE (SELECT system_identifier FROM pg_control_system())::text || '/'
@@ -208,17 +206,17 @@ RECORD_CLUSTER = f"""
     VALUES (0, 0, {_CLUSTER}, statement_timestamp()) ON CONFLICT DO NOTHING
 """
 
-# Of transactions that this cluster has not seen yet.
+# Rows with transaction ids that this cluster has not assigned yet.
 HAS_ROWS_FROM_ELSEWHERE = f"""
     SELECT EXISTS(
         SELECT FROM {TABLE} WHERE {_TRANSACTION} >= (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint)
     )
 """
 
-# Waits for the writers, and lets them wait, so that every row is known to come before or after.
+# Waits for running writers and blocks new ones, so that every row is in one generation or the other.
 LOCK_OUT_WRITERS = f"LOCK TABLE {TABLE} IN SHARE ROW EXCLUSIVE MODE"
 
-# The time makes it a number that no other life of the database can have given.
+# The time makes the number differ from those of other restores of the database.
 BEGIN_GENERATION = f"""
     INSERT INTO {GENERATIONS} (generation, after_sequence, cluster, begun_at)
     SELECT greatest(newest.generation + 1, extract(epoch FROM clock_timestamp())::bigint),
@@ -229,7 +227,7 @@ BEGIN_GENERATION = f"""
     WHERE newest.generation = %s
 """
 
-# Nothing is added to the sequence but that the planner cannot take its index, which would lead it through the table.
+# "sequence + 0" keeps the planner from using the index of the sequence and walking through the table.
 _STRETCH = f"""
     {_TRANSACTION} >= %s::bigint AND {_TRANSACTION} < %s::bigint AND sequence + 0 > %s AND sequence + 0 <= %s
 """
@@ -240,8 +238,8 @@ SNAPSHOT = """
     FROM pg_current_snapshot() AS now
 """
 
-# Streams in ranges of positions, without those of some types. Nothing is added to the version, and what else is asked
-# is asked outside of the materialized part, so that the planner takes no other index for it.
+# Streams in ranges of positions, without those of some types. "version + 0", and the materialized part without other
+# conditions, keep the planner from using another index.
 RANGE = f"({_STRETCH})"
 RANGE_BY_SEQUENCE = f"({_TRANSACTION} = %s::bigint AND sequence > %s AND sequence <= %s)"
 _WANTED = "version + 0 IS NOT NULL AND aggregate_root_type <> ALL(%s::text[])"
@@ -285,8 +283,8 @@ SINCE = f"""
 """
 GENERATIONS_BEGUN = f"SELECT generation, after_sequence FROM {GENERATIONS} ORDER BY generation"
 
-# The rows' places are sorted, not the rows. Where there are more than can be sorted in one go, there is one row, with
-# their number and nothing else.
+# Positions are sorted instead of rows. If there are more of them than the last parameter, the result is one row with
+# their number only.
 FEED = _reading(f"""
     WITH candidate AS MATERIALIZED (
         SELECT {_TRANSACTION} AS transaction, sequence FROM {TABLE}
@@ -305,7 +303,7 @@ FEED_WITHIN = _reading(f"""
     WHERE sequence > %s AND sequence <= %s AND {_TRANSACTION} = %s::bigint ORDER BY sequence LIMIT %s
 """)
 
-# Snapshots wait for transactions of all databases of the server that have an id, and only those with one write.
+# The oldest open transaction is that of any database of the server. Only transactions that write have an id.
 HOLDING_BACK = """
     SELECT statement_timestamp() - xact_start, pid, query, application_name, state, coalesce(datname, '')
     FROM pg_stat_activity
@@ -321,15 +319,15 @@ CLAIM = f"SELECT number, epoch, buckets FROM {SHARD}"
 
 HAS_STREAMS = f"SELECT EXISTS(SELECT FROM {TABLE})"
 
-# The table is locked while a batch is written, so that `STOP_WRITERS` waits for those who still write by this record.
-# That leaves no trace; a lock of the row would be written into it, and to the log. And it takes no snapshot: the record
-# is read as it is afterwards, whatever the isolation level.
+# The table is locked while a batch is written, so `STOP_WRITERS` waits for writers that rely on this record. Unlike a
+# row lock, this writes nothing to the row or the WAL. LOCK TABLE takes no snapshot, so the record is read as it is
+# after the lock, whatever the isolation level.
 OPEN_CLAIM = (f"LOCK TABLE {SHARD} IN ROW SHARE MODE", f"SELECT number, epoch FROM {SHARD}")
 
-# In somebody's transaction, whose snapshot may be older than the lock: a row that has changed since cannot be locked.
+# For a caller's transaction, whose snapshot may be older than a table lock: an outdated row cannot be locked.
 OPEN_CLAIM_WITHIN = f"SELECT number, epoch FROM {SHARD} FOR SHARE"
 
-# Begins a transaction that changes the buckets: it waits for the batches under way, and lets others wait.
+# The first statement of a transaction that changes the buckets: it waits for running batches and blocks new ones.
 STOP_WRITERS = f"LOCK TABLE {SHARD} IN EXCLUSIVE MODE"
 
 RECORD_CLAIM = f"""
@@ -337,7 +335,7 @@ RECORD_CLAIM = f"""
     VALUES (1, %s, %s, %s::smallint[], statement_timestamp()) ON CONFLICT DO NOTHING
 """
 
-# No buckets change, so writers under way are not waited for; neither is somebody who does the same.
+# Changes no buckets, so it waits neither for writers nor for another process that does the same.
 CONFIRM_CLAIM = f"""
     UPDATE {SHARD} SET epoch = %s WHERE id IN (SELECT id FROM {SHARD} WHERE epoch < %s FOR UPDATE SKIP LOCKED)
 """
@@ -351,7 +349,7 @@ PRUNE_REFUSALS = f"""
 
 _CORRECTION = "id, aggregate_root_id, version, events, corrected_by, reason, corrected_at"
 
-# One after the other, so that who has seen a number has seen all below it. Nobody who reads waits.
+# Corrections are made one after the other: when a number is visible, all lower ones are. Readers do not wait.
 LOCK_OUT_CORRECTORS = f"LOCK TABLE {CORRECTIONS} IN SHARE ROW EXCLUSIVE MODE"
 
 HAS_CORRECTIONS = f"SELECT EXISTS (SELECT FROM {CORRECTIONS})"

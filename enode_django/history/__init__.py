@@ -1,6 +1,6 @@
-"""Time travel: what an aggregate was at a version, what changed between two, what led to what, and who knows of it.
+"""Time travel: the state of an aggregate at a version, differences of states, causation, and progress of subscribers.
 
-Everything here reads. It asks the event store of the settings, in the calling thread and its connections, and blocks.
+All functions only read. They query the event store of the settings over the calling thread's connections, and block.
 """
 
 from enode_django.bus.results import stored_result

@@ -1,15 +1,14 @@
-"""Find the causes of a command, and what followed from it: command → events → commands …
+"""Find the causes of a command and the commands that follow from it: command → events → commands …
 
-A stored command names its cause: the event, the refusal or the command that it follows from. Upwards each cause is
-found by an index, since the id of an event is its place in the store. Downwards there is no index, and none is made for
-this. What follows is found in three ways:
+A stored command names its cause: an event, a refusal or a command. Upwards, each cause is found by an index, since the
+id of an event is its place in the store. Downwards there is no index. Following commands are found in three ways:
 
 * A stored stream has the commands that its handler has sent.
-* The ids of a process manager's commands derive from the event, its name, the command's type and aggregate. Ids for
-  every type and every text in the event that may be the id of an aggregate are computed and looked up.
-* The streams that were stored next in each shard are looked through for the correlation id.
+* The ids of a process manager's commands derive from the event, the manager's name, the command's type and aggregate.
+  Ids are computed for every type and every text in the event that may be an aggregate root id, and looked up.
+* The next streams stored in each shard are searched for the correlation id.
 
-What was sent later than that, to an aggregate that the event does not name, is not found.
+A command sent later than these, to an aggregate that the event does not name, is not found.
 """
 
 from __future__ import annotations
@@ -34,8 +33,7 @@ from enode_django.serialization.registry import types
 
 
 class Limits(NamedTuple):
-    """The limits of a search: how far to go up, how deep and how broad to go down, and how much to look at on the
-    way."""
+    """The limits of a search: the number of ancestors, the depth and number of descendants, and the rows read."""
 
     ancestors: int = 20
     depth: int = 12
@@ -54,9 +52,12 @@ ALIKE = 2
 
 
 class Causation(NamedTuple):
-    """``ancestors`` begin with the oldest; ``descendants`` come after what they follow from, and name it by
-    ``metadata.causation_id``. ``unknown_cause`` is what the oldest ancestor names and the store does not have, or what
-    it was not asked for any more. ``cut`` says in words what was not looked for."""
+    """The causation of a command.
+
+    ``ancestors`` begin with the oldest; ``descendants`` come after their causes, which ``metadata.causation_id`` names.
+    ``unknown_cause`` is the cause of the oldest ancestor if the store does not have it, or a limit was reached; empty
+    if there is none. ``cut`` has a text for each limit that was reached.
+    """
 
     focus: Step
     ancestors: Sequence[Step]
@@ -68,8 +69,8 @@ class Causation(NamedTuple):
 def causation(
     aggregate_root_id: str, version: int | None = None, *, command_id: str = "", limits: Limits = DEFAULT
 ) -> Causation:
-    """Return the causation of the command that made this version of the aggregate, or that has this id, as a refused
-    one does. Raises `AggregateNotFound` if there is no such row."""
+    """Return the causation of the command that made a version of an aggregate, or that has ``command_id``, which may be
+    refused. Raises `AggregateNotFound` if there is no such row."""
     store = make_store()
     focus = _find(store, aggregate_root_id, version, command_id)
     cut: list[str] = []
@@ -119,7 +120,7 @@ def _ancestors(store: EventStore, focus: Step, limits: Limits, cut: list[str]) -
 
 
 def _named(store: EventStore, cause: str) -> Step | None:
-    """By the id of one of its events, of its refusal, or its own."""
+    """Find a command by the id of one of its events, of its refusal, or by its own id."""
     place = place_of_event(cause)
     if place is not None and (step := _at(store, *place)) is not None:
         return step
@@ -135,8 +136,6 @@ def _named(store: EventStore, cause: str) -> Step | None:
 
 
 class _Descent:
-    """One walk, level by level."""
-
     def __init__(self, store: EventStore, focus: Step, limits: Limits, cut: list[str]) -> None:
         self._store = store
         self._focus = focus
@@ -161,7 +160,6 @@ class _Descent:
         return steps[:room]
 
     def _children(self, level: Sequence[Step]) -> list[Step]:
-        """Return the following commands that were not found before."""
         causes = {cause for step in level for cause in step.causes}
         keys = dict.fromkeys(key for cause in causes for key in self._seen_next.get(cause, ()))
         keys.update(dict.fromkeys(key for step in level for key in step.sent))
@@ -172,7 +170,7 @@ class _Descent:
 
     @cached_property
     def _seen_next(self) -> dict[str, list[CommandKey]]:
-        """By their cause the commands of the conversation among what was stored next."""
+        """The commands with the same correlation id among the streams stored next, by cause."""
         found: dict[str, list[CommandKey]] = {}
         text = self._focus.correlation_id
         own = self._store.place_of(self._focus.aggregate_root_id)
@@ -228,7 +226,7 @@ def _derived_keys(step: Step, happened: Happened) -> Iterator[CommandKey]:
 
 
 def _managers_of(happened: Happened) -> Iterator[ProcessManager]:
-    """Yield the process managers that handle it. If its class is gone, all of them may have handled it."""
+    """Yield the process managers that handle an event or a refusal; all of them if its class is missing."""
     for one in subscribers.all():
         if isinstance(one, ProcessManager):
             handlers_of = refusal_handlers_of if happened.is_refusal else event_handlers_of
@@ -240,5 +238,5 @@ def _managers_of(happened: Happened) -> Iterator[ProcessManager]:
 
 
 def _command_names() -> list[str]:
-    """The oldest names of all classes of commands, as derived ids have them."""
+    """Return the oldest names of all command classes, which derived ids use."""
     return [types.first_name_of(cls) for cls in types.names() if issubclass(cls, Command)]

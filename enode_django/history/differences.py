@@ -1,4 +1,4 @@
-"""Compare two plain values, as deep as maps and lists go. Pure."""
+"""Recursive comparison of plain values: maps, lists and scalars. Pure functions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Path = tuple[Any, ...]
 
 
 class Change(NamedTuple):
-    """``before`` means nothing for what was added, and ``after`` nothing for what was removed."""
+    """A difference at ``path``. ``before`` has no meaning for an added value, ``after`` none for a removed one."""
 
     path: Path
     kind: Literal["added", "removed", "changed"]
@@ -19,7 +19,8 @@ class Change(NamedTuple):
 
 
 def differences(before: Any, after: Any, path: Path = ()) -> Iterator[Change]:
-    """Lists are compared place by place. A value of another type is another value, also where Python calls both equal.
+    """Yield the changes from ``before`` to ``after``. Lists are compared by index. Values of different types differ,
+    even if Python considers them equal.
 
     >>> list(differences({"owner": "Ada", "tags": ["a"]}, {"owner": "Bob", "tags": ["a", "b"]}))
     [Change(path=('owner',), kind='changed', before='Ada', after='Bob'), Change(path=('tags', 1), kind='added', before=None, after='b')]

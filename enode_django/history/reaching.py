@@ -1,4 +1,4 @@
-"""Which subscribers have come how far in an aggregate. Only reads: asking makes no subscriber begin."""
+"""The versions of an aggregate that its subscribers have handled. Only reads: no subscriber begins by being asked."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from enode_django.runtime import make_processor, make_store
 
 
 class Reached(NamedTuple):
-    """``version`` is None if the subscriber has not begun with the aggregate's shard, or if ``trouble`` says why it is
-    not known. ``parked`` is the class of the error that the aggregate waits for, empty if it does not."""
+    """The progress of a subscriber in an aggregate. ``version`` is None if the subscriber has not begun with the
+    aggregate's shard, or if it is unknown for the reason ``trouble``. ``parked`` is the class of the error for which
+    the aggregate is parked, or empty."""
 
     subscriber: str
     version: int | None
@@ -31,8 +32,7 @@ class Reached(NamedTuple):
 
 
 def reached(aggregate_root_id: str) -> Sequence[Reached]:
-    """Return how far all subscribers that follow the aggregate's type have come, by name. Raises
-    `AggregateNotFound`."""
+    """Return the progress of all subscribers that follow the aggregate's type. Raises `AggregateNotFound`."""
     store = make_store()
     head = head_of(store, aggregate_root_id)
     (last,) = store.load_ranges({aggregate_root_id: (head - 1, head)})[aggregate_root_id]
@@ -48,13 +48,13 @@ def _reached(subscriber: Subscriber, store: EventStore, id: str, head: int) -> R
                 return Reached(subscriber.name, None, head)
             version = processor.positions([id]).get(id, 0)
             parked = parking.parked_among(processor.alias, processor.key, [id]).get(id, "")
-    except (DatabaseError, psycopg.Error, EnodeError) as error:  # its table is not migrated yet, say
+    except (DatabaseError, psycopg.Error, EnodeError) as error:  # for example, its table is not migrated yet
         return Reached(subscriber.name, None, 0, trouble=shown(error))
     return Reached(subscriber.name, version, max(0, head - version), parked)
 
 
 def _has_begun(processor: EventProcessor, id: str) -> bool:
-    """One that calls handlers begins when it is first asked for its positions; a projection has none before."""
+    """Return True if the positions can be read without a side effect: an effect processor begins at the first call."""
     if not isinstance(processor, EffectProcessor):
         return True
     shard = processor.store.shards[processor.store.place_of(id)]

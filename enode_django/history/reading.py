@@ -1,4 +1,4 @@
-"""Aggregates and their events, read back from the store that commands of this process are stored in."""
+"""Reading aggregates and their events from the store that this process writes to."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PORTION = 100
 
 
 class StoreReader:
-    """The `Reader` of `enode_django.domain.reading`."""
+    """Implements the `Reader` of `enode_django.domain.reading` with the event store."""
 
     def load(self, cls: type[T], id: str, version: int | None, at: datetime | None) -> T:
         _check_caller(cls, "load", id)
@@ -71,8 +71,8 @@ def _next(events: Iterator[DomainEvent]) -> list[DomainEvent]:
 
 
 def _version_at(store: EventStore, cls: type[Any], id: str, version: int | None, at: datetime) -> int:
-    """Return the newest version that was there at that time. Times grow with versions, as far as the clocks of the
-    workers agree. Raises as `Readable.load` says."""
+    """Return the newest version at a time. Times grow with versions as far as the clocks of the workers agree. Raises
+    as `Readable.load` does."""
     if version is not None:
         raise InvalidField(f"version={shown(version)} and at={shown(at)} are two answers to one question; give one")
     if not isinstance(at, datetime) or at.utcoffset() is None:

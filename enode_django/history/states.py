@@ -18,8 +18,8 @@ from enode_django.serialization.registry import types
 
 
 class State(NamedTuple):
-    """``fields`` are plain values: what a snapshot would hold. A class with a ``snapshot()`` of its own that gives no
-    map has that under the one name ``snapshot()``."""
+    """The state of an aggregate at a version. ``fields`` are the plain values of a snapshot. If a class's own
+    ``snapshot()`` does not return a map, its result is the only field, named ``snapshot()``."""
 
     aggregate_root_type: str
     aggregate_root_id: str
@@ -28,12 +28,12 @@ class State(NamedTuple):
 
 
 def state_at(aggregate_root_id: str, version: int | None = None, *, most: int | None = None) -> State:
-    """The state after that version, by default the newest one, from the newest snapshot that is not later. Nothing is
-    changed: a snapshot that is of no use stays.
+    """Return the state at a version, by default the newest one. The replay begins with the snapshot, if that is not
+    later. Changes nothing: an unusable snapshot is kept.
 
     Raises `AggregateNotFound` for a version that is not stored, `UnknownMessageType` if the class of the aggregate or
-    of an event is gone, `BrokenHistory` or `InvalidState` if the class cannot make a state of the events, and
-    `HistoryTooLong` if more than ``most`` streams would have to be replayed.
+    of an event is missing, `BrokenHistory` or `InvalidState` if the class cannot make a state of the events, and
+    `HistoryTooLong` if more than ``most`` streams would be replayed.
     """
     aggregate = loaded(current_store(), aggregate_root_id, version, most=most)
     return State(types.name_of(type(aggregate)), aggregate_root_id, aggregate.version, _fields_of(aggregate))
@@ -42,7 +42,7 @@ def state_at(aggregate_root_id: str, version: int | None = None, *, most: int | 
 def loaded(
     store: EventStore, aggregate_root_id: str, version: int | None = None, *, most: int | None = None
 ) -> AggregateRoot:
-    """Return the aggregate after that version; raises as `state_at`."""
+    """Return the aggregate at a version. Raises as `state_at` does."""
     head = head_of(store, aggregate_root_id)
     version = head if version is None else version
     if type(version) is not int or not 1 <= version <= head:
@@ -59,12 +59,12 @@ def loaded(
 
 
 def difference(one: State, other: State) -> Sequence[Change]:
-    """Return the changes that turn the first state into the second; they need not be of one aggregate."""
+    """Return the changes that turn the first state into the second. They may be of different aggregates."""
     return list(differences(dict(one.fields), dict(other.fields)))
 
 
 def head_of(store: EventStore, aggregate_root_id: str) -> int:
-    """The newest version; raises `AggregateNotFound`."""
+    """Return the newest version. Raises `AggregateNotFound`."""
     head = store.heads([aggregate_root_id]).get(aggregate_root_id) if holds(aggregate_root_id) else None
     if head is None:
         raise AggregateNotFound(f"nothing is stored of an aggregate {shown(aggregate_root_id)}")

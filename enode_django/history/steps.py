@@ -1,4 +1,4 @@
-"""Commands with what came of them, as they are stored: readable without any class."""
+"""Stored commands with their events or refusals, decoded without the classes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from enode_django.serialization.codec import StoredRefusal, decode_command, deco
 
 
 class Happened(NamedTuple):
-    """An event, or the refusal of a command, by the id that what follows from it names as its cause. ``fields`` are
-    the stored ones."""
+    """An event, or the refusal of a command. ``id`` is its id as a cause of other commands; ``fields`` are the stored
+    fields."""
 
     id: str
     type_name: str
@@ -25,8 +25,8 @@ class Happened(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A command, and what happened. ``version`` is None where it was refused; ``trouble`` says why the events or the
-    metadata of a row cannot be read. ``sent`` are the keys of the commands that its handler has sent."""
+    """A command and its outcome. ``version`` is None if it was refused; ``trouble`` says why the events or the metadata
+    of the row cannot be read. ``sent`` are the keys of the commands that its handler has sent."""
 
     command_id: str
     command_type: str
@@ -69,12 +69,12 @@ class Step(NamedTuple):
 
     @property
     def correlation_id(self) -> str:
-        """Return the correlation id of all commands that follow from this one."""
+        """The correlation id of all commands that follow from this one."""
         return self.metadata.correlation_id or self.command_id
 
     @property
     def causes(self) -> list[str]:
-        """The ids that a command which follows from this one may name as its cause."""
+        """The ids that a following command may name as its cause."""
         return [*(one.id for one in self.happened), self.command_id]
 
 
@@ -93,7 +93,7 @@ def _bodies(record: StreamRecord) -> Iterator[bytes]:
 
 
 def _text(name: object) -> str:
-    """Return a type name as text. It may come from bytes that anybody has written."""
+    """Return a type name as text. The stored value may have any type."""
     return name if isinstance(name, str) else shown(name)
 
 
@@ -122,7 +122,7 @@ def _is_number(text: str) -> bool:
 
 
 def keys_of_refusal(refusal_id: str) -> Iterator[CommandKey]:
-    """Whose refusal it may be: both ids may hold anything, the separator too.
+    """Yield the commands that a refusal id may belong to, since both ids in it may contain the separator.
 
     >>> list(keys_of_refusal("ada/refused/c1"))
     [('c1', 'ada')]
@@ -135,7 +135,7 @@ def keys_of_refusal(refusal_id: str) -> Iterator[CommandKey]:
 
 
 def ids_within(value: Any, *, most: int) -> list[str]:
-    """The first texts and UUIDs in a plain value that may be ids of aggregates.
+    """Return the first ``most`` texts and UUIDs in a plain value that may be ids of aggregates.
 
     >>> ids_within({"source": "ada", "rest": [1, {"target": "bob"}]}, most=10)
     ['ada', 'bob']

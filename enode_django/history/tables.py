@@ -1,4 +1,4 @@
-"""The event store's tables, asked in ways that its port does not know. Each question is answered by an index."""
+"""Queries of the event store's tables that its port does not offer. Each uses an index."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NAMING = f"""
     WHERE sequence > %s AND sequence <= %s AND position(%s::bytea IN metadata) > 0 ORDER BY sequence
 """
 
-# By the primary key, in one statement: it takes some twenty steps.
+# A binary search by the primary key in one statement, of some twenty steps.
 _HALVING = f"""
     WITH RECURSIVE halving (low, high) AS (
         SELECT 1::bigint, (SELECT coalesce(max(sequence), 0) + 1 FROM {TABLE})
@@ -50,7 +50,7 @@ def streams(alias: str) -> QuerySet[EventStream]:
 
 
 def aliases() -> Sequence[str]:
-    """The databases of the event store, in the order of its shards."""
+    """Return the databases of the event store, in the order of its shards."""
     return conf().EVENT_STORE.DATABASES
 
 
@@ -72,19 +72,19 @@ def record_of(row: EventStream) -> StreamRecord:
 
 
 def rows_of_command(alias: str, command_id: str) -> QuerySet[EventStream]:
-    """One, unless the command was sent to several aggregates; no more than 100."""
+    """Return the rows of a command, at most 100: one, unless it was sent to several aggregates."""
     rows = streams(alias) if holds(command_id) else streams(alias).none()
     return rows.filter(command_id=command_id).order_by("aggregate_root_id")[:_COMMAND_ROWS]
 
 
 def last_sequence(alias: str) -> int:
-    """0 for an empty table."""
+    """Return the highest sequence; 0 for an empty table."""
     return streams(alias).order_by("-sequence").values_list("sequence", flat=True).first() or 0
 
 
 def sequence_at(alias: str, time: datetime) -> int:
-    """The sequence from which on rows were made at that time or later: sequences and times grow together, as far as the
-    clocks of the workers agree. One above the last, if none was."""
+    """Return the sequence of the first row made at ``time`` or later; one above the last if there is none. Sequences
+    and times grow together only as well as the workers' clocks agree."""
     with connections[alias].cursor() as cursor:
         cursor.execute(_HALVING, (time, time))
         ((sequence,),) = cursor.fetchall()
@@ -92,7 +92,7 @@ def sequence_at(alias: str, time: datetime) -> int:
 
 
 def naming(alias: str, text: str, after: int, until: int) -> Iterator[Found]:
-    """The rows with after < sequence <= until that have the text in their metadata. All of them are looked at."""
+    """Yield the rows with after < sequence <= until whose metadata contain ``text``. Reads all rows of the range."""
     with connections[alias].cursor() as cursor:
         cursor.execute(_NAMING, (after, until, text.encode()))
         for root, command, metadata in cursor.fetchall():

@@ -1,7 +1,7 @@
-"""The rows of jobs, as leases: who may work on what, and until when by the clock of the database.
+"""Leases of jobs: rows that say which run may work, and until when by the clock of the database.
 
-A lease is a row and a time, no lock of a session: behind a pooler the session is not ours. Every change of a row says
-whose run it is, so that a run that has lost its lease changes nothing any more.
+A lease is a row with a time and not a session lock, since a pooler may share the session. Every update of a row names
+its run, so a run that has lost its lease changes nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _RAN_OUT = Q(lease_until__lte=Now())
 
 
 class Lease(NamedTuple):
-    """The right to work on something for another ``seconds`` after each renewal."""
+    """The right of a run to work on a job, for ``seconds`` after each renewal."""
 
     alias: str
     job_id: int
@@ -37,7 +37,7 @@ class Lease(NamedTuple):
 
     @property
     def rows(self) -> QuerySet[Job]:
-        """Its row, while the run has it."""
+        """The job's row; empty if the run has lost it."""
         return Job.objects.using(self.alias).filter(pk=self.job_id, owner=self.owner, state=JobState.RUNNING)
 
 
@@ -46,14 +46,14 @@ def job_database() -> str:
 
 
 def with_lease_state(jobs: QuerySet[Job]) -> QuerySet[Any]:
-    """Each with ``is_left``: it counts as running, but nobody has renewed its lease."""
+    """Annotate jobs with ``is_left``: the job counts as running, but its lease has run out."""
     left = Q(state=JobState.RUNNING) & _RAN_OUT
     return jobs.annotate(is_left=ExpressionWrapper(left, output_field=BooleanField()))
 
 
 def take(kind: str, name: str, *, task_id: str, seconds: float) -> Lease:
-    """Begin a run. One whose lease has run out counts as failed then. Raises `JobRunning`, what the database raises,
-    and RuntimeError inside an atomic block, since nobody would see the row."""
+    """Begin a run. A run whose lease has run out is marked as failed. Raises `JobRunning`, what the database raises,
+    and `RuntimeError` inside an atomic block, since nobody would see the row."""
     alias = job_database()
     healthy_connection(alias)
     while True:
@@ -64,7 +64,7 @@ def take(kind: str, name: str, *, task_id: str, seconds: float) -> Lease:
         except IntegrityError as error:
             if _constraint_of(error) != _CONSTRAINT:
                 raise
-            # Another run was quicker by a moment: look at its row.
+            # Another run began at the same moment: check its row.
 
 
 def _end_left(alias: str, kind: str, name: str) -> None:
@@ -101,8 +101,11 @@ def _constraint_of(error: IntegrityError) -> str | None:
 
 
 def renew(lease: Lease, progress: Mapping[str, Any]) -> bool:
-    """Returns whether somebody asked to cancel it. Raises `JobLost` if the row is not the run's any more, and what the
-    database raises. A lease that has run out and that nobody has taken is renewed, too."""
+    """Renew a lease and store the progress. Return True if somebody asked to cancel the run.
+
+    A lease that has run out is renewed, too, unless another run has ended it. Raises `JobLost` if the run has lost its
+    row, and what the database raises.
+    """
     healthy_connection(lease.alias)
     if not lease.rows.update(lease_until=Now() + timedelta(seconds=lease.seconds), progress=progress):
         raise _taken(lease)
@@ -110,8 +113,8 @@ def renew(lease: Lease, progress: Mapping[str, Any]) -> bool:
 
 
 def is_cancelled(lease: Lease) -> bool:
-    """Return True if somebody asked to cancel the run. Raises `JobLost` if the row is not the run's any more, and what
-    the database raises. Changes nothing."""
+    """Return True if somebody asked to cancel the run. Changes nothing. Raises `JobLost` if the run has lost its row,
+    and what the database raises."""
     healthy_connection(lease.alias)
     found = list(lease.rows.values_list("cancel_requested_at", flat=True))
     if not found:
@@ -120,7 +123,7 @@ def is_cancelled(lease: Lease) -> bool:
 
 
 def hold(lease: Lease) -> None:
-    """Lock the row until the end of the transaction. Raises `JobLost` if it is not the run's any more."""
+    """Lock the row until the end of the transaction. Raises `JobLost` if the run has lost it."""
     if not list(lease.rows.select_for_update().values_list("pk")):
         raise _taken(lease)
 
@@ -128,8 +131,8 @@ def hold(lease: Lease) -> None:
 def finish(
     lease: Lease, state: JobState, *, progress: Mapping[str, Any], figures: Mapping[str, Any], error: str
 ) -> None:
-    """End the run. It may be said again, with the same, as long as nobody knows whether it was heard. Raises `JobLost`
-    if the row is not the run's any more."""
+    """End the run. Can be repeated with the same arguments while the outcome is unknown. Raises `JobLost` if the run
+    has lost its row."""
     healthy_connection(lease.alias)
     end = {"state": state, "progress": progress, "figures": figures, "error": error, "finished_at": Now()}
     if lease.rows.update(**end):
@@ -143,8 +146,8 @@ def _taken(lease: Lease) -> JobLost:
 
 
 def request_cancel(job_id: int) -> None:
-    """A job hears of it when it next renews its lease; one that nobody renews any more is cancelled here and now. To
-    ask again changes nothing. Raises `UnknownJob` if it does not run."""
+    """Ask a job to stop. Its process checks for requests every `running.LOOK_EVERY` seconds; a job whose lease has run
+    out is cancelled at once. Safe to call twice. Raises `UnknownJob` if the job does not run."""
     alias = job_database()
     running = Job.objects.using(alias).filter(pk=job_id, state=JobState.RUNNING)
     left = running.filter(_RAN_OUT)

@@ -1,4 +1,4 @@
-"""Report the progress of long work."""
+"""Reporting the progress of long work."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Protocol
 
 class Report(Protocol):
     def __call__(self, stage: str, /, **figures: object) -> None:
-        """It may raise, to end the work."""
+        """Report a stage and its figures. May raise to end the work."""
 
 
 def silent(stage: str, /, **figures: object) -> None:
-    """Report to nobody."""
+    """Ignore a report."""

@@ -1,9 +1,9 @@
-"""Batch jobs: one run at a time on one thing, known to everybody by its row, stopped from anywhere.
+"""Running batch jobs: one run at a time for a kind and name, with a row that others see and can cancel.
 
-The thread that runs a job works; two more are beside it. One renews the lease, writes the progress and looks for
-requests to cancel, in a connection of its own. The other one waits for what ends the work before its time (somebody
-cancels, the lease is lost, the time limit), then calls what stops it at once, and cancels the statements that it waits
-for. They are two, since a database that does not answer holds up the first, and that is when the work has to stop.
+Two threads accompany the thread that does the work. The first renews the lease, writes the progress and checks for
+requests to cancel, over its own connection. The second waits for an early end (a request to cancel, a lost lease, the
+time limit), then calls the callbacks that stop the work, and cancels its SQL statements. There are two because a
+database that does not answer blocks the first, and just then the work has to stop.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ JOIN_SECONDS = 10.0
 
 
 class RunningJob:
-    """A job, as its own code sees it. Every method may be called in any thread; none but `hold` and `end` blocks."""
+    """A job for the code that it runs. Methods are thread-safe; only `pause`, `hold` and `end` block."""
 
     def __init__(self, lease: Lease, *, deadline: float, time_limit: float) -> None:
         self.id = lease.job_id
@@ -74,13 +74,13 @@ class RunningJob:
     # -- for the work -------------------------------------------------------------------------------------------------
 
     def report(self, stage: str, /, **figures: object) -> None:
-        """Say how far it has come: JSON, the latest counts, others see it seconds later. Raises as `check` does, and
-        TypeError or ValueError for what JSON cannot hold."""
+        """Report the progress as JSON. The latest report counts, and others see it seconds later. Raises as `check`
+        does, and `TypeError` or `ValueError` for figures that JSON cannot hold."""
         self._progress = storable({"stage": stage, **figures})
         self.check()
 
     def check(self) -> None:
-        """Raises `JobStopped` (`JobCancelled`, `JobTimeout`, `JobLost`) if the work has to stop."""
+        """Raise `JobStopped` (`JobCancelled`, `JobTimeout` or `JobLost`) if the work has to stop."""
         if self._stopped is None and boot_time() > self._deadline:
             self.stop(self._lost())
         if self._stopped is not None:
@@ -88,12 +88,12 @@ class RunningJob:
             raise self._stopped
 
     def check_once(self) -> None:
-        """Raise as `check` does, unless the work was told already."""
+        """Raise as `check` does, unless a check has raised already."""
         if not self._has_heard:
             self.check()
 
     def pause(self, seconds: float) -> None:
-        """Wait for so many seconds, or until the work has to stop; then raise as `check_once` does."""
+        """Block for ``seconds``, or until the work has to stop; then raise as `check_once` does."""
         if self._has_heard:
             time.sleep(seconds)
         else:
@@ -101,21 +101,21 @@ class RunningJob:
             self.check_once()
 
     def hold(self) -> None:
-        """Keep the lease until the end of an atomic block of the job's database: nobody can take it over before the
-        block ends, so only the holder of the lease writes there. Keep that short. Raises `JobLost`."""
+        """Lock the lease until the end of an atomic block of the job's database, so that no other run can take it over
+        before the block has written. Keep the block short. Raises `JobLost`."""
         leases.hold(self._lease)
 
     def on_stop(self, callback: Callable[[], object]) -> None:
-        """Let ``callback`` be called once, in another thread, when the work has to stop: to end what waits without
-        calling `check`. Raises as `check` does."""
+        """Register a callback that is called once, in another thread, when the work has to stop: to end a wait that
+        does not call `check`. Raises as `check` does."""
         self._callbacks.append(callback)
         self.check()
 
     def result(self, **figures: Any) -> None:
-        """Add figures to those that are kept when the job has succeeded."""
+        """Add figures that are stored if the job succeeds."""
         self._figures = {**self._figures, **storable(figures)}
 
-    # -- for whoever runs it ------------------------------------------------------------------------------------------
+    # -- for the caller that runs it ----------------------------------------------------------------------------------
 
     @property
     def progress(self) -> Mapping[str, Any]:
@@ -126,14 +126,14 @@ class RunningJob:
         return self._figures
 
     def stop(self, reason: JobStopped) -> None:
-        """Make the work end; the first reason counts. May be called in a signal handler."""
+        """Make the work stop. Only the first reason counts. May be called in a signal handler."""
         if self._stopped is None:
             self._stopped = reason
-            self._words.put(reason)  # the one queue that may be filled in the middle of anything
+            self._words.put(reason)  # the only queue whose put() is reentrant
 
     @property
     def stopped(self) -> JobStopped | None:
-        """Why the work has to end."""
+        """The reason why the work has to stop, or None."""
         return self._stopped
 
     # -- the two threads ----------------------------------------------------------------------------------------------
@@ -143,9 +143,10 @@ class RunningJob:
         self._watching = start_thread(f"job-{self.id}-watching", self._watch)
 
     def end(self, state: JobState, error: str = "") -> None:
-        """Write down the end, again and again as long as the lease lasts. Raises `JobLost` if that was in vain."""
+        """Write the end of the job. Retry while the database is unavailable and the lease lasts; then raise `JobLost`.
+        Blocks."""
         self._words.put(None)
-        join_threads([self._watching], JOIN_SECONDS)  # whatever stops the work is done with it before the next begins
+        join_threads([self._watching], JOIN_SECONDS)  # callbacks must end before the next job begins
         self._ended.set()
         try:
             self._write_end(state, error)
@@ -225,7 +226,7 @@ class RunningJob:
                 logger.exception("job %s: what should stop it failed", self.id)
 
     def _interrupt(self) -> None:
-        """Cancel what the work waits for in its databases, until it has heard or ended."""
+        """Cancel the statements of the work, until a check has raised or the job has ended."""
         while not self._has_heard:
             for wrapper in self._connections:
                 _cancel_statement(wrapper.connection)
@@ -240,7 +241,7 @@ class RunningJob:
 
 
 def _cancel_statement(connection: Any) -> None:
-    """Cancel the statement that a connection of another thread waits for, if any."""
+    """Cancel the running statement of another thread's connection, if there is one."""
     is_ours = isinstance(connection, psycopg.Connection)
     if is_ours and connection.info.transaction_status == TransactionStatus.ACTIVE:
         try:
@@ -253,12 +254,12 @@ def _cancel_statement(connection: Any) -> None:
 def running_job(
     kind: str, name: str, *, task_id: str = "", lease: float | None = None, time_limit: float | None = None
 ) -> Iterator[RunningJob]:
-    """Run the block as a job that is alone with its ``kind`` and ``name``; ``lease`` and ``time_limit`` are seconds, by
-    default those of the settings.
+    """Run the block as the only job of its ``kind`` and ``name``. ``lease`` and ``time_limit`` are in seconds, by
+    default from the settings.
 
-    Raises `JobRunning` if another run holds the lease; one whose lease ran out counts as failed. What the block raises
-    is raised and kept in the row; after the job was stopped it is the `JobStopped` instead. `JobLost` at the end of the
-    block means that somebody else may have done the same work meanwhile. Not for use inside an atomic block.
+    Raises `JobRunning` if another run holds the lease; a run whose lease has run out is marked as failed. An error of
+    the block is stored in the row and raised; after the job was stopped, `JobStopped` is raised instead. `JobLost` at
+    the end of the block means that another run may have done the same work. Not for use inside an atomic block.
     """
     seconds = conf().JOBS.LEASE if lease is None else lease
     deadline = boot_time() + seconds
@@ -281,7 +282,7 @@ def running_job(
 
 
 def _end_badly(job: RunningJob, error: BaseException) -> None:
-    """Keep what went wrong; that it cannot be kept is not a reason not to raise it."""
+    """Store an error. If that fails, log it, so that the error itself is raised."""
     is_cancelled = isinstance(error, JobCancelled | KeyboardInterrupt)
     text = "".join(traceback.format_exception(error)).replace("\0", "\N{REPLACEMENT CHARACTER}")
     try:
@@ -291,8 +292,8 @@ def _end_badly(job: RunningJob, error: BaseException) -> None:
 
 
 def storable(figures: Mapping[str, Any]) -> dict[str, Any]:
-    """Return figures that PostgreSQL's JSON can hold: no NaN, no NUL, no half of a character. Raises TypeError,
-    ValueError."""
+    """Return figures that PostgreSQL's JSON can hold, with NUL and lone surrogates replaced. Raises `TypeError`, and
+    `ValueError` for NaN."""
     text = json.dumps(figures, cls=DjangoJSONEncoder, ensure_ascii=False, allow_nan=False)
     kept: dict[str, Any] = json.loads(text.encode("utf-8", "replace").replace(rb"\u0000", rb"\ufffd"))
     return kept

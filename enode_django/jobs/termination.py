@@ -1,7 +1,7 @@
-"""SIGTERM in a process of Celery's pool, while it runs a job: the job ends, and its row says so.
+"""SIGTERM in a process of Celery's pool while it runs a job: the job ends, and its row records it.
 
-Celery sends SIGTERM to such a process when a task is revoked and when the worker ends in a hurry, up to twice within
-milliseconds. By default it raises SystemExit wherever the process is. While a job begins or ends, that would leave a
+Celery sends SIGTERM to such a process when a task is revoked and when the worker shuts down quickly, up to twice within
+milliseconds. By default it raises `SystemExit` at any point. At the beginning or the end of a job, that would leave a
 row that counts as running until its lease runs out.
 """
 
@@ -24,13 +24,13 @@ PATIENCE = 60.0
 
 
 class ProcessTerminated(JobCancelled):
-    """The process of the pool was told to end: since its task was revoked, or since its worker ends."""
+    """The pool's process was told to end: its task was revoked, or its worker shuts down."""
 
 
 class Termination:
-    """``with`` lets SIGTERM stop the job that the block runs. A signal that did not end the block with
-    `ProcessTerminated` has its default effect at the end of the block, so that none is lost. Does nothing unless it is
-    ``in_pool`` (of Celery's processes) and in the main thread."""
+    """A context manager in which SIGTERM stops the job that the block runs. A signal that did not end the block with
+    `ProcessTerminated` has its default effect at the end of the block, so none is lost. Does nothing unless ``in_pool``
+    (in a process of Celery's pool) and in the main thread."""
 
     def __init__(self, *, in_pool: bool) -> None:
         self._is_ours = in_pool and threading.current_thread() is threading.main_thread()
@@ -47,8 +47,7 @@ class Termination:
 
     @contextmanager
     def stops(self, job: RunningJob) -> Iterator[None]:
-        """``with`` lets SIGTERM stop this job, whose work is the block. Raises `ProcessTerminated` if the signal has
-        come already."""
+        """Let SIGTERM stop this job, whose work is the block. Raises `ProcessTerminated` if the signal came before."""
         job.on_stop(self._limit)
         self._job = job
         if self._heard:
@@ -57,7 +56,7 @@ class Termination:
         try:
             yield
         finally:
-            self._is_over.set()  # the end of the job is written in peace
+            self._is_over.set()  # nothing interrupts writing the end of the job
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if not self._is_ours or self._is_interrupted:

@@ -1,4 +1,4 @@
-"""Jobs in words, for people."""
+"""Texts about jobs for people."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from enode_django.models import JobState
 
 
 def state_of(job: Any) -> str:
-    """Return the state of a row with its lease's state (`job_leases.with_lease_state`)."""
+    """Return the state of a row of `leases.with_lease_state`."""
     if job.is_left:
         return "running (its lease ran out)"
     if job.state == JobState.RUNNING and job.cancel_requested_at is not None:
@@ -21,7 +21,7 @@ def state_of(job: Any) -> str:
 
 
 def duration_of(job: Any) -> str:
-    """Return how long the job lasted, or has lasted so far by this machine's clock."""
+    """Return the duration of a job; of a running one, up to now by this machine's clock."""
     lasted: timedelta = (job.finished_at or timezone.now()) - job.started_at
     return str(timedelta(seconds=max(0, round(lasted.total_seconds()))))
 

@@ -1,1 +1,1 @@
-"""Rebuilding a projection beside the one in use, and putting it in its place. Needs no Spark."""
+"""Rebuilds of projections: new tables are built beside those in use, and swapped with them. Needs no Spark."""

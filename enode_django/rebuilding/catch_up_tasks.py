@@ -1,8 +1,7 @@
-"""Tasks of a catch-up: each brings some of the aggregates up to date that have streams in a range of positions.
+"""Tasks of a catch-up: each catches up some of the aggregates with streams in a range of positions.
 
-Tasks of one range share no aggregate, so that none waits for another, and ranges are worked off one after the other. A
-task that runs again, or goes on after it was given up on, does no harm: the shadow's checkpoints, locked, say what is
-there already.
+Tasks of one range share no aggregate, so none waits for another; ranges are handled one after the other. A task may run
+twice, or continue after it was given up: the shadow's locked checkpoints show what was done already.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class CatchUpTask(NamedTuple):
 
 
 def tasks_of(whole: PositionRange, most: int) -> list[CatchUpTask]:
-    """Divide a range into at most ``most`` tasks with about as many streams each. Blocks on the store; raises
+    """Divide a range into at most ``most`` tasks with about equally many streams. Blocks. Raises
     `StoreUnavailable`."""
     parts = min(most, whole.streams // ALONE)
     edges = ["", *(divided(whole, parts) if parts > 1 else []), None]
@@ -41,7 +40,7 @@ def tasks_of(whole: PositionRange, most: int) -> list[CatchUpTask]:
 
 
 def work_off(shadow: Shadow, tasks: Sequence[CatchUpTask]) -> Replayed:
-    """Do the tasks one after the other in this thread. Blocks; raises as `Replayer`."""
+    """Do the tasks one after the other in this thread. Blocks. Raises as `Replayer` does."""
     total = Replayed()
     with replayer(shadow) as replaying:
         for task in tasks:
@@ -50,10 +49,11 @@ def work_off(shadow: Shadow, tasks: Sequence[CatchUpTask]) -> Replayed:
 
 
 def todo_of(replaying: Replayer, task: CatchUpTask) -> list[Todo]:
-    """Return the task's aggregates that the shadow has not come as far with as the range has."""
+    """Return the aggregates of a task that the shadow has not handled up to their versions in the range."""
     return replaying.behind(Settled(heads(*task), ()))
 
 
 def passed_over(subscriber: Subscriber) -> list[str]:
-    """Return the stored names of aggregates that the subscriber cannot follow, among those that this process knows."""
+    """Return the stored type names of the aggregates that the subscriber cannot follow, among those that this process
+    knows."""
     return [name for name in types.names_of(AggregateRoot) if not follows(subscriber, name)]

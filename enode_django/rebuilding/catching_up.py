@@ -1,7 +1,7 @@
-"""Bringing a shadow up to what is stored, while more is stored.
+"""Catching a shadow up with the store, while more is stored.
 
-What came is cut into ranges of positions, and a range into tasks for the engine. Neither this process nor a task holds
-more than one range's aggregates, however many have changed.
+New streams are cut into ranges of positions, and a range into tasks for the engine. Neither this process nor a task
+holds more than the aggregates of one range, however many have changed.
 """
 
 from __future__ import annotations
@@ -49,9 +49,11 @@ def corrections_now(store: EventStore) -> Corrections:
 
 
 class CatchingUp:
-    """``positions``: everything below them is in the shadow. ``corrections``: those that there were before anything was
-    read for the shadow, 0 for a shard that is not named; None if the shadow may have events as they were before they
-    were corrected."""
+    """Catches a shadow up with the store. The shadow has everything below ``positions``.
+
+    ``corrections`` are the newest corrections at the time before the first read for the shadow (a missing shard: 0);
+    None if the shadow may have events as they were before a correction.
+    """
 
     def __init__(
         self,
@@ -76,8 +78,9 @@ class CatchingUp:
         return {number: one.position for number, one in self._frontiers.items()}
 
     def run(self) -> None:
-        """Catch up in rounds, each with what came during the one before, until little is left; or no less than before,
-        but what may be left for the swap."""
+        """Catch up in rounds, each with the streams stored during the previous one. Stop when a round had at most
+        `SMALL` streams, or at most `MOST` and no fewer than the previous one. Raises `RebuildError` after `ROUNDS`
+        rounds."""
         last, before = 0, inf
         for number in range(1, ROUNDS + 1):
             last = self._round(number, last)
@@ -90,9 +93,11 @@ class CatchingUp:
         )
 
     def _round(self, number: int, before: int) -> int:
-        """Return how many streams came. What comes after the beginning of a transaction that is still open is handled,
-        too: that may stay open for hours, and all that came since would be left for the moment when writers are shut
-        out. The next round takes what such transactions have stored, if they have ended by then."""
+        """Catch up with all visible streams, and return their number.
+
+        Streams stored since the beginning of an open transaction are included: it may stay open for hours, and all of
+        them would be left for the swap. The streams of such a transaction are handled in the round after its end.
+        """
         streams, done = 0, Replayed()
         for shard in postgres_shards(self.store):
             until = persistently(shard.alias, partial(frontier, shard.alias))
@@ -105,18 +110,17 @@ class CatchingUp:
         return streams
 
     def _tasks(self, alias: str, since: Frontier, until: Frontier) -> Iterator[Sequence[CatchUpTask]]:
-        """Yield the tasks of one range after the other."""
         is_little = _streams(rest_since(alias, since, self._without, ALONE)) <= ALONE
         at_once = 1 if is_little else self.engine.tasks_at_once()
         for one in ranges_between(alias, since, until, self._without, TASK_STREAMS * at_once):
             yield tasks_of(one, at_once)
 
     def reach(self, todo: Sequence[Todo]) -> None:
-        """Bring aggregates up to these versions, as far as the store has them, settled or not."""
+        """Bring aggregates up to these versions, or to their heads if these are lower, settled or not."""
         self.total += self.engine.catch_up(self.shadow, todo)
 
     def check_corrections(self) -> None:
-        """Raise `RebuildError` if events were corrected since: the originals may be in the shadow."""
+        """Raise `RebuildError` if events were corrected since ``corrections``: the shadow may have the originals."""
         since = self.corrections
         if since is None:
             return
@@ -126,13 +130,15 @@ class CatchingUp:
             raise RebuildError(f"events of {ids} were corrected meanwhile: nothing is swapped; begin the rebuild again")
 
     def check_little_is_left(self) -> None:
-        """Raise `TooMuchLeft` if more came since the last round than writers should wait for."""
+        """Raise `TooMuchLeft` if more than `MOST` streams came since the last round."""
         self._rest()
 
     def finish(self) -> None:
-        """Catch up with everything that is stored. Call it when nobody writes to the tables in use; it does not wait
-        for a database that is away, and looks at nothing that the last round has seen. Raises `TooMuchLeft`, and as
-        `check_corrections`. It is not counted, since the transaction may be tried again."""
+        """Catch up with everything stored since the last round. Call it when nobody writes to the tables in use.
+
+        It does not wait for an unavailable database. Raises `TooMuchLeft`, and as `check_corrections` does. Its work is
+        not added to ``total``, since the transaction may be repeated.
+        """
         rest = self._rest()
         with replayer(self.shadow, once) as replaying:
             todo = [one for whole in rest for one in todo_of(replaying, CatchUpTask(whole))]

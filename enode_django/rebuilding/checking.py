@@ -1,7 +1,7 @@
-"""Looking whether what was built is right: replayed once more it comes out the same, and it is like what is in use.
+"""Checks of the built tables: another replay must give the same rows, and they must be like those in use.
 
-Where one of the two generations is ahead, because events keep coming, the aggregate is replayed once more up to where
-the tables in use are, and compared there. What moves on too quickly even for that is compared when the swap has shut
+An aggregate at different versions in the two generations, because events keep coming, is replayed again up to its
+version in use, and compared there. An aggregate that changes too quickly for that is compared when the swap has locked
 writers out.
 """
 
@@ -44,11 +44,12 @@ Bring = Callable[[Shadow, Sequence[Todo]], object]
 
 
 class UsedIsBehind(RebuildError):
-    """The tables in use lack events that are in the built ones, so that they cannot be compared as a whole."""
+    """The tables in use lack events that the built ones have, so they cannot be compared as a whole."""
 
 
 def check_sample(target: Target, record: Rebuild, catching_up: CatchingUp, count: int) -> None:
-    """Some aggregates are replayed once more, alone, and must come out the same. Raises `RebuildError`."""
+    """Replay up to ``count`` random aggregates again, without the others. Raises `RebuildError` if their rows differ.
+    Blocks."""
     shadow = catching_up.shadow
     with shadow.opened():
         statement, parameters = reached(target, Generation.of(shadow))
@@ -73,14 +74,14 @@ def check_sample(target: Target, record: Rebuild, catching_up: CatchingUp, count
 
 @contextmanager
 def _scratch(target: Target, record: Rebuild) -> Iterator[Shadow]:
-    """Make a shadow for the block, and drop it. If dropping fails, too, the next rebuild drops the rest."""
+    """Make a shadow for the block, and drop it afterwards. If the block raises, it is dropped with the rebuild."""
     scratch = target.make_scratch(record)
     yield scratch
     target.drop(scratch)
 
 
 class Check:
-    """The comparison of the tables that were built with those in use. ``comparison`` is what is known so far."""
+    """The comparison of the built tables with those in use. ``comparison`` is the result so far."""
 
     def __init__(self, target: Target, record: Rebuild, catching_up: CatchingUp) -> None:
         self.comparison = Comparison(0, 0, 0, ())
@@ -103,13 +104,13 @@ class Check:
     # -- while events keep coming ---------------------------------------------------------------------------------
 
     def run(self) -> Comparison:
-        """Compare everything that rests, then what does not. Blocks."""
+        """Compare all aggregates, and those at different versions again. Blocks."""
         self.look()
         self.go_on()
         return self.comparison
 
     def look(self) -> Comparison:
-        """Compare everything that rests. Blocks."""
+        """Compare the aggregates at the same version in both generations. Blocks."""
         lags = self._compare_all()
         behind = self._behind() if lags else []
         gone = {lag.aggregate_root_id for lag in behind}
@@ -118,14 +119,14 @@ class Check:
         return self._noted()
 
     def go_on(self) -> None:
-        """Compare of what was left what is at rest now."""
+        """Replay and compare the remaining aggregates, in up to `ROUNDS` rounds. Blocks."""
         for _ in range(ROUNDS):
             if self._left:
                 self._replay_left(self._catching_up.engine.catch_up)
         self._resting = self._noted(), self._left
 
     def _compare_all(self) -> Sequence[Lag]:
-        """Returns the aggregates in use that have not come equally far."""
+        """Compare all tables. Return the aggregates in use that are at another version in the built tables."""
         for _ in range(LOOKS):
             built, used = self._built, self._used()
             with one_moment(self._target.alias):
@@ -137,8 +138,8 @@ class Check:
         return lags
 
     def _behind(self) -> list[Lag]:
-        """Aggregates that are in use with what they will not have when they are caught up with: parked ones, and such
-        as the store or this process does not know."""
+        """Return the aggregates whose versions in use the built tables cannot reach: parked ones, and those unknown to
+        the store or this process."""
         target, built, used = self._target, self._built, self._used()
         ahead = {lag.aggregate_root_id: lag for lag in lagging(target, built, used)}
         if not ahead:
@@ -152,8 +153,8 @@ class Check:
         return still
 
     def _replay_left(self, bring: Bring) -> None:
-        """Replay what is left up to where the tables in use are, in tables of its own, and compare it there. What has
-        moved on meanwhile is still left."""
+        """Replay the remaining aggregates in separate tables up to their versions in use, and compare them there. Those
+        that have changed meanwhile remain."""
         if self._made is None:
             self._made = self._target.make_scratch(self._record)
         fresh, used = Generation.of(self._made), self._used()
@@ -185,9 +186,9 @@ class Check:
     # -- when writers are shut out --------------------------------------------------------------------------------
 
     def finish(self) -> Comparison:
-        """Compare the rest, in the transaction of the swap, in which the tables in use do not change.
+        """Compare the rest in the transaction of the swap, in which the tables in use do not change.
 
-        It may be called again after that was rolled back, since it begins where `go_on` ended. Raises `TooMuchLeft` and
+        Can be repeated after a rollback, since it begins with the result of `go_on`. Raises `TooMuchLeft` and
         `UsedIsBehind`.
         """
         if len(self._left) > MOST:
@@ -212,7 +213,7 @@ class Check:
         _bring_here(self._catching_up.shadow, [Todo(lag.aggregate_root_id, "", lag.other) for lag in lags])
 
     def _finish_others(self) -> None:
-        """Tables whose rows nobody can attribute are compared as they are."""
+        """Compare the tables that are not attributed as a whole."""
         self._reach_used(None)
         found = compare(self._target, self._built, self._used(), models=self._others)
         if found.undecided:
@@ -221,19 +222,19 @@ class Check:
         self.comparison = self.comparison._replace(undecided=())
 
     def close(self) -> None:
-        """Drop what was made for the comparison."""
+        """Drop the tables made for the comparison. Safe to call twice."""
         if self._made is not None:
             self._target.drop(self._made)
             self._made = None
 
 
 def _bring_here(shadow: Shadow, todo: Sequence[Todo]) -> None:
-    """In this thread's transaction."""
+    """Catch aggregates up in this thread's transaction."""
     if todo:
         with replayer(shadow, once) as replaying:
             replaying.catch_up(todo)
 
 
 def _short_of(ahead: Mapping[str, Lag], lags: Sequence[Lag]) -> list[Lag]:
-    """Return the aggregates that have not come to where the tables in use were."""
+    """Return the aggregates that have not reached their version in use at the time of ``ahead``."""
     return [lag for lag in lags if lag.one < ahead[lag.aggregate_root_id].other]

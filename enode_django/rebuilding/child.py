@@ -1,7 +1,7 @@
 """A process that replays for another one: ``python -m enode_django.rebuilding.child FD``.
 
-Tasks come over the connection with that file descriptor, one at a time, and each is answered. The process ends at once
-with its connection, whatever it does: whoever has started it is gone, or wants no more of it.
+It receives tasks over the connection with this file descriptor, one at a time, and answers each. When the connection
+is closed, it exits at once, even during a task: its parent is gone or has given it up.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _load_project() -> None:
 
 
 def _received(connection: Connection) -> queue.SimpleQueue[bytes]:
-    """Return the queue that the tasks come to."""
+    """Start the thread that receives tasks, and return its queue."""
     tasks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 
     def receive() -> None:

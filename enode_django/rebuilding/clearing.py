@@ -1,9 +1,9 @@
-"""Dropping the tables of a generation without getting into anybody's way.
+"""Dropping the tables of a generation without blocking others for long.
 
-To drop a table that has foreign keys PostgreSQL locks the tables that they point to, and whoever reads these waits. So
-what may take long comes first, in small transactions that lock nothing of others: a million checkpoints take a while to
-be deleted. Then each foreign key goes in a transaction of its own. The schema goes last: as long as it is there, the
-next rebuild knows that something is left to be done.
+To drop a table with foreign keys, PostgreSQL locks the tables they point to, which blocks readers of these. So the slow
+part, such as deleting a million checkpoints, comes first, in small transactions without locks on other tables. Then
+each foreign key is dropped in its own transaction. The schema is dropped last: while it exists, the next rebuild knows
+that something is left to drop.
 """
 
 from __future__ import annotations
@@ -58,9 +58,10 @@ _SCHEMAS = "SELECT nspname::text FROM pg_namespace WHERE nspname = ANY(%s)"
 
 @contextmanager
 def changing(alias: str, name: str, lock_timeout: str = LOCK_TIMEOUT) -> Iterator[None]:
-    """A transaction that makes or drops tables of the subscriber of this name; of several, one at a time.
+    """Run a transaction that makes or drops tables of the subscriber ``name``, one at a time for each subscriber.
 
-    Raises `TablesInUse` if somebody is in the way for long, and `RebuildError` if the database does not let us.
+    Raises `TablesInUse` if a lock is not available within ``lock_timeout``, and `RebuildError` if the database refuses
+    a statement.
     """
     try:
         with transaction.atomic(using=alias):
@@ -79,19 +80,19 @@ def changing(alias: str, name: str, lock_timeout: str = LOCK_TIMEOUT) -> Iterato
 
 
 def clear(shadow: Shadow) -> None:
-    """Drop a shadow with its tables and checkpoints, if there are any. Not for use in a transaction; safe to be called
-    again after it has failed. Raises `TablesInUse`."""
+    """Drop a shadow with its tables and checkpoints, if they exist. Not for use in a transaction. Can be repeated after
+    a failure. Raises `TablesInUse`."""
     _delete_checkpoints(shadow)
     for table, constraint in execute(shadow.alias, _FOREIGN_KEYS, (shadow.schema,)).fetchall():
         drop = f"ALTER TABLE IF EXISTS {table} DROP CONSTRAINT IF EXISTS {constraint}"
         shortly(shadow, partial(execute, shadow.alias, drop, None))
     shortly(shadow, shadow.drop_tables)
-    _delete_checkpoints(shadow)  # of a task that was at work until its tables went
+    _delete_checkpoints(shadow)  # of a task that ran until its tables were dropped
     shortly(shadow, partial(execute, shadow.alias, f"DROP SCHEMA IF EXISTS {quoted(shadow.schema)}", None))
 
 
 def left_over(shadows: Iterable[Shadow]) -> Sequence[Shadow]:
-    """Return those of the shadows, all in one database, of which anything is left."""
+    """Return those shadows, all in one database, whose schemas still exist."""
     known = {shadow.schema: shadow for shadow in shadows}
     if not known:
         return []
@@ -107,8 +108,8 @@ def _delete_checkpoints(shadow: Shadow) -> None:
 
 
 def shortly(shadow: Shadow, step: Callable[[], Value]) -> Value:
-    """Take a step in a transaction of its own, behind whose locks nobody has to wait for long. Not for use in a
-    transaction. Raises as `changing`, `TablesInUse` after `ATTEMPTS`."""
+    """Run ``step`` in its own transaction with `SHORT_LOCK_TIMEOUT`, so that nobody waits long behind its locks. Not
+    for use in a transaction. Raises as `changing` does, `TablesInUse` after `ATTEMPTS` attempts."""
     for delay in islice(delays(0.1, 2.0), ATTEMPTS - 1):
         try:
             with changing(shadow.alias, shadow.subscriber, SHORT_LOCK_TIMEOUT):

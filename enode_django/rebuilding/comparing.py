@@ -1,7 +1,7 @@
-"""Two generations of a projection's tables, row by row, where they have come equally far.
+"""Comparison of two generations of a projection's tables, row by row, for aggregates at the same version in both.
 
-One comparison sees both of them at one moment, whatever goes on. Fields that the projection calls volatile are left
-out; `meanings` says what stands for surrogate keys.
+A comparison reads both generations in one database snapshot. It leaves out volatile fields; `meanings` describes the
+handling of surrogate keys.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ _COMPARE = """
            ARRAY(SELECT jsonb_build_array(side, id, fields)::text FROM different ORDER BY id, side LIMIT {examples})
 """
 
-# Rows that are the same as texts hold the same, and to make texts of them costs a fraction of making maps and hashing
-# these. So maps are made of the others only.
+# Rows with equal texts are equal, and comparing texts costs a fraction of building and hashing JSON. So JSON is only
+# built for aggregates with other rows.
 _SUSPECTS = """
     suspects AS MATERIALIZED (
         SELECT id FROM (
@@ -63,7 +63,7 @@ _SUSPECTS = """
         GROUP BY id, fields HAVING sum(number) <> 0
     ),
 """
-# Of all aggregates those are left out that have not come equally far; a row that belongs to none there is, is not.
+# Leaves out aggregates at different versions, but keeps rows of unknown aggregates.
 _NOT_APART = "WHERE NOT EXISTS (SELECT FROM apart WHERE aggregate_root_id = {whose})"
 _SUSPECT = " AND coalesce({whose}, '') IN (SELECT id FROM suspects)"
 _EQUAL = "WHERE {whose} IN (SELECT aggregate_root_id FROM equal)"
@@ -82,7 +82,7 @@ _ONE_MOMENT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 
 
 class Generation(NamedTuple):
-    """Tables in a schema, or (empty) where they are in use, and how far they have come."""
+    """A generation of a projection's tables. ``schema`` is empty for the tables in use."""
 
     schema: str
     number: int
@@ -97,7 +97,7 @@ class Generation(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """A row, as fields by name, of which the one or the other generation has more than the other."""
+    """A row that differs: its fields by name in each generation, None where the generation lacks it."""
 
     table: str
     aggregate_root_id: str | None
@@ -122,7 +122,7 @@ def _value(fields: Mapping[str, Any], name: str) -> str:
 
 
 class Lag(NamedTuple):
-    """An aggregate that one generation has handled up to version ``one``, and the other farther."""
+    """An aggregate at different versions in two generations; version 0 if ``one`` does not have it."""
 
     aggregate_root_id: str
     one: int
@@ -133,10 +133,13 @@ class Lag(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """``compared`` aggregates had come equally far in both, ``apart`` had not; ``rows`` differ, some of which are among
-    the ``examples``: a row that both have with other fields counts once. ``undecided`` are tables that could not be
-    compared, ``behind`` are aggregates that do not come as far in ``one`` as they are in the other. ``uncompared``
-    aggregates have rows in the other that were compared with none."""
+    """The result of a comparison of two generations.
+
+    ``compared`` is the number of aggregates at the same version in both, ``apart`` that of the others. ``rows`` is the
+    number of differing rows, some of them in ``examples``; a row that both have with different fields counts once.
+    ``undecided`` are the tables that could not be compared. ``behind`` are the aggregates that ``one`` cannot bring to
+    the version of the other. ``uncompared`` are the aggregates whose rows in the other were not compared.
+    """
 
     compared: int
     apart: int
@@ -148,18 +151,18 @@ class Comparison(NamedTuple):
 
     @property
     def is_equal(self) -> bool:
-        """No row is known to differ."""
+        """True if no difference is known."""
         return not (self.rows or self.behind)
 
     @property
     def is_whole(self) -> bool:
-        """Everything was compared."""
+        """True if everything was compared."""
         return not (self.undecided or self.uncompared)
 
 
 @contextmanager
 def one_moment(alias: str) -> Iterator[None]:
-    """Let all questions of the block be answered as of one moment, unless a transaction is open already."""
+    """Run the queries of the block in one database snapshot, unless a transaction is open already."""
     is_outermost = not connections[alias].in_atomic_block
     with transaction.atomic(using=alias):
         if is_outermost:
@@ -175,10 +178,11 @@ def compare(
     *,
     models: Sequence[type[models.Model]] | None = None,
 ) -> Comparison:
-    """Compare the rows of all aggregates, or of these, of which ``one`` has no others; those of all models, or of
-    these.
+    """Compare two generations, with ``ids`` only for these aggregates, with ``models`` only for their tables. With
+    ``ids``, ``one`` must have no other aggregates.
 
-    A table whose rows nobody can attribute is compared as a whole, and only if all aggregates have come equally far.
+    A table whose rows do not name their aggregates is compared as a whole. It is undecided unless all aggregates are at
+    the same version in both. With ``ids``, only rows that ``other`` lacks count as different.
     """
     compared, apart, rows = 0, 0, 0
     examples: list[Difference] = []
@@ -186,7 +190,7 @@ def compare(
     with one_moment(target.alias):
         for model in target.written if models is None else models:
             has_key = is_attributed(target, model)
-            exactly = ids is None or has_key  # else ``other`` has the rows of others, too
+            exactly = ids is None or has_key  # otherwise ``other`` has rows of further aggregates
             compared, apart, count, texts = _asked(target, model, one, other, ids, exactly)
             if not has_key and apart and ids is None:
                 undecided.append(model._meta.db_table)
@@ -229,12 +233,12 @@ def _wanted(of: Meaning, are_all: bool, is_as_stored: bool) -> str:
 
 
 def lagging(target: Target, one: Generation, other: Generation, ids: Sequence[str] | None = None) -> list[Lag]:
-    """Return the aggregates, of all or of these, in which ``one`` is behind ``other``."""
+    """Return the aggregates, of all or of ``ids``, in which ``one`` is behind ``other``."""
     return _lags(_LAGGING, target, one, other, ids)
 
 
 def apart(target: Target, one: Generation, other: Generation, ids: Sequence[str] | None = None) -> list[Lag]:
-    """Return the aggregates known to ``other``, of all or of these, in which ``one`` is behind or ahead."""
+    """Return the aggregates of ``other``, of all or of ``ids``, in which ``one`` is behind or ahead."""
     return _lags(_APART, target, one, other, ids)
 
 
@@ -247,7 +251,7 @@ def _lags(query: str, target: Target, one: Generation, other: Generation, ids: S
 
 
 def reached(target: Target, generation: Generation) -> tuple[str, tuple[Any, ...]]:
-    """The statement that gives the version of each aggregate, and its parameters."""
+    """Return a statement for the version of each aggregate, and its parameters."""
     parameters = (target.key, generation.number)
     if not isinstance(target.subscriber, ModelProjection):
         return _REACHED, parameters
@@ -256,7 +260,7 @@ def reached(target: Target, generation: Generation) -> tuple[str, tuple[Any, ...
 
 
 def check_volatile(target: Target) -> None:
-    """Raises `RebuildError` if a volatile field is of no model."""
+    """Raise `RebuildError` if no model has a field that the projection names volatile."""
     known = {field.name for one in target.written for field in one._meta.concrete_fields}
     for name in target.subscriber.volatile:
         if name not in known:
@@ -264,12 +268,12 @@ def check_volatile(target: Target) -> None:
 
 
 def _paired(table: str, found: Sequence[Sequence[Any]]) -> Iterator[Difference]:
-    """A row that only one has, and one of the same aggregate that only the other has, tell of a change."""
+    """Pair rows of an aggregate that only one or only the other generation has: a pair is one changed row."""
     for id, rows in groupby(found, key=itemgetter(1)):
         sides: tuple[list[Any], list[Any]] = ([], [])
         for side, _, fields in rows:
             sides[side].append(fields)
-        if id is None:  # nobody knows which of them belong together
+        if id is None:  # rows without an aggregate cannot be paired
             yield from (Difference(table, None, one, None) for one in sides[0])
             yield from (Difference(table, None, None, other) for other in sides[1])
         else:

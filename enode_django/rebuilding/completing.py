@@ -1,10 +1,10 @@
-"""Making what a shadow was loaded without: its secondary indexes and foreign keys.
+"""Making the secondary indexes and foreign keys that a shadow was loaded without.
 
-Each is made in a transaction of its own, and what is there already is left alone, so it goes on where it was after a
-restart of the server. A foreign key is added without a look at the rows first, which shuts writers of the other table
-out for a moment only, and is validated then, which they do not notice.
+Each is made in its own transaction, and existing ones are skipped, so the work continues after a restart of the server.
+A foreign key is added without checking the rows, which blocks writers of the other table for a moment only, and is
+validated afterwards, which does not block them.
 
-An aggregate whose rows break a foreign key is taken back and replayed with the key in place, as workers would handle
+An aggregate whose rows violate a foreign key is taken back and replayed with the key in place, as workers would handle
 it: it is parked at the event that fails.
 """
 
@@ -51,10 +51,10 @@ _KEY = """
 
 
 def complete(target: Target, catching_up: CatchingUp) -> None:
-    """Make the indexes and foreign keys that the shadow lacks, and see that it has everything then. Blocks.
+    """Make the indexes and foreign keys that the shadow lacks, and check that its tables are like those in use. Blocks.
 
-    Raises `RebuildError` if more aggregates break a foreign key than may be parked, or the tables in use were altered
-    meanwhile; `TablesInUse`; and as `Replayer`.
+    Raises `RebuildError` if more aggregates violate a foreign key than may be parked, or if the tables in use were
+    altered; `TablesInUse`; and as `Replayer` does.
     """
     completing = _Completing(target, catching_up.shadow, catching_up.report)
     with replayer(catching_up.shadow, within(PATIENCE)) as replaying:
@@ -66,7 +66,7 @@ def complete(target: Target, catching_up: CatchingUp) -> None:
 
 
 class _Completing:
-    """``taken_back``: aggregates that are to be replayed, up to these versions."""
+    """Completes a shadow. ``taken_back`` has the versions up to which aggregates are to be replayed."""
 
     def __init__(self, target: Target, shadow: Shadow, report: Report) -> None:
         self.taken_back: dict[str, int] = {}
@@ -75,7 +75,7 @@ class _Completing:
         self._report = report
 
     def run(self) -> None:
-        """Make what is missing. May be called again after it has failed."""
+        """Make what is missing. Can be repeated after a failure."""
         used = self._target.described()
         with self._shadow.opened():
             made = describe(self._target.alias, self._target.tables)
@@ -105,7 +105,7 @@ class _Completing:
     def _step(self, statements: Iterator[str]) -> None:
         shortly(self._shadow, partial(run, self._target.alias, list(statements)))
 
-    # -- rows that break a foreign key ----------------------------------------------------------------------------
+    # -- rows that violate a foreign key --------------------------------------------------------------------------
 
     def _validate(self, table: Table, key: Constraint) -> None:
         place = quoted(self._shadow.schema, table.name)
@@ -134,7 +134,8 @@ class _Completing:
         take_back(self._target, self._shadow, ids)
 
     def _breaking(self, broken: _Broken) -> list[str]:
-        """Return the aggregates with rows that break the key, one more than may be parked; none if nobody can tell."""
+        """Return the aggregates with rows that violate the key, at most one more than may be parked; none if the models
+        are not attributed."""
         model = next(one for one in self._target.written if one._meta.db_table == broken.table.name)
         if not all(is_attributed(self._target, one) for one in self._target.written):
             return []
@@ -161,7 +162,7 @@ class _Completing:
 
 
 class _Broken(NamedTuple):
-    """A foreign key that rows break, and what PostgreSQL says of one of them."""
+    """A violated foreign key, and PostgreSQL's text about one of the rows."""
 
     table: Table
     key: Constraint
@@ -169,8 +170,8 @@ class _Broken(NamedTuple):
 
 
 def _condition(other: str, is_full: bool, columns: Sequence[str], others: Sequence[str]) -> str:
-    """Return the condition that is true for a row, called ``row``, that breaks a foreign key. ``is_full``: a key with a
-    part that is null breaks it, too.
+    """Return a condition that is true for a row, called ``row``, that violates a foreign key. With ``is_full``, a key
+    that is partly null violates it, too.
 
     >>> print(_condition("public.t", False, ["a"], ["id"]))
     row.a IS NOT NULL AND NOT EXISTS (SELECT FROM public.t AS pointed_at WHERE pointed_at.id = row.a)

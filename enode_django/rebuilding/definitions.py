@@ -1,8 +1,7 @@
-"""Read the definition of a table from PostgreSQL's catalogue, so that another one like it can be made under its own
-names.
+"""Definitions of tables, read from PostgreSQL's catalogue, to make copies of them with the same names.
 
-``CREATE TABLE … (LIKE … INCLUDING ALL)`` gives indexes and constraints other names than those that a migration will
-look for. So columns are taken over with LIKE, and everything that has a name is made from its definition.
+``CREATE TABLE … (LIKE … INCLUDING ALL)`` gives indexes and constraints other names than migrations expect. So LIKE only
+copies the columns, and everything that has a name is made from its definition.
 """
 
 from __future__ import annotations
@@ -83,8 +82,8 @@ _SEQUENCES = """
 
 
 class Column(NamedTuple):
-    """``identity``, ``generated``, ``storage``: PostgreSQL's letters. ``collation`` is quoted; ``statistics`` is -1
-    where nothing was said."""
+    """``identity``, ``generated`` and ``storage`` are PostgreSQL's letters. ``collation`` is quoted; ``statistics`` is
+    -1 if it was not set."""
 
     name: str
     type: str
@@ -99,8 +98,8 @@ class Column(NamedTuple):
 
 
 class Constraint(NamedTuple):
-    """``kind`` is PostgreSQL's letter. ``references`` is the oid of the table that a foreign key points to, else 0, and
-    ``referenced`` its name, quoted."""
+    """``kind`` is PostgreSQL's letter. ``references`` is the oid of the table that a foreign key refers to, otherwise
+    0; ``referenced`` is its quoted name."""
 
     name: str
     kind: str
@@ -111,7 +110,7 @@ class Constraint(NamedTuple):
 
 
 class Index(NamedTuple):
-    """``using`` is the rest of its definition, from USING on; empty for one that a constraint brings along."""
+    """``using`` is the definition from USING on; empty for the index of a constraint."""
 
     name: str
     is_unique: bool
@@ -123,7 +122,7 @@ class Index(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """``what`` is its definition without names."""
+    """``what`` is the definition without names."""
 
     name: str
     what: str
@@ -152,7 +151,7 @@ class OwnSequence(NamedTuple):
 
 
 class Table(NamedTuple):
-    """``schema`` and ``name`` are not quoted, ``prefix`` is the schema as definitions have it, with the point;
+    """``schema`` and ``name`` are not quoted; ``prefix`` is the schema as it stands in definitions, with the dot.
     ``kind``, ``persistence`` and ``replica_identity`` are PostgreSQL's letters."""
 
     oid: int
@@ -177,7 +176,7 @@ class Table(NamedTuple):
 
     @property
     def shape(self) -> Mapping[str, Any]:
-        """Return a short description of the table, as JSON knows it."""
+        """A short description of the table, as a JSON value."""
         return {
             "columns": [list(column[:5]) for column in self.columns],
             "constraints": sorted(constraint.name for constraint in self.constraints),
@@ -185,12 +184,12 @@ class Table(NamedTuple):
         }
 
     def differences(self, other: Table) -> list[str]:
-        """Return the names of the fields in which the two tables differ, wherever they lie. Pure."""
+        """Return the names of the fields in which the tables differ, apart from their schemas. Pure."""
         one, two = self._likeness(self.prefix), other._likeness(self.prefix)
         return [name for name in one if one[name] != two[name]]
 
     def _likeness(self, prefix: str) -> dict[str, Any]:
-        """Return the table as it would be described in the schema of that prefix, without oids."""
+        """Return the fields of the table as they would be in the schema of ``prefix``, without oids."""
         alike = self._replace(
             constraints=[constraint._replace(references=0) for constraint in self.constraints],
             sequences=[sequence._replace(oid=0) for sequence in self.sequences],
@@ -209,9 +208,9 @@ def _renamed(value: Any, old: str, new: str) -> Any:
 
 
 def describe(alias: str, names: Iterable[str]) -> dict[str, Table]:
-    """By the names that were given, as Django's tables have them; one that does not exist is left out.
+    """Return tables by the names given, which are Django's; a table that does not exist is left out.
 
-    To be called in a transaction whose ``search_path`` finds them; definitions name the schemas of everything.
+    For use in a transaction whose ``search_path`` has the tables. All names in definitions are qualified by a schema.
     """
     rows = {name: execute(alias, _TABLE, (quoted(name),)).fetchone() for name in names}
     with search_path(alias, ""):
@@ -255,7 +254,7 @@ def _fetch(alias: str, statement: str, oid: int) -> list[Any]:
 
 
 def quoted(*names: str) -> str:
-    """Return names as a quoted PostgreSQL identifier, joined by points.
+    """Return names as a quoted PostgreSQL identifier, joined by dots.
 
     >>> quoted("public", 'a "table"')
     '"public"."a ""table\"""'
@@ -265,8 +264,8 @@ def quoted(*names: str) -> str:
 
 @contextmanager
 def search_path(alias: str, path: str) -> Iterator[None]:
-    """Let unqualified names mean tables of these schemas (quoted, separated by commas) inside the block. For use in a
-    transaction; whoever catches an error of the block has to roll back."""
+    """Resolve unqualified names in these schemas (quoted, separated by commas) inside the block. For use in a
+    transaction, which must be rolled back if the block raises."""
     (before,) = execute(alias, "SELECT current_setting('search_path')", ()).fetchone() or ("",)
     execute(alias, _SET_PATH, (path,))
     yield

@@ -19,9 +19,8 @@ from enode_django.runtime import make_store
 
 
 class Plan(NamedTuple):
-    """The streams to be replayed into a shadow: those of aggregates of these types (stored names) below the
-    ``horizon``, a position for each shard by its number; from an archive, if there is one, and the rest from the
-    store."""
+    """The streams to be replayed into a shadow: those of aggregates of ``types`` (stored names) below ``horizon``, the
+    position of each shard by number. With ``archive`` they are read from it, and the rest from the store."""
 
     shadow: Shadow
     types: Sequence[str]
@@ -30,21 +29,22 @@ class Plan(NamedTuple):
 
 
 class Engine(Protocol):
-    """All methods block, and raise as `Replayer` does. What was half done may be done again."""
+    """Executes the work of a rebuild. All methods block, raise as `Replayer` does, and can be repeated after a
+    failure."""
 
     def replay(self, plan: Plan, report: Report) -> Replayed: ...
 
     def catch_up(self, shadow: Shadow, todo: Sequence[Todo]) -> Replayed: ...
 
     def tasks_at_once(self) -> int:
-        """Return how many tasks of a catch-up it works on at a time."""
+        """Return the number of catch-up tasks that run at the same time."""
 
     def work_off(self, shadow: Shadow, tasks: Sequence[CatchUpTask]) -> Replayed:
         """Do the tasks of one range, in any order."""
 
 
 class InProcess:
-    """Replays in the calling thread, for small stores. It needs no Spark."""
+    """Replays in the calling thread, for small stores. Needs no Spark."""
 
     def replay(self, plan: Plan, report: Report) -> Replayed:
         if plan.archive is not None:
@@ -72,7 +72,7 @@ class InProcess:
 
 
 def postgres_shards(store: EventStore) -> Sequence[PostgresEventStore]:
-    """Raises `ConfigurationError` for a store that projections cannot be rebuilt from."""
+    """Return the shards of a store. Raises `ConfigurationError` if one is not in PostgreSQL."""
     shards = []
     for shard in store.shards:
         if not isinstance(shard, PostgresEventStore):

@@ -1,4 +1,4 @@
-"""The fingerprint of a projection's code: its rows depend on that and on the events."""
+"""Fingerprints of projections' code, on which their rows depend as they do on the events."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from enode_django.serialization.upcasting import upcasters
 def fingerprint_of(projection: ModelProjection[Any] | Projection) -> str:
     """Return ``<tag>:<32 hexadecimal digits>``, as `codetexts.digest` does.
 
-    Covered are the handlers, and what they use of the same package: methods, functions, constants, methods of the
-    events and of the models; and the upcasters of the events. Comments and the places of files make no difference.
+    It covers the handlers, what they use of the same package (methods, functions, constants, methods of the events and
+    of the models), and the upcasters of the events. It ignores comments and the paths of files.
     """
     cls = type(projection)
     methods = sorted(cls._enode_methods.items(), key=lambda item: _name(item[0]))

@@ -1,9 +1,8 @@
-"""Parts of a table that a shadow gets when it is loaded: an index that is filled row by row costs several times what it
-costs to build it at once, and a foreign key asks for each row if the other row is there.
+"""Parts of a table that a shadow gets only after it was loaded. To fill an index row by row costs several times as much
+as to build it at once, and a foreign key costs a lookup for each row.
 
-Indexes that are unique stay, since handlers and rows rest on them while they are written: ``ON CONFLICT`` needs one,
-and a value that is taken is an error of the aggregate that wants it. So do foreign keys that change rows when others
-are deleted or updated. Pure.
+Unique indexes are made before, since handlers rely on them: ``ON CONFLICT`` needs one, and a value that is taken is an
+error of the aggregate that writes it. So are foreign keys with actions on delete or update. Pure functions.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ def late_indexes(table: Table) -> Sequence[Index]:
 
 
 def late_keys(table: Table) -> Sequence[Constraint]:
-    """Return the foreign keys that do nothing but refuse."""
+    """Return the foreign keys without actions on delete or update."""
     return [
         constraint
         for constraint in table.constraints
@@ -32,7 +31,7 @@ def late_keys(table: Table) -> Sequence[Constraint]:
 
 
 def without_late(table: Table) -> Table:
-    """Return the table as it is loaded."""
+    """Return the table without its late indexes and foreign keys."""
     keys, indexes = late_keys(table), late_indexes(table)
     return table._replace(
         constraints=[constraint for constraint in table.constraints if constraint not in keys],
@@ -45,5 +44,5 @@ def unchanged(table: Table) -> Table:
 
 
 def is_checked(key: Constraint) -> bool:
-    """Return True if PostgreSQL vouches for all rows, and not only for those that are written from now on."""
+    """Return True if PostgreSQL guarantees the key for all rows: it is validated and enforced."""
     return not key.definition.endswith(_UNCHECKED)

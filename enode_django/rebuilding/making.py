@@ -1,4 +1,4 @@
-"""Making tables like others, in a schema of their own, under the same names."""
+"""Making copies of tables, without rows, in another schema under the same names."""
 
 from __future__ import annotations
 
@@ -31,20 +31,21 @@ _REVOKE = """
 
 
 def make_tables(alias: str, schema: str, tables: Mapping[str, Table]) -> None:
-    """Make the tables in the schema, which exists. For use in a transaction. The new tables have the owners and grants
-    of the given ones."""
+    """Make the tables in an existing schema, with the owners and grants of the given ones. For use in a
+    transaction."""
     run(alias, statements(schema, tables.values()))
 
 
 def run(alias: str, made_of: Iterable[str]) -> None:
-    """Execute statements that name the schemas of everything. For use in a transaction."""
+    """Execute statements whose names are all qualified by a schema. For use in a transaction."""
     with search_path(alias, ""):
         for statement in made_of:
             execute(alias, statement, None)
 
 
 def statements(schema: str, tables: Iterable[Table]) -> Iterator[str]:
-    """Yield the statements that make the tables. Foreign keys come last, since they may point to each other. Pure."""
+    """Yield the statements that make the tables. Foreign keys come after all tables, since these may refer to each
+    other. Pure."""
     known = list(tables)
     for table in known:
         yield from _bare(schema, table)
@@ -73,7 +74,7 @@ def _bare(schema: str, table: Table) -> Iterator[str]:
 
 
 def _column(table: str, column: Column) -> Iterator[str]:
-    """Yield the statements for properties that are not taken over with the column."""
+    """Yield the statements for properties of a column that LIKE does not copy."""
     if column.statistics >= 0:
         yield f"ALTER TABLE {table} ALTER {quoted(column.name)} SET STATISTICS {column.statistics}"
     if column.options:
@@ -81,8 +82,8 @@ def _column(table: str, column: Column) -> Iterator[str]:
 
 
 def _sequence(schema: str, table: Table, sequence: OwnSequence) -> Iterator[str]:
-    """An identity column brought one along, under a name of PostgreSQL's choice; a serial column shares that of the
-    table it is like, and gets one of its own."""
+    """Yield the statements for a column's sequence. An identity column has got one, under a name that PostgreSQL chose;
+    a serial column still uses the original table's, and gets its own."""
     name, column = quoted(schema, sequence.name), quoted(sequence.column)
     made = f"{literal(quoted(schema, table.name))}, {literal(sequence.column)}"
     if sequence.identity:
@@ -109,10 +110,10 @@ def _foreign_keys(schema: str, table: Table, known: Mapping[int, Table]) -> Iter
 def foreign_key(
     schema: str, table: Table, constraint: Constraint, known: Mapping[int, Table], suffix: str = ""
 ) -> Iterator[str]:
-    """Yield the statements that add a foreign key, with ``suffix`` behind its definition. ``known``, by oid, are the
-    tables like which others are in the schema. Pure."""
+    """Yield the statements that add a foreign key, with ``suffix`` after its definition. ``known`` has the tables that
+    are copied to the schema, by oid. Pure."""
     definition = constraint.definition
-    if constraint.references in known:  # it points to the one that is made, too
+    if constraint.references in known:  # the copy refers to a copy
         into = quoted(schema, known[constraint.references].name)
         definition = definition.replace(f" REFERENCES {constraint.referenced}(", f" REFERENCES {into}(", 1)
     yield from _constraint(quoted(schema, table.name), constraint, f"{definition}{suffix}")
@@ -124,7 +125,7 @@ def _constraint(table: str, constraint: Constraint, definition: str) -> Iterator
 
 
 def _constraints(schema: str, table: Table) -> Iterator[str]:
-    """Yield the statements for constraints. Those that forbid null came along with the columns."""
+    """Yield the statements for constraints, indexes and statistics, without foreign keys. LIKE has copied NOT NULL."""
     name = quoted(schema, table.name)
     for constraint in table.constraints:
         if constraint.kind not in "fn":
@@ -140,7 +141,7 @@ def _constraints(schema: str, table: Table) -> Iterator[str]:
 
 
 def index(schema: str, table: Table, index: Index) -> Iterator[str]:
-    """Yield the statements that make an index, or give one that a constraint has brought along what it lacks. Pure."""
+    """Yield the statements that make an index, or complete the index of a constraint. Pure."""
     name, on = quoted(schema, index.name), quoted(schema, table.name)
     if index.using:
         unique = "UNIQUE " if index.is_unique else ""
@@ -155,8 +156,8 @@ def index(schema: str, table: Table, index: Index) -> Iterator[str]:
 
 
 def _rights(schema: str, table: Table) -> Iterator[str]:
-    """The owner comes first, since what is granted to others is granted by the owner; what the default privileges have
-    granted meanwhile is taken back."""
+    """Yield the statements for owner and grants. The owner comes first, since the grants are the owner's; what default
+    privileges have granted is revoked."""
     name, owner = quoted(schema, table.name), quoted(table.owner)
     yield f"GRANT USAGE, CREATE ON SCHEMA {quoted(schema)} TO {owner}"
     yield f"ALTER TABLE {name} OWNER TO {owner}"

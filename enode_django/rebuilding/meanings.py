@@ -1,7 +1,7 @@
-"""The meaning of a table's rows, as SQL: their fields without surrogate keys, and in place of a foreign key to one the
-row that it points to.
+"""The meaning of a table's rows, as SQL: their fields without surrogate keys. A foreign key to a surrogate key is
+replaced by the fields of the row that it points to.
 
-Surrogate keys count the order of inserts, so two generations have different ones in rows that mean the same.
+Surrogate keys depend on the order of inserts, so they differ between generations in rows with the same meaning.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ Field: TypeAlias = "models.Field[Any, Any]"
 
 
 class Meaning(NamedTuple):
-    """``fields`` is an expression of type jsonb, ``whose`` one for the id of the aggregate that a row belongs to (None:
-    nobody can tell); both are about rows of ``tables``, in which the table itself is called ``row``.
+    """The SQL for the rows of a table: ``tables`` is the FROM clause, in which the table itself is called ``row``.
 
-    ``is_as_stored``: rows with the same columns mean the same in both generations.
+    ``fields`` is an expression of type jsonb, ``whose`` one for the aggregate root id of a row (None: unknown).
+    ``is_as_stored``: rows with the same columns have the same meaning in both generations.
     """
 
     fields: str
@@ -43,19 +43,19 @@ def meaning(target: Target, model: type[models.Model], place: Place) -> Meaning:
 
 
 def left_out_of(target: Target, model: type[models.Model]) -> Iterator[Field]:
-    """Yield the fields whose columns are not compared as they are."""
+    """Yield the fields whose columns are not compared as stored: volatile ones, and surrogate keys and keys to them."""
     for field in model._meta.local_concrete_fields:
         if field.name in target.subscriber.volatile or _counts_inserts(target, field):
             yield field
 
 
 def is_attributed(target: Target, model: type[models.Model]) -> bool:
-    """Return True if each row of the model says which aggregate it belongs to. Pure."""
+    """Return True if the aggregate of each row of the model is known. Pure."""
     return _Writer(target, quoted).whose(model) is not None
 
 
 class _Writer:
-    """Collects joins while it writes expressions."""
+    """Writes expressions, and collects the joins that they need."""
 
     def __init__(self, target: Target, place: Place) -> None:
         self.joins: list[str] = []
@@ -63,8 +63,8 @@ class _Writer:
         self._place = place
 
     def fields(self, row: str, model: type[models.Model], way: Sequence[type[models.Model]]) -> str:
-        """``way``: the models whose rows have led here. A key to one of these is not followed, or it would never end:
-        where it points to is compared as the row of another."""
+        """Return the expression for the fields of ``row``. ``way`` has the models whose keys led to it. A key to one of
+        these is not followed, to avoid a cycle: its row is compared as a row of its own table."""
         left_out = [*left_out_of(self._target, model)]
         columns = ", ".join(escaped(literal(str(field.column))) for field in left_out)
         stored = f"to_jsonb({row}) - ARRAY[{columns}]::text[]"
@@ -93,8 +93,8 @@ class _Writer:
         return alias
 
     def whose(self, model: type[models.Model]) -> str | None:
-        """The rows between two models belong to the first of them that says whose its rows are, and the rows that a
-        model adds to those of its parent to whom these belong."""
+        """Return the expression for the aggregate root id of a row. A row of a many-to-many table belongs to the first
+        of its two rows that names an aggregate, a row of multi-table inheritance to the aggregate of its parent row."""
         column = self._target.aggregate_field(model)
         if column is not None:
             return f"row.{escaped(quoted(column))}"
@@ -123,5 +123,5 @@ def _pointed_at(field: Any) -> type[models.Model]:
 
 
 def escaped(sql: str) -> str:
-    """Return SQL for a statement that has parameters."""
+    """Return SQL with `%` doubled, for a statement with parameters."""
     return sql.replace("%", "%%")

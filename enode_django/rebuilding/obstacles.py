@@ -1,4 +1,4 @@
-"""Why a table cannot be rebuilt: something hangs on it that would go on with the old one, or stay behind."""
+"""Obstacles to the rebuild of a table: other objects that would keep using the old table, or would be lost."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ _MARKS = """
     UNION ALL SELECT format('it is a table of the type %%s', reloftype::regtype) FROM pg_class
         WHERE oid = %s AND reloftype <> 0
 """
-# While it is rebuilt only its own schema is searched, so operators of such a type would be missing, or, worse, others
-# would be taken: text's for citext's.
+# A rebuild searches the shadow's schema only. Operators of such a type would not be found, or others would be used
+# instead: text's for citext's.
 _TYPES = """
     SELECT format('its column %%I has the type %%s, whose operators lie in the schema %%s and would not be found',
                   attname, format_type(atttypid, NULL), typnamespace::regnamespace)
@@ -78,7 +78,7 @@ _QUESTIONS = (_FOREIGN_KEYS, _TRIGGERS, _RULES, _PUBLICATIONS, _VIEWS, _DEPENDEN
 
 
 def obstacles(alias: str, names: Sequence[str], tables: Mapping[str, Table]) -> Iterator[str]:
-    """Yield obstacles in words, for the tables with these names; ``tables`` are those of them that exist. Changes
+    """Yield a text for each obstacle to a rebuild of the tables ``names``; ``tables`` has those that exist. Changes
     nothing."""
     allowed, user, database = execute(alias, _MAY_MAKE_SCHEMAS, ()).fetchone() or (False, "", "")
     if not allowed:

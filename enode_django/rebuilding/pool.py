@@ -1,8 +1,8 @@
-"""Processes that replay for this one, each with the project loaded and connections of its own.
+"""A pool of processes that replay, each with the project loaded and its own connections.
 
-They are new processes from the beginning. A job has threads and connections, so it must not be forked, see decision
-0026; and `multiprocessing` starts none in Celery's children. A process that ends in the middle of a task, killed for
-its memory perhaps, is replaced, and the task is given to another one: what is in the shadow already is known there.
+The processes are started as new programs. A job has threads and connections, so it must not be forked, see decision
+0026, and `multiprocessing` starts no processes in Celery's children. A process that dies during a task, for example
+for lack of memory, is replaced, and the task is repeated: the shadow's checkpoints show what was done already.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ Tell = Callable[[int, Replayed], object]
 
 
 class Pool:
-    """At most ``size`` processes, started when there is work for them. For one thread."""
+    """A pool of at most ``size`` processes, started on demand. Not thread-safe."""
 
     def __init__(self, size: int) -> None:
         self.size = size
         self._idle: list[_Child] = []
 
     def run(self, tasks: Iterable[Task], tell: Tell = lambda done, total: None) -> Replayed:
-        """Do all tasks, and return what they came to together. Blocks; tells about every `LOOK_EVERY` seconds.
+        """Do all tasks and return their total. Blocks; calls ``tell`` at least every `LOOK_EVERY` seconds.
 
-        Raises what a task has raised, `RebuildError` for a task whose processes end again and again, and what ``tell``
-        raises or ends the work that this is part of, see `stopping`; the processes that are at work are killed then.
+        Raises the error of a task, `RebuildError` for a task whose process has died `TRIES` times, what ``tell``
+        raises, and what `stopping` raises to end the surrounding work. Busy processes are killed then.
         """
         work = _Work(tasks)
         busy: dict[Connection, _Child] = {}
@@ -108,8 +108,6 @@ class _Work:
 
 
 class _Child:
-    """A process, and the attempt that it is at."""
-
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
@@ -129,18 +127,18 @@ class _Child:
 
     def give(self, attempt: _Attempt) -> None:
         self.attempt = attempt
-        with suppress(OSError):  # it is gone, which shows when its answer is waited for
+        with suppress(OSError):  # the process is gone; receiving its answer fails, too
             self.connection.send_bytes(packed_task(attempt.task))
 
     def kill(self) -> int:
-        """End the process if it lives, and return its exit status. Its transaction is rolled back by the server."""
+        """Kill the process and return its exit status. The server rolls its transaction back."""
         self.connection.close()
         self._process.kill()
         return self._process.wait()
 
 
 def _environment() -> dict[str, str]:
-    """Return the variables with which a process finds the same modules and settings."""
+    """Return the environment in which a process finds the same modules and settings."""
     path: Sequence[str] = [os.path.abspath(place) for place in sys.path]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path), SETTINGS_VARIABLE: settings_module()}
 
@@ -154,4 +152,4 @@ def _text(task: Task) -> str:
 
 
 class _InChild(Exception):
-    """Shows where in the other process an error has come from."""
+    """Holds the traceback of the other process."""

@@ -1,4 +1,4 @@
-"""The work of a rebuild in plain processes of this machine: without Spark, and without a Java process to start."""
+"""An engine that rebuilds in plain processes of this machine, without Spark and Java."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TELL_EVERY = 1.0
 
 
 class Processes:
-    """Replays as `Engine` says, ranges of aggregates in several processes at once. For one thread."""
+    """An `Engine` that replays ranges of aggregates in several processes at once. Not thread-safe."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -52,7 +52,7 @@ class Processes:
 
 
 class _Telling:
-    """Reports a replay every second, with the figures that Spark's has."""
+    """Reports a replay every second, with the same figures as Spark's engine."""
 
     def __init__(self, report: Report, tasks: int) -> None:
         self._report = report

@@ -1,4 +1,4 @@
-"""Bringing a generation of a projection's tables into use, at a moment when little is left to be done."""
+"""Putting a generation of a projection's tables in use when little is left to catch up with."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def put_in_use(
     check: Check | None = None,
     accepted: Accepted = Accepted(),  # noqa: B008
 ) -> None:
-    """Swap the tables, as soon as writers need not be shut out for long. Blocks.
+    """Swap the tables as soon as writers need not be locked out for long. Blocks.
 
-    Raises `ProjectionsDiffer` if ``check`` finds something that is not ``accepted``, as `Swap.run`, and `TablesInUse`
-    if writers would have to be shut out for long at each of `SWAPS` attempts.
+    Raises `ProjectionsDiffer` if ``check`` finds differences that are not ``accepted``; `TablesInUse` if writers would
+    be locked out for long at each of `SWAPS` attempts; and as `Swap.run` does.
     """
     swapping = _Swapping(target, record, catching_up, check, accepted)
     catching_up.run()
@@ -73,13 +73,12 @@ class _Swapping:
         self._swap = Swap(target, catching_up.shadow, target.shadow(target.generation()))
 
     def prepare(self) -> None:
-        """Do outside of the swap what can be done there."""
         self._catching_up.run()
         if self._check is not None:
             self._check.go_on()
 
     def leave_as_it_is(self) -> None:
-        """Let the workers go on alone: what is built is ahead already."""
+        """Let the workers catch up: the built tables are ahead of those in use."""
 
     def run(self, *, is_last: bool) -> None:
         self._swap.run(lambda: self._last_steps(is_last))
@@ -114,7 +113,7 @@ def _wait(catching_up: CatchingUp, seconds: float) -> None:
 
 
 def _swept(target: Target, store: EventStore) -> Positions:
-    """Below which everything is in the tables in use, whatever else is."""
+    """Return the positions below which the tables in use have everything."""
     found = {}
     for shard in store.shards:
         subscription = checkpoints.subscription(target.alias, target.key, shard.number)

@@ -1,4 +1,4 @@
-"""Dividing what a rebuild replays into ranges of aggregates, each the work of one process for some seconds."""
+"""Division of a replay into ranges of aggregates, each some seconds of work for one process."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ RANGE_BYTES = 128 * 1024 * 1024
 
 
 def scans(plan: Plan, cores: int) -> list[Scan]:
-    """Return what is to be read for a plan, from replicas where the settings name them. Raises `ConfigurationError` if
-    the store is not in PostgreSQL, and `StoreUnavailable`."""
+    """Return the scans of a plan, which use replicas where the settings name them. Raises `ConfigurationError` if the
+    store is not in PostgreSQL, and `StoreUnavailable`."""
     found = []
     for shard in make_store().shards:
         if not isinstance(shard, PostgresEventStore):

@@ -1,7 +1,7 @@
-"""Rebuilding a projection with no downtime: replay, catch up, compare, swap; and undoing that.
+"""Rebuild a projection without downtime: replay, catch up, compare, swap; and undo a rebuild.
 
-Until the swap nothing that is in use is touched, so whatever ends a rebuild, a crash too, leaves the projection as it
-was; the next one begins by clearing away what was left.
+Nothing in use is changed before the swap, so a rebuild that fails or crashes leaves the projection as it was. The next
+rebuild begins by dropping what was left.
 """
 
 from __future__ import annotations
@@ -56,10 +56,13 @@ def rebuild(
     max_failures: int = MOST_FAILURES,
     archive: str | None = None,
 ) -> Rebuilt:
-    """Blocks until it is done. Raises as `plan`, `RebuildError` when more than ``max_failures`` aggregates were parked,
-    `ProjectionsDiffer` if the rebuilt rows are not those in use, or were
-    not all compared, and that was not accepted, `RebuildOvertaken`, `SubscriberUnavailable`, and what ``report``
-    raises. After `TablesInUse` what was built is kept for `swap_kept`, else it is dropped."""
+    """Rebuild a projection. Blocks until it is done.
+
+    Raises as `plan` does; `RebuildError` if more than ``max_failures`` aggregates are parked; `ProjectionsDiffer` if
+    the rebuilt rows differ from those in use, or were not all compared, and this was not accepted; `RebuildOvertaken`;
+    `SubscriberUnavailable`; and what ``report`` raises. If the swap raises `TablesInUse`, the built tables are kept for
+    `swap_kept`; otherwise they are dropped.
+    """
     started = time.monotonic()
     target = plan(name)
     record, shadow = target.begin()
@@ -74,7 +77,7 @@ def rebuild(
         catching_up.run()
         target.analyze(shadow)
         still = retry_parked(target, store, shadow)
-        catching_up.check_corrections()  # else the sample would be taken for handlers that cannot be relied on
+        catching_up.check_corrections()  # otherwise the sample would blame the handlers
         check_sample(target, record, catching_up, sample)
         accepted = None if compare_only else Accepted(accept_differences, accept_uncompared)
         comparison = _compare_and_swap(target, record, catching_up, accepted)
@@ -89,10 +92,10 @@ def rebuild(
 def swap_kept(
     name: str, engine: Engine, report: Report, *, accept_differences: bool = False, accept_uncompared: bool = False
 ) -> Rebuilt:
-    """Swap what the last rebuild has built, and kept because that could not be swapped. Blocks.
+    """Swap the tables that the last rebuild has kept because it could not swap them. Blocks.
 
-    Raises `RebuildError` if there is nothing, if other code has built it, or if events were corrected since it was
-    begun, and as `rebuild`.
+    Raises `RebuildError` if there are none, if other code has built them, or if events were corrected since the rebuild
+    began; and as `rebuild` does.
     """
     started = time.monotonic()
     target = plan(name)
@@ -111,14 +114,14 @@ def swap_kept(
 
 
 def has_kept(name: str) -> bool:
-    """Return True if `swap_kept` has something to swap. Raises as `Target.of`."""
+    """Return True if `swap_kept` has something to swap. Raises as `Target.of` does."""
     return Target.of(name).kept() is not None
 
 
 def _compare_and_swap(
     target: Target, record: Rebuild, catching_up: CatchingUp, accepted: Accepted | None
 ) -> Comparison:
-    """With ``accepted`` None nothing is swapped."""
+    """Compare the tables, and swap them unless ``accepted`` is None."""
     catching_up.report("compare")
     check = Check(target, record, catching_up)
     try:
@@ -129,7 +132,7 @@ def _compare_and_swap(
             target.keep(record, catching_up.positions, catching_up.corrections or {})
             put_in_use(target, record, catching_up, check, accepted)
     except BaseException:
-        with suppress(Exception):  # whoever goes on with what is kept drops it
+        with suppress(Exception):  # the next rebuild or swap drops it
             check.close()
         raise
     check.close()
@@ -146,9 +149,9 @@ def _corrections(record: Rebuild) -> Corrections:
 
 
 def undo(name: str, engine: Engine, report: Report) -> Rebuilt:
-    """Put the tables back that the last rebuild has replaced, after they were brought up to date.
+    """Put back the tables that the last rebuild has replaced, after catching them up. Blocks until it is done.
 
-    Blocks until it is done. Raises `RebuildError` if there are none, or migrations came since, and as `rebuild`.
+    Raises `RebuildError` if there are none, or if migrations were applied or reversed since; and as `rebuild` does.
     """
     started = time.monotonic()
     target = Target.of(name)
@@ -173,7 +176,7 @@ def undo(name: str, engine: Engine, report: Report) -> Rebuilt:
 
 @contextmanager
 def _unless_overtaken(target: Target, record: Rebuild) -> Iterator[None]:
-    """Whatever goes wrong because another rebuild has cleared this one away is told as just that."""
+    """Raise `RebuildOvertaken` instead of any error if another rebuild has dropped this one."""
     try:
         yield
     except Exception as error:
@@ -209,7 +212,8 @@ def _given_up(target: Target, record: Rebuild) -> Iterator[None]:
 
 
 def _give_up(target: Target, record: Rebuild) -> None:
-    """The error that ends the rebuild is told, not what clearing away may raise: the next one does it again."""
+    """Drop what was built. An error is only logged, so that it does not hide the one that ended the rebuild; the next
+    rebuild drops the rest."""
     try:
         connections[target.alias].close_if_unusable_or_obsolete()
         target.abandon(record)

@@ -1,8 +1,8 @@
-"""Stored streams into the tables of a shadow, by the same handlers as always.
+"""Replay of stored streams into the tables of a shadow, by the projection's handlers.
 
-A part of the work is the streams of some aggregates, all of each, sorted by aggregate and version. It can be run again,
-after a crash or beside itself: checkpoints say what is there already. Streams are handled as they come, so memory does
-not depend on how long a history is.
+A part of the work is all streams of some aggregates, sorted by aggregate and version. It can be repeated after a crash,
+or run twice at the same time: checkpoints show what was done already. Streams are handled as they are read, so memory
+does not depend on the length of a history.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _by_id = attrgetter("aggregate_root_id")
 
 
 class Replayed(NamedTuple):
-    """The amount that was handled; ``parked`` are the ids of aggregates that were set aside at an event that failed."""
+    """The amount of work done; ``parked`` are the ids of the aggregates that were parked."""
 
     streams: int = 0
     aggregates: int = 0
@@ -64,7 +64,7 @@ class Replayed(NamedTuple):
 
 
 class Todo(NamedTuple):
-    """An aggregate that is to be brought up to a version."""
+    """An aggregate, and the version up to which it is to be handled."""
 
     aggregate_root_id: str
     aggregate_root_type: str
@@ -72,8 +72,11 @@ class Todo(NamedTuple):
 
 
 class Replayer:
-    """All methods block, and are called by one thread. They raise `RebuildError` if the projection needs what it does
-    not declare, and `SubscriberUnavailable` when a database is away for too long."""
+    """Replays streams into a shadow. All methods block. Not thread-safe.
+
+    Methods raise `RebuildError` if the projection uses tables or databases that it does not declare, and
+    `SubscriberUnavailable` if a database is unavailable for too long.
+    """
 
     def __init__(self, shadow: Shadow, runner: ShadowRunner, persist: Persist) -> None:
         self.shadow = shadow
@@ -103,8 +106,8 @@ class Replayer:
         return total
 
     def catch_up(self, todo: Iterable[Todo]) -> Replayed:
-        """Bring aggregates from where they are up to these versions, with what the store has. One may be there several
-        times, since each part of a range of the store names what it has of it."""
+        """Bring aggregates from their versions in the shadow up to these, as far as they are stored. An aggregate may
+        occur several times, since each part of a range of the store names its own version of it."""
         todo, total = iter(todo), Replayed()
         while some := list(islice(todo, STREAMS_AT_ONCE)):
             works: dict[str, PendingAggregate] = {}
@@ -119,7 +122,7 @@ class Replayer:
         return self.persisted(lambda: [_todo(work) for work in behind(self.subscription, settled)])
 
     def _drive(self, works: Sequence[PendingAggregate]) -> tuple[str, ...]:
-        """Returns which aggregates were parked."""
+        """Return the aggregates that were parked."""
 
         def drive() -> tuple[str, ...]:
             parked = self.subscription.parked
@@ -134,7 +137,7 @@ class Replayer:
             return tuple(parked_among(self.shadow.alias, self.shadow.subscriber, ids))
 
     def persisted(self, call: Callable[[], Value]) -> Value:
-        """The call's own transaction is run anew while the database is away."""
+        """Return the result of ``call``. Repeat it, with its own transaction, while the database is unavailable."""
 
         def guarded() -> Value:
             heal_connections()
@@ -149,7 +152,7 @@ class Replayer:
         return self._persist(guarded)
 
     def _explained(self, error: Exception) -> Exception | None:
-        """None if it says all itself."""
+        """Return an error that explains this one; None if it needs no explanation."""
         for cause in _causes(error):
             if isinstance(cause, ReachesOutside) or sqlstate(cause) in _UNDEFINED:
                 what = str(cause).partition("\n")[0]
@@ -170,10 +173,10 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 class _Reducing:
-    """Replays for a `ModelProjection`: the streams of an aggregate make one row, and rows are copied.
+    """Replays for a `ModelProjection`: folds the streams of each aggregate into one row, and copies the rows.
 
-    Whatever goes wrong, a handler that raises or asks a database, a value that this refuses or only it knows, rows that
-    are there already, is left to the subscription, which finds out what it is.
+    Aggregates that fail in any way are left to the subscription, which finds the cause: a handler that raises or
+    queries a database, a value that the database refuses or computes, rows that exist already.
     """
 
     def __init__(self, replayer: Replayer, subscriber: ModelProjection[Any]) -> None:
@@ -247,10 +250,10 @@ class _Reducing:
         return self._replayer.persisted(copy)
 
     def _check_nobody_came_first(self, rows: Sequence[Any], rowless: Mapping[str, int]) -> None:
-        """Raise `_CameLate` if an aggregate has a row and a checkpoint now.
+        """Raise `_CameLate` if an aggregate has both a row and a checkpoint.
 
-        A task may stall before it writes, and is then run a second time elsewhere. What that has written may have been
-        caught up with meanwhile: a row that was deleted then would be there again, and nobody would delete it.
+        A task may stall before it writes, and is then run again elsewhere. The aggregates of the other run may have
+        been caught up since: a row that was deleted then would come back, and nothing would delete it.
         """
         made = [row.aggregate_root_id for row in rows]
         known = checkpoints.read(self._alias, key_of(self._subscriber), made) if made else {}
@@ -259,7 +262,7 @@ class _Reducing:
 
 
 class _CameLate(Exception):
-    """Rolls back what was written."""
+    """Rolls the transaction back."""
 
 
 def _refuse(*arguments: object) -> NoReturn:
@@ -282,10 +285,8 @@ _patiently = within(DATABASE_MAY_BE_AWAY)
 
 @contextmanager
 def replayer(shadow: Shadow, persist: Persist = _patiently) -> Iterator[Replayer]:
-    """Open a replayer in this thread. ``persist`` says how long to wait for a database that is away.
-
-    What fails is parked at once: it has failed before, or will again after the swap.
-    """
+    """Open a replayer for this thread. ``persist`` decides how long to wait for an unavailable database. An aggregate
+    that fails is parked at once: it has failed before, or will again after the swap."""
     subscriber: Subscriber = subscribers.get(shadow.subscriber)
     with store_on_separate_connection() as store:
         runner = ShadowRunner(shadow, make_processor(subscriber, store, _send_nothing))

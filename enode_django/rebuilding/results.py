@@ -1,4 +1,4 @@
-"""The result of a rebuild, in figures and in words."""
+"""Results of rebuilds, as figures and as text."""
 
 from __future__ import annotations
 
@@ -10,16 +10,14 @@ from enode_django.rebuilding.replaying import Replayed
 
 
 class Accepted(NamedTuple):
-    """The differences in spite of which a swap may go on: rows that differ, or (less) rows that were not compared."""
+    """The differences that do not prevent a swap: all, or only rows that were not compared."""
 
     differences: bool = False
     uncompared: bool = False
 
     def check(self, name: str, comparison: Comparison, *, is_last: bool) -> None:
-        """Raise `ProjectionsDiffer` unless the comparison lets the built tables of the projection come into use.
-
-        What was not compared counts if that was the last occasion to do so.
-        """
+        """Raise `ProjectionsDiffer` unless the comparison permits a swap. Rows that were not compared prevent it only
+        if ``is_last``: they will not be compared later."""
         if self.differences:
             return
         if not comparison.is_equal:
@@ -29,7 +27,7 @@ class Accepted(NamedTuple):
 
 
 class Rebuilt(NamedTuple):
-    """``comparison`` is with the tables that were in use."""
+    """The result of a rebuild. ``comparison`` is that with the tables that were in use."""
 
     replayed: Replayed
     comparison: Comparison
@@ -37,7 +35,7 @@ class Rebuilt(NamedTuple):
     seconds: float
 
     def figures(self) -> dict[str, Any]:
-        """Return the figures as JSON knows them."""
+        """Return the figures as JSON values."""
         return {
             "streams": self.replayed.streams,
             "aggregates": self.replayed.aggregates,
@@ -53,7 +51,7 @@ class Rebuilt(NamedTuple):
 
 
 def describe(comparison: Comparison) -> list[str]:
-    """Line by line."""
+    """Return the differences as lines of text."""
     lines = [example.text("rebuilt", "in use") for example in comparison.examples]
     lines += [f"{lag.text('rebuilt', 'in use')}: see what is parked" for lag in comparison.behind[:EXAMPLES]]
     lines += [

@@ -1,9 +1,8 @@
-"""Trying once more what was parked while a projection was replayed.
+"""Retries of aggregates that were parked during a replay.
 
-Aggregates are replayed one after the other, not in the order in which things happened. So a value that is unique among
-all of them may be taken when its turn comes: one aggregate has renamed itself from x to y, another has taken x since,
-and was replayed first. Such aggregates are taken back, with those whose rows were in the way, and replayed together in
-the order of the store.
+Aggregates are replayed one after the other, not in the order of the store. So a unique value may be taken: one
+aggregate renamed itself from x to y, another one took x afterwards, and was replayed first. Such aggregates are taken
+back together with the holders of the values, and replayed in the order of the store.
 """
 
 from __future__ import annotations
@@ -54,9 +53,9 @@ _KEY = """
 def retry_parked(
     target: Target, store: EventStore, shadow: Shadow, until: Mapping[str, int] | None = None
 ) -> Sequence[str]:
-    """Try again what is parked in the shadow; returns the aggregates that still are. Blocks. Raises as `Replayer`.
+    """Retry the parked aggregates of the shadow, unless there are more than `MOST`. Return those that are still parked.
 
-    Aggregates in ``until`` are brought up to that version, others as far as they are stored.
+    Aggregates in ``until`` are brought up to that version, others up to their heads. Blocks. Raises as `Replayer` does.
     """
     parked = _parked(shadow)
     if not parked or len(parked) > MOST:
@@ -73,7 +72,7 @@ def _parked(shadow: Shadow) -> dict[str, int]:
 
 
 class _Retry:
-    """``_conflicts``: aggregates that were parked because a value was taken, and those that have it."""
+    """A retry. ``_conflicts`` are the aggregates parked because a unique value was taken, and those that hold it."""
 
     def __init__(
         self, target: Target, store: EventStore, shadow: Shadow, replaying: Replayer, until: Mapping[str, int]
@@ -94,7 +93,7 @@ class _Retry:
             self._in_order()
 
     def _go_on(self, parked: Mapping[str, int]) -> None:
-        """Let each go on where it stands, in the order of what they were parked at."""
+        """Continue each aggregate from its version, in the order of the streams that failed."""
         todo = self._streams([*parked])
         at = {(one.aggregate_root_id, one.until): place for place, one in enumerate(todo)}
         heads = {one.aggregate_root_id: one for one in todo}
@@ -121,7 +120,8 @@ class _Retry:
                     transaction.set_rollback(True, using=self._shadow.alias)
 
     def _streams(self, ids: set[str] | Sequence[str]) -> list[Todo]:
-        """All streams of these aggregates, in the order of the store; those of two shards by the time."""
+        """Return the streams of these aggregates, at most `MOST_STREAMS` + 1 of a shard, in the order of the store;
+        those of several shards by time."""
         found = [_streams_of(shard, [*ids]) for shard in self._store.shards if isinstance(shard, PostgresEventStore)]
         merged = heapq.merge(*found, key=itemgetter(1))
         return [
@@ -130,10 +130,9 @@ class _Retry:
             if version <= self._until.get(id, version)
         ]
 
-    # -- who has the value ----------------------------------------------------------------------------------------
+    # -- holders of a unique value --------------------------------------------------------------------------------
 
     def _note(self, work: PendingAggregate, failure: Failure) -> None:
-        """Called in the shadow when an aggregate was parked."""
         holders = set(self._holders(failure.error))
         if holders:
             self._conflicts |= {work.aggregate_root_id, *holders}
@@ -158,8 +157,8 @@ class _Retry:
 
 
 def take_back(target: Target, shadow: Shadow, ids: Sequence[str]) -> None:
-    """Delete everything that the shadow has of these aggregates, as if they had never been replayed. Every model of the
-    projection must say whose its rows are."""
+    """Delete the rows, parked events and checkpoints of these aggregates from the shadow. All models of the projection
+    must be attributed, see `is_attributed`."""
     place = Generation.of(shadow).place
     with shadow.opened():
         for model in reversed(target.written):

@@ -1,9 +1,9 @@
-"""The tables of a projection that are not in use, and running its own code on them.
+"""Shadows: generations of a projection's tables that are not in use, on which its own code runs.
 
-They lie in a schema of their own, and in a transaction whose ``search_path`` is that schema alone, handlers, appliers
-and everything else find these tables under the usual names, and no others: what a projection does not declare it cannot
-reach. Beside them lie three fittings under the names of our own tables: a view of the checkpoints, one that says which
-generation this is, and a table for what is parked.
+The tables lie in their own schema. In a transaction whose ``search_path`` is this schema alone, all code finds them
+under the usual names, and no other tables: a projection cannot reach tables that it does not declare. The schema also
+has three fittings under the names of this app's tables: a view of the checkpoints, a view of the generation, and a
+table of parked events.
 """
 
 from __future__ import annotations
@@ -32,15 +32,14 @@ _LONGEST_NAME = 63
 
 
 class ReachesOutside(RebuildError):
-    """Retriable only in that no aggregate is parked for it."""
+    """A handler has queried another database. It is retriable only so that no aggregate is parked for it."""
 
     retriable = True
 
 
 @contextmanager
 def hooks_forgotten() -> Iterator[None]:
-    """Keep the block from registering functions for the end of a transaction, and from running them if there is
-    none."""
+    """Discard the functions that the block passes to ``on_commit``, inside a transaction or not."""
     known: list[Any] = list(connections.all())
     before = [vars(connection).get("on_commit") for connection in known]
     for connection in known:
@@ -59,7 +58,8 @@ def _forget(hook: object, robust: bool = False) -> None: ...
 
 @contextmanager
 def _others_refuse(alias: str) -> Iterator[None]:
-    """Let no database but this one answer to the ORM inside the block."""
+    """Make other databases refuse all queries of the ORM inside the block. Raises `ReachesOutside` at its end if one
+    was asked."""
     asked: list[str] = []
 
     def refuse(execute: object, statement: str, parameters: object, many: bool, context: Any) -> NoReturn:
@@ -76,10 +76,8 @@ def _others_refuse(alias: str) -> Iterator[None]:
 
 
 class Shadow(NamedTuple):
-    """The tables of ``subscriber`` in one of its generations; of that in use they are elsewhere.
-
-    ``max_failures`` aggregates may be parked in it (None: any number).
-    """
+    """The tables of a generation of ``subscriber`` that is not in use. Up to ``max_failures`` aggregates may be parked
+    in it (None: any number)."""
 
     subscriber: str
     alias: str
@@ -88,7 +86,7 @@ class Shadow(NamedTuple):
 
     @property
     def schema(self) -> str:
-        """No other subscriber has one that is named alike.
+        """The name of the schema, which no other subscriber or generation has.
 
         >>> Shadow("bank.Ledger", "default", 3).schema
         'enode_bank_ledger_a756f8_3'
@@ -100,10 +98,10 @@ class Shadow(NamedTuple):
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """A transaction in which the tables of this generation are those of the projection, and all there are.
+        """Run a transaction in which the tables of this generation are the projection's, and the only ones.
 
-        What handlers have registered to run after it does not run: nothing has changed yet for those outside. Raises
-        `ReachesOutside` if something was asked of another database, even if who asked has swallowed that.
+        Functions passed to ``on_commit`` are discarded, since nothing changes outside of the shadow. Raises
+        `ReachesOutside` if another database was queried, even if the block has caught that error.
         """
         with (
             transaction.atomic(using=self.alias),
@@ -114,15 +112,14 @@ class Shadow(NamedTuple):
             yield
 
     def make_schema(self) -> None:
-        """Make the schema, with a table for what is parked. For use in a transaction whose ``search_path`` is the usual
-        one."""
+        """Make the schema and its table of parked events. For use in a transaction with the usual ``search_path``."""
         execute(self.alias, f"CREATE SCHEMA {quoted(self.schema)}", None)
         parked = f"CREATE TABLE {quoted(self.schema, PARKED)} (LIKE {self._home()}.{PARKED} INCLUDING ALL)"
         execute(self.alias, parked, None)
 
     def make_views(self) -> None:
-        """To be called as `make_schema`, before the shadow is opened. They are in the way of whoever alters our own
-        tables, so tables that only wait for an undo do without."""
+        """Make the views, before the shadow is opened. For use as `make_schema`. Views prevent altering this app's
+        tables, so a shadow that is only kept for an undo has none."""
         checkpoints, generations = (quoted(self.schema, name) for name in (CHECKPOINTS, GENERATIONS))
         for statement in (
             f"CREATE OR REPLACE VIEW {checkpoints} AS SELECT * FROM {self._home()}.{CHECKPOINTS}",
@@ -132,18 +129,18 @@ class Shadow(NamedTuple):
             execute(self.alias, statement, None)
 
     def _home(self) -> str:
-        """The schema of our own tables, quoted."""
+        """Return the quoted schema of this app's tables."""
         found = execute(self.alias, _HOME, (CHECKPOINTS,)).fetchone()
         return str(found[0]) if found else "public"
 
     def drop_fittings(self) -> None:
-        """Drop the schema and what was made with it. It has no other tables any more; the call fails if somebody else
-        put something there."""
+        """Drop the schema with its fittings, after the projection's tables have left it. Fails if it has objects other
+        than tables and views."""
         self.drop_tables()
         execute(self.alias, f"DROP SCHEMA IF EXISTS {quoted(self.schema)}", ())
 
     def drop_tables(self) -> None:
-        """Drop the tables and views in the schema. For use in a transaction."""
+        """Drop all tables and views in the schema. For use in a transaction."""
         for kind, name in execute(self.alias, _IN_SCHEMA, (self.schema,)).fetchall():
             execute(self.alias, f"DROP {kind} {quoted(self.schema, name)} CASCADE", None)
 
@@ -156,8 +153,8 @@ _IN_SCHEMA = """
 
 
 def declared_models(subscriber: Subscriber) -> list[type[models.Model]]:
-    """Return all models that the projection writes, tables between them included. Raises `RebuildError` for another
-    subscriber."""
+    """Return all models that the projection writes, many-to-many tables included. Raises `RebuildError` if the
+    subscriber is not a projection."""
     if isinstance(subscriber, ModelProjection):
         return [subscriber.model]
     if isinstance(subscriber, Projection):

@@ -1,4 +1,4 @@
-"""Handlers at work on a shadow: each transaction of theirs is one of the shadow's."""
+"""Event processors and runners whose transactions run in a shadow."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from enode_django.rebuilding.shadow import PARKED, Shadow
 
 
 class ShadowProcessor(EventProcessor):
-    """Another processor's work, done where the tables of a shadow are all there are.
+    """Runs another processor so that it sees the tables of a shadow only.
 
-    Inside somebody else's transaction, constraints that wait for its end are looked at before that, so that a violation
-    is the failure of an aggregate, as it would be in a transaction of its own.
+    Inside a caller's transaction it checks deferred constraints at once, so that a violation is the failure of an
+    aggregate, as it is in a transaction of its own.
     """
 
     def __init__(self, shadow: Shadow, processor: EventProcessor) -> None:
@@ -48,7 +48,7 @@ class ShadowProcessor(EventProcessor):
         return progress
 
     def _check_constraints(self) -> None:
-        """Check all constraints at once. Only the setting is rolled back, not the written rows."""
+        """Check all deferred constraints now. Only the setting is rolled back, not the written rows."""
         with transaction.atomic(using=self.alias):
             execute(self.alias, "SET CONSTRAINTS ALL IMMEDIATE", ())
             transaction.set_rollback(True, using=self.alias)
@@ -63,7 +63,8 @@ class ShadowProcessor(EventProcessor):
 
 
 class ShadowRunner(Runner):
-    """``on_parked`` is called in the shadow whenever an aggregate was parked."""
+    """Parks aggregates in a shadow, and then calls ``on_parked`` in it. `park` raises `RebuildError` if more than the
+    shadow's ``max_failures`` are parked."""
 
     def __init__(self, shadow: Shadow, processor: EventProcessor) -> None:
         super().__init__(ShadowProcessor(shadow, processor), once)

@@ -1,7 +1,7 @@
-"""Putting one generation of a projection's tables in the place of another.
+"""The swap of two generations of a projection's tables.
 
-Writers are shut out first, and what the incoming tables lack is brought up while readers go on; only then, for the
-moment that two renamings take, readers wait, too. It is all one transaction, so a crash leaves everything as it was.
+Writers are locked out first, and the incoming tables are caught up while readers continue. Readers wait only while the
+tables are moved between schemas. All of this is one transaction, so a crash leaves everything as it was.
 """
 
 from __future__ import annotations
@@ -28,24 +28,25 @@ LOCK_TIMEOUT = "2s"
 
 
 class Swap(NamedTuple):
-    """``incoming`` takes the place of ``outgoing``, which is in use."""
+    """Replaces the generation ``outgoing``, which is in use, by ``incoming``."""
 
     target: Target
     incoming: Shadow
     outgoing: Shadow
 
     def run(self, last_steps: Callable[[], None]) -> None:
-        """``last_steps`` is called in the transaction when nobody writes to the tables any more, and brings the
-        incoming ones up to what the outgoing ones have. What it raises ends it, unless it is retriable.
+        """Swap the tables. Blocks.
 
-        Raises `TablesInUse` if somebody will not let go of the tables, and `RebuildError` if they are not what they
-        were when the incoming ones were made.
+        ``last_steps`` is called in the transaction while writers are locked out, and must bring the incoming tables up
+        to the outgoing ones. A retriable error, of it or of the database, repeats the transaction, up to `ATTEMPTS`
+        times; any other error ends the swap. Raises `TablesInUse` if the tables cannot be locked, and `RebuildError` if
+        they were changed since the incoming ones were made.
         """
         for attempt, delay in enumerate(delays(0.1, 2.0), 1):
             try:
                 heal_connections()
                 with transaction.atomic(using=self.target.alias, durable=True):
-                    if self.target.generation() != self.incoming.generation:  # else only the word of it was lost
+                    if self.target.generation() != self.incoming.generation:  # else an earlier commit succeeded
                         self._swap(last_steps)
                 return
             except (EnodeError, *sqlstates.DATABASE_ERRORS) as error:
@@ -65,7 +66,7 @@ class Swap(NamedTuple):
         self._lock("EXCLUSIVE")
         self._check()
         last_steps()
-        # What is still to be checked at the end would be in the way of moving the tables.
+        # Pending checks of deferred constraints would prevent moving the tables.
         execute(alias, "SET CONSTRAINTS ALL IMMEDIATE", ())
         self._lock("ACCESS EXCLUSIVE")
         self.target.check()
@@ -93,14 +94,13 @@ class Swap(NamedTuple):
         )
 
     def _exchange_parked(self) -> None:
-        """Exchange the parked rows, which belong to a generation, too. Those of aggregates that this process does not
-        know stay."""
+        """Exchange the parked events of the generations. Those of aggregate types unknown to this process stay."""
         alias, target = self.target.alias, self.target
         columns = ", ".join(_PARKED_COLUMNS)
         types = target.types()
         outgoing, incoming = (quoted(shadow.schema, PARKED) for shadow in (self.outgoing, self.incoming))
         take = f"INSERT INTO {{}} ({columns}) SELECT {columns} FROM {{}} WHERE subscriber = %s ON CONFLICT DO NOTHING"
-        # Tables that wait for an undo may have been made before the columns were.
+        # Tables kept for an undo may be older than these columns.
         execute(alias, f"ALTER TABLE {incoming} {_NEWER_COLUMNS}", None)
         execute(alias, take.format(outgoing, PARKED), (target.key,))
         remove = f"DELETE FROM {PARKED} WHERE subscriber = %s AND aggregate_root_type = ANY(%s)"
@@ -109,8 +109,8 @@ class Swap(NamedTuple):
 
 
 def check_alike(target: Target, shadow: Shadow) -> None:
-    """Raise `RebuildError` if the tables of the shadow are not like those in use, which may have been altered
-    meanwhile. For use in a transaction."""
+    """Raise `RebuildError` if the shadow's tables differ from those in use, which may have been altered. For use in a
+    transaction."""
     used = describe(target.alias, target.tables)
     with shadow.opened():
         made = describe(target.alias, target.tables)
@@ -125,7 +125,7 @@ def check_alike(target: Target, shadow: Shadow) -> None:
 
 
 def move(alias: str, table: Table, origin: str, destination: str) -> None:
-    """A table like this one, from schema to schema, with all that belongs to it."""
+    """Move the table of this name from schema to schema, with its indexes, sequences and statistics."""
     to = f"SET SCHEMA {quoted(destination)}"
     execute(alias, f"ALTER TABLE {quoted(origin, table.name)} {to}", None)
     for statistics in table.statistics:

@@ -1,4 +1,4 @@
-"""The projection to be rebuilt, and the generations of its tables."""
+"""Projections that can be rebuilt, and the generations of their tables."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _FINAL = [State.ABANDONED, State.SETTLED]
 
 
 class Target(NamedTuple):
-    """``written`` are all models that the projection writes, ``tables`` the names of theirs."""
+    """A projection to be rebuilt. ``written`` are all models that it writes, ``tables`` the names of their tables."""
 
     subscriber: ModelProjection[Any] | Projection
     alias: str
@@ -51,7 +51,8 @@ class Target(NamedTuple):
 
     @classmethod
     def of(cls, name: str) -> Target:
-        """Raises `UnknownSubscriber`, and `RebuildError` for another subscriber, or if it shares a table with one."""
+        """Return the target of this name. Raises `UnknownSubscriber`, and `RebuildError` if the subscriber is not a
+        projection, or shares a table with another one."""
         subscriber = subscribers.get(name)
         tables = table_names(subscriber)
         assert isinstance(subscriber, ModelProjection | Projection)
@@ -66,7 +67,7 @@ class Target(NamedTuple):
         return cls(subscriber, subscriber.database, declared_models(subscriber), tables)
 
     def types(self) -> list[str]:
-        """The stored names of the aggregates whose events it may follow, among those that this process knows."""
+        """Return the stored type names of the aggregates that it may follow, among those that this process knows."""
         return [name for name in types.names_of(AggregateRoot) if follows(self.subscriber, name)]
 
     def shadow(self, generation: int) -> Shadow:
@@ -78,19 +79,19 @@ class Target(NamedTuple):
         return known.values_list("generation", flat=True).first() or 0
 
     def described(self) -> dict[str, Table]:
-        """The tables in use."""
+        """Return the definitions of the tables in use."""
         with transaction.atomic(using=self.alias):
             return describe(self.alias, self.tables)
 
     def check(self) -> None:
-        """Raises `RebuildError` with everything that stands in the way. Changes nothing."""
+        """Raise `RebuildError` with all obstacles, if there are any. Changes nothing."""
         with transaction.atomic(using=self.alias):
             found = list(obstacles(self.alias, self.tables, describe(self.alias, self.tables)))
         if found:
             raise RebuildError(f"{self.name} cannot be rebuilt: {'; '.join(found)}")
 
     def applied_migrations(self) -> list[list[str]]:
-        """Return the applied migrations of the apps that its models belong to."""
+        """Return the applied migrations of its models' apps."""
         labels = {model._meta.app_label for model in self.written}
         applied = MigrationRecorder.Migration.objects.using(self.alias).filter(app__in=labels)
         return sorted([app, name] for app, name in applied.values_list("app", "name"))
@@ -101,8 +102,8 @@ class Target(NamedTuple):
         return Rebuild.objects.using(self.alias).filter(subscriber=self.key)
 
     def begin(self) -> tuple[Rebuild, Shadow]:
-        """Tables for the next generation, empty. What earlier rebuilds left behind goes: one that is still under way
-        finds its tables gone, and one that was swapped cannot be undone any more."""
+        """Make empty tables for the next generation, and drop those that earlier rebuilds left: a running one finds its
+        tables gone, and a swapped one can no longer be undone."""
         while True:
             with self._changing():
                 for left in self.rebuilds().select_for_update().exclude(state__in=_FINAL):
@@ -127,7 +128,7 @@ class Target(NamedTuple):
         return rebuild, shadow
 
     def _clear(self) -> None:
-        """Drop what is left of rebuilds of which nothing is needed any more."""
+        """Drop the tables of rebuilds that are not needed."""
         for shadow in left_over(self._unneeded()):
             clear(shadow)
 
@@ -140,29 +141,29 @@ class Target(NamedTuple):
                 yield self.shadow(one)
 
     def keep(self, rebuild: Rebuild, positions: Mapping[int, Position], corrections: Mapping[int, int]) -> None:
-        """Note that everything was built and compared, and holds what is stored below these positions of the shards,
-        read with the corrections up to these numbers."""
+        """Record that the tables are built and compared. They hold everything stored below these positions of the
+        shards, read with the corrections up to these numbers."""
         rebuild.positions = {str(number): str(position) for number, position in positions.items()}
         rebuild.corrections = {str(number): newest for number, newest in corrections.items()}
         rebuild.save(using=self.alias, update_fields=["positions", "corrections"])
 
     def is_kept(self, rebuild: Rebuild) -> bool:
-        """Return True if the rebuild lacks nothing but the swap."""
+        """Return True if the rebuild only lacks the swap."""
         return self.rebuilds().filter(pk=rebuild.pk, state=State.BUILDING).exclude(positions={}).exists()
 
     def kept(self) -> Rebuild | None:
-        """Return the rebuild that lacks nothing but the swap, if the same code has made it."""
+        """Return the newest rebuild by this process's code that only lacks the swap."""
         found = self.rebuilds().filter(state=State.BUILDING, fingerprint=fingerprint_of(self.subscriber))
         return found.exclude(positions={}).order_by("generation").last()
 
     def keep_with_this_code(self) -> None:
-        """Note that the tables in use are what this process's code makes of the events."""
+        """Record that the tables in use are as this process's code builds them."""
         used = self.rebuilds().filter(generation=self.generation())
         used.update(fingerprint=fingerprint_of(self.subscriber))
 
     def is_of_other_code(self) -> bool:
-        """Return True if the tables in use were built by handlers whose code has changed since; False if no rebuild has
-        made them."""
+        """Return True if the code of the handlers has changed since the tables in use were built; False if no rebuild
+        has built them."""
         known = self.rebuilds().filter(generation=self.generation(), fingerprint__isnull=False)
         return any(
             is_other_code(built_by or "", fingerprint_of(self.subscriber))
@@ -173,7 +174,8 @@ class Target(NamedTuple):
         return changing(self.alias, self.key)
 
     def make_scratch(self, rebuild: Rebuild) -> Shadow:
-        """Tables like those in use, that go with the rebuild at the latest. Raises `RebuildOvertaken`."""
+        """Make tables like those in use, which are dropped with the rebuild at the latest. Raises
+        `RebuildOvertaken`."""
         scratch = self.shadow(-rebuild.generation)
         for left in left_over([scratch]):
             clear(left)
@@ -183,8 +185,8 @@ class Target(NamedTuple):
         return scratch
 
     def replaced(self, rebuild: Rebuild) -> Shadow:
-        """Return the tables that the rebuild has replaced, ready to be opened again. Raises `RebuildOvertaken` if they
-        are gone."""
+        """Return the tables that the rebuild has replaced, ready to be opened. Raises `RebuildOvertaken` if they are
+        gone."""
         shadow = self.shadow(rebuild.replaces)
         with self._changing():
             self.locked(rebuild, State.SWAPPED)
@@ -192,7 +194,7 @@ class Target(NamedTuple):
         return shadow
 
     def analyze(self, shadow: Shadow) -> None:
-        """The planner should know the tables when they come into use."""
+        """Update the planner's statistics before the tables come into use."""
         for name in self.tables:
             execute(self.alias, f"ANALYZE {quoted(shadow.schema, name)}", None)
 
@@ -200,7 +202,7 @@ class Target(NamedTuple):
         clear(shadow)
 
     def _made(self, shadow: Shadow, as_made: Callable[[Table], Table]) -> dict[str, Table]:
-        """Make tables like those in use, as ``as_made`` has them. Returns those in use."""
+        """Make tables like those in use, changed by ``as_made``. Return the definitions of those in use."""
         tables = describe(self.alias, self.tables)
         wanted = {name: as_made(table) for name, table in tables.items()}
         shadow.make_schema()
@@ -214,7 +216,7 @@ class Target(NamedTuple):
         return tables
 
     def abandon(self, rebuild: Rebuild) -> None:
-        """Drop what was built, unless it came into use meanwhile, or somebody else has dropped it."""
+        """Drop what was built, unless it is in use or was dropped already."""
         with self._changing():
             left = self.rebuilds().select_for_update().filter(pk=rebuild.pk, state=State.BUILDING).first()
             if left is not None:
@@ -222,24 +224,24 @@ class Target(NamedTuple):
         self._clear()
 
     def _leave(self, left: Rebuild) -> None:
-        """Note that nothing of it is needed any more, so that nobody brings it into use from now on."""
+        """Record that the rebuild is not needed, so that it is not swapped in later."""
         left.state = State.ABANDONED if left.state == State.BUILDING else State.SETTLED
         left.save(using=self.alias, update_fields=["state"])
 
     def locked(self, rebuild: Rebuild, state: str) -> Rebuild:
-        """The record as it is now, locked until the transaction ends; raises `RebuildOvertaken` if it has not this
-        state any more."""
+        """Return the current record, locked until the transaction ends. Raises `RebuildOvertaken` if its state is
+        another one."""
         found: Rebuild | None = self.rebuilds().select_for_update().filter(pk=rebuild.pk, state=state).first()
         if found is None:
             raise RebuildOvertaken(f"another rebuild of {self.name} has begun meanwhile: nothing is swapped")
         return found
 
     def is_overtaken(self, rebuild: Rebuild) -> bool:
-        """Return True if another rebuild has cleared it away."""
+        """Return True if another rebuild has dropped it."""
         return self.rebuilds().filter(pk=rebuild.pk, state__in=[State.ABANDONED, State.SETTLED]).exists()
 
     def aggregate_field(self, model: type[models.Model]) -> str | None:
-        """The column of the model's own table that says whose row it is."""
+        """Return the column of the model's own table that holds the aggregate root id; None if there is none."""
         if isinstance(self.subscriber, ModelProjection):
             return "aggregate_root_id"
         given = self.subscriber.aggregate_field
@@ -253,7 +255,8 @@ class Target(NamedTuple):
 
 
 def forget_rebuilds(alias: str, subscriber: str) -> None:
-    """Drop what all rebuilds of a subscriber have left beside the tables in use. Not for use in a transaction."""
+    """Drop the tables and records of all rebuilds of a subscriber, except the tables in use. Not for use in a
+    transaction."""
     known = Rebuild.objects.using(alias).filter(subscriber=subscriber)
     shadows = [
         Shadow(subscriber, alias, left)

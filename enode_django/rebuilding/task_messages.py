@@ -1,4 +1,4 @@
-"""Messages between a rebuild and its processes: msgpack, one message a frame."""
+"""Messages between a rebuild and its processes: msgpack, one message per frame."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from enode_django.serialization.plain import pack, unpack
 
 
 class Task(NamedTuple):
-    """Replay what ``scan`` reads, or do a task of a catch-up, or (both None) bring aggregates up to where ``todo``
-    says. Of the scan go the alias, the range, the horizon and the types."""
+    """A task: replay the streams of ``scan``, or do ``catch_up``, or (both None) bring the aggregates in ``todo`` up to
+    their versions. Only the alias, range, horizon and types of the scan are sent."""
 
     shadow: Shadow
     scan: Scan | None
@@ -28,19 +28,19 @@ class Task(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """A task that has raised: the name of the error's class, its text, and where it was raised."""
+    """The error of a task: the name of its class, its text, and the traceback."""
 
     error_type: str
     text: str
     trace: str
 
     def error(self) -> EnodeError:
-        """Return an error of the same class, if it is one of this package's."""
+        """Return an error of the same class if this package has it, otherwise a `RebuildError`."""
         cls = getattr(exceptions, self.error_type, None)
         if isinstance(cls, type) and issubclass(cls, EnodeError):
             try:
                 return cls(self.text)
-            except TypeError:  # its constructor wants more than a text
+            except TypeError:  # its constructor needs more than a text
                 pass
         return RebuildError(f"a process of the rebuild has failed: {self.error_type}: {self.text}")
 
@@ -57,7 +57,7 @@ def _values(whole: PositionRange) -> list[Any]:
 
 
 def unpacked_task(data: bytes) -> Task:
-    """Return the task of bytes by `packed_task`.
+    """Return the task that `packed_task` has packed.
 
     >>> scan = Scan("default", "a", None, Position(0, 5), types=["bank.Account"])
     >>> task = Task(Shadow("bank.Ledger", "default", 3), scan)
@@ -88,7 +88,7 @@ def send_answer(connection: Connection, answer: Replayed | Failed) -> None:
 
 
 def receive_answer(connection: Connection) -> Replayed | Failed:
-    """Blocks; raises `EOFError` or `OSError` when the other side is gone."""
+    """Return the next answer. Blocks. Raises `EOFError` or `OSError` when the other side is gone."""
     kind, values = unpack(connection.recv_bytes())
     return Failed(*values) if kind == Failed.__name__ else _replayed(*values)
 

@@ -1,4 +1,4 @@
-"""Batch jobs over the event store on Apache Spark. Nothing that runs without PySpark imports this package."""
+"""Batch jobs over the event store on Apache Spark. Code that runs without PySpark does not import this package."""
 
 from __future__ import annotations
 

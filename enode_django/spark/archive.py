@@ -1,7 +1,7 @@
-"""The archive: all that was ever stored as Parquet files, to be read in place of the database.
+"""The archive: all stored rows as Parquet files, which are read instead of the database.
 
-Each export adds what lies between the horizon of the one before and its own. Positions order that without a gap, so a
-row is in the archive once, whatever was written meanwhile. Increments that have become many are merged.
+Each export adds the rows between the horizon of the previous one and its own. Positions order rows without gaps, so a
+row is in the archive once, whatever was written meanwhile. Many increments are merged.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ class ArchiveRun(NamedTuple):
 def export_events(
     spark: SparkSession, path: str, report: Report, *, anew: bool = False, json: bool = False, compact: bool = False
 ) -> dict[str, Any]:
-    """Add what is new in the event store of the settings to the archive at ``path``, a directory or URI that Spark can
-    write to; ``anew`` begins another one beside what is there. ``json`` adds the rows as JSON, in this run and all
-    later ones. Then merge increments that have become many, or all of them with ``compact``.
+    """Add the new rows of the settings' event store to the archive at ``path``, a directory or URI that Spark can write
+    to. Then merge increments if there are many, or all of them with ``compact``. Blocks.
 
-    Returns ``rows`` and ``refusals`` that were added, ``increment`` (its name, None if nothing was new), ``merged``
-    (how many increments have become one), ``increments`` (how many there are), ``history`` and ``horizon``. Blocks.
-    Raises `ArchiveBusy`, `ArchiveMismatch` if the store was set back or is another one, `ArchiveError`, and what Spark
-    raises for a job that failed; then the archive is as it was, or has what is new and is not merged.
+    ``anew`` begins another archive beside the existing one. ``json`` adds the rows as JSON, in this export and all
+    later ones. Returns ``rows`` and ``refusals`` (the numbers added), ``increment`` (its name, None if nothing was
+    new), ``merged`` (the number of increments merged), ``increments`` (the number now), ``history`` and ``horizon``.
+    Raises `ArchiveBusy`, `ArchiveMismatch` if the store was restored or is another one, `ArchiveError`, and Spark's
+    error for a failed job; the archive is then unchanged, or has the new rows and is not merged.
     """
     store = make_store()
     files = ArchiveFiles(HadoopFiles(spark, path), anew=anew)
@@ -90,12 +90,12 @@ def export_events(
 
 
 def _oldest_job() -> datetime:
-    """Return the time at which a job that still runs may have begun."""
+    """Return the earliest time at which a running job may have begun."""
     return datetime.now(UTC) - max(READ_FOR, timedelta(seconds=conf().JOBS.TIME_LIMIT))
 
 
 def _added(run: ArchiveRun, manifest: Manifest, json: bool) -> Manifest:
-    """Return the manifest that counts when what is new was added: the same one if nothing is new."""
+    """Add the new rows, and return the current manifest: the given one if nothing is new."""
     horizon = horizon_of(run.store)
     if not has_new(run.store, manifest.horizon, horizon):
         return manifest
@@ -111,8 +111,8 @@ def _added(run: ArchiveRun, manifest: Manifest, json: bool) -> Manifest:
 
 
 def has_new(store: EventStore, after: Positions, horizon: Positions) -> bool:
-    """Return True if the store has rows at positions p with after <= p < horizon: a query for each shard tells that,
-    and a job of Spark takes seconds."""
+    """Return True if the store has rows at positions p with after <= p < horizon. This costs one query for each shard,
+    while a Spark job takes seconds."""
     return any(
         entry.position < horizon[shard.number]
         for shard in store.shards
@@ -123,9 +123,9 @@ def has_new(store: EventStore, after: Positions, horizon: Positions) -> bool:
 def write_new(
     run: ArchiveRun, name: str, after: Positions, horizon: Positions, *, json: bool = False, types: Sequence[str] = ()
 ) -> tuple[Increment, Known]:
-    """Write the rows of the store at positions p with after <= p < horizon into a new increment; ``types`` are names of
+    """Write the rows of the store at positions p with after <= p < horizon to a new increment. ``types`` are names of
     aggregate classes (none: all)."""
-    # By position, whose index leads to what is new; in the order of aggregates all there is would be read for it.
+    # By position, whose index finds the new rows; by aggregate, the whole store would be read.
     stored = events(run.spark, horizon=horizon, after=after, types=types, order=POSITION, refusals=True)
     bytes = sum(_bytes_between(shard.alias, shard.number, after, horizon) for shard in postgres_shards(run.store))
     return _written(run, with_columns(stored, json=json), Increment(name, after, horizon, 0, 0, "", [], json=json),
@@ -133,7 +133,7 @@ def write_new(
 
 
 def _bytes_between(alias: str, shard: int, after: Positions, horizon: Positions) -> int:
-    """Return an estimate of the bytes that the rows between two positions have in the table."""
+    """Estimate the bytes of the rows between two positions in the table."""
     if shard not in after:
         return size(alias)
     bounds = position_bounds(alias, _SAMPLE, after[shard].transaction, horizon[shard].transaction)
@@ -156,7 +156,7 @@ def _written(run: ArchiveRun, rows: DataFrame, increment: Increment, ranges: int
 
 
 def _merged(run: ArchiveRun, manifest: Manifest, *, json: bool, compact: bool) -> Manifest:
-    """Return the manifest that counts when increments were merged: the same one if none are to be."""
+    """Merge increments if that is due, and return the current manifest: the given one if not."""
     begin = begin_of_merge([one.rows for one in manifest.increments])
     if compact:
         begin = None if _is_compact(manifest, json) else 0
@@ -184,7 +184,7 @@ def _is_as_wanted(increment: Increment, json: bool) -> bool:
 
 
 def _rows_of(run: ArchiveRun, increments: Sequence[Increment], json: bool) -> DataFrame:
-    """Read increments with the columns that `write` takes. Only those that lack something are decoded for it."""
+    """Read increments with the columns that `write` takes. Only those that lack columns are decoded."""
     as_wanted = [one for one in increments if _is_as_wanted(one, json)]
     lacking = [one for one in increments if not _is_as_wanted(one, json)]
     rows = rows_by_bucket(run.spark, run.files, as_wanted).drop(BUCKETS_COLUMN)
@@ -211,12 +211,13 @@ def is_unused(files: ArchiveFiles, store: EventStore, tail: str) -> bool:
 
 
 def tail_held(files: ArchiveFiles, store: EventStore, tail: str) -> AbstractContextManager[bool]:
-    """Hold a tail, as `held` does, for as long as a job reads it."""
+    """Hold a tail, as `held` does, while a job reads it."""
     return held(store.shards[0].name, f"archive tail {files.uri_of(tail)}")
 
 
 def check_history(manifest: Manifest, store: EventStore, directory: str) -> None:
-    """Raises `ArchiveMismatch` unless the store has come on from where the archive ends, and nowhere else from."""
+    """Raise `ArchiveMismatch` unless the store continues the archive: each shard of the archive exists, is in the same
+    generation, has reached the horizon, and has the ``known`` row."""
     shards = {shard.number: shard for shard in store.shards}
     if manifest.horizon.keys() - shards.keys():
         raise ArchiveMismatch(f"{directory} has shards {sorted(manifest.horizon)}, the event store {sorted(shards)}")

@@ -1,4 +1,4 @@
-"""Corrections of what lies in an archive: its files have the events as they were read when they were written."""
+"""Corrections of archived streams: the files have the events as they were read at the time of the export."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _KEY = ["aggregate_root_id", "version"]
 
 
 def with_corrections(spark: SparkSession, archived: DataFrame, store: EventStore) -> DataFrame:
-    """Return archived streams with the events that they are read with now. Asks the store for those that were ever
-    corrected; raises `StoreUnavailable`."""
+    """Return archived streams with their current events. Reads all streams that were ever corrected from the store.
+    Raises `StoreUnavailable`."""
     rows = list(_corrected(store))
     if not rows:
         return archived
@@ -25,7 +25,8 @@ def with_corrections(spark: SparkSession, archived: DataFrame, store: EventStore
 
 
 def _corrected(store: EventStore) -> Iterator[tuple[str, int, bytes]]:
-    """Also what was corrected and is now as it was stored: the archive may have it as it was in between."""
+    """Yield all streams that were ever corrected, even if the original was restored: the archive may have an earlier
+    correction."""
     for shard in store.shards:
         for id, version in sorted({(one.aggregate_root_id, one.version) for one in shard.corrected_since(0)}):
             for record in shard.load(id, after=version - 1, until=version):

@@ -5,9 +5,9 @@
     PATH/history-0001/_manifests/000002.json
     PATH/history-0001/increment=000002-5f0c93ab/aggregate_root_type=bank.Account/buckets=0000-0511/part-….parquet
 
-The manifest with the highest number says what counts; all else is what a crash left, or what older manifests name. An
-increment has a directory of its own, so nothing that counts is ever written to. A new manifest is made beside the one
-before and takes the next number, if nobody else has.
+The manifest with the highest number is the current one. Files that it does not name were left by a crash, or belong to
+older manifests. Each increment has its own directory, so current files are never changed. A new manifest takes the next
+number, unless another export has taken it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MANIFEST = re.compile(r"[0-9]{6,}\.json")
 
 
 class Files(Protocol):
-    """The files below ``root``, as `enode_django.spark.hadoop_files.HadoopFiles` has them."""
+    """The files below ``root``, with the methods of `enode_django.spark.hadoop_files.HadoopFiles`."""
 
     root: str
 
@@ -49,10 +49,10 @@ class Files(Protocol):
 
 
 class ArchiveFiles:
-    """The files of the newest history. All methods block on the file system."""
+    """The files of an archive's newest history. All methods block on the file system."""
 
     def __init__(self, files: Files, *, anew: bool = False) -> None:
-        """``anew`` begins another history, in which nothing is yet."""
+        """``anew`` begins another, empty history."""
         self._files = files
         self.root = self._files.root
         histories = [name for name in self._files.names() if _HISTORY.fullmatch(name)]
@@ -61,11 +61,11 @@ class ArchiveFiles:
         self.directory = self._files.uri(self.history)
 
     def newest(self) -> Manifest:
-        """`EMPTY` if there is none. Raises `ArchiveError`."""
+        """Return the newest manifest, or `EMPTY`. Raises `ArchiveError`."""
         return next(self.manifests(), EMPTY)
 
     def manifests(self) -> Iterator[Manifest]:
-        """The newest first."""
+        """Yield the manifests, the newest first. Raises `ArchiveError`."""
         for name in reversed(self._manifest_names()):
             yield manifest_of(self._files.read(f"{self.history}/_manifests/{name}"))
 
@@ -79,11 +79,11 @@ class ArchiveFiles:
         return self._files.uri(self._directory_of(increment))
 
     def files_of(self, increment: str) -> dict[str, int]:
-        """Return the bytes of each file, by its path in the increment's directory, sorted."""
+        """Return the size in bytes of each file by its path in the increment's directory, sorted."""
         return self._files.files_below(self._directory_of(increment))
 
     def add(self, manifest: Manifest) -> None:
-        """Let ``manifest`` count from now on. Raises `ArchiveBusy` if its number is taken."""
+        """Make ``manifest`` the current one. Raises `ArchiveBusy` if its number is taken."""
         names = self._manifest_names()
         name = f"{manifest.number:06}.json"
         is_next = not names or names[-1] < name
@@ -92,12 +92,15 @@ class ArchiveFiles:
         self._delete_manifests([*names, name][:-KEPT_MANIFESTS])
 
     def clean(self, manifest: Manifest, began: datetime, is_unused: Callable[[str], bool]) -> list[str]:
-        """Delete the files of runs that have not ended well, and of replaced increments that no job needs which
-        ``began`` at that aware time or later. Returns the names of the increments. ``is_unused`` is asked with the name
-        of the tail of a job, and returns True if no job uses it. Not for use beside another export."""
+        """Delete the files of failed runs, and replaced increments that no job needs which ``began`` at this aware time
+        or later. Return the names of the deleted increments.
+
+        ``is_unused`` is called with the name of a job's tail, and returns True if no job uses it. Must not run at the
+        same time as another export.
+        """
         overdue = [one for one in manifest.replaced if not one.is_needed_since(began)]
         first = max((one.manifest for one in overdue), default=0)
-        # Before the files that they name: a manifest is there only as long as its files.
+        # Before the files that they name: a manifest exists only as long as its files.
         self._delete_manifests([name for name in self._manifest_names() if int(name.partition(".")[0]) < first])
         for name in self._files.names(f"{self.history}/_manifests"):
             if not _MANIFEST.fullmatch(name):

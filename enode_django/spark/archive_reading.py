@@ -1,4 +1,4 @@
-"""Reading the archive, and with it what the store has beyond, by jobs that need all of each aggregate in order."""
+"""Reading the archive together with the newer rows of the store, for jobs that need whole aggregates in order."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def archived_events(
     types: Sequence[str] = (),
     report: Report = silent,
 ) -> Iterator[DataFrame]:
-    """Give the streams below ``horizon``, as `enode_django.spark.source.events` does: from the archive at ``path``, and
-    what is not in it from the database. ``types`` are names of aggregate classes (none: all). The frame can be read
-    until the block ends.
+    """Yield a frame of the streams below ``horizon``, as `enode_django.spark.source.events` does: from the archive at
+    ``path``, and newer ones from the database. ``types`` are names of aggregate classes (none: all). The frame can be
+    read until the block ends.
 
-    Events that were corrected, before or after they were archived, are as they are read now. All of an aggregate is in
-    one partition, sorted by (aggregate root id, version); refusals are left out. What lies by
-    bucket needs no shuffle for that, and what is not in the archive is written beside it for as long as the block
-    lasts. Blocks meanwhile. Raises `ArchiveError` if there is no archive, and `ArchiveMismatch` as `export_events`.
+    Corrections made before or after archiving are applied. All streams of an aggregate are in one partition, sorted by
+    (aggregate root id, version); refusals are left out. Increments by bucket need no shuffle. Rows that are not in the
+    archive are written beside it, and deleted at the end of the block. Blocks while they are written. Raises
+    `ArchiveError` if there is no archive, and `ArchiveMismatch` as `export_events` does.
     """
     files = ArchiveFiles(HadoopFiles(spark, path))
     manifest = _manifest_before(files, horizon)
@@ -62,7 +62,7 @@ def archived_events(
 
 @contextmanager
 def _tail(run: ArchiveRun, manifest: Manifest, horizon: Positions, types: Sequence[str]) -> Iterator[list[Increment]]:
-    """Write what the store has beyond the archive into an increment that no manifest names."""
+    """Write the rows that are not in the archive to an increment that no manifest names, and delete it at the end."""
     if not has_new(run.store, manifest.horizon, horizon):
         yield []
         return
@@ -73,7 +73,7 @@ def _tail(run: ArchiveRun, manifest: Manifest, horizon: Positions, types: Sequen
             increment, _ = write_new(run, name, manifest.horizon, horizon, types=types)
             yield [increment] if increment.rows else []
         finally:
-            # What cannot be deleted since the session has ended, the next export deletes.
+            # The session may have ended; then the next export deletes it.
             with suppress(Exception):
                 run.files.remove(name)
 
@@ -82,7 +82,7 @@ def _tail(run: ArchiveRun, manifest: Manifest, horizon: Positions, types: Sequen
 def _whole_aggregates(
     spark: SparkSession, files: ArchiveFiles, increments: Sequence[Increment], types: Sequence[str]
 ) -> Iterator[DataFrame]:
-    """Give a frame whose partitions have all of an aggregate."""
+    """Yield a frame that has all streams of an aggregate in one partition."""
     rows = _wanted(rows_by_bucket(spark, files, increments), types)
     if all(one.layout == BY_BUCKET for one in increments):
         labels = {label_in(file) for one in increments for file in one.files}
@@ -103,14 +103,14 @@ def _tasks(spark: SparkSession, increments: Sequence[Increment]) -> int:
 
 
 def _shuffled(rows: DataFrame, by_day: DataFrame) -> DataFrame:
-    """Put aggregates together whose streams lie in many directories."""
+    """Gather the streams of an aggregate, which are in several directories, in one partition by a shuffle."""
     both = rows.select(*SCHEMA.names).union(by_day)
-    tasks = conf().SPARK.DATABASE_TASKS  # those that use what is read write to the database
+    tasks = conf().SPARK.DATABASE_TASKS  # the tasks that read this frame write to the database
     return both.repartition("aggregate_root_id") if tasks is None else both.repartition(tasks, "aggregate_root_id")
 
 
 def _manifest_before(files: ArchiveFiles, horizon: Positions) -> Manifest:
-    """The newest one that has nothing beyond the horizon: an export may have gone on since that was taken."""
+    """Return the newest manifest without rows beyond the horizon: an export may have ended since that was taken."""
     newest = files.newest()
     if newest == EMPTY:
         raise ArchiveError(f"there is no archive in {files.root}; make one with: manage.py enode exportevents PATH")

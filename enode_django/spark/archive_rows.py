@@ -1,7 +1,7 @@
-"""Rows of the archive: written by bucket, and read again.
+"""Writing rows of the archive by bucket, and reading them.
 
 Each file of an increment has the rows of one type and one range of buckets, sorted by (bucket, aggregate root id,
-version). So who wants some buckets finds them in some directories, and there in some pages of the files.
+version). So some buckets are found in some directories, and in some pages of the files there.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ def with_columns(stored: DataFrame, *, json: bool) -> DataFrame:
 
 
 def write(rows: DataFrame, files: ArchiveFiles, increment: str, ranges: int, report: Report) -> None:
-    """Write rows as `with_columns` has them into a new increment, in so many ranges of buckets. Blocks."""
+    """Write rows with the columns of `with_columns` to a new increment, in ``ranges`` ranges of buckets. Blocks."""
     spark = rows.sparkSession
-    # Both without null: else Spark would replace nulls and sort by them once more, which would undo the order.
+    # Both without null: otherwise Spark would replace nulls and sort again, which would undo the order.
     first, width = sql.shiftleft(_PART, _bits(ranges)), BUCKETS // ranges
     labelled = (
         rows.withColumn(TYPE, sql.coalesce(TYPE, sql.lit("")))
         .withColumn(_PART, sql.shiftright("bucket", _bits(ranges)))
         .withColumn(BUCKETS_COLUMN, sql.format_string("%04d-%04d", first, first + (width - 1)))
     )
-    # By part itself and not by its hash, which would give some tasks several of them and others none.
+    # By the part itself; by its hash, some tasks would get several parts and others none.
     ordered = labelled.repartitionById(ranges, _PART).sortWithinPartitions(
         TYPE, BUCKETS_COLUMN, "bucket", "aggregate_root_id", "version"
     )
-    # Spark's own type for times is read by few others; there is no option of the writer for another one.
+    # Few other programs read Spark's own type for times, and the writer has no option for it.
     with _set(spark, _TIMES, "TIMESTAMP_MICROS"):
         writer = ordered.drop(_PART).write.partitionBy(TYPE, BUCKETS_COLUMN).mode("errorifexists")
         writer = writer.option("compression", _COMPRESSION).option("parquet.block.size", _ROW_GROUP_BYTES)
@@ -69,13 +69,12 @@ def write(rows: DataFrame, files: ArchiveFiles, increment: str, ranges: int, rep
 
 
 def _bits(ranges: int) -> int:
-    """Return how many low bits of a bucket say where in its range it is."""
+    """Return the number of low bits of a bucket that are its place in its range."""
     return (BUCKETS // ranges).bit_length() - 1
 
 
 @contextlib.contextmanager
 def _set(spark: SparkSession, name: str, value: str) -> Iterator[None]:
-    """Set a property of the session until the block ends."""
     before = spark.conf.get(name)
     spark.conf.set(name, value)
     try:
@@ -86,7 +85,7 @@ def _set(spark: SparkSession, name: str, value: str) -> Iterator[None]:
 
 
 def written(spark: SparkSession, files: ArchiveFiles, increment: str, report: Report) -> Written:
-    """Read what was written again, and return what it is."""
+    """Read an increment that was written, and return its contents. Blocks."""
     stream = sql.when(sql.col("version").isNotNull(), sql.struct("created_at", "command_id", "aggregate_root_id"))
     counted = (
         _parquet(spark, files, [increment], f"{READ_DDL}, {BUCKETS_COLUMN} STRING")
@@ -102,14 +101,14 @@ def written(spark: SparkSession, files: ArchiveFiles, increment: str, report: Re
 
 
 def rows_by_bucket(spark: SparkSession, files: ArchiveFiles, increments: Sequence[Increment]) -> DataFrame:
-    """Read those of the increments that lie by bucket, with the columns of `with_columns` and `BUCKETS_COLUMN`."""
+    """Read the increments that are laid out by bucket, with the columns of `with_columns` and `BUCKETS_COLUMN`."""
     names = [one.name for one in increments if one.layout == BY_BUCKET]
-    # Spark itself gives the columns of directories last.
+    # Spark puts the columns of directories last.
     return _parquet(spark, files, names, f"{READ_DDL}, {BUCKETS_COLUMN} STRING").select(*ARCHIVE_NAMES, BUCKETS_COLUMN)
 
 
 def rows_by_day(spark: SparkSession, files: ArchiveFiles, increments: Sequence[Increment]) -> DataFrame:
-    """Read the event streams of those increments that earlier versions have laid by day."""
+    """Read the event streams of the increments that earlier versions have laid out by day."""
     names = [one.name for one in increments if one.layout != BY_BUCKET]
     return _parquet(spark, files, names, f"{READ_DDL}, day DATE").select(*SCHEMA.names)
 
@@ -132,21 +131,22 @@ def label_in(file: str) -> str:
 
 @contextlib.contextmanager
 def bucket_branches(rows: DataFrame, labels: Collection[str], ranges: int) -> Iterator[DataFrame]:
-    """Give rows that lie by bucket in ``ranges`` partitions, each with all rows of a range of buckets and nothing else,
-    without a shuffle. ``labels`` are those of the directories. Spark must plan the frame before the block ends."""
+    """Yield rows that are laid out by bucket in ``ranges`` partitions, each with exactly the rows of a range of
+    buckets, without a shuffle. ``labels`` are those of the directories. Spark must plan the frame before the block
+    ends."""
     branches = [
         rows.where(sql.col(BUCKETS_COLUMN).isin(labels_meeting(labels, one)) & sql.col("bucket").between(*one))
         .select(*SCHEMA.names)
         .coalesce(1)
         for one in bucket_ranges(ranges)
     ]
-    # With this property Spark would put the only partitions of all branches together to one.
+    # With this property Spark would merge the single partitions of all branches into one.
     with _set(rows.sparkSession, _UNIONS, "false"):
         yield _union(branches)
 
 
 def _union(frames: Sequence[DataFrame]) -> DataFrame:
-    """In pairs: one after the other, Spark would analyse what it has already so many times over."""
+    """Unite frames in pairs: one after the other, Spark would analyse the first ones again for each further one."""
     while len(frames) > 1:
         pairs = zip(frames[::2], frames[1::2], strict=True)
         frames = [one.union(other) for one, other in pairs]

@@ -1,4 +1,4 @@
-"""Event streams as Arrow record batches, and back."""
+"""Conversion of event streams to Arrow record batches, and back."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _TYPES = {
 
 
 def ddl_of(names: Sequence[str]) -> str:
-    """Return columns of these names as Spark declares them. Raises `ConfigurationError` for others."""
+    """Return Spark's DDL for columns of these names. Raises `ConfigurationError` for unknown names, or none."""
     unknown = [name for name in names if name not in _TYPES]
     if unknown or not names:
         raise ConfigurationError(f"event streams have no columns {unknown}; name some of {', '.join(_TYPES)}")
@@ -51,7 +51,8 @@ def ddl_of(names: Sequence[str]) -> str:
 
 
 def names_in(columns: Mapping[str, str]) -> list[str]:
-    """Return the names of columns, given with their types. Raises `ConfigurationError` for others than there are."""
+    """Return the names of columns given with their types. Raises `ConfigurationError` for an unknown name or a wrong
+    type."""
     wrong = {name: kind for name, kind in columns.items() if _TYPES.get(name) != kind}
     if wrong:
         raise ConfigurationError(f"event streams have no columns {wrong}; they have {_TYPES}")
@@ -67,8 +68,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def batch_of(shard: int, rows: Sequence[Sequence[Any]], names: Sequence[str] = SCHEMA.names) -> pa.RecordBatch:
-    """Make a batch of one row or more, each with the fields of a `StreamRecord`; it has the columns of these names.
-    ``created_at`` are aware datetimes, or the raw times of a scan."""
+    """Return a batch with the columns ``names`` of one or more rows, each with the fields of a `StreamRecord`.
+    ``created_at`` is an aware datetime, or the raw time of a scan."""
     columns = list(zip(*rows, strict=True))
 
     def array(name: str) -> Any:
@@ -86,13 +87,13 @@ def _array(column: Sequence[Any], field: pa.Field[Any]) -> Any:
 
 
 def records_of(batch: pa.RecordBatch) -> Iterator[StreamRecord]:
-    """The streams of a batch that has at least these columns, in its order; ``created_at`` is in UTC."""
+    """Return the records of a batch, which must have all their columns, in its order; ``created_at`` is in UTC."""
     columns = [_values(batch.column(batch.schema.get_field_index(name)), name) for name in StreamRecord._fields]
     return map(make_record, zip(*columns, strict=True))
 
 
 def _values(array: pa.Array[Any], name: str) -> list[Any]:
-    """By way of numpy, in a fraction of the time that ``to_pylist`` takes."""
+    """Return the values of a column by numpy, in a fraction of the time of ``to_pylist``."""
     if name == "created_at":
         times = array.cast(pa.int64()).to_numpy().astype("timedelta64[us]").tolist()
         return list(map(_EPOCH.__add__, times))

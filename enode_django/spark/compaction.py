@@ -1,8 +1,8 @@
-"""Choose which increments of an archive are merged into one. Pure.
+"""The choice of the increments of an archive that are merged into one. Pure.
 
 The newest increments are merged as soon as there are `ENOUGH` of them and none has more rows than all others together.
-A row is then merged into something at least twice as large each time, so it is written again at most log2(rows) times
-however often is exported; and an archive of many rows has few increments.
+Each merge of a row then at least doubles the size of its increment, so it is rewritten at most log2(rows) times,
+however many exports there are; and an archive of many rows has few increments.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ ENOUGH = 8
 
 
 def begin_of_merge(rows: Sequence[int]) -> int | None:
-    """Return the place of the first increment to be merged with all that follow it, None if nothing is due. ``rows``
+    """Return the index of the first increment to be merged with all that follow it, None if nothing is due. ``rows``
     are the numbers of rows of the increments, the oldest first. The longest run that is due is chosen.
 
     >>> begin_of_merge([100, 1, 1, 1, 1, 1, 1, 1, 1])

@@ -1,4 +1,4 @@
-"""Batches of event streams with what their bytes say and with their buckets, as the archive keeps them."""
+"""Batches of event streams with the columns that the archive adds: decoded content and buckets."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ READ_DDL = ARCHIVE_DDL.replace(" NOT NULL", "")
 
 
 def decoded(batches: Iterable[pa.RecordBatch], *, json: bool) -> Iterator[pa.RecordBatch]:
-    """Add ``event_types``, ``decoded`` (the row as JSON; null unless ``json``) and ``bucket``. The first two are null
-    for bytes that are not a message of ours. For ``mapInArrow``."""
+    """Yield batches with the added columns ``event_types``, ``decoded`` (the row as JSON; null unless ``json``) and
+    ``bucket``. The first two are null if the bytes cannot be decoded. For ``mapInArrow``."""
     for batch in batches:
         contents: list[Any] = [batch.column("events").to_pylist(), batch.column("metadata").to_pylist()]
         rows = [_described(events, metadata, json) for events, metadata in zip(*contents, strict=True)]

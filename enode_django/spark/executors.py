@@ -16,8 +16,8 @@ from enode_django.processes.settings_module import SETTINGS_VARIABLE
 
 
 def set_up() -> None:
-    """Load the settings and apps of the project, once in a process; does nothing where they are loaded. Raises
-    `ConfigurationError` where nothing says which settings."""
+    """Load the project's settings and apps, unless this process has loaded them. Raises `ConfigurationError` if the
+    settings are not named in the environment."""
     if apps.ready:
         return
     if not os.environ.get(SETTINGS_VARIABLE):
@@ -31,8 +31,8 @@ def set_up() -> None:
 
 @contextmanager
 def task() -> Iterator[None]:
-    """Around the work of one task. Its connections are its own, whatever the settings say about their age: a process
-    may stand still for long before its next task, or serve another job."""
+    """Run the work of one task with its own connections. They are closed afterwards, whatever ``CONN_MAX_AGE`` says:
+    the process may idle for long before its next task, or serve another job."""
     set_up()
     connections.close_all()
     try:

@@ -1,4 +1,4 @@
-"""Small files and directories wherever Spark can write: through Hadoop's file systems, in the JVM."""
+"""Small files and directories on all file systems of Hadoop, through Spark's JVM."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
 
 class HadoopFiles:
-    """Below ``root``, a path or URI. Paths are relative to it, with slashes. All methods block, and raise what Py4J
-    raises for the file system's errors."""
+    """The files below ``root``, a path or URI. Paths are relative to it, with slashes. All methods block, and raise
+    Py4J's errors for errors of the file system."""
 
     def __init__(self, spark: SparkSession, root: str) -> None:
         jvm: Any = spark.sparkContext._jvm
@@ -25,15 +25,15 @@ class HadoopFiles:
         return posixpath.join(self.root, path)
 
     def names(self, path: str = "") -> list[str]:
-        """Return the sorted names in a directory; none if there is no directory. Names that begin with a dot are left
-        out."""
+        """Return the sorted names in a directory, without those that begin with a dot; none if the directory does not
+        exist."""
         directory = self._at(path)
         found = self._fs.listStatus(directory) if self._fs.exists(directory) else []
         return sorted(name for name in (str(one.getPath().getName()) for one in found) if not name.startswith("."))
 
     def files_below(self, path: str) -> dict[str, int]:
-        """Return the bytes of each file by its path relative to ``path``, sorted. Files whose names begin with a dot or
-        an underscore are left out."""
+        """Return the size in bytes of each file by its path relative to ``path``, sorted, without files whose names
+        begin with a dot or an underscore."""
         iterator = self._fs.listFiles(self._at(path), True)
         base = self.uri(path)
         found: dict[str, int] = {}
@@ -52,8 +52,11 @@ class HadoopFiles:
             with_stream.close()
 
     def create(self, path: str, text: str) -> bool:
-        """Write a file in one go; returns False, and changes nothing, if there is one. Where the file system renames
-        without replacing, as HDFS does, of two who create it at once one gets True; else nearly always."""
+        """Create a file atomically. Return False, and change nothing, if it exists.
+
+        If the file system renames without replacing, as HDFS does, exactly one of two concurrent calls returns True;
+        on others nearly always.
+        """
         beside = self._at(posixpath.join(posixpath.dirname(path), f"_{posixpath.basename(path)}"))
         stream = self._fs.create(beside, True)
         try:
@@ -67,7 +70,7 @@ class HadoopFiles:
         return created
 
     def delete(self, path: str) -> None:
-        """Delete a path with all that is in it."""
+        """Delete a path recursively."""
         self._fs.delete(self._at(path), True)
 
     def _at(self, path: str) -> Any:

@@ -1,8 +1,8 @@
-"""Names that one process at a time holds, for as long as it lives.
+"""Names that one process at a time holds, at most as long as it lives.
 
-An advisory lock in a transaction that does nothing else: it ends with the connection, so what a killed process held is
-free at once, without an age to wait for. The transaction has written nothing and holds no snapshot, so it holds back
-neither the feed nor vacuum, and poolers give it a session of its own. A restart of the server frees all of it.
+A hold is an advisory lock in a transaction that does nothing else. It ends with the connection, so names of a killed
+process are free at once. The transaction writes nothing and holds no snapshot, so it delays neither the feed nor
+vacuum, and a pooler gives it its own session. A restart of the server frees all names.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def _lock(name: str) -> str:
 
 @contextlib.contextmanager
 def held(alias: str, name: str) -> Iterator[bool]:
-    """Hold ``name`` in this database until the block ends; gives False if somebody else does. Raises
+    """Hold ``name`` in this database until the block ends. Yield False if another process holds it. Raises
     `StoreUnavailable`."""
     with connected(alias) as connection:
         session: BaseDatabaseWrapper = connection.copy()
         session.connect()
     with contextlib.closing(session):
-        # Without parameters, so in the simple protocol: after that the session holds no snapshot.
+        # Without parameters, so in the simple protocol, after which the session holds no snapshot.
         with connected(alias), psycopg.Cursor[Any](session.connection) as cursor:
             cursor.execute("BEGIN")
             cursor.execute(_NO_TIMEOUTS)
@@ -45,12 +45,12 @@ def held(alias: str, name: str) -> Iterator[bool]:
         try:
             yield bool(row and row[0])
         finally:
-            # A closed connection is noticed later, and who comes next should find the name free.
+            # The server notices a closed connection later, but the name should be free at once.
             with contextlib.suppress(psycopg.Error), psycopg.Cursor[Any](session.connection) as cursor:
                 cursor.execute("ROLLBACK")
 
 
 def is_free(connection: BaseDatabaseWrapper, name: str) -> bool:
-    """Return True if nobody holds it; then nobody else will before the caller's transaction ends."""
+    """Return True if nobody holds ``name``. The caller's transaction then holds it until its end."""
     ((free,),) = execute(connection, _lock(name), ())
     return bool(free)

@@ -1,4 +1,4 @@
-"""Horizons of a job: a position for each shard, below which all parts of the job read."""
+"""Horizons of jobs: a position of each shard, below which all parts of a job read."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Positions = Mapping[int, Position]
 
 
 def horizon_of(store: EventStore) -> dict[int, Position]:
-    """Return the position that each shard has reached: rows below it are the same for ever. Raises
-    `StoreUnavailable`."""
+    """Return the position that each shard has reached: rows below it never change. Raises `StoreUnavailable`."""
     return {shard.number: shard.position() for shard in postgres_shards(store)}
 
 
 def postgres_shards(store: EventStore) -> Sequence[PostgresEventStore]:
-    """Raises `ConfigurationError` if executors could not read the store by the aliases of its databases."""
+    """Return the shards of a store. Raises `ConfigurationError` if one is not in PostgreSQL, since executors read by
+    the aliases of databases."""
     shards = [shard for shard in store.shards if isinstance(shard, PostgresEventStore)]
     if len(shards) < len(store.shards):
         raise ConfigurationError("Spark reads event stores in PostgreSQL only; see ENODE['EVENT_STORE']")
@@ -31,7 +31,7 @@ def postgres_shards(store: EventStore) -> Sequence[PostgresEventStore]:
 
 
 def text_of(positions: Positions) -> str:
-    """Return the positions as options and manifests have them.
+    """Return the positions as JSON, for options.
 
     >>> text_of({0: Position(0, 5321)})
     '{"0": "0.5321.0"}'
@@ -40,7 +40,7 @@ def text_of(positions: Positions) -> str:
 
 
 def positions_of(text: str) -> dict[int, Position]:
-    """Return the positions of a text by `text_of`. Raises `ValueError` for any other text."""
+    """Return the positions of a text made by `text_of`. Raises `ValueError` for any other text."""
     try:
         found = json.loads(text)
         return {int(number): Position.parse(position) for number, position in found.items()}

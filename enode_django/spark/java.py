@@ -1,4 +1,4 @@
-"""Find a Java that Spark runs on."""
+"""Check of the Java version for Spark."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _VERSION = re.compile(r'version "(\d+)')
 
 
 def check_java() -> None:
-    """Raises `SparkUnavailable` if the Java that Spark would take is missing or too old. Blocks for a moment."""
+    """Raise `SparkUnavailable` if the Java that Spark would use is missing or too old. Blocks for a moment."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else "java"
     try:

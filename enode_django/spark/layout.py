@@ -1,7 +1,7 @@
-"""Divide the buckets of aggregates into ranges: directories of the archive, and tasks that read it. Pure.
+"""Ranges of buckets, for the directories of the archive and the tasks that read it. Pure functions.
 
-There are always 1, 2, 4 … or 1,024 ranges of equally many buckets. So of any two ranges one lies in the other, or they
-have nothing in common.
+The number of ranges is a power of two up to 1,024, and all have equally many buckets. So two ranges are either disjoint
+or one contains the other.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def range_of(label: str) -> BucketRange:
 
 
 def labels_meeting(labels: Collection[str], wanted: BucketRange) -> list[str]:
-    """Return the sorted labels of those ranges that have buckets of ``wanted``.
+    """Return the sorted labels of the ranges that share buckets with ``wanted``.
 
     >>> labels_meeting({"0000-0511", "0512-1023", "0000-1023"}, BucketRange(0, 127))
     ['0000-0511', '0000-1023']
@@ -61,8 +61,8 @@ def labels_meeting(labels: Collection[str], wanted: BucketRange) -> list[str]:
 
 
 def count_ranges(size: int, *, most: int, least: int, wanted: int) -> int:
-    """Return into how many ranges ``size`` bytes are divided: so many that a range has at most ``most`` bytes, or
-    ``wanted`` if these are more and each has at least ``least`` bytes; rounded up to a power of two, and at most 1,024.
+    """Return the number of ranges for ``size`` bytes, rounded up to a power of two, at most 1,024. A range has at most
+    ``most`` bytes; there are up to ``wanted`` ranges if each has at least ``least`` bytes.
 
     >>> count_ranges(1_000, most=100, least=10, wanted=4)
     16

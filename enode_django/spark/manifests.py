@@ -1,8 +1,8 @@
-"""Describe the content of an archive by its manifests. Pure.
+"""Manifests, which describe the content of an archive. Pure functions.
 
-A manifest is JSON with ``format``, ``number``, ``horizon``, ``rows``, ``refusals`` (those of the rows that have no
+A manifest is JSON with ``format``, ``number``, ``horizon``, ``rows``, ``refusals`` (the number of rows without a
 version), ``known``, ``json``, ``increments`` and ``replaced``. Positions are texts by the number of the shard.
-``known`` has the command id and the aggregate root id of one row of each shard, by which the store is known again.
+``known`` has the command id and the aggregate root id of one row of each shard, which identify the store.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Known = Mapping[int, tuple[str, str]]
 
 
 class Increment(NamedTuple):
-    """Rows at positions p with after <= p < horizon: of one export, or of several whose increments were merged.
+    """The rows at positions p with after <= p < horizon: of one export, or of several merged ones.
 
-    ``made_at`` is ISO 8601; ``files`` are relative to the increment's directory and have so many ``bytes`` together (0:
-    unknown). ``json`` says that the rows have JSON.
+    ``made_at`` is ISO 8601. ``files`` are relative to the increment's directory; ``bytes`` is their total size (0:
+    unknown). ``json``: the rows have JSON.
     """
 
     name: str
@@ -44,20 +44,20 @@ class Increment(NamedTuple):
 
 
 class Replaced(NamedTuple):
-    """An increment whose rows lie in another one since the manifest with the number ``manifest``, made ``at`` a time
-    (ISO 8601)."""
+    """An increment whose rows are in another one since the manifest with the number ``manifest``, which was made ``at``
+    a time (ISO 8601)."""
 
     name: str
     manifest: int
     at: str
 
     def is_needed_since(self, began: datetime) -> bool:
-        """Return True if a job that began at this aware time may read it: it may have found an earlier manifest."""
+        """Return True if a job that began at this aware time may use an earlier manifest, and read the increment."""
         return began < datetime.fromisoformat(self.at)
 
 
 class Manifest(NamedTuple):
-    """``number`` 0 stands for an archive without any. ``json``: increments from now on have JSON."""
+    """A manifest. ``number`` 0 is that of an empty archive. ``json``: later increments have JSON."""
 
     number: int
     increments: Sequence[Increment]
@@ -67,7 +67,7 @@ class Manifest(NamedTuple):
 
     @property
     def horizon(self) -> Positions:
-        """All rows below it are in the archive."""
+        """The positions below which the archive has all rows."""
         return self.increments[-1].horizon if self.increments else {}
 
     def followed_by(self, increment: Increment, known: Known) -> Manifest:
@@ -79,8 +79,8 @@ class Manifest(NamedTuple):
         )
 
     def merged(self, increment: Increment, now: datetime, began: datetime) -> Manifest:
-        """Return the manifest in which ``increment`` stands for those that begin and end where it does. What jobs that
-        ``began`` then cannot need is forgotten. Both times are aware."""
+        """Return the manifest in which ``increment`` replaces all increments from the one that begins where it does.
+        Replaced increments that no job since ``began`` needs are dropped. Both times are aware."""
         number = self.number + 1
         kept = self.increments[: self.place_of(increment.after)]
         gone = [Replaced(one.name, number, now.isoformat()) for one in self.increments[len(kept) :]]
@@ -92,7 +92,7 @@ class Manifest(NamedTuple):
         )
 
     def place_of(self, after: Positions) -> int:
-        """Return the place of the increment that begins at these positions. Raises `ValueError`."""
+        """Return the index of the increment that begins at these positions. Raises `ValueError`."""
         return [one.after for one in self.increments].index(after)
 
 
@@ -118,7 +118,7 @@ def text_of(manifest: Manifest) -> str:
 
 
 def manifest_of(text: str) -> Manifest:
-    """Return the manifest of a text by `text_of`, or of one in the format before. Raises `ArchiveError` for any other
+    """Return the manifest of a text made by `text_of`, also in the oldest format. Raises `ArchiveError` for any other
     text."""
     try:
         value = json.loads(text)

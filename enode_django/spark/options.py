@@ -15,9 +15,9 @@ AGGREGATE, POSITION = "aggregate", "position"
 class Options(NamedTuple):
     """The options of a read.
 
-    ``horizon`` is None where the read is to take one itself. Of an aggregate whose order is ``"aggregate"`` a partition
-    has all that is read, by version; ``"position"`` reads in the order of the feed. ``partitions`` is how many parts
-    a whole shard is divided into, at most (None: by its size).
+    The read takes a ``horizon`` itself if that is None. With the order ``"aggregate"``, a partition has all streams of
+    an aggregate that are read, by version; ``"position"`` reads in the order of the feed. ``partitions`` is the highest
+    number of parts of a whole shard (None: by its size).
     """
 
     horizon: Positions | None = None
@@ -28,7 +28,7 @@ class Options(NamedTuple):
 
 
 def options_of(given: Mapping[str, str]) -> Options:
-    """Raises `ConfigurationError` for a name that is not known, or a value that cannot be used.
+    """Return the options of a read. Raises `ConfigurationError` for an unknown name or an invalid value.
 
     >>> options_of({"order": "position", "refusals": "true"}).refusals
     True

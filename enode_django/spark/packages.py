@@ -1,4 +1,4 @@
-"""The project's own code, as executors on other machines need it: what no requirement would install there."""
+"""The project's own code for executors on other machines: packages that no requirement installs there."""
 
 from __future__ import annotations
 
@@ -19,20 +19,21 @@ _BEGINNING_OF_TIME = (1980, 1, 1, 0, 0, 0)
 
 
 def own_packages() -> dict[str, list[Path]]:
-    """Return where the top-level packages and modules of the installed apps, of the settings and of this package lie,
-    by name. Those that are installed like any requirement are left out."""
+    """Return the paths of the top-level packages and modules of the installed apps, of the settings and of this
+    package, by name. Those that are installed as requirements are left out."""
     names = {config.name for config in apps.get_app_configs()} | {settings_module(), __package__ or ""}
     found = {name: _places(name) for name in sorted({name.partition(".")[0] for name in names} - {""})}
     return {name: places for name, places in found.items() if places}
 
 
 def own_directories() -> list[str]:
-    """Return the directories that these are imported from."""
+    """Return the directories from which `own_packages` are imported."""
     return list(dict.fromkeys(str(place.parent) for places in own_packages().values() for place in places))
 
 
 def zip_packages(directory: Path) -> Path | None:
-    """An archive of them in ``directory``, named after its contents; None if there are none."""
+    """Write a zip file of `own_packages` to ``directory``, named by a digest of its contents. Return its path, None if
+    there are none."""
     files = {name: path for places in own_packages().values() for place in places for name, path in _files(place)}
     if not files:
         return None
@@ -63,7 +64,6 @@ def _is_installed(path: Path) -> bool:
 
 
 def _files(place: Path) -> Iterator[tuple[str, Path]]:
-    """Names in the archive, and files."""
     if place.is_file():
         yield place.name, place
         return

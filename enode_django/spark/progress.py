@@ -1,4 +1,4 @@
-"""Waiting for Spark, and telling how far it is meanwhile."""
+"""Waiting for Spark while reporting its progress."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def with_progress(
     *,
     streams: Callable[[], int] | None = None,
 ) -> Value:
-    """The value of ``action``, which makes Spark work; ``report`` is told of it every second: ``tasks``, how many are
-    ``done``, and ``left``, the seconds that the rest will take if it goes on like that; where ``streams`` counts them,
-    also the ``streams`` of the tasks that are done, and ``a_second``.
+    """Run ``action``, which uses Spark, in another thread, and return its value. Blocks.
 
-    Blocks. What ``report`` raises stops the work in Spark, and is raised; so is what ends the work that this is part
-    of, see `enode_django.concurrency.stopping`.
+    ``report`` is called every second with ``tasks``, the number of ``done`` ones, and ``left``, the estimated seconds
+    for the rest (None: unknown); if ``streams`` counts them, also with ``streams`` and ``a_second``. An error of
+    ``report``, or one that ends the surrounding work (see `enode_django.concurrency.stopping`), cancels Spark's jobs
+    and is raised.
     """
     group = f"enode-{uuid.uuid4()}"
     outcome: queue.SimpleQueue[tuple[Value | None, BaseException | None]] = queue.SimpleQueue()
@@ -87,21 +87,20 @@ def _figures(spark: SparkSession, group: str, began: float, streams: Callable[[]
 
 
 def _cancel(spark: SparkSession, group: str) -> None:
-    """Also what the thread has not begun yet."""
+    """Cancel the running jobs of a group, and those that its thread has not begun yet."""
     context: Any = spark.sparkContext
-    with suppress(Exception):  # what cannot be asked any more has stopped
+    with suppress(Exception):  # a context that does not answer has stopped
         context._jsc.sc().cancelJobGroupAndFutureJobs(group)
 
 
 def make_active(spark: SparkSession) -> None:
-    """Make the session active in this thread: Spark looks for the data sources to write to in the session of the
-    thread."""
+    """Make the session active in this thread: Spark looks up data sources for writing in the thread's session."""
     jvm: Any = spark.sparkContext._jvm
     SparkSession._get_j_spark_session_class(jvm).setActiveSession(spark._jsparkSession)
 
 
 def _tasks(spark: SparkSession, group: str) -> tuple[int, int]:
-    """Return how many tasks are done, and how many there are, of the stages that are known by now."""
+    """Return the numbers of done and of all tasks in the stages known so far."""
     tracker = spark.sparkContext.statusTracker()
     jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
     stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]

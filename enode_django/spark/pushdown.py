@@ -1,4 +1,4 @@
-"""Spark's filters as conditions of a scan. Pure."""
+"""Translation of Spark's filters to conditions of a scan. Pure functions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOMENT = timedelta(microseconds=1)
 
 
 def narrowed(scan: Scan, condition: Filter) -> Scan | None:
-    """The scan of those rows of ``scan`` that fulfil the condition; None if a scan cannot tell them apart."""
+    """Return the scan of those rows of ``scan`` that fulfil the condition; None if a scan cannot express it."""
     match condition:
         case EqualTo(attribute, str() as value):
             return _among(scan, attribute, [value])
@@ -48,7 +48,7 @@ def is_about_types(condition: Filter) -> bool:
 
 
 def made_between(scan: Scan, begin: datetime | None, end: datetime | None) -> Scan:
-    """Return the scan of those rows that were made at times t with begin <= t < end (None: any)."""
+    """Return the scan of those rows that were created at times t with begin <= t < end (None: no bound)."""
     return _within(scan, begin, end)
 
 
@@ -57,7 +57,7 @@ def leaves_out_refusals(condition: Filter) -> bool:
 
 
 def nothing_of(scan: Scan) -> Scan:
-    """No id lies below the empty one."""
+    """Return a scan without rows: no id is below the empty one."""
     return scan._replace(high="")
 
 
@@ -66,7 +66,7 @@ def is_nothing(scan: Scan) -> bool:
 
 
 def _is_exact(time: datetime) -> bool:
-    """Return True if the time is an instant, and one that has another after it."""
+    """Return True if the time is aware and is not the last microsecond that a datetime can hold."""
     return time.tzinfo is not None and time.replace(tzinfo=None) < datetime.max
 
 
@@ -81,7 +81,7 @@ def _among(scan: Scan, attribute: tuple[str, ...], values: Sequence[str]) -> Sca
 
 
 def _both(some: Sequence[str], others: Sequence[str]) -> Sequence[str]:
-    """An empty ``some`` stands for all."""
+    """Return the sorted values in both; an empty ``some`` stands for all."""
     return sorted({*some} & {*others} if some else {*others})
 
 

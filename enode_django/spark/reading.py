@@ -1,4 +1,4 @@
-"""The databases that tasks read from, and the number of tasks that do so at once."""
+"""The databases that tasks read from, and the number of tasks that use them at the same time."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ if TYPE_CHECKING:
 
 
 def read_alias(alias: str) -> str:
-    """Return the alias that a shard's event streams are read from: that of its replica, if the settings name one."""
+    """Return the alias to read a shard from: that of its replica if the settings name one."""
     return conf().SPARK.REPLICAS.get(alias, alias)
 
 
 def limited(frame: DataFrame) -> DataFrame:
-    """Put the partitions of a frame together to so many tasks as may use the database at once. Each does its partitions
-    one after the other, in their order."""
+    """Coalesce the partitions of a frame to the number of tasks that may use the database at the same time. A task does
+    its partitions one after the other, in order."""
     most = conf().SPARK.DATABASE_TASKS
     return frame if most is None else frame.coalesce(most)
 
 
 def limited_count(count: int) -> int:
-    """Return how many tasks to make where ``count`` would do."""
+    """Return ``count``, limited to the number of tasks that may use the database at the same time."""
     return min(count, conf().SPARK.DATABASE_TASKS or count)

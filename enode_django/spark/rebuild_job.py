@@ -1,9 +1,8 @@
-"""The work of a rebuild on Spark: each task replays a range of aggregates into the shadow, with the projection's own
-handlers.
+"""The Spark engine of a rebuild: each task replays a range of aggregates into the shadow, with the usual handlers.
 
-A task that runs again, or twice at a time, does no harm: what is in the shadow already is known by its checkpoints.
-Without an archive the task itself reads its range: through the data source each stream would go to the JVM only to come
-back, which takes longer than to handle it.
+A task may be repeated, or run twice at the same time: the shadow's checkpoints show what was done already. Without an
+archive, the task itself reads its range. Through the data source, each stream would pass through the JVM and back,
+which takes longer than handling it.
 """
 
 from __future__ import annotations
@@ -47,9 +46,9 @@ _DDL = "streams BIGINT, aggregates BIGINT, parked ARRAY<STRING>"
 
 
 class SparkEngine:
-    """Replays as `Engine` says. Methods raise Spark's error for a task that failed again and again.
+    """An `Engine` on Spark. Methods raise Spark's error for a task that has failed in all attempts.
 
-    ``session`` is called when there is work for Spark, and then again.
+    ``session`` returns the session; it is called whenever there is work for Spark.
     """
 
     def __init__(self, session: Callable[[], SparkSession]) -> None:
@@ -75,7 +74,7 @@ class SparkEngine:
         return _sum(with_progress(self._session(), "catch up", caught_up.collect, silent))
 
     def tasks_at_once(self) -> int:
-        """As many as Spark has cores: tasks of one range have about the same size."""
+        """Return Spark's number of cores, up to the limit of database tasks: tasks of a range have equal sizes."""
         return limited_count(self._session().sparkContext.defaultParallelism)
 
     def work_off(self, shadow: Shadow, tasks: Sequence[CatchUpTask]) -> Replayed:
@@ -88,7 +87,7 @@ class SparkEngine:
 
 @contextmanager
 def _replaying(spark: SparkSession, plan: Plan, streams: Accumulator[int], report: Report) -> Iterator[DataFrame]:
-    """Give the frame whose rows say what its tasks have replayed."""
+    """Yield a frame whose tasks replay, and whose rows are their results."""
     if plan.archive is None:
         parts = scans(plan, spark.sparkContext.defaultParallelism)
         frame = limited(spark.range(0, len(parts), 1, len(parts)))
@@ -101,7 +100,7 @@ def _replaying(spark: SparkSession, plan: Plan, streams: Accumulator[int], repor
 def _replay_scans(
     shadow: Shadow, streams: Accumulator[int], parts: Sequence[Scan], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """The first column has the places of the scans."""
+    """Replay the scans whose indices are in the first column."""
     with task():
         for batch in batches:
             places: list[Any] = batch.column(0).to_pylist()

@@ -1,4 +1,4 @@
-"""A session of Spark by the settings: started for a job, ended with it."""
+"""Spark sessions with the project's settings, started for a job and ended with it."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ _IN_ONE_PROCESS = re.compile(r"local(\[[^,\]]*\])?")
 
 @contextmanager
 def spark_session(master: str | None = None) -> Iterator[SparkSession]:
-    """A session on ``master`` (by default the settings') that knows the data sources of this package and ends with the
-    block, and its Java process with it. A session that is there already is used and left alone, whatever its master.
+    """Yield a session on ``master`` (by default the settings') with the data sources of this package. It ends with the
+    block, as does its Java process. An existing session is used instead, whatever its master, and not ended.
 
-    Takes seconds. Raises `SparkUnavailable` and `ConfigurationError`, and what ends the work that it is part of, see
+    Takes seconds. Raises `SparkUnavailable` and `ConfigurationError`, and errors that end the surrounding work, see
     `enode_django.concurrency.stopping`.
     """
     if is_running():
-        # What it serves to executors has to last as long as it does, and not as long as this block.
+        # The files that it serves to executors must exist as long as the session, not only as long as this block.
         directory = Path(SparkFiles.getRootDirectory(), "enode_django")
         directory.mkdir(exist_ok=True)
         yield _equipped(SparkSession.builder.getOrCreate(), directory)
@@ -73,15 +73,16 @@ def spark_session(master: str | None = None) -> Iterator[SparkSession]:
 
 
 def is_running() -> bool:
-    """Return True if this process has a session, which `spark_session` would use."""
+    """Return True if this process has a session, which `spark_session` uses."""
     return SparkContext._active_spark_context is not None
 
 
 def _start(started: Callable[[], SparkSession]) -> SparkSession:
-    """Start a session in another thread where the work may have to stop, since starting may take minutes on a cluster.
+    """Start a session; in another thread if the surrounding work is stoppable, since it may take minutes on a cluster.
 
-    Raises what ends the work at once; the session is then ended as soon as it has started, and the next one begins
-    after that."""
+    An error that ends the work is raised at once. The session is then ended as soon as it has started, and the next one
+    starts only after that.
+    """
     join_threads(_given_up, START_SECONDS)
     _given_up.clear()
     if not stopping.is_stoppable():
@@ -107,15 +108,15 @@ def _start(started: Callable[[], SparkSession]) -> SparkSession:
 
 
 def _end_unwanted(started: Future[SparkSession]) -> None:
-    """Called in the starting thread."""
+    """Stop a session that was given up. Called in the starting thread."""
     if started.exception() is None:
         stop(started.result())
 
 
 def stop(spark: SparkSession) -> None:
-    """Stop a session and end its Java process, also one that has crashed. Blocks up to `STOP_SECONDS`."""
+    """Stop a session and end its Java process, even a crashed one. Blocks up to `STOP_SECONDS` for the process."""
     gateway: Any = SparkContext._gateway
-    with suppress(Exception):  # what cannot be asked any more has stopped
+    with suppress(Exception):  # a session that does not answer has stopped
         spark.stop()
     SparkSession._instantiatedSession = SparkSession._activeSession = None
     SparkContext._active_spark_context = SparkContext._gateway = SparkContext._jvm = None
@@ -129,7 +130,7 @@ def stop(spark: SparkSession) -> None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """It ends when its standard input does."""
+    """End a Java process by closing its standard input; kill it after `STOP_SECONDS`."""
     with suppress(OSError):
         assert process.stdin is not None
         process.stdin.close()
@@ -154,7 +155,7 @@ def _started(master: str, directory: Path) -> SparkSession:
 
 
 def with_retries(master: str) -> str:
-    """Spark itself never tries a task again where it runs in one process.
+    """Return ``local[…]`` masters with `LOCAL_TRIES`: Spark by default never repeats a task in local mode.
 
     >>> with_retries("local[*]"), with_retries("local"), with_retries("local[2, 1]"), with_retries("yarn")
     ('local[*,4]', 'local[1,4]', 'local[2, 1]', 'yarn')
@@ -166,7 +167,7 @@ def with_retries(master: str) -> str:
 
 
 def defaults(master: str, directory: Path) -> Mapping[str, str]:
-    """Properties that ``CONFIG`` may override."""
+    """Return the properties that ``CONFIG`` may override."""
     properties = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -186,7 +187,7 @@ def defaults(master: str, directory: Path) -> Mapping[str, str]:
 
 
 def environment(master: str, directory: Path) -> Mapping[str, str]:
-    """Return the variables that Spark's processes inherit besides this process's."""
+    """Return the environment variables that Spark's processes get in addition to this process's."""
     if not _is_here(master):
         return {SETTINGS_VARIABLE: settings_module()}
     found = {
@@ -202,7 +203,7 @@ def environment(master: str, directory: Path) -> Mapping[str, str]:
 
 
 def _home_in(directory: Path) -> Path:
-    """The installed Spark, seen from a directory in which ``local-cluster`` may leave what its executors work with."""
+    """Make a directory with links to the installed Spark, where the executors of ``local-cluster`` may write files."""
     home = directory / "home"
     home.mkdir()
     for path in Path(pyspark.__file__).resolve().parent.iterdir():
@@ -219,9 +220,9 @@ def _equipped(spark: SparkSession, directory: Path) -> SparkSession:
     before = list(sys.path)
     known = {path.rpartition("/")[2] for path in context.listFiles}
     for file in wanted:
-        if file.rpartition("/")[2] not in known:  # Spark refuses a file of the same name from elsewhere
+        if file.rpartition("/")[2] not in known:  # Spark refuses another file of the same name
             context.addPyFile(file)
-    sys.path[:] = before  # this process imports its packages from where they are
+    sys.path[:] = before  # this process imports its packages from their own places
     register(spark)
     return spark
 
@@ -232,7 +233,7 @@ def _is_here(master: str) -> bool:
 
 
 def _shares_files(master: str) -> bool:
-    """Return True if tasks run on this machine in processes that find the same files as this one."""
+    """Return True if tasks run on this machine, in processes that import the same files as this one."""
     return _is_here(master) and not master.startswith("local-cluster")
 
 

@@ -1,7 +1,7 @@
-"""The writer `enode_rows`: rows of a DataFrame into the databases, all at once and once only.
+"""The writer `enode_rows`: writes rows of a DataFrame to the databases, atomically in each and exactly once.
 
-``write_rows`` is the way in, and `write_made` for what tasks make themselves. The plan names aliases and a staging
-table, and nothing of ``DATABASES``.
+Use `write_rows`, or `write_made` for rows that tasks make themselves. The plan contains aliases and the name of a
+staging table, and nothing else of ``DATABASES``.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ Make = Callable[[Batches], Batches]
 
 
 class Staged(NamedTuple):
-    """The rows that a write has published, as long as its block lasts."""
+    """The rows that a write has published. They can be queried until its block ends."""
 
     aliases: Sequence[str]
     table: str
 
     def ask(self, query: str) -> list[tuple[Any, ...]]:
-        """Ask each database, one after the other; ``{staged}`` stands for the table of the rows."""
+        """Return the rows of a query of each database, one after the other; ``{staged}`` stands for the table."""
         return [row for alias in self.aliases for row in staging.ask(alias, self.table, query)]
 
 
 @contextlib.contextmanager
 def write_rows(frame: DataFrame, kind: str, aliases: Iterable[str], report: Report) -> Iterator[Staged]:
-    """Write to databases of these aliases; blocks until all is published, in one transaction per database, and reports
-    as `with_progress` does.
+    """Write a frame to the databases of these aliases. Blocks until all rows are published, in one transaction per
+    database, and reports as `with_progress` does.
 
-    ``frame`` has the columns of the kind's target and `ALIAS`, in any order. Raises what Spark raises for a job that
-    failed (in the database that it failed at, nothing was published then), and `StoreUnavailable`.
+    ``frame`` has the columns of the kind's target and `ALIAS`, in any order. Raises Spark's error for a failed job (in
+    the database where it failed, nothing was published), and `StoreUnavailable`.
     """
     target, aliases = target_of(kind), list(aliases)
     with staging.staging_tables(target, aliases) as table:
@@ -68,15 +68,18 @@ def write_rows(frame: DataFrame, kind: str, aliases: Iterable[str], report: Repo
 
 @contextlib.contextmanager
 def write_made(frame: DataFrame, make: Make, kind: str, aliases: Iterable[str], report: Report) -> Iterator[Staged]:
-    """Write what ``make`` makes of the frame's batches, as `write_rows` does: batches of rows with the columns in their
-    order. Each task writes its own rows, so they need not go through the JVM, nor need Spark start processes for
-    writing, each of which takes seconds of processor time for its imports."""
+    """Write the batches that ``make`` makes of the frame's batches, as `write_rows` does. Their columns are `ALIAS` and
+    those of the target, in this order.
+
+    Each task writes its own rows, so they do not pass through the JVM, and Spark starts no processes for writing, each
+    of which takes seconds of processor time for its imports.
+    """
     target, aliases = target_of(kind), list(aliases)
     with staging.staging_tables(target, aliases) as table:
         writer = RowsWriter(kind, aliases, table)
         written = frame.mapInArrow(partial(_write_made, writer, make), _PORTIONS)
         portions = with_progress(frame.sparkSession, kind, written.collect, report)
-        # In this thread, where a job that has to stop cancels the statement.
+        # In this thread, whose statements a job cancels when it has to stop.
         writer.publish([Portion(*row) for row in portions])
         yield Staged(aliases, table)
 
@@ -111,7 +114,8 @@ class Written(WriterCommitMessage):
 
 
 class RowsWriter(DataSourceArrowWriter):
-    """`write` is called in the executors, once for each attempt; the rest by the driver, in processes of its own."""
+    """Writes rows to staging tables. Spark calls `write` in the executors, once for each attempt, and the other methods
+    in processes of the driver."""
 
     def __init__(self, kind: str, aliases: Sequence[str], table: str) -> None:
         self.kind = kind
@@ -154,7 +158,7 @@ class RowsWriter(DataSourceArrowWriter):
 
 
 def rows_by_alias(batch: pyarrow.RecordBatch) -> list[tuple[str, list[tuple[Any, ...]]]]:
-    """The rows of a batch whose first column is the alias, without it."""
+    """Return the rows of a batch by the alias in its first column, without that column."""
     aliases, *columns = (column.to_pylist() for column in batch.columns)
     rows: dict[Any, list[tuple[Any, ...]]] = {}
     for alias, row in zip(aliases, zip(*columns, strict=True), strict=True):

@@ -1,4 +1,4 @@
-"""The tasks of the snapshot job on an archive, whose streams come sorted by aggregate."""
+"""The tasks of the snapshot job on an archive, whose streams are sorted by aggregate."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from enode_django.spark.snapshot_making import Row, classes_of, in_batches
 def make_from_streams(
     batches: Iterable[pa.RecordBatch], *, horizon: str, type_names: Sequence[str] | None
 ) -> Iterator[pa.RecordBatch]:
-    """Make snapshots of the streams below the horizon, all of an aggregate one after the other, by version. For
+    """Make snapshots from streams below the horizon, which are grouped by aggregate and sorted by version. For
     ``mapInArrow``."""
     with task():
         store = make_store()
@@ -46,7 +46,7 @@ knowing whether it is due."""
 
 
 class _Folding:
-    """Knows of the aggregates in the present batch which are due, with their types and what to begin with."""
+    """Folds streams into snapshots. ``_due`` has the due aggregates of the current batch, with type and beginning."""
 
     def __init__(
         self,
@@ -77,7 +77,8 @@ class _Folding:
         return outcome_of(partial(self._maker.make_from, History(id, records, begin)))
 
     def _records(self, batches: Iterable[pa.RecordBatch]) -> Iterator[StreamRecord]:
-        """A history may go on in the next batch: what is known of its aggregate stays known."""
+        """Yield the records, and look up the due aggregates of each batch. The last aggregate of a batch may continue
+        in the next one, so its entry is kept."""
         last = ""
         for batch in batches:
             types = dict(zip(_texts(batch, "aggregate_root_id"), _texts(batch, "aggregate_root_type"), strict=True))

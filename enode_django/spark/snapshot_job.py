@@ -1,12 +1,12 @@
-"""The snapshots that are due, of everything that is stored, made in parallel.
+"""The snapshot job: makes the due snapshots of all stored aggregates in parallel.
 
-A task has a range of aggregates. It leaps from id to id with the newest version of each, asks for the versions of their
-snapshots, and reads the streams of those only that are due, from their snapshot's version on. It does so in
-``mapInArrow`` over the ranges and not through the source: what is to be read depends on what the snapshots say, so a
-source would have to do all of the job's own work, and streams would go through the JVM only to come back.
+A task has a range of aggregates. It reads their heads and the versions of their snapshots, and then only the streams of
+due aggregates, from the version of their snapshot on. It does so in ``mapInArrow`` over the ranges instead of the data
+source: the streams to be read depend on the snapshots, so a source would do all of the job's work, and streams would
+pass through the JVM and back.
 
-With an archive, the streams come from there and from the source, sorted by aggregate. The database is asked for newest
-versions and for snapshots only.
+With an archive, the streams come from there and from the data source, sorted by aggregate. The database is only queried
+for heads and snapshots.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ _FAILURES = f"""
 def build_snapshots(
     spark: SparkSession, types: Sequence[str] | None, report: Report, *, archive: str | None = None
 ) -> dict[str, Any]:
-    """Make what is due of the aggregates of these types, by stable name (None: of all that have snapshots).
+    """Make the due snapshots of the aggregates of these types, by stable name (None: of all that have snapshots).
 
-    Returns ``made`` (numbers by type), ``failed`` (how many aggregates were due and cannot be loaded or kept) and
-    ``failures`` (type, id and reason of the first ten). Blocks until all is published, in one transaction per shard.
-    Raises `ConfigurationError` where snapshots are switched off, and what Spark raises for a job that failed.
+    Returns ``made`` (numbers by type), ``failed`` (the number of due aggregates that cannot be loaded or kept) and
+    ``failures`` (type, id and reason of the first ten). Blocks until all are published, in one transaction per shard.
+    Raises `ConfigurationError` if snapshots are switched off, and Spark's error for a failed job.
     """
     store = make_store()
     if make_snapshots(store) is None:
@@ -97,12 +97,12 @@ def _written_from_archive(
 
 
 def names_of(types: Sequence[str] | None) -> list[str]:
-    """The names that streams of these types, or of all that have snapshots, may be stored under."""
+    """Return the type names under which streams of these types, or of all that have snapshots, may be stored."""
     names: list[str] = []
     classes = classes_of(types)
     for cls in declared() if classes is None else classes:
         if issubclass(cls, AggregateRoot) and cls is not AggregateRoot and policy.is_on(cls):
-            with suppress(TypeNameError):  # an abstract one, say: no stream is of it
+            with suppress(TypeNameError):  # for example an abstract class, which has no streams
                 names += [registry.types.name_of(cls), *aliases_of(cls)]
     return sorted(names)
 

@@ -1,7 +1,7 @@
 """The tasks of the snapshot job in the executors.
 
-What waits in a task's memory does not depend on how long a history is: streams are folded as they come, and snapshots
-leave in batches.
+The memory of a task does not depend on the length of a history: streams are folded as they are read, and snapshots are
+returned in batches.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _BATCH_BYTES = 4 * 1024 * 1024
 
 
 class Range(NamedTuple):
-    """Aggregates of one shard with low <= id < high (None: no end)."""
+    """The aggregates of one shard with low <= id < high (None: no end)."""
 
     alias: str
     low: str
@@ -59,7 +59,7 @@ class Range(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A snapshot to be published, or why there is none, of an aggregate that was due."""
+    """The snapshot of a due aggregate, or the reason why there is none."""
 
     alias: str
     aggregate_root_id: str
@@ -81,7 +81,7 @@ class Row(NamedTuple):
 def make_in_ranges(
     batches: Iterable[pa.RecordBatch], *, ranges: Sequence[Range], type_names: Sequence[str] | None
 ) -> Iterator[pa.RecordBatch]:
-    """Make snapshots in ranges, for ``mapInArrow``: the first column has numbers of ranges."""
+    """Make snapshots in the ranges whose indices are in the first column. For ``mapInArrow``."""
     with task():
         classes = classes_of(type_names)
         for batch in batches:
@@ -111,7 +111,6 @@ def _rows(wanted: Range, classes: Collection[type[AggregateRoot]] | None) -> Ite
 def _outcomes(
     maker: SnapshotMaker, part: Range, all_heads: Sequence[Head], classes: Collection[type[AggregateRoot]] | None
 ) -> Iterator[tuple[str, Outcome]]:
-    """Yield the outcomes of the aggregates of a range that are due."""
     heads = [head for head in all_heads if is_wanted(head.aggregate_root_type, classes)]
     reached = persistently(part.alias, partial(maker.reached, [head.aggregate_root_id for head in heads]))
     due: dict[str, int] = {}
@@ -131,8 +130,8 @@ def _outcomes(
 
 
 def _made_in_passing(maker: SnapshotMaker, part: Range, ids: Collection[str]) -> Iterator[tuple[str, Outcome]]:
-    """Yield snapshots made of whole histories, which are most of what lies in the range: to read all of that costs the
-    server a third less than to look each up, and nothing has to be sorted."""
+    """Yield outcomes from whole histories, by a scan of the range. It costs the server a third less than looking each
+    aggregate up if they have most of the range's streams, and nothing is sorted."""
     streams = scan_records(Scan(part.alias, part.low, part.high))
     for id, records in groupby(streams, attrgetter("aggregate_root_id")):
         if id in ids:

@@ -1,8 +1,8 @@
-"""The data source ``enode_events``: event streams as a DataFrame, read below one horizon.
+"""The data source ``enode_events``: event streams below one horizon as a DataFrame.
 
 A job sees one state of the store, whatever is written meanwhile and however often a task runs: the horizon is taken
-once, when the read is planned or before. Plans hold the aliases of databases and positions; each process finds the rest
-in the project's settings, so no plan, log or web page of Spark shows a password.
+once, at planning or before. Plans contain aliases of databases and positions; each process reads the rest from the
+project's settings, so no plan, log or web page of Spark shows a password.
 """
 
 from __future__ import annotations
@@ -55,13 +55,12 @@ def events(
     partitions: int | None = None,
     columns: Sequence[str] = (),
 ) -> DataFrame:
-    """Return the streams of the settings' event store below ``horizon`` (by default below one that is taken now);
-    ``types`` are the names of aggregate classes (none: all). It has the columns of `enode_django.spark.batches.SCHEMA`,
-    or those that ``columns`` names: what is left out is not sent to Spark, which cannot tell a source in Python what a
-    query needs.
+    """Return a frame of the streams in the settings' event store below ``horizon``, by default one taken now.
 
-    ``after`` leaves out what lies below it, ``order`` and ``partitions`` are as in `Options`. Asks the database;
-    raises `StoreUnavailable` and `ConfigurationError`.
+    ``types`` are the names of aggregate classes (none: all). The frame has the columns of
+    `enode_django.spark.batches.SCHEMA`, or those of ``columns``: other columns are not sent to Spark, which cannot tell
+    a source in Python which ones a query needs. ``after`` leaves out streams below it; ``order`` and ``partitions`` are
+    as in `Options`. Queries the database. Raises `StoreUnavailable` and `ConfigurationError`.
     """
     store = make_store()
     shards = postgres_shards(store)
@@ -72,7 +71,7 @@ def events(
     if after is not None:
         options["after"] = text_of(after)
     reader = spark.read.format(NAME).options(**options)
-    if columns:  # that of the types is dropped again if nobody has named it
+    if columns:  # the column of types is dropped again unless it is named
         reader = reader.schema(ddl_of(list(dict.fromkeys([*columns, *["aggregate_root_type"][: len(types)]]))))
     frame = reader.load()
     frame = frame.where(col("aggregate_root_type").isin(list(types))) if types else frame
@@ -80,7 +79,7 @@ def events(
 
 
 def parts_of(alias: str, tasks: int) -> int:
-    """Into how many parts a shard is divided, of which so many ``tasks`` run at once."""
+    """Return the number of parts of a shard, for ``tasks`` tasks that run at the same time."""
     return max(tasks, ceil(dividing.size(alias) / PARTITION_BYTES))
 
 
@@ -90,7 +89,7 @@ class EventsSource(DataSource):
         return NAME
 
     def schema(self) -> str:
-        options_of(self.options)  # so that who loads hears of a mistake, and not only who counts
+        options_of(self.options)  # a mistake fails the load, and not only an action
         return DDL
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -109,7 +108,7 @@ class EventsPartition(InputPartition):
 
 
 class EventsReader(DataSourceReader):
-    """``names`` are the columns that are wanted."""
+    """Plans and reads partitions. ``names`` are the columns to read."""
 
     def __init__(self, options: Options, names: Sequence[str] = SCHEMA.names) -> None:
         self._options = options
@@ -160,7 +159,7 @@ class EventsReader(DataSourceReader):
             yield from _parts_of_refusals(whole._replace(refusals=True), parts)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, EventsPartition):  # Spark makes one where there is none
+        if not isinstance(partition, EventsPartition):  # Spark makes one if there are none
             return
         with task():
             for rows in self._rows(partition):
@@ -207,7 +206,6 @@ def _parts_by_id(whole: Scan, parts: int) -> Iterator[Scan]:
 
 
 def _parts_of_refusals(whole: Scan, parts: int) -> Iterator[Scan]:
-    """Divide by the time they were made at."""
     edges = [None, *dividing.refusal_bounds(whole.alias, parts), None]
     return (pushdown.made_between(whole, begin, end) for begin, end in pairwise(edges))
 
@@ -222,11 +220,11 @@ def _parts_by_position(whole: Scan, parts: int) -> Iterator[Scan]:
 
 
 def _pages(part: Scan) -> Iterator[list[StreamRecord]]:
-    """Yield the pages of the feed, as large as their rows let them be, since a row may have megabytes. A part that ends
-    at a row has it."""
+    """Yield pages of the feed, sized by the average row, since a row may have megabytes. A part that ends at the
+    position of a row includes it."""
     at, limit = part.after or BEGINNING, _FIRST_PAGE
     horizon = part.horizon or END
-    feed = Feed(1) if at.sequence else Feed()  # one that begins within a transaction has much of it before itself
+    feed = Feed(1) if at.sequence else Feed()  # a part that begins within a transaction has many earlier rows of it
     while at < horizon:
         page = persistently(part.alias, partial(_page, feed, part.alias, at, limit, horizon))
         yield [entry.record for entry in page.entries if entry.position <= horizon]

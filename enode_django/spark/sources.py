@@ -12,7 +12,8 @@ SOURCES: tuple[type[DataSource], ...] = (EventsSource, RowsDataSource)
 
 
 def register(spark: SparkSession) -> None:
-    """Make them known to a session, after what executors need was added to it. May be called again."""
+    """Register the data sources in a session, after the files that executors need were added to it. Safe to call
+    twice."""
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")  # without it, `EventsSource` would be refused
     for source in SOURCES:
         spark.dataSource.register(source)

@@ -1,14 +1,14 @@
-"""Staging tables: what the tasks of a Spark job write waits there, and is published all at once or not at all.
+"""Staging tables: they take the rows of a Spark job's tasks, which are then published atomically.
 
-A run has one table of the same name in each database that it writes to, ``enode_staging_<token>``, unlogged. Each
-COPY is a transaction of its own, so that none holds the feed back for long, and its rows, a *portion*, bear an id of
-their own. Who publishes names the portions that count. What came of attempts that failed, ran twice, or lost their
-connection before they heard of their success is not among them. Publishing renames the table to ``…_done``, in the same
-transaction: so it happens once however often it is asked for, and an attempt that comes too late finds no table.
+A run has one unlogged table, ``enode_staging_<token>``, in each database that it writes to. Each COPY is its own
+transaction, so none holds the feed back for long, and its rows, a *portion*, have their own id. The publisher names the
+portions that count, so rows of attempts that failed, ran twice, or lost their connection before the answer are ignored.
+Publishing renames the table to ``…_done`` in the same transaction: it takes effect once however often it is called, and
+a late attempt finds no table.
 
-A run that is killed leaves its table behind, and the next one drops it. That asks for no age: for as long as it lives,
-a run holds the table's name, as `holding` has it, from before the table is made. A run that has lost its hold, with a
-restart of the server, is safe unless another one begins; then it raises `StagingLost` and has published nothing.
+A killed run leaves its table behind, and the next run drops it, whatever its age: a live run holds the table's name,
+see `holding`, from before the table is made. A run that has lost its hold, by a restart of the server, is safe until
+another one begins; then it raises `StagingLost` and has published nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _LEFT_BEHIND = f"""
 
 
 class Portion(NamedTuple):
-    """The rows that one COPY has stored for certain."""
+    """The rows of a successful COPY."""
 
     alias: str
     id: str
@@ -50,20 +50,21 @@ class Portion(NamedTuple):
 
 
 def check_name(table: str) -> str:
-    """It becomes part of SQL. Raises `ValueError`."""
+    """Return the name, which becomes part of SQL. Raises `ValueError` if it is not that of a staging table."""
     if not _NAME.fullmatch(table):
         raise ValueError(f"{table!r} is not a staging table; let write_rows() make one")
     return table
 
 
 def done(table: str) -> str:
-    """Return the name of the table when its rows are published."""
+    """Return the name of the table after its rows were published."""
     return f"{table}_done"
 
 
 @contextlib.contextmanager
 def staging_tables(target: Target, aliases: Iterable[str]) -> Iterator[str]:
-    """Tables of one name, in each of these databases; dropped at the end, like those of dead runs at the beginning."""
+    """Make a table of the same name in each of these databases, and drop it at the end. First drop those of dead
+    runs."""
     aliases = list(aliases)
     table = f"enode_staging_{uuid.uuid4().hex[:16]}"
     columns = ", ".join(f"{name} {kind}" for name, kind in target.columns.items())
@@ -78,7 +79,7 @@ def staging_tables(target: Target, aliases: Iterable[str]) -> Iterator[str]:
 
 
 def drop_left_behind(alias: str) -> list[str]:
-    """The staging tables of runs that are dead; returns their names. One that cannot be dropped now is left."""
+    """Drop the staging tables of dead runs, and return their names. One that cannot be dropped now is left."""
     with connected(alias) as connection:
         names = [name for (name,) in execute(connection, _LEFT_BEHIND, ())]
         return [name for name in names if _is_dropped(connection, name)]
@@ -107,14 +108,14 @@ def _drop_at_last(alias: str, table: str) -> None:
 
 
 def drop(alias: str, table: str) -> None:
-    """Whatever became of it."""
+    """Drop a staging table, published or not, if it exists."""
     with connected(alias) as connection:
         run(connection, f"DROP TABLE IF EXISTS {table}, {done(table)}")
 
 
 def copy_rows(alias: str, table: str, target: Target, rows: Sequence[Sequence[Any]]) -> Portion:
-    """Rows as ``target.columns`` has them, in one COPY. Raises `StoreUnavailable`; called again, it makes another
-    portion, whatever became of the first."""
+    """Write rows with the columns of ``target.columns`` in one COPY. Raises `StoreUnavailable`, and `StagingLost` if
+    the table is gone. A repeated call makes another portion, whatever the outcome of the first."""
     portion = uuid.uuid4()
     statement = f"COPY {table} ({', '.join(['portion', *target.columns])}) FROM STDIN (FORMAT BINARY)"
     try:
@@ -128,9 +129,9 @@ def copy_rows(alias: str, table: str, target: Target, rows: Sequence[Sequence[An
 
 
 def publish(alias: str, table: str, target: Target, portions: Mapping[str, int]) -> None:
-    """The rows of these portions (how many of each, by id), in one transaction; what is left in the table then is what
-    was published. Does nothing if that has happened. Raises `StoreUnavailable`, and `StagingLost` if rows are missing.
-    """
+    """Publish the rows of these portions (the number of rows by id) in one transaction. The table then has the
+    published rows only. Does nothing if they are published already. Raises `StoreUnavailable`, and `StagingLost` if
+    rows are missing."""
     try:
         with connected(alias) as connection, transaction.atomic(using=alias):
             if _exists(connection, done(table)):
@@ -141,7 +142,7 @@ def publish(alias: str, table: str, target: Target, portions: Mapping[str, int])
             run(connection, target.publish.format(staged=done(table)))
     except psycopg.errors.UndefinedTable as error:
         with connected(alias) as connection:
-            if not _exists(connection, done(table)):  # a commit without an answer may have come in between
+            if not _exists(connection, done(table)):  # an earlier commit without an answer may have succeeded
                 raise _lost(alias, table) from error
 
 
@@ -151,7 +152,7 @@ def _exists(connection: BaseDatabaseWrapper, table: str) -> bool:
 
 
 def _check_complete(connection: BaseDatabaseWrapper, table: str, portions: Mapping[str, int]) -> None:
-    """An unlogged table is empty after a crash of the server."""
+    """Raise `StagingLost` if rows are missing: an unlogged table is empty after a crash of the server."""
     counts = dict(execute(connection, f"SELECT portion::text, count(*) FROM {done(table)} GROUP BY portion", ()))
     lost = sum(rows - counts.get(id, 0) for id, rows in portions.items())
     if lost:
@@ -162,7 +163,7 @@ def _check_complete(connection: BaseDatabaseWrapper, table: str, portions: Mappi
 
 
 def ask(alias: str, table: str, query: str) -> list[tuple[Any, ...]]:
-    """Run a query on published rows; ``{staged}`` in it stands for the table."""
+    """Return the rows of a query on published rows; ``{staged}`` in it stands for the table."""
     with connected(alias) as connection:
         return execute(connection, query.format(staged=done(table)), ())
 

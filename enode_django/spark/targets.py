@@ -1,4 +1,4 @@
-"""The targets of the writer: which columns are staged, and the SQL that publishes them."""
+"""The targets of the writer: the staged columns, and the SQL that publishes them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from enode_django.repository import postgres
 
 
 class Target(NamedTuple):
-    """``columns``: names and PostgreSQL types of what a row has beside the alias of its database. In ``publish``
+    """``columns`` has the names and PostgreSQL types of a row without the alias of its database. In ``publish``,
     ``{staged}`` stands for the staging table; it may run twice."""
 
     columns: Mapping[str, str]
@@ -20,8 +20,8 @@ class Target(NamedTuple):
 SNAPSHOTS = "snapshots"
 
 _TARGETS = {
-    # A row with a failure says why an aggregate has no snapshot. The ids are of the database's collation, as those that
-    # `PostgresSnapshotStore.save` sorts by, so that both take their locks in one order.
+    # A row with a failure says why an aggregate has no snapshot. The ids have the database's collation, as in
+    # `PostgresSnapshotStore.save`, so that both take their locks in the same order.
     SNAPSHOTS: Target(
         {
             "aggregate_root_id": "text",
