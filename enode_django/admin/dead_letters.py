@@ -15,7 +15,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from enode_django.admin.databases import ByDatabase, ShardFilter, shards, within
-from enode_django.admin.showing import STYLES, VIEW_PAYLOAD, WithError, preformatted, without_hidden
+from enode_django.admin.showing import SCRIPTS, STYLES, VIEW_PAYLOAD, WithError, preformatted, without_hidden
 from enode_django.exceptions import ConfigurationError, EnodeError
 from enode_django.models import DeadLetter
 
@@ -33,6 +33,8 @@ class DeadLetterAdmin(ByDatabase, WithError, LetterBase):
     """Read-only but for two actions and sending a new command; all three need the permission to change dead letters."""
 
     offered = staticmethod(shards)
+    change_list_template = "enode_django/admin/list.html"
+    when_empty = "There are no dead letters of commands here. Those of your own consumers lie under Topics and queues."
     list_display = ("__str__", "aggregate_root_id", "attempts", "last_failed_at", "stored")
     list_filter = (ShardFilter, "command_type", "error_type")
     search_fields = ("aggregate_root_id__exact", "command_id__exact")
@@ -56,6 +58,7 @@ class DeadLetterAdmin(ByDatabase, WithError, LetterBase):
 
     class Media:
         css = STYLES
+        js = SCRIPTS
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(self.new_command)

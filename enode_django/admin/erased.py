@@ -9,7 +9,7 @@ from django.db.models import F
 from django.http import HttpRequest
 
 from enode_django.admin.databases import ByDatabase, DatabaseFilter
-from enode_django.admin.showing import WithSubscriber
+from enode_django.admin.showing import SCRIPTS, STYLES, WithSubscriber
 from enode_django.models import GenerationCheck
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ else:  # generic for the type checker only
 class ErasedEventAdmin(ByDatabase, WithSubscriber, CheckBase):
     """To be looked at, and deleted when somebody has settled what follows from it."""
 
+    change_list_template = "enode_django/admin/list.html"
+    when_empty = "No failover has erased events that a subscriber had handled."
     list_display = (
         "aggregate_root_id",
         "shown_subscriber",
@@ -37,6 +39,10 @@ class ErasedEventAdmin(ByDatabase, WithSubscriber, CheckBase):
     search_help_text = "an aggregate root id, whole"
     ordering = ("-checked_at",)
     show_full_result_count = False
+
+    class Media:
+        css = STYLES
+        js = SCRIPTS
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[GenerationCheck]:
         return super().get_queryset(request).filter(handled_version__gt=F("stored_version"))

@@ -16,7 +16,16 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from enode_django.admin.operating import operate
-from enode_django.admin.showing import STYLES, ReadOnly, WithError, as_json, preformatted, without_hidden
+from enode_django.admin.showing import (
+    SCRIPTS,
+    STYLES,
+    ReadOnly,
+    WithError,
+    as_json,
+    preformatted,
+    type_of_error,
+    without_hidden,
+)
 from enode_django.exceptions import EnodeError
 from enode_django.jobs.leases import request_cancel, with_lease_state
 from enode_django.jobs.texts import duration_of, in_words, state_of
@@ -42,6 +51,7 @@ class JobAdmin(ReadOnly, WithError, JobBase):
     come."""
 
     change_list_template = "enode_django/admin/jobs.html"
+    when_empty = "No job has run. Start one here, by Celery beat, or by manage.py."
     list_display = ("id", "kind", "name", "shown_state", "shown_progress", "started_at", "shown_duration")
     list_filter = ("kind", "state")
     search_fields = ("name", "task_id__exact")
@@ -68,7 +78,7 @@ class JobAdmin(ReadOnly, WithError, JobBase):
 
     class Media:
         css = STYLES
-        js = ("enode_django/jobs.js",)
+        js = (*SCRIPTS, "enode_django/jobs.js")
 
     def get_urls(self) -> list[URLPattern]:
         def page(route: str, view: Any, name: str) -> URLPattern:
@@ -201,10 +211,15 @@ def start(
 def _told(job: Job) -> dict[str, Any]:
     return {
         "state": state_of(job),
-        "progress": in_words(job.progress) or "-",
+        "progress": in_words(job.progress) or _error_type(job) or "-",
         "duration": duration_of(job),
         "running": job.state == JobState.RUNNING,
     }
+
+
+def _error_type(job: Job) -> str:
+    """Return the type of the error only: its text may quote events."""
+    return type_of_error(job.error.strip().rpartition("\n")[2]) if job.error else ""
 
 
 def _live(job: Job, what: str) -> SafeString:

@@ -14,7 +14,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from enode_django.admin.databases import ByDatabase, DatabaseFilter, within
-from enode_django.admin.showing import STYLES, VIEW_PAYLOAD, WithError, WithSubscriber, without_hidden
+from enode_django.admin.showing import SCRIPTS, STYLES, VIEW_PAYLOAD, WithError, WithSubscriber, without_hidden
 from enode_django.exceptions import EnodeError
 from enode_django.models import ParkedEvent
 
@@ -35,6 +35,8 @@ class ParkedEventAdmin(ByDatabase, WithSubscriber, WithError, ParkedBase):
     """Read-only but for two actions, which run in the request, and sending a new command; all three need the permission
     to change parked events. To correct the events needs that to add event corrections, and to view payloads."""
 
+    change_list_template = "enode_django/admin/list.html"
+    when_empty = "Nothing is parked here: every subscriber has handled what it was given."
     list_display = (
         "aggregate_root_id",
         "shown_subscriber",
@@ -66,6 +68,7 @@ class ParkedEventAdmin(ByDatabase, WithSubscriber, WithError, ParkedBase):
 
     class Media:
         css = STYLES
+        js = SCRIPTS
 
     def get_urls(self) -> list[URLPattern]:
         made: URLPattern = path(

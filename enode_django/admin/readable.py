@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from enode_django.admin.showing import MOST_TEXT, as_json
@@ -12,6 +13,7 @@ from enode_django.bus.messages import decode_published
 from enode_django.equeue.retrying import Failed
 from enode_django.equeue.retrying import decode as decode_set_aside
 from enode_django.exceptions import EnodeError
+from enode_django.ids import made_at
 from enode_django.serialization.codec import StoredRefusal, decode_command, decode_metadata, read_stored
 from enode_django.serialization.plain import unpack
 
@@ -23,6 +25,13 @@ class Readable(NamedTuple):
     text: str
 
 
+class Origin(NamedTuple):
+    """The aggregate that a message is of, and when it was made; empty and None where the message does not say."""
+
+    key: str = ""
+    made_at: datetime | None = None
+
+
 def readable(body: bytes) -> Readable:
     """Never raises: what is not a message of ours is shown as JSON, text or bytes."""
     for kind, read in _READERS.items():
@@ -32,6 +41,19 @@ def readable(body: bytes) -> Readable:
             continue
     shown = body[:MOST_BYTES].hex(" ")
     return Readable(f"{len(body)} bytes", shown if len(body) <= MOST_BYTES else f"{shown} …")
+
+
+def origin_of(body: bytes) -> Origin:
+    """Return the origin of a command, of an event stream, or of one that was set aside. Never raises."""
+    inner = put_aside(body)
+    with suppress(Exception):
+        wire = decode_command(inner)
+        made = made_at(wire.id)
+        return Origin(wire.aggregate_root_id, None if made is None else datetime.fromtimestamp(made, UTC))
+    with suppress(Exception):
+        record = decode_published(inner).record
+        return Origin(record.aggregate_root_id, record.created_at)
+    return Origin()
 
 
 def put_aside(body: bytes) -> bytes:

@@ -14,7 +14,7 @@ from django.utils.safestring import SafeString
 
 from enode_django.admin.databases import ByDatabase, DatabaseFilter, within
 from enode_django.admin.jobs import start
-from enode_django.admin.showing import STYLES, WithSubscriber, as_json, preformatted
+from enode_django.admin.showing import SCRIPTS, STYLES, WithSubscriber, as_json, preformatted
 from enode_django.models import Rebuild
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ else:  # generic for the type checker only
 class RebuildAdmin(ByDatabase, WithSubscriber, RebuildBase):
     """Read-only but for undoing the swap of what is in use, which needs ``change_rebuild``."""
 
+    change_list_template = "enode_django/admin/list.html"
+    when_empty = "No projection was rebuilt. Start a rebuild under Jobs, or by manage.py rebuildprojection."
     list_display = ("id", "shown_subscriber", "generation", "replaces", "state", "started_at", "swapped_at", "undoing")
     list_filter = (DatabaseFilter, "state")
     search_fields = ("subscriber__exact",)
@@ -41,6 +43,7 @@ class RebuildAdmin(ByDatabase, WithSubscriber, RebuildBase):
 
     class Media:
         css = STYLES
+        js = SCRIPTS
 
     def get_list_display(self, request: HttpRequest) -> tuple[str, ...]:
         return tuple(name for name in self.list_display if name != "undoing" or self.has_undo_permission(request))
@@ -63,7 +66,7 @@ class RebuildAdmin(ByDatabase, WithSubscriber, RebuildBase):
         if rebuild.state != Rebuild.State.SWAPPED:
             return "-"
         url = within(rebuild._state.db or "", reverse("admin:enode_django_rebuild_undo", args=[rebuild.pk]))
-        return format_html('<a href="{}">Put the tables back that it replaced</a>', url)
+        return format_html('<a href="{}">Put back the former tables</a>', url)
 
     @admin.display(description="tables")
     def shown_tables(self, rebuild: Rebuild) -> SafeString:

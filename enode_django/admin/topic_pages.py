@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from datetime import UTC, datetime
 from functools import wraps
@@ -17,17 +17,20 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
+from enode_django.admin.databases import shards, within
 from enode_django.admin.new_commands import cause_in, new_command
 from enode_django.admin.operating import operate
 from enode_django.admin.queue_operations import MOST_OFFSET, OPERATIONS
-from enode_django.admin.readable import readable
+from enode_django.admin.readable import origin_of, readable
 from enode_django.admin.showing import type_of_error
+from enode_django.conf import POSTGRES, conf
 from enode_django.equeue import administration, dead_letters
 from enode_django.equeue.dead_letters import DeadLetter
 from enode_django.equeue.retrying import dead_letter_topic
 from enode_django.equeue.transport import Transport
 from enode_django.equeue.transports.broker import BrokerTransport
 from enode_django.exceptions import EnodeError, UnknownTopic
+from enode_django.models import DeadLetter as DeadLetters
 from enode_django.models import Topic
 from enode_django.runtime import make_transport
 
@@ -68,7 +71,8 @@ def topics_page(
     admin: TopicAdmin, request: HttpRequest, transport: Transport, extra_context: Any = None
 ) -> HttpResponse:
     rows = [_Row(info, transport) for info in administration.list_topics(transport)]
-    return admin.page(request, "topics", "Topics and queues", rows=rows, queue=_described(transport))
+    letters = list(_letter_counts(transport))
+    return admin.page(request, "topics", "Topics and queues", rows=rows, letters=letters, queue=_described(transport))
 
 
 @_with_queue
@@ -82,7 +86,8 @@ def topic_page(admin: TopicAdmin, request: HttpRequest, transport: Transport, ob
         topic=topic,
         crumbs=_crumbs(),
         queues=sorted(info.queues.items()),
-        groups=administration.list_groups(transport, [topic]),
+        stored=info.messages,
+        groups=[_group(group) for group in administration.list_groups(transport, [topic])],
         producers=administration.list_producers(transport, [topic]),
         has_letters=_is_of_letters(topic),
         retention=administration.retention(transport, topic),
@@ -150,7 +155,10 @@ def messages_page(
         queue=number,
         crumbs=_crumbs(topic),
         at=request.GET.get("at", ""),
-        messages_found=[(one.offset, len(one.body), readable(one.body)) for one in peeked],
+        messages_found=[
+            {"offset": one.offset, "size": len(one.body), "content": readable(one.body), "origin": origin_of(one.body)}
+            for one in peeked
+        ],
         earlier=max(0, peeked[0].offset - MESSAGES) if peeked and peeked[0].offset else None,
         later=peeked[-1].offset + 1 if peeked else None,
     )
@@ -172,6 +180,7 @@ def message_page(
         offset=found.offset,
         size=len(found.body),
         content=readable(found.body),
+        origin=origin_of(found.body),
         has_letters=_is_of_letters(topic),
         holds_command=cause_in(found.body) is not None,
         crumbs=_crumbs(topic),
@@ -193,6 +202,22 @@ def command_page(
     back = reverse("admin:enode_django_topic_message", args=[object_id, queue, offset])
     crumbs = [*_crumbs(topic), (back, f"Offset {offset}")]
     return new_command(admin, request, Topic(name=topic), cause, back=back, crumbs=crumbs)
+
+
+def _letter_counts(transport: Transport) -> Iterator[tuple[str, str, int, str]]:
+    """Yield of each consumer group with dead letters what they are of, its name, their number, and their list."""
+    commands = reverse("admin:enode_django_deadletter_changelist")
+    for alias in conf().EVENT_STORE.DATABASES if conf().EVENT_STORE.BACKEND == POSTGRES else ():
+        if many := DeadLetters.objects.using(alias).count():
+            yield "commands", conf().COMMANDS.CONSUMER_GROUP, many, within(alias, commands, shards)
+    for group in dead_letters.groups_with_dead_letters(transport):
+        if many := sum(1 for _ in dead_letters.dead_letters(transport, group)):
+            topic = quote(dead_letter_topic(group))
+            yield "messages", group, many, reverse("admin:enode_django_topic_letters", args=[topic])
+
+
+def _group(info: administration.GroupInfo) -> Mapping[str, Any]:
+    return {**info._asdict(), "unowned": sum(share.owner is None for share in info.shares)}
 
 
 class _Row:

@@ -278,8 +278,9 @@ SETTLED = f"""
 """
 
 SINCE = f"""
-    SELECT count(*), min(created_at), min(sequence)
-    FROM (SELECT created_at, sequence FROM {TABLE} WHERE {_STRETCH} LIMIT %s) AS counted
+    SELECT aggregate_root_type, count(*), min(created_at), min(sequence)
+    FROM (SELECT aggregate_root_type, created_at, sequence FROM {TABLE} WHERE {_STRETCH} LIMIT %s) AS counted
+    GROUP BY aggregate_root_type
 """
 GENERATIONS_BEGUN = f"SELECT generation, after_sequence FROM {GENERATIONS} ORDER BY generation"
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import datetime, timedelta
+from functools import partial
 from typing import NamedTuple
 
 from django.utils import timezone
@@ -22,11 +23,11 @@ from enode_django.equeue.administration import GroupInfo, list_groups
 from enode_django.equeue.transport import Transport
 from enode_django.eventing import checkpoints
 from enode_django.eventing.projections import ModelProjection, Projection
-from enode_django.eventing.subscribers import Subscriber, key_of
+from enode_django.eventing.subscribers import Subscriber, follows, key_of
 from enode_django.eventing.unowned import unowned_in
 from enode_django.eventstore import rows as store_rows
 from enode_django.eventstore import statements
-from enode_django.eventstore.amounts import Amount, stored_since
+from enode_django.eventstore.amounts import Amount, Amounts, stored_since
 from enode_django.eventstore.positions import Position
 from enode_django.exceptions import MalformedMessage, QueueError, StoreUnavailable
 from enode_django.monitoring.databases import subscriber_databases
@@ -41,10 +42,13 @@ MANY = 1_000_000
 
 
 class Lag(NamedTuple):
-    """``versions``: at most so many streams are stored and not handled (parked aggregates left out), ``seconds``: so
-    long ago the oldest of them was made; None where that cannot be known. Of these ``waiting`` are in the queue, None
-    if it has no such group; ``uncompared`` were stored since the last comparison with the store, None if that is up to
-    date. ``parked`` counts aggregates. ``has_begun``: event workers have run it."""
+    """How far a subscriber is behind, in event streams of the aggregates that can concern it; the queue does not know
+    their types, so all that wait there count. Parked aggregates are left out.
+
+    ``versions``: an upper bound of the streams that are stored and not handled. ``seconds``: the age of the oldest.
+    Both are None where they cannot be known. ``waiting``: those in the queue, None if it has no such group.
+    ``uncompared``: those stored since the last comparison with the store, None if that is up to date. ``parked`` counts
+    aggregates. ``has_begun``: event workers have run it."""
 
     subscriber: str
     versions: int | None
@@ -126,7 +130,7 @@ class _Facts(NamedTuple):
     begun: Mapping[str, int]
     parked: Mapping[str, int]
     generations: Mapping[str, int]
-    amounts: dict[tuple[str, Position], Amount]
+    amounts: dict[tuple[str, Position], Amounts]
 
 
 def _lags(waiting: Mapping[str, _Waiting], shards: Mapping[str, int]) -> list[Lag]:
@@ -140,7 +144,8 @@ def _lags(waiting: Mapping[str, _Waiting], shards: Mapping[str, int]) -> list[La
 def _lag(subscriber: Subscriber, facts: _Facts) -> Lag:
     key = key_of(subscriber)
     swept = _swept(subscriber.database, key, facts.shards)
-    behind = [_since(facts.amounts, alias, position) for alias, position in swept.items()]
+    concerns = partial(follows, subscriber)
+    behind = [_since(facts.amounts, alias, position).of(concerns) for alias, position in swept.items()]
     overdue = [amount for amount in behind if _is_overdue(amount, facts.now)]
     uncompared = sum(amount.streams for amount in overdue) if overdue else None
     messages, oldest = facts.waiting.get(key, (None, None))
@@ -179,7 +184,7 @@ def _swept(alias: str, subscriber: str, shards: Mapping[str, int]) -> Mapping[st
     return {name: one.swept_position for name, one in found.items() if one is not None}
 
 
-def _since(known: dict[tuple[str, Position], Amount], alias: str, position: Position) -> Amount:
+def _since(known: dict[tuple[str, Position], Amounts], alias: str, position: Position) -> Amounts:
     if (alias, position) not in known:
         known[alias, position] = stored_since(alias, position)
     return known[alias, position]

@@ -10,14 +10,16 @@ from urllib.parse import quote, urlencode
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.test import Client, override_settings
+from django.utils import timezone
 
 from enode_django.admin.operating import CONFIRMED
 from enode_django.admin.readable import readable
 from enode_django.admin.showing import MOST_TEXT
-from enode_django.equeue.dead_letters import dead_letters
+from enode_django.equeue.dead_letters import dead_letters, discard
 from enode_django.equeue.messages import Commit
 from enode_django.equeue.retrying import Failed, Message, encode_failed
 from enode_django.equeue.transports.memory import MemoryTransport
+from enode_django.eventstore.dead_letters import DeadLetter, PostgresDeadLetters
 from enode_django.serialization.codec import decode_command, decode_metadata, encode_command
 from enode_django.serialization.plain import pack
 from sample_project.bank.domain import Deposit, OpenAccount
@@ -55,6 +57,10 @@ def queue() -> Iterator[MemoryTransport]:
         yield _memory
 
 
+def keep_letter(id: str) -> None:
+    PostgresDeadLetters().keep([DeadLetter(id, id, id, "t", "commands", 0, 0, "KeyError", "", b"", False)])
+
+
 def operate(client: Client, topic: str, name: str, values: dict[str, str], **more: str) -> str:
     """Fill the form in, and confirm what it says, which is returned."""
     url = f"{LIST}{topic}/operate/{name}/"
@@ -64,6 +70,33 @@ def operate(client: Client, topic: str, name: str, values: dict[str, str], **mor
     done = client.post(url, {**values, CONFIRMED: "yes"})
     assert done.status_code == 302, done.context["form"].errors
     return said.content.decode()
+
+
+def test_the_dead_letters_of_every_group_are_counted_in_one_list(queue: MemoryTransport) -> None:
+    client = client_of("view_topic")
+    assert [row[:3] for row in client.get(LIST).context["letters"]] == [("messages", "billing", 2)]
+    keep_letter("c")
+    ((_, _, _, commands), (_, _, _, messages)) = client.get(LIST).context["letters"]
+    assert (commands, messages) == ("/admin/enode_django/deadletter/", f"{LIST}dead.billing/letters/")
+    assert client.get(messages).status_code == 200
+    discard(queue, "billing", [0, 1])
+    assert [row[:3] for row in client.get(LIST).context["letters"]] == [("commands", "processors", 1)]
+
+
+def test_a_topic_has_a_summary_above_its_queues(queue: MemoryTransport) -> None:
+    page = client_of("view_topic").get(f"{LIST}orders/change/").content.decode()
+    summary = re.sub(r"<[^>]+>|\s+", " ", page[page.index("Summary</th>") : page.index(">Queues</h2>")])
+    assert "Stored 2 3 Left for billing 2 1 1 1 " in re.sub(r" +", " ", summary)
+
+
+def test_messages_have_the_time_they_were_made_and_their_key(queue: MemoryTransport) -> None:
+    command = Deposit("account-7", amount=Decimal(1))
+    queue.send("orders", {1: [encode_command(command, b""), b"?"]})
+    found = client_of("view_topic", "view_payload").get(f"{LIST}orders/messages/1/").context["messages_found"]
+    first, second = (one["origin"] for one in found)
+    assert first.key == "account-7"
+    assert abs((first.made_at - timezone.now()).total_seconds()) < 60
+    assert second == ("", None)
 
 
 def test_topics_queues_groups_owners_and_producers_are_shown(queue: MemoryTransport) -> None:

@@ -44,9 +44,9 @@ def transport() -> MemoryTransport:
     return made
 
 
-def stream(version: int = 1, ago: float = 0.0) -> StreamRecord:
+def stream(version: int = 1, ago: float = 0.0, of: str = "bank.BankAccount") -> StreamRecord:
     made_at = datetime.now(UTC) - timedelta(seconds=ago)
-    return StreamRecord(new_id(), version, new_id(), "bank.BankAccount", "bank.Deposit", made_at, b"", b"")
+    return StreamRecord(new_id(), version, new_id(), of, "bank.Deposit", made_at, b"", b"")
 
 
 def store(*records: StreamRecord) -> None:
@@ -120,8 +120,22 @@ def test_what_was_stored_just_now_will_be_compared_soon(transport: MemoryTranspo
 def test_very_much_is_not_counted_but_guessed(transport: MemoryTransport, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(amounts, "COUNTED", 3)
     store(*(stream(ago=AGES_AGO) for _ in range(20)))
-    assert amounts.stored_since("default", BEGINNING).streams == 20
-    assert amounts.stored_since("default", Position(0, 2**40)) == (0, None)
+    assert amounts.stored_since("default", BEGINNING).all.streams == 20
+    assert amounts.stored_since("default", Position(0, 2**40)) == ((0, None), {})
+
+
+def test_only_streams_of_types_that_concern_a_subscriber_count(
+    transport: MemoryTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store(stream(ago=AGES_AGO), *(stream(ago=2 * AGES_AGO, of="notes.Note") for _ in range(3)))
+    begin()
+    lag = lag_of(transport)
+    assert (lag.versions, lag.uncompared) == (1, 1)
+    assert lag.seconds is not None
+    assert AGES_AGO <= lag.seconds < 2 * AGES_AGO
+    monkeypatch.setattr(amounts, "COUNTED", 3)
+    store(*(stream(ago=AGES_AGO, of="notes.Note") for _ in range(16)))
+    assert lag_of(transport).versions == 5, "a quarter of what was counted, of 20"
 
 
 def test_much_to_compare_is_better_rebuilt(transport: MemoryTransport, monkeypatch: pytest.MonkeyPatch) -> None:
