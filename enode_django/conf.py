@@ -1,8 +1,8 @@
-"""The one dictionary ``ENODE`` of the settings, read when it is used, so that ``override_settings`` works.
+"""The dictionary ``ENODE`` of the settings, read when it is used, so that ``override_settings`` works.
 
-Each key is a field: its type, default, rule and meaning are said there and nowhere else. The fields of `Conf` that are
-classes are the groups. Sizes are in bytes. Times are in seconds; a `timedelta` is read as seconds. Counts are for one
-worker process unless they say otherwise.
+Each key is a field, which alone defines its type, default, rule and meaning. The fields of `Conf` that are classes are
+the groups. Sizes are in bytes. Times are in seconds; a `timedelta` is read as seconds. Counts are for one worker
+process unless they say otherwise.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ Engine = Annotated[
 ]
 
 
-# Neither slots nor equality: nobody needs them, and to make them takes half of the time that the import takes.
+# No slots and no equality: nothing needs them, and generating them takes half of the import time.
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Queue:
     """The server that keeps messages, and the division of topics into queues."""
@@ -139,7 +139,7 @@ class EventStore:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Commands:
-    """Sending commands, and handling them."""
+    """Settings of sending and handling commands."""
 
     TOPIC: Text = "commands"
     CONSUMER_GROUP: Text = "processors"
@@ -175,7 +175,7 @@ class Commands:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Subscribers:
-    """Following the events."""
+    """Settings of following the events."""
 
     TOPIC: Text = "events"
     PULL_MAX_BATCH: Count = 1000
@@ -346,7 +346,7 @@ class Conf:
 
     @property
     def command_mailboxes(self) -> int:
-        """Return the number of command mailboxes of all shards."""
+        """The number of command mailboxes of all shards."""
         return len(self.EVENT_STORE.DATABASES) * self.COMMANDS.MAILBOXES
 
 
@@ -413,7 +413,7 @@ def given() -> Mapping[str, Any]:
 
 
 def _configure() -> None:
-    """Set Django up for a script without any settings: nothing but this package, without a queue or a database."""
+    """Configure Django for a script without settings: this package alone, without a queue or a database."""
     settings.configure(INSTALLED_APPS=["enode_django"], ENODE={"QUEUE": {"BACKEND": IMMEDIATE}})
     django.setup()
 
@@ -449,7 +449,7 @@ def _in_seconds(value: Any) -> Any:
 
 
 def broken_rules(current: Conf) -> Iterator[tuple[str, Any, Rule]]:
-    """Yield the values that are not what the types of their keys say: the place of each, the value, and the rule."""
+    """Yield, for each value that breaks a rule of its key, the place of the key, the value and the rule."""
     yield from _broken_rules("ENODE", current)
     for key in GROUPS:
         yield from _broken_rules(f"ENODE[{key!r}]", getattr(current, key))
@@ -466,7 +466,7 @@ def _broken_rules(name: str, group: Any) -> Iterator[tuple[str, Any, Rule]]:
 
 
 def keeps_in_memory() -> bool:
-    """Return True if there is neither a queue nor a database: then all is kept in the memory of this process."""
+    """Return True if there is neither a queue nor a database, so that everything is in the memory of this process."""
     current = conf()
     return (
         current.QUEUE.BACKEND == IMMEDIATE
@@ -480,7 +480,8 @@ def _is_dummy(alias: str) -> bool:
 
 
 def imported(path: str, key: str) -> Any:
-    """Return what a dotted path in the settings names; raises `ConfigurationError` if it cannot be called."""
+    """Return the object that a dotted path in the settings names. Raises `ConfigurationError` if it cannot be imported
+    or called."""
     try:
         found = import_string(path)
     except (ImportError, TypeError, ValueError) as error:

@@ -17,11 +17,11 @@ _TABLES = {"eventstream": "WHEN (OLD.version IS NOT NULL)", "eventcorrection": "
 
 
 class ProtectHistory(Operation):
-    """Lets the database refuse UPDATE and DELETE of stored events, corrections and generations of the store, whoever
-    asks for it. Statements that try fail with an IntegrityError. TRUNCATE is not refused.
+    """Makes the database refuse UPDATE and DELETE of stored events, corrections and generations of the store for every
+    user. Such a statement fails with an IntegrityError. TRUNCATE is not refused.
 
-    The migration depends on one of enode_django that makes these tables. Where it runs on a database without them,
-    it does nothing.
+    The migration must depend on the migration of enode_django that makes these tables. On a database without them it
+    does nothing.
     """
 
     reduces_to_sql = True

@@ -1,4 +1,4 @@
-"""Which tables lie in which database, where the event store has databases of its own."""
+"""A database router for an event store with databases of its own."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ STORE_MODELS = frozenset({"eventstream", "eventcorrection", "snapshot", "storege
 
 
 class EventStoreRouter:
-    """A router for ``DATABASE_ROUTERS``. The tables of the event store are migrated to each of
-    ``EVENT_STORE["DATABASES"]``, and nothing else is; the default database is an exception, if it is one of them: it
-    has everything."""
+    """A router for ``DATABASE_ROUTERS``. It migrates the tables of the event store, and no others, to each of
+    ``EVENT_STORE["DATABASES"]``. If the default database is one of them, it gets all tables."""
 
     def db_for_read(self, model: type[models.Model], **hints: Any) -> str | None:
         """Return the first shard for the store's models, None for others. Use ``using`` for another shard."""

@@ -1,8 +1,8 @@
-"""Django's signals for what happens in workers. Receivers are called in the worker, and in ``inline()``.
+"""Django signals of the workers. Receivers are called in the worker, and in ``inline()``.
 
-A receiver's error is logged by Django and harms nothing. A receiver that takes long holds up the thread that calls it.
-A worker that dies may leave a signal out, and one that repeats a command sends its signal again: what must happen for
-an event is a subscriber's.
+Django logs a receiver's error, which has no other effect. A slow receiver delays the thread that calls it. A worker
+that dies may omit a signal, and a worker that repeats a command sends its signal again: work that must happen for an
+event belongs in a subscriber.
 """
 
 from __future__ import annotations

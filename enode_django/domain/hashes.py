@@ -1,7 +1,7 @@
-"""Values that somebody has chosen so that they all have one hash. Pure.
+"""Detection of values that were chosen to have the same hash. Pure.
 
-A set or dictionary compares each of them with all before it. Text, bytes and dates have hashes that nobody outside can
-foresee; those of whole numbers, decimals and UUIDs, and of what is made of them, are remainders of a division.
+A set or dictionary compares each such value with all before it. The hashes of text, bytes and dates are unpredictable;
+those of whole numbers, decimals, UUIDs, and of values that contain these, are remainders of a division.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _MODULUS = sys.hash_info.modulus
 
 
 def collide(values: Collection[Any]) -> bool:
-    """Return True if more than `MOST_ALIKE` different values have one hash. Takes time in proportion to the number of
-    values; raises `TypeError` for what cannot be hashed."""
+    """Return True if more than `MOST_ALIKE` different values have one hash. Takes linear time. Raises `TypeError` for
+    a value that cannot be hashed."""
     if len(values) <= MOST_ALIKE or ({*map(type, values)} == {int} and max(map(abs, values)) < _MODULUS):
         return False
     hashes = [*map(hash, values)]
