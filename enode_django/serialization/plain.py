@@ -1,7 +1,7 @@
 """Plain values to msgpack and back.
 
-What msgpack has no type for travels in extension types, so that it is readable without any class of ours: aware
-datetimes as msgpack timestamps, Decimal, UUID, date and integers beyond 64 bits under the codes below.
+Values that msgpack has no type for are written as extension types, so that they are readable without this package's
+classes: aware datetimes as msgpack timestamps; Decimal, UUID, date and integers beyond 64 bits under the codes below.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ def _to_extension(value: Any) -> msgpack.ExtType:
     raise InvalidField(f"{value!r} ({kind.__name__}) cannot be stored")
 
 
-# ExtType's own constructor checks what is known here, and takes as long as packing the whole value.
+# ExtType's constructor checks what is already known here, and takes as long as packing the whole value.
 _extension = partial(tuple.__new__, msgpack.ExtType)
 
 
 def _to_small_extension(value: Any) -> msgpack.ExtType:
-    if type(value) is Decimal:  # the most frequent type is spared a call
+    if type(value) is Decimal:  # saves a call for the most frequent type
         return _extension((DECIMAL, str(value).encode()))
     if type(value) is int and value.bit_length() > MOST_BITS:
         raise InvalidField(f"{shown(value)} cannot be sent: a number in a command has at most {MOST_DIGITS} digits")
@@ -74,7 +74,8 @@ def _from_extension_of_command(code: int, data: bytes | memoryview) -> Any:
 
 
 class _ThreadPacker(threading.local):
-    """A packer keeps its buffer between calls, which is worth a third of the time of packing a small value."""
+    """The packers of a thread. A packer keeps its buffer between calls, which saves a third of the time of packing a
+    small value."""
 
     def __init__(self) -> None:
         self.pack: Callable[[Any], bytes] = msgpack.Packer(default=_to_extension, datetime=True).pack
@@ -85,8 +86,8 @@ _packer = _ThreadPacker()
 
 
 def pack(value: Any, small: bool = False) -> bytes:
-    """Raises `InvalidField` for what cannot be stored: other classes, text with lone surrogates, values too deep; if
-    ``small``, whole numbers of more than `MOST_DIGITS`, too."""
+    """Pack a plain value. Raises `InvalidField` for one that cannot be stored: another class, text with lone
+    surrogates, too deep nesting; if ``small``, also whole numbers of more than `MOST_DIGITS`."""
     try:
         return _packer.pack_small(value) if small else _packer.pack(value)
     except InvalidField:
@@ -118,13 +119,13 @@ NOT_SIMPLE = (KeyError, TypeError, ValueError, OverflowError)
 
 
 def simple(value: Any) -> Any:
-    """Return the value as `pack_simple` takes it; raises `NOT_SIMPLE` for collections."""
+    """Return the value in the form that `pack_simple` takes. Raises `NOT_SIMPLE` for collections."""
     convert = _SIMPLE[type(value)]
     return value if convert is None else convert(value)
 
 
 def simple_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `simple` values of all fields."""
+    """Return the `simple` values of all fields. Raises `NOT_SIMPLE`."""
     values = {}
     for name, value in fields.items():
         convert = _SIMPLE[type(value)]
@@ -142,8 +143,8 @@ _FIXED = frozenset({type(None), bool, int, float, Decimal, UUID, date})
 
 
 def taken(value: Any) -> Any:
-    """The plain value that arrives elsewhere; nobody can change it through what was given. Raises `InvalidField` for
-    what cannot travel."""
+    """Return a plain value as it is after packing and unpacking; it shares no mutable object with ``value``. Raises
+    `InvalidField` for a value that cannot be packed, or not be unpacked."""
     if type(value) in _FIXED:
         return value
     packed = pack(value)
@@ -160,13 +161,13 @@ _of_commands = Unpacker(_from_extension_of_command)
 
 
 def unpack(data: bytes, *, is_foreign: bool = False) -> Any:
-    """Raises `MalformedMessage` for bytes that `pack` cannot have made, and for maps whose keys `collide`; if somebody
-    else may have written them, as a message of the queue, also for more than `MOST_VALUES` values, before they take
-    memory."""
+    """Unpack a plain value. Raises `MalformedMessage` for bytes that `pack` cannot have made, and for maps whose keys
+    `collide`; if ``is_foreign`` (somebody else may have written them, such as a message of the queue), also for more
+    than `MOST_VALUES` values, before they take memory."""
     return _any.unpack(data, is_foreign)
 
 
 def unpack_command(data: bytes) -> Any:
-    """Unpack as `unpack` does what somebody else may have written; whole numbers of more than `MOST_DIGITS` are
-    `TooLong`, which no field takes."""
+    """Unpack foreign bytes like `unpack`. Whole numbers of more than `MOST_DIGITS` become `TooLong`, which no field
+    accepts."""
     return _of_commands.unpack(data, True)
