@@ -1,7 +1,7 @@
-"""The way of a command, step by step, as log records: sent, handled, committed, followed.
+"""Log records of the steps of a command: sent, handled, committed, followed.
 
-The logger ``enode_django.flow`` is silent unless somebody sets it to DEBUG, as `enodedev` does. A caller asks
-`enabled` once for a whole batch, so that a command costs nothing otherwise.
+The logger ``enode_django.flow`` is silent unless its level is DEBUG, as set by `enodedev`. Callers call `enabled` once
+per batch, so that a silent log costs nothing per command.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def log(
 
 
 def flow_id_of(metadata: bytes, command_id: str) -> str:
-    """Return the id that all steps of one request share."""
+    """Return the id that all steps of one request share: the correlation id, or the command id without one."""
     try:
         return decode_metadata(metadata).correlation_id or command_id
     except MessageError:
