@@ -1,4 +1,4 @@
-"""The demo from its first line to its last."""
+"""The course of the demo."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PROBLEMS_SHOWN = 10
 
 
 class DemoFailed(Exception):
-    """The text says what went wrong."""
+    """The demo failed for the reason in the message."""
 
 
 def new_workload(accounts: int, commands: int, producers: int, transfers: int) -> Workload:
@@ -51,9 +51,8 @@ def new_workload(accounts: int, commands: int, producers: int, transfers: int) -
 
 
 class Demo:
-    """`run` blocks until all is verified and shown; raises `DemoFailed`. Whatever happens, it ends what it started.
-
-    ``processes`` is None when only processors that run already are to be used.
+    """The demo. `run` blocks until everything is verified and shown, and raises `DemoFailed`. It always ends the
+    processes that it started. ``processes`` is None to use running processors only.
     """
 
     def __init__(self, workload: Workload, processes: int | None, console: Console) -> None:
@@ -69,7 +68,7 @@ class Demo:
         with ExitStack() as stack:
             stack.callback(close_bus)
             directory = Path(stack.enter_context(TemporaryDirectory(prefix="bankdemo-")))
-            # Before the processors: they get ready side by side.
+            # Before the processors, so that both start in parallel.
             producers = stack.enter_context(Producers(self._workload))
             self._find_processors(stack, directory)
             with progress_on(self._console) as progress:
@@ -151,14 +150,14 @@ class Demo:
             self._paces = lookout.paces()
 
     def _let_subscribers_catch_up(self) -> None:
-        """An answer does not wait for them, and what they have not pulled when they stop is left for the next ones."""
+        """Wait for the subscribers. Answers do not wait for them, and they would leave unpulled events when stopped."""
         with contextlib.closing(make_transport()) as transport:
             lookout = Lookout(transport)
             for _ in self._until(lookout, lookout.is_quiet):
                 pass
 
     def _until(self, lookout: Lookout, done: Callable[[], bool]) -> Iterator[None]:
-        """Raises `DemoFailed` when nothing moves."""
+        """Yield regularly until ``done``. Raises `DemoFailed` if there is no progress."""
         while not done():
             yield
             self._check_processors()
@@ -194,7 +193,7 @@ class Demo:
 
 
 class _Bars:
-    """Of what goes on behind the queue."""
+    """The progress bars of the workers."""
 
     def __init__(self, workload: Workload, progress: Progress) -> None:
         self._workload = workload
