@@ -1,4 +1,4 @@
-"""Other libraries' projections of the same deposits: each run in a process of its own."""
+"""Other libraries' projections of the same deposits, each run in a separate process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SECONDS_TO_INSTALL = 300
 
 
 def run(services: Services, quick: bool) -> list[Figure]:
-    """The best of its rounds."""
+    """Measure the best of its rounds."""
     rounds, count = (1, 4_000) if quick else (3, 10_000)
     rates = [_runner_rate(services, count) for _ in range(rounds)]
     figures = [best("peer projection", rates, "events/s", f"{count:,} events, ProjectionRunner, exactly once")]
@@ -50,7 +50,8 @@ def _printed(command: Sequence[str]) -> float:
 
 
 def _batch_peer() -> Path | None:
-    """An interpreter that has it, in a virtualenv that is made once; None, and a line that says why, without one."""
+    """Return an interpreter with the library, in a virtualenv that is made once; or print why there is none, and return
+    None."""
     python = BATCH_PEER_HOME / "bin" / "python"
     installed = BATCH_PEER_HOME / BATCH_PEER
     if not installed.exists():

@@ -1,4 +1,4 @@
-"""What shared states are good for, and what they cost: a restart on many aggregates, and the load of `throughput`."""
+"""The benefit and the cost of shared states: a restart with many aggregates, and the load of `throughput`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ def run(services: Services, quick: bool) -> list[Figure]:
 
 
 def run_cost(services: Services, quick: bool) -> list[Figure]:
-    """Rounds of all in turn. They are long, so that states are written several times, and snapshots made twice."""
+    """Measure all variants in turn. The rounds are long enough to write states several times and make snapshots
+    twice."""
     count, rounds = (100_000, 1) if quick else (500_000, 3)
     accounts = loads.account_ids(count // 200)
     opening, messages = loads.opens(accounts), loads.deposits(accounts, count)
@@ -92,7 +93,7 @@ def run_cost(services: Services, quick: bool) -> list[Figure]:
 
 
 def _spread(workspace: Workspace, opening: loads.Messages, messages: loads.Messages) -> tuple[float, float]:
-    """Seconds from the start to the last stream published, and the workers' processor time meanwhile."""
+    """Return the seconds until the last stream is published, and the workers' processor time meanwhile."""
     with Processors(workspace) as processors:
         workspace.send(opening)
         processors.wait_published(len(opening))
@@ -108,13 +109,13 @@ def _shared(workspace: Workspace) -> dict[str, str]:
 
 
 def _make_past(workspace: Workspace, ids: Sequence[str]) -> None:
-    """In a process with the workspace's settings: what it needs is Django set up, with its database."""
+    """Make the history in a process with the workspace's settings and database."""
     command = [sys.executable, "-m", "benchmarks.warming"]
     subprocess.run(command, cwd=PROJECT, env=workspace.environment, input=json.dumps(ids), check=True, text=True)
 
 
 def _restart(workspace: Workspace, messages: loads.Messages) -> tuple[float, float]:
-    """Seconds until half the steady rate is reached, and that rate."""
+    """Return the seconds until half the steady rate is reached, and the steady rate."""
     with Processors(workspace) as processors:
         processors.freeze()
         workspace.send(messages)
@@ -126,7 +127,7 @@ def _restart(workspace: Workspace, messages: loads.Messages) -> tuple[float, flo
 
 
 def _watch(workspace: Workspace, processors: Processors, started: float, count: int) -> list[tuple[float, int]]:
-    """(seconds, published) again and again, until all are published."""
+    """Return samples (seconds, published) until all are published."""
     looks = [(0.0, 0)]
 
     def all_are_published() -> bool:
@@ -155,7 +156,7 @@ def _judge(looks: Sequence[tuple[float, int]], count: int) -> tuple[float, float
 
 
 def main(ids: Sequence[str]) -> None:
-    """Give each account the same past, by COPY, and its state to the shared states if there are any."""
+    """Give each account the same history by COPY, and save its state if there are shared states."""
     import django
 
     django.setup()

@@ -1,4 +1,4 @@
-"""The promises, by name. Each rule is a pure function of the facts and yields what breaks it."""
+"""The promises, by name. Each rule is a pure function of the facts that yields its violations."""
 
 from __future__ import annotations
 
