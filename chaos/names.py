@@ -1,4 +1,4 @@
-"""Names and sizes that the parts of a run share."""
+"""Names and sizes shared by the parts of a run."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ ENODE: Mapping[str, Any] = {
 
 
 class Setup(NamedTuple):
-    """What kind of world it is. ``transport`` is one of `TRANSPORTS`, ``faults`` are the kinds switched on."""
+    """The kind of a world. ``transport`` is one of `TRANSPORTS`, ``faults`` are the kinds switched on."""
 
     transport: str
     shards: int
@@ -60,5 +60,5 @@ class Setup(NamedTuple):
 
     @property
     def ways(self) -> tuple[str, ...]:
-        """The names of the proxies to the queue that faults may befall. In a cluster each leads to a node, for all."""
+        """The names of the proxies to the queue that faults may use. In a cluster each leads to a node, for all."""
         return NODES if self.transport == CLUSTER else (*HOSTS, CLIENTS)

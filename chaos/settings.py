@@ -1,4 +1,4 @@
-"""The sample's settings for processes under test: what a run decides comes through the environment."""
+"""The sample's settings for processes under test. A run sets its own by the environment."""
 
 from __future__ import annotations
 
