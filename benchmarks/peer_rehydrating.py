@@ -1,7 +1,6 @@
 """``python -m benchmarks.peer_rehydrating ACCOUNTS EVENTS ENVIRONMENT``: for each line of its input it prints the
 seconds of one load of all accounts.
 
-
 It has no cache, like ours here, so nothing is copied. ``plain`` uses Python's default thresholds of the cycle
 collector, like its users; ``tuned`` sets those of our workers from then on.
 """

@@ -15,7 +15,7 @@ _POSITION = "SELECT number, pg_snapshot_xmin(pg_current_snapshot())::text::bigin
 
 
 class Quiet:
-    """Checks whether the system is quiet.
+    """A check that the system is quiet.
 
     A command is committed when its events are published, and an event when the commands that follow from it are sent.
     So if everything present at the beginning of a check is committed, and nothing is added until its end, nothing is in

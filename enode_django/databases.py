@@ -61,7 +61,7 @@ def discard_if_lost(connection: BaseDatabaseWrapper) -> None:
 
 
 def in_transaction(connection: BaseDatabaseWrapper) -> bool:
-    """Return True if the caller does not commit: an atomic block is open, or Django was told not to commit at all."""
+    """Return True if statements are not committed at once: an atomic block is open, or autocommit is off."""
     return connection.in_atomic_block or not connection.autocommit
 
 

@@ -9,7 +9,7 @@ EnodeError
 │   │   └── InvalidFields            several such values, each with its place
 │   ├── InvalidId                    an id that is empty, too long, or holds a NUL
 │   ├── UnknownMessageType           no class is registered under this name (retriable: a deploy may be under way)
-│   ├── MalformedMessage             bytes that are not a message of ours
+│   ├── MalformedMessage             bytes that are not a message of this package
 │   └── MessageTooLarge              an encoded value above the configured limit
 ├── DefinitionError                  a class or function that is declared wrongly
 │   ├── DuplicateHandler             two handlers for one command
@@ -17,7 +17,7 @@ EnodeError
 ├── AggregateError
 │   ├── AggregateNotFound
 │   ├── AggregateAlreadyExists
-│   ├── AggregateNotAdded            a new aggregate has events but was not handed to ``context.add``
+│   ├── AggregateNotAdded            a new aggregate has events but was not passed to ``context.add``
 │   ├── AggregateReadOnly            an event was applied to an aggregate that was loaded for reading
 │   ├── AggregateTypeMismatch        the id belongs to an aggregate of another type
 │   ├── ForeignAggregateChanged      a command changed or added an aggregate that is not its own
@@ -28,7 +28,7 @@ EnodeError
 │   ├── HandlerNotFound
 │   ├── CommandFailed                an exception that is not a refusal has ended the command
 │   ├── CommandTimeout               no answer in time; the command goes on
-│   ├── CommandKilledWorker          the command ended its worker process again and again
+│   ├── CommandKilledWorker          the command ended its worker process repeatedly
 │   ├── CommandIdReused              the command has the id of another one: of another type, or with other fields
 │   ├── Retry                        retriable: raised by a handler to be called again
 │   ├── ExecuteInsideHandler         ``execute_command`` was called by a handler
@@ -37,12 +37,12 @@ EnodeError
 ├── SubscriberError
 │   ├── UnknownSubscriber            no projection, process manager or group of event handlers has that name
 │   ├── NotParked                    the subscriber has not parked the aggregate
-│   ├── EventKilledWorker            the event ended its worker process again and again: its aggregate is parked
-│   ├── SubscriberUnavailable        retriable: a database or the queue that a subscriber needs is away
+│   ├── EventKilledWorker            the event ended its worker process repeatedly: its aggregate is parked
+│   ├── SubscriberUnavailable        retriable: a database or the queue that a subscriber needs is unavailable
 │   └── RebuildError                 a projection cannot be rebuilt, or its new tables cannot replace the live ones
 │       ├── RebuildOvertaken         another rebuild of the same projection has begun
-│       ├── ProjectionsDiffer        the rebuilt tables are not like those in use
-│       └── TablesInUse              retriable: the tables could not be locked for a moment
+│       ├── ProjectionsDiffer        the rebuilt tables differ from those in use
+│       └── TablesInUse              retriable: the tables could not be locked
 ├── SnapshotError
 │   ├── InvalidState                 an aggregate's state does not fit into a snapshot
 │   └── UnusableSnapshot             a stored snapshot cannot be used: the aggregate is loaded from its first stream on
@@ -56,13 +56,13 @@ EnodeError
 ├── JobError
 │   ├── JobRunning                   another run holds the lease on the same work
 │   ├── JobStopped                   the work has to end
-│   │   ├── JobCancelled             somebody asked for it
+│   │   ├── JobCancelled             its cancellation was requested
 │   │   ├── JobTimeout               it has lasted longer than its time limit
 │   │   └── JobLost                  its lease could not be renewed in time, or was taken over by another run
 │   └── UnknownJob                   there is no such job, or it has ended
 ├── ArchiveError                     an archive of events that is missing, damaged or of a later format
 │   ├── ArchiveMismatch              it holds another history than the event store
-│   └── ArchiveBusy                  retriable: another export adds to it
+│   └── ArchiveBusy                  retriable: another export is writing to it
 ├── QueueError
 │   ├── TransportUnavailable         retriable: the queue cannot be reached
 │   │   ├── PartlyUnavailable        one of several servers cannot be reached: ``answers`` holds what the others did
@@ -76,7 +76,7 @@ EnodeError
 │   ├── QueueHeld                    retriable: another owner holds a valid lease
 │   ├── MalformedRecords             the bytes of a batch are not those of a producer
 │   ├── MalformedFrame               bytes that are not a message between a broker and its clients, or too many
-│   ├── BadRequest                   the broker does not take the request with these arguments
+│   ├── BadRequest                   the broker does not accept the request with these arguments
 │   │   └── UnknownRequest           the broker is of an earlier version that does not have the request
 │   ├── RoleMissing                  the client's secret does not have the role that a request needs
 │   └── DirectoryInUse               another broker works in the directory

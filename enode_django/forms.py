@@ -119,7 +119,7 @@ class CommandForm(forms.Form, metaclass=CommandFormMetaclass):
     def _new_token(self) -> str:
         return self._signer.sign(new_id())
 
-    # -- what was entered -----------------------------------------------------------------------------------------
+    # -- the entered data -----------------------------------------------------------------------------------------
 
     def clean_command_id(self) -> UUID:
         token = self.cleaned_data[TOKEN]

@@ -80,7 +80,7 @@ class CommandView(AccessMixin, FormBase):
         user, required = self.request.user, self.permission_required
         return user.is_authenticated and user.has_perms([required] if isinstance(required, str) else required)
 
-    # -- what the form is about -----------------------------------------------------------------------------------
+    # -- the aggregate and the form -------------------------------------------------------------------------------
 
     def get_aggregate_root_id(self) -> str | None:
         id: str | None = self.kwargs.get(self.aggregate_url_kwarg)

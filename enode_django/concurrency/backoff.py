@@ -18,7 +18,6 @@ Value = TypeVar("Value")
 def delays(first: float = 0.05, longest: float = 2.0) -> Iterator[float]:
     """Yield the seconds to wait before each next try, doubled each time up to ``longest``, without end.
 
-
     >>> from itertools import islice
     >>> list(islice(delays(0.5, 2.0), 4))
     [0.5, 1.0, 2.0, 2.0]

@@ -8,7 +8,6 @@ from typing import Protocol
 def position_of(queue: int, offset: int) -> int:
     """Return queue and offset as one number above 0 that fits eight bytes: 15 bits of queue, 48 of offset.
 
-
     >>> position_of(0, 0), queue_and_offset(position_of(3, 41))
     (1, (3, 41))
     """

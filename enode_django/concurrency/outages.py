@@ -33,7 +33,6 @@ _AWAY = ((StoreUnavailable, _DATABASE), (SubscriberUnavailable, _DATABASE), (Tra
 def what_is_away(error: EnodeError) -> str:
     """Return what is unavailable according to the error, or the error that caused it; otherwise its class name.
 
-
     >>> what_is_away(StoreUnavailable()), what_is_away(TransportUnavailable()), what_is_away(EnodeError())
     ('a database', 'the queue', 'EnodeError')
     """

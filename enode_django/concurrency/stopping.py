@@ -1,4 +1,4 @@
-"""Stoppable work: its runner registers it, and code that loops or waits deep inside checks whether it has to stop.
+"""Stoppable work. Its runner registers it, and code that loops or waits deep inside asks it if it has to stop.
 
 The code in between is not involved. In a thread without stoppable work, nothing stops.
 """

@@ -51,7 +51,6 @@ def with_prefix(cls: Any, id: str) -> str:
     """Return the id with the prefix of this class in front, unless it begins with that, or with the prefix of a
     subclass.
 
-
     >>> class Account:
     ...     id_prefix = "account-"
     >>> with_prefix(Account, "ada"), with_prefix(Account, "account-ada")

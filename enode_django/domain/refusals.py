@@ -16,7 +16,6 @@ Refusal = TypeVar("Refusal", bound="DomainException")
 class DomainException(Declared, EnodeError):
     """``raise InsufficientFunds("the balance is too low", missing=Decimal(5))``
 
-
     Subclasses may declare typed fields, like messages; they are passed by keyword and checked by the constructor. A
     refusal is stored, so that a repeated command is refused again, whatever has changed since. A refusal of a class
     with ``durable = False`` is not stored: its command is handled again if it is delivered again after a crash.

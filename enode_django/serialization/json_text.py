@@ -36,7 +36,6 @@ def json_text(value: Any) -> str:
 def json_value(value: Any) -> Any:
     """Return the value as types of `json.dumps`: None, bool, int, finite float, str, list, and dict with text keys.
 
-
     >>> from decimal import Decimal
     >>> json_value({"amount": Decimal("1.50"), "rates": {1: b"ab"}})
     {'amount': '1.50', 'rates': {'1': 'YWI='}}

@@ -3,7 +3,6 @@
 The JSON of a field follows from its declared type. To write a value, encode it (`plain_of`) and convert it by
 `enode_django.serialization.json_text.json_value`. This module reads values from outside:
 
-
 ================  ===================================================================================
 Decimal           a string, since a JSON number is a binary fraction to most programs; or a whole number
 datetime, date    a string in ISO 8601; a datetime with its offset from UTC

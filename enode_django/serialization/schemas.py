@@ -76,7 +76,6 @@ def _choice(values: Iterable[Any]) -> str:
 def unreadable(new: FieldTexts, old: FieldTexts) -> dict[str, str]:
     """Return the reasons, by name, why fields of ``new`` cannot be read from values stored by ``old``.
 
-
     A removed field is ignored. An added field needs a default.
     """
     found = {}

@@ -21,7 +21,6 @@ from enode_django.testing.histories import refusal, streams
 class ProcessScenario:
     """``given(Transfers, "t", TransferStarted(…)).when(TransferConfirmed(…)).then(ConfirmWithdrawal("a", …), …)``
 
-
     ``when`` may be called again; the ``then`` methods check the commands of the last event and raise `AssertionError`.
     ``commands`` are the commands that the process manager would send, with their derived ids.
     """

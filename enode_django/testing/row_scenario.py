@@ -23,7 +23,6 @@ Row = TypeVar("Row", bound=models.Model)
 class RowScenario(Generic[Row]):
     """``given(Summaries, AccountOpened(…)).when(Deposited(…)).then(balance=Decimal(5))``
 
-
     ``row`` is the row in memory, with the values that the handlers gave it; None if there is no row. Before each event
     the values are converted to those that the database would return, if this is possible without it. The ``then``
     methods raise `AssertionError`.

@@ -81,7 +81,6 @@ class _KeepsSent(InlineCommandBus):
 class Scenario:
     """``given(AccountOpened(owner="Ada")).when(Withdraw("ada", …)).then(Withdrawn(…))``
 
-
     ``when`` may be called again; the ``then`` methods check the last command and raise `AssertionError`. ``result`` is
     that command's `CommandResult`.
     """

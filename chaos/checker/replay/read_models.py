@@ -1,6 +1,5 @@
 """The expected rows of the projections' tables. The columns of each table:
 
-
 * ``bank_accountsummary``: aggregate root id, version, owner, balance, available, opened at, closed
 * ``bank_ledgerentry``: account, version, kind, amount, balance, transfer, booked at
 * ``notes_note``: aggregate root id, version, title, changed at

@@ -94,7 +94,6 @@ def _batches(movements: QuerySet[EventStream]) -> Iterator[int]:
 def percentile(seconds: Sequence[float], percent: int) -> float:
     """Return a percentile of at least one time (nearest rank).
 
-
     >>> percentile([0.1, 0.3, 0.2], 50)
     0.2
     """
