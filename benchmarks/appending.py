@@ -62,8 +62,7 @@ def _measured(services: Services, kind: str, sizes: Sequence[int]) -> list[Round
 
 
 class Table:
-    """The event store's table in a temporary database. Rows are deposits, by default each the first version of its
-    aggregate."""
+    """The event store's table in a temporary database. Rows are deposits, each to a new aggregate by default."""
 
     def __init__(self, kind: str) -> None:
         from django.db import connection

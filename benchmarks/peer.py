@@ -24,8 +24,7 @@ BEST = {
 
 
 def run(services: Services, quick: bool) -> list[Figure]:
-    """Measure the best of its rounds, where ours are medians, so that other work of the machine does not count against
-    it."""
+    """Measure the best of its rounds, where ours are medians, so that it does not suffer from other work."""
     rounds = 1 if quick else 3
     scale = 1 if quick else 2
     cases = (

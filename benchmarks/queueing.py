@@ -263,8 +263,7 @@ def run_pipeline(services: Services, quick: bool) -> list[Figure]:
 
 
 def run_start(services: Services, quick: bool) -> list[Figure]:
-    """Measure a start after a clean stop and after a kill, with gigabytes in the log and messages written just
-    before."""
+    """Measure a start after a clean stop and after a kill, with gigabytes in the log and new messages."""
     gigabytes = 1 if quick else 10
     with Broker() as server:
         _fill(server, gigabytes * 2_000)

@@ -52,8 +52,7 @@ def run(services: Services, quick: bool) -> list[Figure]:
 
 
 def run_cost(services: Services, quick: bool) -> list[Figure]:
-    """Measure all variants in turn. The rounds are long enough to write states several times and make snapshots
-    twice."""
+    """Measure all variants in turn, in rounds long enough to write states several times and make snapshots twice."""
     count, rounds = (100_000, 1) if quick else (500_000, 3)
     accounts = loads.account_ids(count // 200)
     opening, messages = loads.opens(accounts), loads.deposits(accounts, count)

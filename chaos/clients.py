@@ -27,8 +27,7 @@ PATIENCE_SECONDS = 75.0
 
 
 class Client:
-    """Sends through the bus of this process, and retries until the queue has stored the command or the answer arrives.
-    Thread-safe."""
+    """Sends through the bus of this process, and retries until the command is stored or answered. Thread-safe."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal

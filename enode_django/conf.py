@@ -480,8 +480,7 @@ def _is_dummy(alias: str) -> bool:
 
 
 def imported(path: str, key: str) -> Any:
-    """Return the object that a dotted path in the settings names. Raises `ConfigurationError` if it cannot be imported
-    or called."""
+    """Return the callable that a dotted path in the settings names. Raises `ConfigurationError` if there is none."""
     try:
         found = import_string(path)
     except (ImportError, TypeError, ValueError) as error:

@@ -100,8 +100,7 @@ LONGEST_RETRY = 365 * 86_400
 
 
 def shown(value: object) -> str:
-    """Return the ``repr`` of a value for a message, cut to a bounded length; never raises (``repr`` does for huge
-    integers)."""
+    """Return the ``repr`` of a value, cut to a bounded length; never raises (``repr`` does for huge integers)."""
     try:
         text = repr(value)
     except Exception as error:

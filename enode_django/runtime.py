@@ -268,8 +268,7 @@ def make_subscription(
 
 
 def _new_resender(processor: EventProcessor, transport: Transport, current: Conf) -> Callable[[Shard], Resender] | None:
-    """Return a factory of the resender of a shard; None for a subscriber that is not a process manager, or does not
-    resend."""
+    """Return a factory of a shard's resender; None for a subscriber that is no process manager, or does not resend."""
     subscriber = processor.subscriber
     if not (isinstance(processor, EffectProcessor) and isinstance(subscriber, ProcessManager) and subscriber.resends):
         return None

@@ -138,8 +138,7 @@ class Server(ABC):
         self._process = None
 
     def pause(self) -> None:
-        """Freeze the server and its children (SIGSTOP); connections stay open and unanswered. Return when all have
-        stopped."""
+        """Freeze the server and its children (SIGSTOP), and return then. Connections stay open and unanswered."""
         family = self._family()
         for process in family:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -198,8 +197,7 @@ class Server(ABC):
         )
 
     def _family(self) -> list[psutil.Process]:
-        """Return the main process and its children. The main process is first, so that a frozen one makes no more
-        children."""
+        """Return the main process and its children. It is first, so that a frozen one makes no more children."""
         if not self.running:
             return []
         with contextlib.suppress(psutil.NoSuchProcess):

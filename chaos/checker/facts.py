@@ -38,8 +38,7 @@ class Send(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """An answer to a command. ``status`` is SUCCESS, NOTHING_CHANGED, REFUSED or FAILED; ``value`` is a text, or
-    None."""
+    """An answer. ``status`` is SUCCESS, NOTHING_CHANGED, REFUSED or FAILED; ``value`` is a text, or None."""
 
     command_id: str
     aggregate_root_id: str

@@ -15,8 +15,7 @@ SHOWN = 50
 
 @dataclass
 class Verdict:
-    """A verdict. ``counts`` are the numbers of violations by rule, 0 for one that holds; ``shown`` are the first
-    ones."""
+    """A verdict. ``counts`` are the numbers of violations by rule, 0 if it holds; ``shown`` are the first ones."""
 
     figures: dict[str, int]
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys((UNREADABLE, *RULES), 0))

@@ -12,8 +12,7 @@ LONGEST_DELAY = 0.2
 
 
 class _WayFault(Fault):
-    """A fault of the connections of a host or of the clients to the queue, or of all to a node; the target is "way
-    NAME"."""
+    """A fault of the connections of a host or of the clients to the queue, or of all to a node: "way NAME"."""
 
     @classmethod
     def targets(cls, setup: Setup) -> list[str]:

@@ -41,8 +41,7 @@ def fill(server: Redis) -> None:
 
 
 def make_room(server: Redis) -> None:
-    """Remove the limit of the server's memory. Ends a pause of the server, too, because a paused one would stay
-    full."""
+    """Remove the limit of the server's memory. Resumes a paused server, because it would stay full."""
     server.resume()
     with contextlib.suppress(redis.RedisError), client_of(server) as client:  # a restarted server has no limit
         client.config_set("maxmemory", 0)

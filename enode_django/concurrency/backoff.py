@@ -77,8 +77,7 @@ def _repeated(call: Callable[[], Value], error: EnodeError, last_try: float) -> 
 
 
 class CountedWaits:
-    """A thread-safe `until_it_works`. ``waiting`` is the number of threads that are waiting for somebody to repair
-    something."""
+    """A thread-safe `until_it_works`. ``waiting`` is the number of threads that wait for a repair by somebody."""
 
     def __init__(self) -> None:
         self._waiting: set[int] = set()

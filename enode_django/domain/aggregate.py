@@ -270,8 +270,7 @@ def restored(cls: type[AggregateRoot], id: str, version: int, plain: Any) -> Agg
 
 
 def _check_snapshots(cls: type[AggregateRoot]) -> None:
-    """Raise `DefinitionError` for one hook without the other: a method of the domain may be called ``restore`` by
-    chance."""
+    """Raise `DefinitionError` for one hook without the other, such as a domain method that is called ``restore``."""
     if (cls.snapshot is AggregateRoot.snapshot) is not (cls.restore is AggregateRoot.restore):
         one, other = ("restore", "snapshot") if cls.snapshot is AggregateRoot.snapshot else ("snapshot", "restore")
         raise DefinitionError(

@@ -38,8 +38,7 @@ class Declared:
 
 
 def schema_of(cls: type[Declared]) -> Schema:
-    """Return the declared fields, resolved at first use. Raises `DefinitionError`, which names the field that cannot be
-    stored."""
+    """Return the declared fields, resolved at first use. Raises `DefinitionError`, which names an unstorable field."""
     schema: Schema | None = cls.__dict__.get("_enode_schema")
     if schema is None:
         schema = cls._enode_schema = _resolve(cls)

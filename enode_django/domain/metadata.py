@@ -84,8 +84,7 @@ def known_metadata() -> Metadata | None:
 
 
 def known_correlation_id() -> str | None:
-    """Return the correlation id of the ambient metadata; None if it would have to be computed, which may take a
-    query."""
+    """Return the ambient correlation id; None if it would have to be computed, which may take a query."""
     correlation_id: str | None = getattr(_ambient.get(), "correlation_id", None)
     return correlation_id
 
@@ -123,8 +122,7 @@ def metadata(
 
 @contextmanager
 def ambient_metadata(source: Metadata | Callable[[], Metadata]) -> Iterator[None]:
-    """Make ``source`` ambient. A callable is called when a command is sent, because a request's user may be known
-    late."""
+    """Make ``source`` ambient. A callable is called when a command is sent: a request's user may be known late."""
     token = _ambient.set(source)
     try:
         yield

@@ -57,8 +57,7 @@ def check_names(cls: type, root: type, *, has_fields: bool) -> None:
 
 
 def _fault(cls: type, base: type, name: str, is_field: bool, names: Names) -> str:
-    """Return the fault of a name that ``base`` defines, as a format string with a place for the name, or an empty
-    string."""
+    """Return the fault of a name that ``base`` defines, as a format string for the name; empty if there is none."""
     if name.startswith(PREFIX):
         return f"defines {{}}, but names that begin with {PREFIX!r} are the framework's; choose another name"
     if is_field and name in names.settings:
@@ -89,8 +88,7 @@ def _own_bases(cls: type) -> Iterator[type]:
 
 
 def _is_own(cls: type) -> bool:
-    """Return True for the framework's classes and for Python's: refusals are exceptions, whose attributes cannot be
-    fields."""
+    """Return True for classes of the framework and of Python: attributes of exceptions, too, cannot be fields."""
     return cls.__module__.startswith("enode_django.") or cls.__module__ == "builtins"
 
 

@@ -35,8 +35,7 @@ def _others(cls: Any) -> set[str]:
 
 
 def check_prefixed(cls: Any, id: object) -> str:
-    """Return ``id`` if it is a valid id of this class. Raises `InvalidId`, also for an id without the class's
-    prefix."""
+    """Return ``id`` if it is a valid id of this class. Raises `InvalidId`, also if the class's prefix is missing."""
     checked = check_id(id, "aggregate root id")
     prefix = cls.id_prefix
     if prefix and not (checked.startswith(prefix) and len(checked) > len(prefix)):

@@ -48,8 +48,7 @@ class Subscribers(Protocol):
     """The subscribers' part of a bus. The sending thread calls all methods; they block."""
 
     def begin(self) -> None:
-        """Begin new subscribers. Called before a command is handled, so that one that starts at *now* gets its
-        events."""
+        """Begin new subscribers. Called before a command, so that one that starts at *now* gets its events."""
 
     def follow(self, record: StreamRecord) -> None:
         """Let every subscriber handle a newly stored stream or refusal."""
@@ -128,8 +127,7 @@ class ImmediateCommandBus:
         awaited: AwaitedSubscribers | None = None,
         expected_version: int | None = None,
     ) -> CommandResult:
-        """Execute a command in the thread of Django's synchronous code, whose connections are closed with the
-        request."""
+        """Execute a command in the thread of Django's synchronous code, whose connections the request closes."""
         return await sync_to_async(self.execute, thread_sensitive=True)(command, timeout, awaited, expected_version)
 
     def catch_up(self) -> None:

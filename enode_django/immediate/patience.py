@@ -19,6 +19,5 @@ def aliases_of(store: EventStore) -> Sequence[str]:
 
 
 def patience(store: EventStore) -> Persist:
-    """Return a function that retries for `PATIENCE`; inside a transaction of the caller, which may be lost, it calls
-    once."""
+    """Return a function that retries for `PATIENCE`, but calls once inside a transaction of the caller."""
     return once if any(connections[alias].in_atomic_block for alias in aliases_of(store)) else within(PATIENCE)

@@ -7,8 +7,7 @@ from django.db.models.functions import Now
 
 
 class ReadModel(models.Model):
-    """The base of a `ModelProjection`'s rows, one for each aggregate. ``version`` is the version that the row has
-    reached."""
+    """The base of a `ModelProjection`'s rows, one for each aggregate. ``version`` is that which the row has reached."""
 
     aggregate_root_id = models.CharField("aggregate root id", max_length=255, primary_key=True, db_collation="C")
     version = models.BigIntegerField("version", default=0, editable=False)
@@ -37,8 +36,7 @@ class Checkpoint(models.Model):
 
 
 class ProjectionGeneration(models.Model):
-    """The generation of its tables that a projection uses. A projection that was never rebuilt has no row and uses
-    0."""
+    """The generation of its tables that a projection uses; 0 without a row, if it was never rebuilt."""
 
     subscriber = models.CharField("subscriber", max_length=255, primary_key=True, db_collation="C")
     generation = models.BigIntegerField("generation")

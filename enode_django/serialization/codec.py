@@ -240,8 +240,7 @@ def decode_refusal(refusal: StoredRefusal) -> DomainException:
 
 
 def current_fields(refusal: StoredRefusal) -> dict[str, Any]:
-    """Return the plain fields, upcast to the class's schema version; unchanged if the class is unknown or upcasting
-    fails."""
+    """Return the plain fields in the class's schema version; unchanged if the class is unknown or upcasting fails."""
     try:
         cls = types.class_of(DomainException, refusal.type_name)
         if refusal.schema_version == cls.schema_version:

@@ -59,8 +59,7 @@ _ALWAYS_WRITTEN = 2_000
 
 
 def _number(value: int) -> int | str:
-    """Return the number, or its hexadecimal digits if Python refuses to write the decimal ones, which takes quadratic
-    time."""
+    """Return the number, or its hexadecimal digits if Python refuses to write the decimal ones (quadratic time)."""
     if value.bit_length() > _ALWAYS_WRITTEN:
         try:
             str(value)

@@ -12,8 +12,7 @@ from enode_django.serialization.schemas import FieldTexts, has_default, stores_t
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CurrentSchema:
-    """The current schema of a class of events or refusals. ``upcast_from`` are the versions that upcasters start
-    from."""
+    """The current schema of a class of events or refusals. ``upcast_from`` are the versions that have upcasters."""
 
     name: str
     app: str

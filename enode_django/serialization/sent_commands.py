@@ -35,8 +35,7 @@ def may_have_sent(stored: bytes) -> bool:
 
 
 def result_and_sent(value: Any) -> tuple[Any, Sequence[SentCommand]]:
-    """Return the arguments of `with_sent`. Any other value is a result without sent commands. Raises
-    `MalformedMessage`."""
+    """Return the arguments of `with_sent`; another value has no sent commands. Raises `MalformedMessage`."""
     if not looks_sent(value):
         return value, ()
     try:

@@ -26,8 +26,7 @@ _CANNOT_BE_MANY = 65_536
 
 
 class Unpacker:
-    """An unpacker. ``from_extension`` makes values of extension types: (code, bytes or memoryview) -> value.
-    Thread-safe."""
+    """A thread-safe unpacker. ``from_extension`` decodes extension types: (code, bytes or memoryview) -> value."""
 
     def __init__(self, from_extension: Callable[[int, Any], Any]) -> None:
         self._decode = msgspec.msgpack.Decoder(ext_hook=from_extension).decode

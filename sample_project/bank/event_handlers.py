@@ -33,8 +33,7 @@ RETRY = Retries(most_parked=3_600.0)
 
 
 def cached_balance(account: str) -> Decimal | None:
-    """Return the balance from the cache, or else from the read model, which may lag. Return None for an unknown
-    account."""
+    """Return the balance from the cache, or else from the read model, which may lag; None for an unknown account."""
     balance: Decimal | None = cache.get(_key(account))
     if balance is not None:
         return balance

@@ -1,5 +1,4 @@
-"""The commands of the demo. Each follows from the run's name and a number, so that it can be verified without being
-kept."""
+"""The commands of the demo. They follow from the run's name and a number, so that none is kept to verify it."""
 
 from __future__ import annotations
 

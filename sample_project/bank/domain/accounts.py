@@ -113,8 +113,7 @@ class AccountIsClosed(DomainException):
 
 
 class UnknownAccount(DomainException):
-    """A reservation for an unknown account. It is a refusal because an `AggregateNotFound` is neither stored nor
-    published."""
+    """A reservation for an unknown account: a refusal, because an `AggregateNotFound` would not be published."""
 
     transfer: str
 
