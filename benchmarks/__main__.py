@@ -19,7 +19,7 @@ Benchmark = Callable[[Services, bool], list[figures.Figure]]
 
 
 ONLY_BY_NAME = frozenset({"append", "browsing", "queue_start"})
-"""They take gigabytes of disk, and many minutes."""
+"""These take gigabytes of disk and many minutes."""
 
 
 def benchmarks() -> dict[str, Benchmark]:

@@ -27,7 +27,7 @@ from enode_django.ids import new_id
 SMALL, LARGE, LARGE_QUICK = 100_000, 10_000_000, 1_000_000
 BATCH, BATCHES, ROUNDS = 1_000, 10, 9
 FILL = 50_000
-"""Rows of a transaction while the table is filled."""
+"""Rows per transaction while the table is filled."""
 ORDERED, RANDOM = "ordered", "random"
 NEW, OLD = "new aggregates", "old aggregates"
 

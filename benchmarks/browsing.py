@@ -25,7 +25,7 @@ ROWS, ROWS_QUICK = 10_000_000, 1_000_000
 PORTION = 500_000
 ROUNDS = 15
 VERSIONS = 20
-"""Of each account."""
+"""The versions of each account."""
 RARE_EVERY = 20_000
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -14,7 +14,7 @@ from benchmarks.workspace import Workspace, count
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 LOOK = 0.05
-"""Seconds between looks: rare enough to leave the cores to those who work."""
+"""Seconds between looks, rare enough to leave the cores to the workers."""
 
 
 class Fed(NamedTuple):

@@ -18,9 +18,9 @@ from benchmarks.workspace import Services, Workspace
 MAX_AGGREGATES = 20_000
 COMMANDS_EACH = 5
 AHEAD = 40_000
-"""How far the sender may be ahead of what is published: the queue is not what is measured."""
+"""The most commands sent ahead of the published ones, because the queue is not measured."""
 LARGE = 200 * 1024
-"""Bytes of an event of the second load."""
+"""The bytes of an event of the second load."""
 MIB = 1024 * 1024
 LARGE_BOUNDS: dict[str, object] = {
     "AGGREGATE_CACHE": {"MAX_BYTES": 64 * MIB},

@@ -11,7 +11,7 @@ from benchmarks.figures import Figure, best
 from benchmarks.workspace import PROJECT, Services
 
 CACHE = {"AGGREGATE_CACHE_MAXSIZE": "20000"}
-"""More than there are accounts: every load runs on cached aggregates."""
+"""More than the accounts, so that every load runs on cached aggregates."""
 
 DEFAULTS: dict[str, str] = {}
 BEST = {

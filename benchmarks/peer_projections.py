@@ -16,7 +16,7 @@ from benchmarks.workspace import PROJECT, Services
 BATCH_PEER = "eventsource-py[postgresql]==0.15.1"
 BATCH_PEER_HOME = PROJECT / "build" / "batch-peer"
 BATCH_PEER_PYTHONS = (sys.executable, "python3.14", "python3.13")
-"""It needs Python 3.13; ``PEER_PYTHON`` names another one."""
+"""It needs Python 3.13. ``PEER_PYTHON`` names another interpreter."""
 SECONDS_TO_INSTALL = 300
 
 

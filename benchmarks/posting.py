@@ -26,7 +26,7 @@ from sample_project.embedded import Broker
 
 SECONDS = 30.0
 THREADS = 4
-"""And clients."""
+"""The number of threads, and of clients."""
 APPLICATION = "sample_project.wsgi:application"
 
 LOG_IN = """

@@ -20,7 +20,7 @@ from benchmarks.workspace import COMMANDS, EVENTS, GROUP, PROJECT, Workspace
 PATIENCE = 300.0
 POLL = 0.005
 POLL_OF_QUEUES = 0.02
-"""Seconds. Each look asks every queue, and what it costs is missing to the workers."""
+"""Seconds. Each look reads every queue, which takes time from the workers."""
 
 
 class BenchmarkError(Exception):

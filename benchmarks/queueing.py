@@ -35,9 +35,9 @@ SIZES = {"1 KB": 1_000, "200 B": 200}
 TOPIC = "benchmark"
 PRODUCERS, WINDOW = 4, 64
 LAST_BATCHES = 100
-"""Half a megabyte each. Unless a checkpoint comes just then, they are read again after a kill."""
+"""Batches of half a megabyte. Unless a checkpoint is written just then, they are read again after a kill."""
 Rates = tuple[float, float]
-"""Messages a second in, and out."""
+"""Messages per second in, and out."""
 
 
 def run(services: Services, quick: bool) -> list[Figure]:

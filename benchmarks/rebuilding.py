@@ -23,7 +23,7 @@ QUESTIONS = {
     "sorted": "sorted",
     "plain details": "plain_details",
 }
-"""Asked in turn, so that what else the machine does meets all of them."""
+"""Asked in turn, so that other work of the machine affects all alike."""
 
 
 def run(services: Services, quick: bool) -> list[Figure]:

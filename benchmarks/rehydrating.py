@@ -17,7 +17,7 @@ from benchmarks.peer import BEST, connection_settings
 from benchmarks.workspace import Services
 
 BEHIND = 50
-"""Versions that a snapshot is older than its aggregate: on average half of what lies between two of them."""
+"""The versions after a snapshot: on average half of those between two snapshots."""
 
 
 def run(services: Services, quick: bool) -> list[Figure]:

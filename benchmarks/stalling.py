@@ -36,17 +36,17 @@ from enode_django.equeue.transports.broker import BrokerTransport
 TOPIC, GROUP = "benchmark", "benchmark"
 FILE = 256 << 20
 PARTS = 4
-"""Batches of each queue in a file that is due."""
+"""Batches of each queue in a file that is due for deletion."""
 COLD_FILE = 32 << 20
 COLD_BATCHES, COLD_BYTES = 16, 16_000
 RECEIPT = bytes(32)
 PATIENCE = 120.0
 SETTLING = 25.0
-"""Seconds at least: checkpoints come every ten."""
+"""The least seconds. A checkpoint is written every ten."""
 Late = list[float]
 """Milliseconds."""
 Samples = dict[str, Any]
-"""What one `stalling_broker` has written."""
+"""The output of one `stalling_broker`."""
 
 
 def run(services: Services, quick: bool) -> list[Figure]:

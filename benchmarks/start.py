@@ -30,14 +30,14 @@ SUBSCRIBERS = ("bank.AccountSummaries", "bank.Ledger", "bank.transfers")
 LEAN = "benchmarks.lean_settings"
 PATIENCE = 60.0
 SETTLING, IDLE = 10.0, 20.0
-"""Seconds without work: until they count, and those that count."""
+"""Idle seconds before the measurement, and during it."""
 PROJECT_SETTINGS = """
 import os
 from plain.settings import *
 DATABASES = {{"default": {database!r}}}
 INSTALLED_APPS += os.environ.get("MORE_APPS", "").split()
 """
-"""They import nothing of the sample, which would bring Celery along, with the app and without."""
+"""These settings import nothing of the sample, which would import Celery with and without the app."""
 NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 
 

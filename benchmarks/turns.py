@@ -24,9 +24,9 @@ _Arguments = TypeVarTuple("_Arguments")
 
 WORST = 10
 _SHOWN = 0.2
-"""Milliseconds of processor time, from which on a callback is named."""
+"""The least milliseconds of processor time of a callback that is named."""
 _SHORTEST = 1.0
-"""Milliseconds of a turn that is looked at."""
+"""The least milliseconds of a turn that is recorded."""
 
 
 def without_core() -> float:
@@ -44,7 +44,7 @@ class Turn:
     of connections. The garbage collector's time is also contained in that of a callback."""
 
     pause: float
-    """Without what it waited for a core."""
+    """The length without the wait for a core."""
     wall: float
     worked: float
     robbed: float

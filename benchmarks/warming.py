@@ -15,17 +15,17 @@ from benchmarks.throughput import check_stored
 from benchmarks.workspace import PROJECT, Services, Workspace
 
 SNAPSHOTS = "enode.snapshots"
-"""The subscriber that makes them."""
+"""The subscriber that makes snapshots."""
 EVENTS_EACH = 30
 BEHIND = 1
-"""Streams that an account's shared state is older than the account."""
+"""The streams of an account after its shared state."""
 PORTION = 1_000
-"""Accounts that are written at once."""
+"""The accounts that are written at once."""
 LOOK = 0.02
 WINDOW = 0.5
-"""Seconds over which a rate is taken."""
+"""The seconds over which a rate is measured."""
 TAIL = 0.3
-"""The share of the commands, the last ones, whose rate is the steady one."""
+"""The share of the last commands, whose rate is the steady one."""
 
 
 def run(services: Services, quick: bool) -> list[Figure]:

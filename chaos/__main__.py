@@ -24,7 +24,7 @@ from chaos.servers import can_mount, take_private_mounts
 
 ROUND_MINUTES = 2.0
 BESIDE_FAULTS = 45.0
-"""Seconds of a round that are not of the faults: starting, finishing, judging."""
+"""Seconds of a round besides the faults: start, end and check."""
 LEAST_SECONDS = 10.0
 WORLDS = [(transport, shards) for shards in (1, 2) for transport in TRANSPORTS]
 BOTH = "both"

@@ -23,7 +23,7 @@ THREADS = 6
 ANSWER_SECONDS, HANDLED_SECONDS = 3.0, 8.0
 RETRY_SECONDS = 0.1
 PATIENCE_SECONDS = 75.0
-"""How long a client goes on asking for answers when it was told to finish."""
+"""Seconds for which a client requests missing answers after it was told to finish."""
 
 
 class Client:
@@ -32,7 +32,7 @@ class Client:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self.stopping = threading.Event()
-        """Set when nothing new is to be sent."""
+        """Set when no new command may be sent."""
         self._deadline = float("inf")
 
     def stop(self) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 _LAYOUT = struct.Struct("=dd")
 VARIABLE = "CHAOS_DIALS"
-"""The environment variable with the file's path."""
+"""The environment variable with the path of the file."""
 
 
 class Dials:

@@ -13,21 +13,21 @@ OBSERVERS = ("chaos.observer",)
 SUBSCRIBERS = (*SAMPLES, *OBSERVERS)
 
 HOSTS = ("first", "second")
-"""The supervisors that are there all the time."""
+"""The supervisors that run all the time."""
 GUEST = "guest"
-"""A supervisor that comes and goes."""
+"""A supervisor that is started and stopped."""
 CLIENTS, CELERY, BEAT, DRIVER, BROKER = "clients", "celery", "beat", "driver", "broker"
 REDIS, CLUSTER = "redis", "redis-cluster"
 TRANSPORTS = (BROKER, REDIS, CLUSTER)
 NODES = ("node-1", "node-2", "node-3")
 """The masters of a Redis Cluster."""
 ONLOOKER = "onlooker"
-"""A consumer group that commits nothing, so that what was sent is kept to the end."""
+"""A consumer group that commits nothing, so that all messages are kept to the end."""
 PREFIX = "chaos"
-"""Of the keys in Redis."""
+"""The prefix of the keys in Redis."""
 CELERY_DATABASE = 5
 SNAPSHOTS_EVERY = 5.0
-"""Seconds between the snapshots that beat asks for."""
+"""Seconds between the snapshot tasks of beat."""
 
 ENODE: Mapping[str, Any] = {
     "QUEUE": {"QUEUES_PER_TOPIC": QUEUES},

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 SHORTEST_WAVE, LONGEST_WAVE = 10.0, 22.0
 CALM = 4.0
-"""Seconds after each wave in which nothing is wrong, so that a round also shows how the system comes back."""
+"""Seconds without faults after each wave, so that a round also shows how the system recovers."""
 SHORTEST_GAP, LONGEST_GAP = 0.2, 3.0
-"""Seconds between the beginnings of two faults of a wave."""
+"""Seconds between the starts of two faults of a wave."""
 
 
 class Choice(NamedTuple):

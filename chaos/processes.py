@@ -44,9 +44,9 @@ class Child:
         self.name = name
         self.log_path = log
         self.wanted = False
-        """The run expects it to live: if it does not, it is started again."""
+        """True if it should be running; if it is not, it is started again."""
         self.is_restarting = False
-        """It was told to end, and is expected to be started again then."""
+        """True if it was told to end and is to be started again."""
         self._command = command
         self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None

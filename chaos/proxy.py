@@ -15,7 +15,7 @@ Result = TypeVar("Result")
 PIECE = 256 * 1024
 START_SECONDS = 10.0
 _AT_ONCE = struct.pack("ii", 1, 0)
-"""Closing with this sends a reset."""
+"""A linger option with which closing a socket sends a reset."""
 
 
 class Proxy:
@@ -23,9 +23,9 @@ class Proxy:
 
     def __init__(self, target: int) -> None:
         self.target = target
-        """Where new connections go; it may be changed."""
+        """The port for new connections; it may be changed."""
         self.delay = 0.0
-        """Seconds that each piece is kept back."""
+        """The delay of each piece in seconds."""
         self.port = 0
         self._flowing = asyncio.Event()
         self._flowing.set()

@@ -20,9 +20,9 @@ from sample_project.embedded_servers import Redis
 DEADLINE = 60.0
 SLOTS = 16_384
 NOTICED_DEAD = 500
-"""Milliseconds after which a server that does not answer counts as dead."""
+"""Milliseconds after which an unresponsive server counts as dead."""
 BUS = 10_000
-"""What a node's port for other nodes is above that for clients."""
+"""The difference between a node's port for other nodes and that for clients."""
 
 
 def ask(server: Redis, *command: str | int) -> Any:

@@ -28,7 +28,7 @@ from chaos.world import World
 
 CLIENTS = 2
 UNDER_WAY = 50
-"""Answers before the first fault."""
+"""The number of answers before the first fault."""
 START_SECONDS, FINISH_SECONDS, QUIET_SECONDS, STOP_SECONDS = 90.0, 100.0, 150.0, 60.0
 CHECK_SECONDS = 300.0
 PROGRESS_EVERY = 10.0

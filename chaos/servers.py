@@ -13,10 +13,10 @@ from pathlib import Path
 from sample_project.embedded import Broker, Postgres, ServerUnavailable
 
 ROOM, POSTGRES_ROOM = 128, 512
-"""MiB of the small file systems."""
+"""The sizes of the small file systems in MiB."""
 BACKUP_SECONDS = 60.0
 PRIVATE = "CHAOS_PRIVATE_MOUNTS"
-"""The environment variable of a driver that has mounts of its own, which end with its processes."""
+"""The environment variable of a driver with private mounts, which end with its processes."""
 
 
 @lru_cache

@@ -59,7 +59,7 @@ class Services:
         self.broker = DialledBroker(broker_environment, small=has_small_disks)
         self.ways: dict[str, Proxy] = {}
         self.transport: Transport
-        """The driver's own."""
+        """The transport of the driver."""
         self._to_redis: Proxy
         self._to_postgres: list[Proxy] = []
         self._stack = contextlib.ExitStack()

@@ -13,7 +13,7 @@ from sample_project.settings import ENODE as SAMPLE_ENODE
 from sample_project.settings import PROCESSOR_APPS
 
 CONNECT_SECONDS = 2
-"""A server that stands still takes connections and says nothing: whoever connects has to give up by itself."""
+"""Seconds. A paused server accepts connections and never answers, so clients need a timeout."""
 
 ROOT_URLCONF = __name__
 urlpatterns: list[object] = []

@@ -14,7 +14,7 @@ from chaos.world import World
 TICK = 0.05
 LONGER = 1.25
 AGAIN = 1.0
-"""Seconds until what each round must have is tried again."""
+"""Seconds until a skipped ``halfway`` fault is retried."""
 
 
 class _Step(NamedTuple):

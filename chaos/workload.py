@@ -14,10 +14,10 @@ from sample_project.bank.domain import CloseAccount, Deposit, OpenAccount, Start
 from sample_project.notes.domain import ChangeTitle, CreateNote, DeleteNote
 
 ACCOUNTS = 12
-"""That all senders of a round work on together."""
+"""The accounts that all senders of a round share."""
 AT_ONCE = 20
 HOT = 0.3
-"""The share of movements that go to one account: a long row of unfinished commands is the hardest part."""
+"""The share of movements on one account: many unfinished commands of one aggregate are the hardest case."""
 
 
 class Sends(Protocol):

@@ -187,4 +187,4 @@ def _spark(job: RunningJob) -> Iterator[SparkSession]:
 
 
 KINDS: dict[str, Callable[..., Any]] = {"snapshots": _build_snapshots, "rebuild": _rebuild, "export": _export}
-"""Each is called with the `RunningJob` and keyword arguments; it says its figures by ``result``."""
+"""Each is called with the `RunningJob` and keyword arguments, and reports its figures by ``result``."""

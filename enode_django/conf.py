@@ -113,13 +113,13 @@ class Queue:
     BACKEND: str = BROKER
     """Dotted path of a transport."""
     LOCATION: str = ""
-    """URL of what the transport connects to. Empty: the usual one of ``BACKEND``, which then stands here."""
+    """URL of the server that the transport connects to. Empty: replaced by the default one of ``BACKEND``."""
     OPTIONS: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the transport."""
     QUEUES_PER_TOPIC: Count = 8
     """The number of queues of a topic that is created; an upper bound on how many workers can share them."""
     ALLOCATION: str | None = None
-    """Dotted path of what divides queues among the members of a group (None: evenly, and as few as possible move)."""
+    """Dotted path of a function that divides queues among the members of a group (None: evenly, with few moves)."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "BACKEND", str(self.BACKEND))
@@ -154,9 +154,9 @@ class Commands:
     COPY_MAX_BYTES: Count = 16 * MIB
     """The most bytes of events and metadata in one batch."""
     MAX_UNFINISHED: Count = 20_000
-    """Commands pulled and not published yet; above its share of it a shard's queues pause."""
+    """The most commands pulled and not yet published. The queues of a shard pause above the shard's share."""
     MAX_UNFINISHED_BYTES: Count = 256 * MIB
-    """The most bytes of unfinished commands; and of the events that they came to, as long as they are not published."""
+    """The most bytes of unfinished commands, and of their events that are not yet published."""
     RECENT_COMMANDS: Count = 50_000
     """The most commands remembered to catch repeats."""
     REMEMBERED_ANSWERS: CountOrZero = 10_000
@@ -170,7 +170,7 @@ class Commands:
     REFUSAL_RETENTION: Seconds | None = 90 * DAY
     """Stored refusals older than this are deleted (None: never)."""
     DEAD_LETTER_RETENTION: Seconds | None = 90 * DAY
-    """Dead letters of commands that failed last before this are deleted (None: never)."""
+    """Dead letters of commands whose last failure is older than this are deleted (None: never)."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -202,16 +202,16 @@ class Workers:
     LONG_POLL: Seconds = 15.0
     """The longest time that a pull waits for messages."""
     ATTEMPTS: Count = 5
-    """The most failures: after so many at the same event a subscriber without ``retry`` parks its aggregate; after so
+    """The most failures. After this many at one event a subscriber without ``retry`` parks its aggregate; after this
     many errors that pass a command fails."""
     RETRY_DELAY: Seconds = 0.1
-    """Before the second attempt; twice as much before each next."""
+    """The pause before the second attempt. It doubles before each further one."""
     RETRY_ON: Sequence[str] = PASSING_ERRORS
-    """Dotted paths of the exceptions after which a command is handled again, if its handler does not say which, and
-    after which a subscriber tries an event without end."""
+    """Dotted paths of the exceptions after which a command is handled again (unless its handler names others), and
+    after which a subscriber retries an event without end."""
     MAX_ABNORMAL_ENDS: Count = 3
-    """A command found in the hands of a worker that died so many times is not handled again; of a subscriber, the
-    aggregate is parked."""
+    """A command whose worker died this many times while handling it is not handled again. A subscriber parks the
+    aggregate instead."""
     UNKNOWN_TYPE_DELAYS: Delays = (1.0, 2.0, 5.0, 10.0, 30.0)
     """The pauses between tries of a command or an event of an unknown type."""
 
@@ -224,7 +224,7 @@ class AggregateCache:
     """A Redis server for shared states (None: nothing is shared)."""
     PREFIX: str = "enode"
     TTL: Count = 86_400
-    """Whole seconds until a shared state that was not written again is gone."""
+    """The lifetime of a shared state after its last write, in whole seconds."""
     WRITE_INTERVAL: Seconds = 5.0
     """The least time between two writes of one aggregate's shared state."""
 
@@ -240,7 +240,7 @@ class Jobs:
     """The time after which another job may take over the work of a silent one."""
     TIME_LIMIT: Seconds = 21_600.0
     ATTEMPTS: Count = 5
-    """Runs of a Celery task that fails for something that may pass."""
+    """The most runs of a Celery task that fails by a transient error."""
     EXPORT_DIRECTORIES: Texts = field(default_factory=list)
     """The directories and URIs that the admin offers for an export of events."""
 

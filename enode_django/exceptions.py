@@ -94,9 +94,9 @@ from typing import Any
 
 _SHOWN = 200
 LONGEST_ERROR_TEXT = 1_000
-"""Characters of an exception's text that reach the sender."""
+"""The most characters of an exception's text that reach the sender."""
 LONGEST_RETRY = 365 * 86_400
-"""Seconds that a `Retry` may ask for: no clock and no lock of Python takes any number."""
+"""The most seconds of a `Retry`. Clocks and locks of Python have a limit."""
 
 
 def shown(value: object) -> str:
@@ -120,7 +120,7 @@ def error_text(error: BaseException) -> str:
 class EnodeError(Exception):
     retriable = False
     needs_help = False
-    """Trying again works only after somebody has mended something."""
+    """A retry succeeds only after somebody has repaired something."""
 
 
 class MessageError(EnodeError): ...

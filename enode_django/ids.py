@@ -105,7 +105,7 @@ def check_id(value: object, what: str = "id") -> str:
 
 
 _UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-"""Control characters, line separators, and what changes the direction of text."""
+"""Control characters, line separators, and marks that change the direction of text."""
 
 
 def check_given_id(value: object, what: str = "id") -> str:

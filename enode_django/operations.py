@@ -13,7 +13,7 @@ __all__ = ["ProtectHistory"]
 
 _FUNCTION = "enode_django_refuse_change"
 _TABLES = {"eventstream": "WHEN (OLD.version IS NOT NULL)", "eventcorrection": "", "storegeneration": ""}
-"""By model: which rows cannot be deleted. Refusals can, since the framework prunes them."""
+"""The condition on rows that cannot be deleted, by model. Refusals can be deleted: the framework prunes them."""
 
 
 class ProtectHistory(Operation):

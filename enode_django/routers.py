@@ -11,7 +11,7 @@ from enode_django.conf import conf
 __all__ = ["EventStoreRouter"]
 
 STORE_MODELS = frozenset({"eventstream", "eventcorrection", "snapshot", "storegeneration", "shard", "deadletter"})
-"""The models that belong to the streams: in each shard of the event store and nowhere else."""
+"""The models of the event store, whose tables are in each shard and nowhere else."""
 
 
 class EventStoreRouter:

@@ -344,7 +344,7 @@ class _Current:
         self.lock = threading.RLock()
         self.bus: CommandBus | None = None
         self.made: CommandBus | None = None
-        """The bus that was made from the settings; `use_bus` may put another in its place."""
+        """The bus that was made from the settings; `use_bus` may replace it."""
         self.pid = 0
 
 

@@ -12,9 +12,9 @@ from django.dispatch import Signal
 __all__ = ["aggregate_parked", "command_finished"]
 
 command_finished = Signal()
-"""Sent when the outcome of a command is durable, by the class of the command, with ``command``, ``result`` (a
-`CommandResult`) and ``metadata``."""
+"""Sent when the outcome of a command is durable. The sender is the class of the command; arguments are ``command``,
+``result`` (a `CommandResult`) and ``metadata``."""
 
 aggregate_parked = Signal()
-"""Sent when a subscriber has parked an aggregate, by the class of the subscriber, with ``subscriber`` (its name),
-``aggregate_root_id`` and ``error`` (what its handler has raised)."""
+"""Sent when a subscriber has parked an aggregate. The sender is the class of the subscriber; arguments are
+``subscriber`` (its name), ``aggregate_root_id`` and ``error`` (the handler's exception)."""

@@ -34,7 +34,7 @@ logger = logging.getLogger("enode_django.jobs")
 
 PROGRESS = "PROGRESS"
 KILL_AFTER = 60.0
-"""Seconds that a job has to end by itself after its time limit, before Celery kills its process."""
+"""Seconds after a job's time limit until Celery kills its process."""
 TELL_EVERY = 1.0
 FIRST_RETRY, LAST_RETRY = 10, 600
 """Seconds; each pause is a random part of twice the one before."""

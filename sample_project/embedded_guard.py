@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 
 GRACE_SECONDS = 8
-"""More than the 5 s after which PostgreSQL itself kills children that do not follow an immediate shutdown."""
+"""More than the 5 s after which PostgreSQL kills children that do not end in an immediate shutdown."""
 
 LOOK_SECONDS = 0.5
 

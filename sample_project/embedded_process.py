@@ -27,10 +27,10 @@ from sample_project.embedded_guard import wait_for_end
 START_SECONDS = 60.0
 STOP_SECONDS = 60.0
 PORTS = range(15_000, 32_000)
-"""Below the ephemeral ports: a client that reconnects to a stopped server there can end up connected to itself."""
+"""Below the ephemeral ports: among them, a client that reconnects to a stopped server can connect to itself."""
 
 _random = random.SystemRandom()
-"""Processes that were given one seed, as tests are, must not try the same ports."""
+"""A generator without a seed: processes with one seed, such as tests, must not try the same ports."""
 _reserved: dict[int, socket.socket] = {}
 
 

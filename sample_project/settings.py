@@ -13,10 +13,10 @@ BASE_DIR = Path(__file__).resolve().parent.parent
 
 DATABASE_URL = os.environ.get("DATABASE_URL", "postgresql://postgres@127.0.0.1:5432/postgres")
 EVENT_DATABASE_URLS = os.environ.get("EVENT_DATABASE_URLS", "").split()
-"""Of the event store's shards, separated by blanks; without any, the event store is in the default database."""
+"""The URLs of the event store's shards, separated by blanks. If empty, the event store is in the default database."""
 REDIS_URL = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379/0")
 QUEUE_URL = os.environ.get("QUEUE_URL", os.environ.get("REDIS_URL", ""))
-"""Of a broker (``tcp://…``) or of Redis; without any, the broker is where `manage.py runbroker` listens."""
+"""The URL of a broker (``tcp://…``) or of Redis. If empty, it is the broker of `manage.py runbroker`."""
 
 
 def queue_at(url: str) -> dict[str, Any]:
@@ -155,7 +155,7 @@ SPECTACULAR_SETTINGS: dict[str, Any] = {
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
 }
 
-"""Where the events go every day, as Parquet: a directory, or what Spark can write to."""
+"""The place of the daily Parquet archive of events (``EVENT_ARCHIVE``): a directory or a URI for Spark."""
 
 # Celery runs the batch jobs: `celery -A sample_project worker` and `celery -A sample_project beat`.
 CELERY_BROKER_URL = REDIS_URL

@@ -10,7 +10,7 @@ from chaos.checker.facts import Facts, Violation
 from chaos.checker.rules import RULES, UNREADABLE
 
 SHOWN = 50
-"""Violations of each rule that are printed."""
+"""The most violations of each rule that are printed."""
 
 
 @dataclass

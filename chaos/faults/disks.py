@@ -17,7 +17,7 @@ from sample_project.embedded import Postgres
 
 SHORTEST_DELAY, LONGEST_DELAY = 0.005, 0.25
 LONGEST_FLUSH = 0.1
-"""Seconds: PostgreSQL takes no longer ``commit_delay``."""
+"""Seconds, the maximum of PostgreSQL's ``commit_delay``."""
 MEND_SECONDS = 30.0
 BALLAST = "ballast"
 ROOM_OF_BROKER = "room broker"

@@ -10,9 +10,9 @@ from chaos.names import COMMANDS, EVENTS, QUEUES, Setup
 from enode_django.exceptions import QueueError
 
 MOST = 200
-"""Messages of one fault."""
+"""The most messages of one fault."""
 Messages = Mapping[int, Sequence[bytes]]
-"""By queue."""
+"""Messages by queue."""
 
 
 class _MessageFault(Fault):

@@ -13,7 +13,7 @@ from chaos.processes import signal_process
 from sample_project.embedded import Redis, Server
 
 PAUSED = 0.3
-"""The share of dead nodes that only stand still."""
+"""The share of dead nodes that are only paused."""
 
 
 class _ServerFault(Fault):

@@ -10,7 +10,7 @@ import ctypes
 import gc
 
 THRESHOLDS = (50_000, 20, 10)
-"""New containers until the youngest are looked through, and how often that until the next generation is, too."""
+"""The number of new containers until the youngest generation is collected, and of collections until the next one is."""
 
 
 def collect_seldom() -> None:

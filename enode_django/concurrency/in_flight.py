@@ -19,7 +19,7 @@ def queue_and_offset(position: int) -> tuple[int, int]:
 
 
 NOTHING_IN_FLIGHT = 0
-"""The position of a note when nothing is being handled."""
+"""The position in a marker while nothing is being handled."""
 
 
 class InFlightMarker(Protocol):

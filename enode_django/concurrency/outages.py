@@ -20,11 +20,11 @@ from enode_django.exceptions import EnodeError, StoreUnavailable, SubscriberUnav
 logger = logging.getLogger("enode_django.outages")
 
 EVERY = 60.0
-"""Seconds between two lines about an outage that lasts."""
+"""Seconds between two lines about a lasting outage."""
 QUIET = 10.0
-"""Seconds after its first line in which an outage that ends and begins again has no line."""
+"""Seconds after the first line of an outage during which its repetitions are not logged."""
 REASONS = 3
-"""Different errors that one line names."""
+"""The most different errors in one line."""
 
 _DATABASE, _QUEUE = "a database", "the queue"
 _AWAY = ((StoreUnavailable, _DATABASE), (SubscriberUnavailable, _DATABASE), (TransportUnavailable, _QUEUE))
@@ -75,7 +75,7 @@ class Outages:
 
 
 outages = Outages()
-"""Those of this process."""
+"""The outages of this process."""
 os.register_at_fork(after_in_child=outages.forget)
 
 

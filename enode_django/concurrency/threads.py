@@ -14,7 +14,7 @@ Value = TypeVar("Value")
 logger = logging.getLogger("enode_django")
 
 THREAD_DIED = 70
-"""The exit status of a process one of whose threads died (EX_SOFTWARE of sysexits.h)."""
+"""The exit status of a process whose vital thread died (EX_SOFTWARE of sysexits.h)."""
 
 
 def thread_died() -> int:
@@ -61,7 +61,7 @@ class CallingThreads:
         self.most = most
         self._name = name
         self._executors: dict[int, ThreadPoolExecutor] = {}
-        """By the id of the process that made it."""
+        """By the id of the process that made them."""
 
     def start(self, call: Callable[[], Value]) -> Future[Value]:
         """Make the call in another thread, with the caller's context variables. Does not block."""

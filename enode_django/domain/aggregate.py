@@ -36,7 +36,8 @@ E5 = TypeVar("E5", bound=DomainEvent)
 Method = Callable[[Owner, E1], None]
 Root = TypeVar("Root", bound="AggregateRoot")
 SnapshotPolicy = int | None | Callable[[int, int], bool]
-"""Every so many versions; None or 0: never; or a function of the versions of the last snapshot (0: none) and now."""
+"""The number of versions between snapshots (None or 0: no snapshots), or a function of the last snapshot's version (0:
+none) and the current one."""
 
 
 @overload

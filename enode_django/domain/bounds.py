@@ -118,7 +118,7 @@ _SAMPLES: dict[Any, Any] = {
     date: date(2000, 1, 1),
     **{kind: kind() for kind in (list, tuple, dict, set, frozenset)},
 }
-"""A value of each type that can have bounds. Keys are types, or the origins of generic ones."""
+"""A sample value of each type that can have bounds. Keys are types, or the origins of generic types."""
 
 
 def _check_applies(bound: Bound, annotation: Any) -> None:

@@ -280,9 +280,9 @@ class Schema:
         self.names = tuple(defaults)
         self.types = {name: self._type(name, annotations[name]) for name in self.names}
         self.copies = tuple((name, kind.copy) for name, kind in self.types.items() if kind.copy)
-        """The fields whose values can be changed, and what copies each."""
+        """The fields with mutable values, each with its copy function."""
         self.bounded = tuple((name, kind.check) for name, kind in self.types.items() if kind.is_bounded)
-        """The fields that have bounds, or hold what has, and what checks each."""
+        """The fields with bounds, of their own or of their items, each with its check."""
         made = {name: made_anew(defaults[name], kind.copy) for name, kind in self.types.items()}
         self.defaults = {name: made[name] or default for name, default in defaults.items()}
         self.with_factory = tuple(name for name, default in self.defaults.items() if isinstance(default, Factory))

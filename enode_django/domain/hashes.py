@@ -12,8 +12,8 @@ from collections.abc import Collection
 from typing import Any
 
 MOST_ALIKE = 100
-"""Different values of one hash that a collection may have. By chance it has none; the
-powers of two up to 2 ** 1000 have 17."""
+"""The most different values of one hash in a collection. By chance there are none; the powers of two up to 2 ** 1000
+have 17."""
 
 _MODULUS = sys.hash_info.modulus
 

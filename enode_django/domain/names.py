@@ -22,7 +22,7 @@ class Names(NamedTuple):
     """The public names of a class and its bases, without special names (``__x__``)."""
 
     settings: frozenset[str]
-    """Class attributes that a subclass may set. They are no fields."""
+    """Class attributes that a subclass may set. They are not fields."""
     hooks: frozenset[str]
     """Methods that a subclass may override, and settings that may be functions."""
     taken: frozenset[str]

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("enode_django.subscribers")
 
 KEEPING_UP = 1.0
-"""Seconds that a caller spends at most, about, on what other callers have left behind."""
+"""The most seconds, approximately, that a caller spends on work left by other callers."""
 
 Value = TypeVar("Value")
 

@@ -10,7 +10,7 @@ from enode_django.concurrency.backoff import Persist, once, within
 from enode_django.eventstore.base import EventStore
 
 PATIENCE = 1.0
-"""Seconds for trying again what a database has refused for a passing reason, as a deadlock, with the caller waiting."""
+"""Seconds for retries after an error that passes, such as a deadlock, while the caller waits."""
 
 
 def aliases_of(store: EventStore) -> Sequence[str]:

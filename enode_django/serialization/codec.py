@@ -57,7 +57,7 @@ STREAM = b"\x01"
 REFUSAL = b"\x02"
 COMMAND_FORMAT = 1
 LONGEST_REPLY_ADDRESS = 512
-"""Characters. That of an inbox has 40 with its mark, the longest name of a process manager 255."""
+"""Characters. The address of an inbox has 40 with its mark, the longest name of a process manager 255."""
 
 
 class StoredEvent(NamedTuple):

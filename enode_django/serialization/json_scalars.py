@@ -22,7 +22,7 @@ from enode_django.serialization.plain import MOST_BITS, MOST_DIGITS
 
 Errors = dict[Path, str]
 Read = Callable[[Any, Path, Errors], Any]
-"""The value of what `json.loads` gave; what is wrong is added to the errors, and then the value does not matter."""
+"""Converts a value of `json.loads`. Faults are added to the errors; the result is then undefined."""
 
 MOST_ERRORS = 50
 LARGEST_EXPONENT = 1000
@@ -219,7 +219,7 @@ _KEYWORDS: Mapping[str, Mapping[str, str]] = {
     "array": {"min_length": "minItems", "max_length": "maxItems"},
     "object": {"min_length": "minProperties", "max_length": "maxProperties"},
 }
-"""By the type in JSON, the keywords of JSON Schema by the names of bounds."""
+"""The keywords of JSON Schema by the JSON type and the name of the bound."""
 
 
 def bounded_type(inner: JsonType, bounds: Sequence[Bound]) -> JsonType:

@@ -55,7 +55,7 @@ def json_value(value: Any) -> Any:
 
 
 _ALWAYS_WRITTEN = 2_000
-"""Bits of an int that Python writes whatever limit its digits have: 640 is the lowest."""
+"""Bits of an int that Python always writes, even at the lowest limit of digits, which is 640."""
 
 
 def _number(value: int) -> int | str:

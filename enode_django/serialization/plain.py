@@ -24,8 +24,8 @@ from enode_django.serialization.unpacking import Unpacker
 DECIMAL, UNIQUE_ID, DATE, BIG_INTEGER = 1, 2, 3, 4
 
 MOST_DIGITS = 1_000
-"""Decimal digits of a whole number in a command: those of more than 4,300 cannot be written as text or JSON, and a few
-commands of less could come to such a sum."""
+"""The most decimal digits of a whole number in a command. Numbers of more than 4,300 cannot be written as text or JSON,
+and the sum of a few numbers below that could reach it."""
 MOST_BITS = (10**MOST_DIGITS).bit_length()
 
 
@@ -112,10 +112,10 @@ _SIMPLE: dict[type, Callable[[Any], Any] | None] = {
     date: lambda value: _Extension(DATE, value.isoformat().encode()),
     datetime: _aware,
 }
-"""By type, what makes of a value one that `pack_simple` writes as `pack` does (None: it is one already)."""
+"""By type, the function that converts a value so that `pack_simple` writes the bytes of `pack` (None: not needed)."""
 
 NOT_SIMPLE = (KeyError, TypeError, ValueError, OverflowError)
-"""What the three functions below raise for values that only `pack` can write, or refuse with a better message."""
+"""The errors of the three functions below for values that only `pack` can write, or refuse with a better message."""
 
 
 def simple(value: Any) -> Any:
@@ -134,12 +134,12 @@ def simple_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 pack_simple: Callable[[Any], bytes] = msgspec.msgpack.Encoder().encode
-"""Packs lists, tuples and maps of `simple` values: the same bytes as of `pack`, in a third of the time, since it calls
-no Python for Decimals. It must not get anything else: `msgspec` has forms of its own for other types."""
+"""Pack lists, tuples and maps of `simple` values to the same bytes as `pack`, in a third of the time, because it calls
+no Python for Decimals. It must not get other values: `msgspec` writes other types in forms of its own."""
 
 
 _FIXED = frozenset({type(None), bool, int, float, Decimal, UUID, date})
-"""Types whose every value travels, and cannot be changed."""
+"""Immutable types whose every value can be packed."""
 
 
 def taken(value: Any) -> Any:

@@ -21,7 +21,7 @@ Kind = TypeVar("Kind", Command, DomainEvent, DomainException, AggregateRoot)
 KINDS: tuple[type, ...] = (Command, DomainEvent, DomainException, AggregateRoot)
 
 LabelOf = Callable[[str], str | None]
-"""From the dotted name of a module to the label of the app that holds it."""
+"""Maps the dotted name of a module to the label of its app."""
 
 
 class TypeRegistry:
@@ -129,4 +129,4 @@ def _place(cls: type) -> tuple[str, str]:
 
 
 types = TypeRegistry()
-"""The registry of this process; `enode_django.apps` tells it how modules belong to apps."""
+"""The registry of this process; `enode_django.apps` sets its ``label_of``."""

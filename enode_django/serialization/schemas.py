@@ -20,7 +20,7 @@ from enode_django.domain.fields import Schema
 from enode_django.domain.scalars import SCALARS, is_enum, is_literal
 
 FieldTexts = Mapping[str, str]
-"""Type texts by field; ``Default[…]`` around that of a field with a default."""
+"""Type texts by field; that of a field with a default is inside ``Default[…]``."""
 
 
 def describe(cls: type[Declared]) -> dict[str, str]:

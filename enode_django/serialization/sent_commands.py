@@ -16,7 +16,7 @@ SENT = b"\x00sent"
 _END = pack(SENT)
 
 SentCommand = tuple[str, bytes]
-"""The aggregate root id and the body of a command, as a queue takes them."""
+"""The aggregate root id and the encoded body of a command."""
 
 
 def with_sent(result: Any, sent: Sequence[SentCommand]) -> Any:

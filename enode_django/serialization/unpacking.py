@@ -18,11 +18,11 @@ from enode_django.domain.hashes import MOST_ALIKE, collide
 from enode_django.exceptions import MalformedMessage
 
 MOST_VALUES = 1_000_000
-"""Of one message from outside, in all its lists and maps: decoded they take 70 times as many bytes as they had."""
+"""The most values of one message from outside, in all lists and maps: decoded they take 70 times as many bytes."""
 _CANNOT_HARM = 1_300
-"""Bytes. That is too few for `MOST_ALIKE` keys that have one hash."""
+"""Bytes. Too few for `MOST_ALIKE` keys of one hash."""
 _CANNOT_BE_MANY = 65_536
-"""Bytes. So few values take little memory in any case."""
+"""Bytes. The values in so few take little memory."""
 
 
 class Unpacker:

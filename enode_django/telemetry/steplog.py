@@ -15,8 +15,8 @@ from enode_django.serialization.codec import decode_metadata
 logger = logging.getLogger("enode_django.flow")
 
 FIELDS = ("part", "flow_id", "command_id", "subject", "aggregate_root_id", "version", "outcome", "seconds")
-"""The attributes of each log record. ``flow_id`` is the correlation id, or the id of the first command if there is
-none; ``subject`` is a type name, a subscriber or a request; ``version`` and ``seconds`` may be None."""
+"""The attributes of each log record. ``flow_id`` is the correlation id, or the id of the first command without one;
+``subject`` is a type name, a subscriber or a request; ``version`` and ``seconds`` may be None."""
 
 
 def enabled() -> bool:

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 TRACEPARENT = "traceparent"
 PROVIDER_VARIABLE = "OTEL_PYTHON_TRACER_PROVIDER"
-"""Names a provider that the package sets when it is first asked for one."""
+"""The environment variable that names the provider that ``opentelemetry-api`` sets at first use."""
 _MARK = TRACEPARENT.encode()
-"""Its key is in encoded metadata as it is here, so looking for it costs next to nothing."""
+"""The key as it occurs in encoded metadata, so that a search for it is cheap."""
 
 
 class Carrier(Protocol):

@@ -17,7 +17,7 @@ from enode_django.exceptions import QueueHeld
 
 QUEUES = 4
 DEADLINE = 60.0
-"""Seconds after which something that should happen at once counts as not happening."""
+"""Seconds after which an expected event counts as missing."""
 
 T = TypeVar("T")
 

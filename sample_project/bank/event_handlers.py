@@ -29,7 +29,7 @@ GROUP = "bank.balance_cache"
 KEEP = 300
 """Seconds."""
 RETRY = Retries(most_parked=3_600.0)
-"""A balance that could not be remembered waits an hour at most, not a day."""
+"""A balance that could not be cached is retried after at most an hour, not a day."""
 
 
 def cached_balance(account: str) -> Decimal | None:

@@ -40,7 +40,7 @@ RULES: Mapping[str, Rule] = {
     "published": published,
 }
 UNREADABLE = "unreadable"
-"""What is told of places that could not be read."""
+"""The rule of violations for places that could not be read."""
 
 
 def violations(facts: Facts) -> Iterator[Violation]:

@@ -11,7 +11,7 @@ from typing import Any
 from django.conf import settings
 
 END_SECONDS = 45.0
-"""More than the grace time that workers have to drain."""
+"""More than the grace time of workers."""
 LOG_LINES = 15
 
 

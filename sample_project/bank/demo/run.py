@@ -30,11 +30,11 @@ from sample_project.bank.demo.verification import Verification
 from sample_project.bank.demo.workload import SENT_AT_ONCE, Workload
 
 ALREADY_RUNNING_SECONDS = 0.5
-"""Whoever runs already answers an opening within this time, unless it is busy; a second runprocessors harms nobody."""
+"""The time for running processors to answer an opening. A second runprocessors next to busy ones is harmless."""
 START_SECONDS = 120.0
-"""For processors that the demo starts; if they end, it hears of it."""
+"""The time limit for processors that the demo starts; the demo notices if they end."""
 FOUND_SECONDS = 30.0
-"""For processors that others start."""
+"""The time limit for processors that others start."""
 STALLED_SECONDS = 120.0
 TICK = 0.2
 ASKED_WHEN_IDLE = 300

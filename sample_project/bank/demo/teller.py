@@ -15,8 +15,8 @@ from sample_project.bank.demo.workload import Workload
 from sample_project.bank.domain import Deposit, OpenAccount
 
 PACE = 0.02
-"""Seconds between two commands, however long the answers take: whoever waits for an answer before asking again
-measures the good moments only."""
+"""Seconds between two commands, whatever the latency: a client that waits for each answer measures good moments
+only."""
 TIMEOUT = 60.0
 
 

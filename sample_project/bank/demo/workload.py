@@ -13,12 +13,12 @@ from sample_project.bank.domain import Deposit, OpenAccount, StartTransfer, With
 
 SENT_AT_ONCE = 250
 OVERDRAFT = Decimal(1_000_000)
-"""Nobody ever has so much."""
+"""More than any balance."""
 OVERDRAFT_PERCENT = 3
 WITHDRAW_PERCENT = 27
 TWICE_PERCENT = 1
 UNKNOWN_PERCENT = 2
-"""Transfers to an account that does not exist."""
+"""The percentage of transfers to an account that does not exist."""
 
 Movement = Deposit | Withdraw
 

@@ -90,7 +90,7 @@ class TellerCommand(Teller, CommandView):
     title = ""
     done = ""
     api = ""
-    """The bank's API for the same thing, by its name."""
+    """The name of the API's URL for the same command."""
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
         return super().get_context_data(**{"title": self.title, "done": self.done, "api": self.get_api(), **context})
