@@ -1,1 +1,1 @@
-"""Measured side by side on one server: run by ``make bench``, explained in ``docs/reference/benchmarks.md``."""
+"""Benchmarks, run side by side on one server by ``make bench``. ``docs/reference/benchmarks.md`` explains them."""

@@ -1,4 +1,4 @@
-"""``python -m benchmarks [names…] [--quick] [--json FILE]``: exit status 0 whatever the figures are, 1 for errors."""
+"""``python -m benchmarks [names…] [--quick] [--json FILE]``: exit status 1 after errors, else 0, for any figures."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Benchmark = Callable[[Services, bool], list[figures.Figure]]
 
 
 ONLY_BY_NAME = frozenset({"append", "browsing", "queue_start"})
-"""They take gigabytes of disk, and many minutes."""
+"""These take gigabytes of disk and many minutes."""
 
 
 def benchmarks() -> dict[str, Benchmark]:
-    """In the order they run. They are imported when Django is set up."""
+    """Return the benchmarks in the order of execution. They are imported here, after Django is set up."""
     from benchmarks import (
         appending,
         browsing,

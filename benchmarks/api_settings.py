@@ -1,5 +1,5 @@
-"""Of the server that the benchmark ``api`` asks: nothing is throttled, and whoever is authenticated may send deposits.
-What else there is needs the default permission."""
+"""Settings of the server of the benchmark ``api``: no throttling, and every authenticated user may send deposits.
+Everything else needs the default permission."""
 
 from __future__ import annotations
 

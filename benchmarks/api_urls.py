@@ -1,4 +1,4 @@
-"""The API, and beside it a view that does what every view must."""
+"""The API, and an empty view with the work of every view."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rest_framework.views import APIView
 
 
 class EmptyView(APIView):
-    """Authenticates and parses."""
+    """A view that only authenticates and parses."""
 
     permission_classes = [IsAuthenticated]
 

@@ -1,7 +1,7 @@
-"""What appending costs when much is stored already: with ids in the order of time, and with random ones.
+"""The cost of appending to a large table, with time-ordered and with random ids.
 
-``python -m benchmarks.appending KIND ROWS…`` is one table, which is filled up to each of these sizes, and then appended
-to in batches, through the event store. It prints microseconds a row as JSON: for each size the rounds of each load.
+``python -m benchmarks.appending KIND ROWS…`` fills one table up to each of these sizes, and then appends to it in
+batches through the event store. It prints microseconds per row as JSON: for each size the rounds of each load.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from enode_django.ids import new_id
 SMALL, LARGE, LARGE_QUICK = 100_000, 10_000_000, 1_000_000
 BATCH, BATCHES, ROUNDS = 1_000, 10, 9
 FILL = 50_000
-"""Rows of a transaction while the table is filled."""
+"""Rows per transaction while the table is filled."""
 ORDERED, RANDOM = "ordered", "random"
 NEW, OLD = "new aggregates", "old aggregates"
 
@@ -62,8 +62,7 @@ def _measured(services: Services, kind: str, sizes: Sequence[int]) -> list[Round
 
 
 class Table:
-    """The event store's own, in a database that is thrown away. Rows are deposits, each the first version of its
-    aggregate unless it is said otherwise."""
+    """The event store's table in a temporary database. Rows are deposits, each to a new aggregate by default."""
 
     def __init__(self, kind: str) -> None:
         from django.db import connection
@@ -78,7 +77,7 @@ class Table:
         self.rows = 0
         self.connection = connection
         self._events = encode_stream([Deposited(amount=Decimal(5), balance=Decimal(5))])
-        # It would begin when the filling is over, and be measured.
+        # Otherwise it would begin after the filling and distort the measurement.
         self._execute(f"ALTER TABLE {TABLE} SET (autovacuum_enabled = off)")
 
     def records(self, aggregates: Sequence[str], version: int = 1) -> list[StreamRecord]:
@@ -89,9 +88,9 @@ class Table:
         ]
 
     def fill(self, size: int, kept: int) -> list[str]:
-        """Up to ``size`` rows, by COPY. Returns at least ``kept`` of the new aggregates, from all over them.
+        """Fill the table up to ``size`` rows by COPY. Return at least ``kept`` of the new aggregates, evenly spread.
 
-        With random ids the unique indexes are built afterwards: row by row, each would touch two pages of its own.
+        With random ids the unique indexes are built afterwards, because each row would touch two other pages.
         """
         with self._without_unique_indexes() if self._is_random else contextlib.nullcontext():
             sample = self._fill(size, kept)
@@ -120,7 +119,7 @@ class Table:
             self._execute(f"ALTER TABLE {TABLE} ADD CONSTRAINT {name} {definition}")
 
     def append(self, records: Sequence[StreamRecord]) -> float:
-        """Microseconds a row, in batches."""
+        """Append in batches, and return microseconds per row."""
         batches = [records[start : start + BATCH] for start in range(0, len(records), BATCH)]
         started = time.perf_counter()
         outcomes = [self.store.append(batch) for batch in batches]
@@ -135,7 +134,7 @@ class Table:
 
 
 def measure(table: Table, size: int) -> Rounds:
-    """New aggregates all the time; and old ones, out of all that were filled in, that get one version more."""
+    """Measure appending to new aggregates, and of second versions to aggregates sampled from the whole table."""
     count = BATCH * BATCHES
     old = table.fill(size, ROUNDS * count)
     random.Random(1).shuffle(old)
@@ -154,7 +153,7 @@ def main(kind: str, sizes: Sequence[int]) -> None:
 
     collect_seldom()  # as workers do
     table = Table(kind)
-    table.append(table.records([table.new_id() for _ in range(BATCH)]))  # the connection is there
+    table.append(table.records([table.new_id() for _ in range(BATCH)]))  # opens the connection
     print(json.dumps([measure(table, size) for size in sizes]))
 
 

@@ -1,4 +1,4 @@
-"""Lets the processes of a run have some of the sample's subscribers only, one more, and other snapshots."""
+"""An app that restricts the sample's subscribers, adds one, and changes the snapshots, for the processes of a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django.apps import AppConfig
 
 
 class BenchmarksConfig(AppConfig):
-    """Comes last among the apps, when all subscribers are declared."""
+    """The last of the apps, so that all subscribers are declared before."""
 
     name = "benchmarks"
 
@@ -21,7 +21,7 @@ class BenchmarksConfig(AppConfig):
 
         names = os.environ.get("BENCHMARK_SUBSCRIBERS", "").split()
         if names:
-            self._only = ExitStack()  # that nobody closes: as long as the process lives
+            self._only = ExitStack()  # never closed: for the life of the process
             self._only.enter_context(subscribers.only(*map(subscribers.get, names)))
         if os.environ.get("BENCHMARK_SNAPSHOT_EVERY"):
             from sample_project.bank.domain import BankAccount

@@ -1,8 +1,8 @@
 """``python batch_peer_process.py COUNT URL`` prints events per second: ``eventsource-py``, ``handle_batch`` of 500.
 
-Run by an interpreter that has that library and nothing of ours. Not exactly once: its checkpoint is saved after the
-batch's rows. Fair to it: the events are stored before it starts, a batch is one statement of distinct rows, and its
-clock runs from the first batch that is done to the last, inside its own process.
+It runs in an interpreter that has this library and not this package. It is not exactly once: the checkpoint is saved
+after the batch's rows. In its favour, the events are stored before it starts, a batch is one statement of distinct
+rows, and the clock runs from the end of the first batch to that of the last, inside its process.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ async def rate(count: int, url: str) -> float:
     engine = create_async_engine(url.replace("postgresql://", "postgresql+asyncpg://"))
     pool = await asyncpg.create_pool(url, min_size=1, max_size=2)
     for name in ("events", "checkpoints"):
-        # One of the functions in there, which nothing here calls, does not compile.
+        # One of its functions, which is not called here, does not compile.
         await pool.execute("SET check_function_bodies = off;" + get_schema(name))
     await pool.execute("CREATE TABLE account_summary (id uuid PRIMARY KEY, balance numeric, version int)")
     store = PostgreSQLEventStore(engine)
@@ -103,7 +103,7 @@ async def rate(count: int, url: str) -> float:
 
 
 async def _fill(store: Any, count: int) -> int:
-    """The accounts in turn, some deposits at once: quicker than one by one. Returns how many there are."""
+    """Store deposits to the accounts in turn, several at once, which is faster. Return their number."""
     each = max(1, count // ACCOUNTS // ROUNDS)
     accounts = [uuid4() for _ in range(ACCOUNTS)]
     for before in range(0, ROUNDS * each, each):

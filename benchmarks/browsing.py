@@ -1,4 +1,4 @@
-"""What the event browser asks of the database when 10 million streams are stored.
+"""The database time of the event browser with 10 million stored streams.
 
 ``python -m benchmarks.browsing ROWS`` fills the table and prints milliseconds of database time as JSON: for each kind
 of page the rounds, each of another page.
@@ -25,11 +25,11 @@ ROWS, ROWS_QUICK = 10_000_000, 1_000_000
 PORTION = 500_000
 ROUNDS = 15
 VERSIONS = 20
-"""Of each account."""
+"""The versions of each account."""
 RARE_EVERY = 20_000
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
-# One a millisecond. Accounts take turns, a thousand at a time; ids grow, as generated ones do.
+# One row per millisecond. A thousand accounts at a time take turns. Ids grow, like generated ones.
 FILL = f"""
     INSERT INTO {TABLE} (aggregate_root_type, aggregate_root_id, version, command_id, command_type, created_at, events,
                          metadata)
@@ -72,7 +72,7 @@ def fill(rows: int) -> None:
 
 @contextmanager
 def database_time(taken: list[float]) -> Iterator[None]:
-    """Adds the milliseconds that all statements of the block took, with their rows brought over."""
+    """Append to ``taken`` the milliseconds of all statements of the block, including the transfer of rows."""
     from django.db import connection
 
     spent = [0.0]

@@ -1,4 +1,4 @@
-"""Processes that prepare something, and then measure when they are asked."""
+"""Child processes that prepare a measurement, and measure on request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.workspace import PROJECT
 
 
 class Asked:
-    """It answers each line that it gets with one of JSON. It ends with its input."""
+    """A child process that answers each line with a line of JSON. It ends with its input."""
 
     def __init__(self, module: str, *arguments: object, env: Mapping[str, str] | None = None) -> None:
         command = [sys.executable, "-m", module, *map(str, arguments)]
@@ -33,7 +33,7 @@ class Asked:
         return self.answer()
 
     def answer(self) -> Any:
-        """The next line."""
+        """Return the next answer."""
         assert self._process.stdout is not None
         answer = self._process.stdout.readline()
         if not answer:

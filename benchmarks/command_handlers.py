@@ -1,4 +1,4 @@
-"""A command whose handler waits for something, as one that asks another service does."""
+"""A command whose handler waits, like one that calls another service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What conflicts cost: aggregates that somebody else has changed while a worker had them in its cache."""
+"""The cost of conflicts: another writer changes aggregates that a worker has in its cache."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ SHARES = (0.0, 0.001, 0.01, 0.1)
 
 
 class Round(NamedTuple):
-    """``rate``: commands a second; ``cost``: microseconds of the workers' processor time for one."""
+    """``rate`` is in commands per second; ``cost`` is the workers' processor time per command in microseconds."""
 
     rate: float
     cost: float
 
 
 def run(services: Services, quick: bool) -> list[Figure]:
-    """Accounts are opened, so that the workers have them in memory. Then a share of them gets a deposit that the
-    workers do not hear of, and all of them the deposits that are measured. Rounds of all shares in turn."""
+    """Open accounts, so that the workers have them in memory. Then store a deposit to a share of them without the
+    workers, and measure deposits to all. The rounds of all shares take turns."""
     count, rounds = (50_000, 1) if quick else (200_000, 3)
     accounts = loads.account_ids(ACCOUNTS)
     opening, messages = loads.opens(accounts), loads.deposits(accounts, count)
@@ -68,12 +68,12 @@ def _round(services: Services, opening: loads.Messages, messages: loads.Messages
 
 
 def _processor_time(processors: Processors) -> float:
-    """Of all workers so far, in seconds."""
+    """Return the processor time of all workers so far, in seconds."""
     return sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in processors.pids())
 
 
 def _change(workspace: Workspace, accounts: Sequence[str]) -> None:
-    """Store a deposit to each, as a worker that has not heard of these would."""
+    """Store a deposit to each account without the workers."""
     columns = StreamRecord._fields
     marks = ", ".join(["%s"] * len(columns))
     with workspace.connect() as connection, connection.cursor() as cursor:

@@ -1,5 +1,5 @@
-"""A projection whose table has three indexes and a foreign key. Imported where ``BENCHMARK_DETAILS`` is set only, since
-it has no migration: `make_tables` makes what it needs."""
+"""A projection whose table has three indexes and a foreign key. It is imported only if ``BENCHMARK_DETAILS`` is set,
+because it has no migration: `make_tables` creates its tables."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Details(ModelProjection[AccountDetails]):
 
 
 def make_tables() -> None:
-    """Create the tables, with the branches."""
+    """Create the tables and the branches."""
     with connection.schema_editor() as editor:
         editor.create_model(Branch)
         editor.create_model(AccountDetails)

@@ -1,4 +1,4 @@
-"""A projection let loose on a full topic, watched in the database."""
+"""Measurement of a projection on a full topic, by its rows in the database."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ from benchmarks.workspace import Workspace, count
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 LOOK = 0.05
-"""Seconds between looks: rare enough to leave the cores to those who work."""
+"""Seconds between looks, rare enough to leave the cores to the workers."""
 
 
 class Fed(NamedTuple):
-    """``started``: seconds from the start of ``runprocessors`` to the first row; ``rate``: what came after the first
-    look that found something, a second, up to the look that found all."""
+    """``started`` is the seconds from the start of ``runprocessors`` to the first row; ``rate`` is the rows per second
+    from the first look that found rows to the one that found all."""
 
     started: float
     rate: float
 
 
 def feed(workspace: Workspace, progress: LiteralString, total: int, check: Callable[[Connection], None]) -> Fed:
-    """Let two event workers work until the query ``progress`` gives ``total``; ``check`` raises if the rows are not
-    as they should be."""
+    """Run two event workers until the query ``progress`` returns ``total``. ``check`` raises if the rows are wrong."""
     workspace.checkpoint()
     called = time.perf_counter()
     with workspace.connect() as connection, Processors(workspace, role="event", ready=False) as processors:
@@ -43,7 +42,7 @@ def feed(workspace: Workspace, progress: LiteralString, total: int, check: Calla
 def _look_for(
     processors: Processors, connection: Connection, progress: LiteralString, at_least: int, *, pause: float
 ) -> tuple[int, float]:
-    """What the query gave when it gave so much, and when."""
+    """Return the first result of the query that is at least ``at_least``, and its time."""
     deadline = time.perf_counter() + PATIENCE
     while (found := count(connection, progress)) < at_least:
         processors.check()

@@ -1,4 +1,4 @@
-"""What was measured, and the table of it."""
+"""Figures, their required ratios, and the table of both."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Figure:
 
 @dataclasses.dataclass(frozen=True)
 class Bar:
-    """``ratio`` of the figures, by name; ``at_least`` or ``at_most`` is what is asked for."""
+    """A requirement: the ``ratio`` of the figures ``needs`` must be ``at_least`` or ``at_most`` a value."""
 
     name: str
     needs: Sequence[str]
@@ -258,7 +258,7 @@ BARS = (
 
 
 def judged(figures: Sequence[Figure]) -> list[dict[str, Any]]:
-    """The bars whose figures are there."""
+    """Return the results of the bars whose figures are present."""
     values = {figure.name: figure.value for figure in figures}
     results = []
     for bar in BARS:

@@ -1,6 +1,6 @@
-"""Rows inserted one by one, by processes side by side: ``python -m benchmarks.inserts COUNT`` is one of them.
+"""Rows inserted one by one by parallel processes. ``python -m benchmarks.inserts COUNT`` is one of them.
 
-It prepares itself, prints a line, and begins when it is sent one.
+It prepares itself, prints a line, and begins when it receives one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from benchmarks.workspace import PROJECT, Services
 
 
 def rate(services: Services, processes: int, count: int) -> float:
-    """Rows a second of all of them, ``count`` each."""
+    """Return the rows per second of all processes, which insert ``count`` each."""
     with services.workspace() as workspace:
         command = [sys.executable, "-m", "benchmarks.inserts", str(count)]
         environment = workspace.environment
@@ -40,7 +40,7 @@ def rate(services: Services, processes: int, count: int) -> float:
 
 
 def main(count: int) -> None:
-    """A row for each deposit, as the sample's ledger makes them."""
+    """Insert a row for each deposit, like the sample's ledger."""
     import django
 
     django.setup()
@@ -53,16 +53,16 @@ def main(count: int) -> None:
 
     records = history(max(1, count // 20), count).deposited
     events = [event for record in records for event in decode_events(record.events, StoredStamp(record))]
-    LedgerEntry.objects.exists()  # the connection is there
+    LedgerEntry.objects.exists()  # opens the connection
     ledger = Ledger()
-    ledger.__dict__["insert"] = lambda row: row.save(force_insert=True)  # as ``create`` does it
+    ledger.__dict__["insert"] = lambda row: row.save(force_insert=True)  # like ``create``
     print("ready", flush=True)
     sys.stdin.readline()
     for event in events:
         assert isinstance(event, Deposited)
         ledger.deposited(event)
     sys.stdout.flush()
-    os._exit(0)  # at once: tearing down a process is none of the work
+    os._exit(0)  # at once: the teardown of the process is not measured
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What middleware of commands costs: none, where the settings name none."""
+"""The cost of middleware of commands, which is zero if the settings name none."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def nothing_added(handle: Handle) -> Handle:
 
 
 def run(services: Services, quick: bool) -> list[Figure]:
-    """One command mailbox without queue and store, in this process; rounds of all in turn."""
+    """Measure one command mailbox in this process, without queue and store. The rounds of all variants take turns."""
     count, rounds = (2_000, 15) if quick else (5_000, 40)
     accounts = loads.account_ids(ACCOUNTS)
     opening = _envelopes(loads.opens(accounts))

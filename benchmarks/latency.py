@@ -1,4 +1,4 @@
-"""``execute_command`` alone on an idle system: from the call to the durable answer, or until the events are handled."""
+"""The latency of ``execute_command`` on an idle system: to the durable answer, or until the events are handled."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def run(services: Services, quick: bool) -> list[Figure]:
 
 
 def run_handled(services: Services, quick: bool) -> list[Figure]:
-    """Both projections handle a deposit; the process manager only looks at it."""
-    with subscribers.only(*map(subscribers.get, SUBSCRIBERS)):  # as in the workers: nobody else is waited for
+    """Measure until a deposit is handled by both projections; the process manager ignores it."""
+    with subscribers.only(*map(subscribers.get, SUBSCRIBERS)):  # as in the workers, so that no other is awaited
         return _run(services, 500 if quick else 2_000, "handled", WaitFor.HANDLED, "all")
 
 

@@ -1,4 +1,4 @@
-"""The benchmarks' settings without the apps that are for people: what a host needs that runs processors only."""
+"""The benchmarks' settings without apps with pages, as on a host that runs processors only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands as they travel, encoded ahead so that encoding them is not measured."""
+"""Commands, encoded in advance so that their encoding is not measured."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def opens(accounts: Sequence[str]) -> Messages:
 
 
 def large_opens(accounts: Sequence[str], size: int) -> Messages:
-    """Each with an event of about so many bytes, no two alike."""
+    """Return openings, each with a different event of about ``size`` bytes."""
     return [_message(OpenAccount(id, owner=id * (size // len(id)))) for id in accounts]
 
 
 def deposits(accounts: Sequence[str], count: int, seed: int = 1) -> Messages:
-    """To random accounts."""
+    """Return deposits to random accounts."""
     choose = random.Random(seed).choice
     return [deposit(choose(accounts)) for _ in range(count)]
 
@@ -41,12 +41,12 @@ def deposit(account: str) -> tuple[str, bytes]:
 
 
 def slow_deposits(accounts: Sequence[str], count: int) -> Messages:
-    """To each account in turn, by a handler that waits for something."""
+    """Return deposits to each account in turn, whose handler waits."""
     return [_message(SlowDeposit(accounts[number % len(accounts)], amount=AMOUNT)) for number in range(count)]
 
 
 def with_repeats(messages: Messages, share: float, seed: int = 2) -> Messages:
-    """A ``share`` of the messages comes again, each anywhere later."""
+    """Return the messages with a ``share`` of them repeated, each at a random later place."""
     pick = random.Random(seed)
     repeats: dict[int, Messages] = {}
     for place in pick.sample(range(len(messages)), int(len(messages) * share)):

@@ -1,4 +1,4 @@
-"""Several mailboxes in one worker: what they are good for are handlers that wait."""
+"""Several mailboxes in one worker, which help handlers that wait."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ CHOICES = (Mailboxes(1, 1), Mailboxes(2, 1), Mailboxes(4, 1), Mailboxes(4, 4))
 
 
 def run(services: Services, quick: bool) -> list[Figure]:
-    """One worker; the handlers wait for 1 ms, so that one mailbox handles less than 1,000 commands a second. Rounds of
-    all in turn."""
+    """Measure one worker, whose handlers wait for 1 ms, so that one mailbox handles less than 1,000 commands per
+    second. The rounds of all variants take turns."""
     count, rounds = (2_000, 1) if quick else (10_000, 3)
     accounts = loads.account_ids(ACCOUNTS)
     opening, messages = loads.opens(accounts), loads.slow_deposits(accounts, count)

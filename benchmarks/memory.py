@@ -1,4 +1,5 @@
-"""Does a worker grow? Many more aggregates than it may cache, its peak read after each tenth of the commands."""
+"""The growth of a worker's memory: its peak after each tenth of the commands, to many more aggregates than it may
+cache."""
 
 from __future__ import annotations
 
@@ -17,9 +18,9 @@ from benchmarks.workspace import Services, Workspace
 MAX_AGGREGATES = 20_000
 COMMANDS_EACH = 5
 AHEAD = 40_000
-"""How far the sender may be ahead of what is published: the queue is not what is measured."""
+"""The most commands sent ahead of the published ones, because the queue is not measured."""
 LARGE = 200 * 1024
-"""Bytes of an event of the second load."""
+"""The bytes of an event of the second load."""
 MIB = 1024 * 1024
 LARGE_BOUNDS: dict[str, object] = {
     "AGGREGATE_CACHE": {"MAX_BYTES": 64 * MIB},
@@ -35,7 +36,7 @@ def _many(services: Services, quick: bool) -> list[Figure]:
     aggregates = 20_000 if quick else 200_000
     limit = MAX_AGGREGATES // 10 if quick else MAX_AGGREGATES
     bounds: dict[str, object] = {"AGGREGATE_CACHE": {"MAX_AGGREGATES": limit}}
-    if quick:  # the others' defaults are meant for longer runs
+    if quick:  # the other defaults are meant for longer runs
         bounds |= {"COMMANDS": {"RECENT_COMMANDS": limit, "MAX_UNFINISHED": limit}}
     total = aggregates * COMMANDS_EACH
     peaks: list[list[int]] = []
@@ -55,7 +56,7 @@ def _many(services: Services, quick: bool) -> list[Figure]:
 
 
 def _large(services: Services, quick: bool) -> list[Figure]:
-    """Aggregates whose events, and so states, have 200 KiB: several times what the limits let a worker hold."""
+    """Measure aggregates whose events, and so states, have 200 KiB: together several times a worker's limits."""
     total = 2_000 if quick else 10_000
     peaks: list[list[int]] = []
     with services.workspace(**LARGE_BOUNDS) as workspace, Processors(workspace) as processors:
@@ -93,10 +94,10 @@ def _has_published(workspace: Workspace, more_than: int) -> bool:
 
 
 def _portions(accounts: list[str], size: int = 10_000) -> Iterator[loads.Messages]:
-    """Every account is opened and gets its deposits, each account in turn in each of the rounds.
+    """Yield openings and deposits of every account, in rounds of one command for each account.
 
-    A first quarter of the accounts comes first, so that the first tenth does all that is ever done: it fills the
-    caches with accounts that have a balance and the queues with deposits, and goes back to accounts that have left.
+    A quarter of the accounts comes first, so that the first tenth already does everything: it fills the caches with
+    accounts that have a balance and the queues with deposits, and returns to accounts that have left the cache.
     """
     quarter = len(accounts) // 4
     for some in (accounts[:quarter], accounts[quarter:]):
@@ -108,7 +109,7 @@ def _portions(accounts: list[str], size: int = 10_000) -> Iterator[loads.Message
 
 
 def _deposits(accounts: Sequence[str]) -> loads.Messages:
-    """One to each: no cache smaller than all of them helps."""
+    """Return one deposit to each account, so that a cache for fewer accounts does not help."""
     return [loads.deposit(id) for id in accounts]
 
 
@@ -120,7 +121,7 @@ def _in_portions(
 
 
 def peak_bytes(pid: int) -> int:
-    """Resident memory of a process at its largest (where only the kernel's present figure is known: that)."""
+    """Return the peak resident memory of a process, or the current one if the peak is unknown."""
     status = Path(f"/proc/{pid}/status")
     if status.exists():
         for line in status.read_text().splitlines():

@@ -1,4 +1,4 @@
-"""What it costs the processors to be watched: rows of figures, a page that is scraped, an open dashboard."""
+"""The cost of observing the processors: rows of figures, a scraped page, an open dashboard."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ METRICS = re.compile(r"/metrics at (http://\S+)")
 
 
 def run(services: Services, quick: bool) -> list[Figure]:
-    """Rounds of both in turn; each is as long as several looks at the dashboard."""
+    """Measure with and without observation in turn. A round lasts for several refreshes of the dashboard."""
     count, rounds = (50_000, 1) if quick else (400_000, 5)
     accounts = loads.account_ids(ACCOUNTS)
     opening, messages = loads.opens(accounts), loads.deposits(accounts, count)

@@ -1,5 +1,5 @@
-"""``python -m benchmarks.onlooker METRICS``: whoever watches the processors, in a process of its own, until its input
-ends. It scrapes the page of metrics every second, and asks the dashboard's pages as often as a browser does."""
+"""``python -m benchmarks.onlooker METRICS``: an observer of the processors, until its input ends. It scrapes the page
+of metrics every second, and requests the dashboard's pages as often as a browser does."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DASHBOARD = "/admin/enode_django/processorreport/"
 
 
 class Dashboard:
-    """An open one. The server's work is done in this process."""
+    """An open dashboard. The server's work is done in this process."""
 
     def __init__(self) -> None:
         from django.contrib.auth.models import User

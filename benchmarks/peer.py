@@ -1,4 +1,4 @@
-"""``eventsourcing`` with its Postgres module, the same two loads: each configuration in a process of its own."""
+"""``eventsourcing`` with its Postgres module under the same two loads, each configuration in a separate process."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from benchmarks.figures import Figure, best
 from benchmarks.workspace import PROJECT, Services
 
 CACHE = {"AGGREGATE_CACHE_MAXSIZE": "20000"}
-"""More than there are accounts: every load runs on cached aggregates."""
+"""More than the accounts, so that every load runs on cached aggregates."""
 
 DEFAULTS: dict[str, str] = {}
 BEST = {
     "POSTGRES_ENABLE_DB_FUNCTIONS": "yes",
     "DEEPCOPY_FROM_AGGREGATE_CACHE": "no",
-    # One process writes, so the cache is never behind: no query before each command.
+    # Only one process writes, so the cache is always current: no query before each command.
     "AGGREGATE_CACHE_FASTFORWARD": "no",
     "POSTGRES_POOL_SIZE": "8",
 }
 
 
 def run(services: Services, quick: bool) -> list[Figure]:
-    """The best of its rounds, where ours are medians: what else the machine does shall not count against it."""
+    """Measure the best of its rounds, where ours are medians, so that it does not suffer from other work."""
     rounds = 1 if quick else 3
     scale = 1 if quick else 2
     cases = (

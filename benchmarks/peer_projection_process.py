@@ -1,8 +1,8 @@
 """``python -m benchmarks.peer_projection_process COUNT ENVIRONMENT`` prints events per second.
 
-``eventsourcing``'s runner with its Postgres tracking recorder: each event changes one row of the view and moves the
-tracking in one transaction. Fair to it: the events are stored before it starts, and its clock runs from the first event
-that is done to the last, inside its own process.
+It is ``eventsourcing``'s runner with its Postgres tracking recorder: each event changes one row of the view and the
+tracking in one transaction. In its favour, the events are stored before it starts, and the clock runs from the end of
+the first event to that of the last, inside its process.
 """
 
 from __future__ import annotations
@@ -87,14 +87,14 @@ def rate(count: int, environment: dict[str, str]) -> float:
         projection = runner.projection
         assert isinstance(projection, SummaryProjection)
         while not projection.done.wait(1.0):
-            runner.run_forever(0.0)  # raises what the projection raised
+            runner.run_forever(0.0)  # raises the projection's error
         if runner.view.total() != count * AMOUNT:
             raise AssertionError(f"the balances add up to {runner.view.total()}, not to {count * AMOUNT}")
         return (projection.expected - 1) / (projection.last - projection.first)
 
 
 def _fill(count: int, environment: dict[str, str]) -> None:
-    """Quicker than by commands: an account's deposits are saved at once."""
+    """Store the events faster than by commands: deposits are saved together."""
     bank = Bank(env=environment)
     accounts = [Account(f"owner {n}") for n in range(ACCOUNTS)]
     bank.save(*accounts)

@@ -1,4 +1,4 @@
-"""Other libraries' projections of the same deposits: each run in a process of its own."""
+"""Other libraries' projections of the same deposits, each run in a separate process."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from benchmarks.workspace import PROJECT, Services
 BATCH_PEER = "eventsource-py[postgresql]==0.15.1"
 BATCH_PEER_HOME = PROJECT / "build" / "batch-peer"
 BATCH_PEER_PYTHONS = (sys.executable, "python3.14", "python3.13")
-"""It needs Python 3.13; ``PEER_PYTHON`` names another one."""
+"""It needs Python 3.13. ``PEER_PYTHON`` names another interpreter."""
 SECONDS_TO_INSTALL = 300
 
 
 def run(services: Services, quick: bool) -> list[Figure]:
-    """The best of its rounds."""
+    """Measure the best of its rounds."""
     rounds, count = (1, 4_000) if quick else (3, 10_000)
     rates = [_runner_rate(services, count) for _ in range(rounds)]
     figures = [best("peer projection", rates, "events/s", f"{count:,} events, ProjectionRunner, exactly once")]
@@ -50,7 +50,8 @@ def _printed(command: Sequence[str]) -> float:
 
 
 def _batch_peer() -> Path | None:
-    """An interpreter that has it, in a virtualenv that is made once; None, and a line that says why, without one."""
+    """Return an interpreter with the library, in a virtualenv that is made once; or print why there is none, and return
+    None."""
     python = BATCH_PEER_HOME / "bin" / "python"
     installed = BATCH_PEER_HOME / BATCH_PEER
     if not installed.exists():

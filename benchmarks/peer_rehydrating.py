@@ -1,8 +1,8 @@
 """``python -m benchmarks.peer_rehydrating ACCOUNTS EVENTS ENVIRONMENT``: for each line of its input it prints the
 seconds of one load of all accounts.
 
-Fair to it: no cache, as ours has none there, so nothing is copied. ``plain``: the cycle collector looks as often as
-Python lets it by default, so as its users have it; ``tuned``, and from then on: as seldom as in our workers.
+It has no cache, like ours here, so nothing is copied. ``plain`` uses Python's default thresholds of the cycle
+collector, like its users; ``tuned`` sets those of our workers from then on.
 """
 
 from __future__ import annotations

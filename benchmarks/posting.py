@@ -1,8 +1,8 @@
 """``POST commands/?wait=none`` beside a view that only authenticates and parses, on the same gunicorn.
 
-One worker with four threads, and as many clients over connections that stay open: while one request waits for the
-queue or the database, others are worked at, as on any server. With two workers one might take all connections, and the
-other would have nothing to do for that round. Rounds alternate, so that what else the machine does meets all alike.
+There is one worker with four threads, and as many clients over persistent connections: while one request waits for the
+queue or the database, others are handled, as on any server. With two workers, one might take all connections of a
+round and leave the other idle. Rounds alternate, so that other work of the machine affects all alike.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sample_project.embedded import Broker
 
 SECONDS = 30.0
 THREADS = 4
-"""And clients."""
+"""The number of threads, and of clients."""
 APPLICATION = "sample_project.wsgi:application"
 
 LOG_IN = """
@@ -77,7 +77,8 @@ def _output(command: list[str], environment: Mapping[str, str]) -> str:
 
 @contextlib.contextmanager
 def _gunicorn(environment: Mapping[str, str]) -> Iterator[str]:
-    """The path of its socket: over TCP each answer, which goes out in two pieces, would wait for an acknowledgement."""
+    """Run gunicorn on a Unix socket, and give its path. Over TCP each answer, which is sent in two pieces, would wait
+    for an acknowledgement."""
     with tempfile.TemporaryDirectory() as directory:
         place = f"{directory}/gunicorn"
         kind = ["--worker-class", "gthread", "--threads", str(THREADS), "--keep-alive", "30", "--log-level", "error"]
@@ -118,7 +119,7 @@ def _request(target: Target, session: str) -> bytes:
 
 
 def _rate(place: str, request: bytes, count: int) -> float:
-    """Requests a second."""
+    """Return the requests per second."""
     with ThreadPoolExecutor(THREADS) as clients:
         started = time.perf_counter()
         asked = [clients.submit(_ask, place, request, count // THREADS) for _ in range(THREADS)]

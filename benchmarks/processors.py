@@ -1,4 +1,4 @@
-"""``manage.py runprocessors`` as a process, to be frozen, thawed, killed and watched."""
+"""``manage.py runprocessors`` as a process that can be frozen, thawed, killed and observed."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from benchmarks.workspace import COMMANDS, EVENTS, GROUP, PROJECT, Workspace
 PATIENCE = 300.0
 POLL = 0.005
 POLL_OF_QUEUES = 0.02
-"""Seconds. Each look asks every queue, and what it costs is missing to the workers."""
+"""Seconds. Each look reads every queue, which takes time from the workers."""
 
 
 class BenchmarkError(Exception):
-    """A run did not come to its end."""
+    """A run failed."""
 
 
 def wait_for(what: str, condition: Callable[[], bool], seconds: float = PATIENCE, poll: float = POLL) -> None:
@@ -36,8 +36,8 @@ def wait_for(what: str, condition: Callable[[], bool], seconds: float = PATIENCE
 
 
 class Processors:
-    """Ready when the block begins, unless ``ready`` is False: every queue is owned, by each consumer group, by as many
-    workers as were asked for. Event workers need a workspace that names its subscribers."""
+    """A ``runprocessors`` process. Unless ``ready`` is False, it is ready when the block begins: in each consumer
+    group, ``processes`` workers own all queues. Event workers need a workspace that names its subscribers."""
 
     def __init__(
         self,
@@ -103,8 +103,8 @@ class Processors:
         return [*report.get("pids", []), *report.get("event_pids", [])]
 
     def processor_seconds(self) -> float:
-        """Return the processor time that the workers have taken so far, in seconds. It says more than the time on the
-        clock where others use the machine, too."""
+        """Return the processor time of the workers so far, in seconds, which depends less than the elapsed time on
+        other work of the machine."""
         return sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in self.pids())
 
     def log(self) -> str:
@@ -119,12 +119,12 @@ class Processors:
         self.signal(signal.SIGCONT)
 
     def signal(self, number: int) -> None:
-        """To each worker; the supervisor does not get it."""
+        """Send a signal to each worker, but not to the supervisor."""
         for pid in self.pids():
             os.kill(pid, number)
 
     def wait_published(self, count: int) -> float:
-        """Until the events topic holds so many streams; returns the time (of `time.perf_counter`) it did."""
+        """Block until the event topic has ``count`` streams. Return the time of `time.perf_counter`."""
 
         def published() -> bool:
             self.check()
@@ -134,7 +134,7 @@ class Processors:
         return time.perf_counter()
 
     def wait_reported(self, figure: str, least: int) -> None:
-        """Until the workers have reported a figure that is not below ``least``."""
+        """Block until the workers have reported a figure of at least ``least``."""
         wait_for(f"{figure} are {least}", lambda: self.report().get(figure, 0) >= least, 60.0)
 
     def __exit__(self, *_: object) -> None:
@@ -153,7 +153,7 @@ class Processors:
 
 
 def timed_run(workspace: Workspace, processors: Processors, messages: list[tuple[str, bytes]], streams: int) -> float:
-    """Seconds from the moment the workers may begin on a full queue to the last of ``streams`` being published."""
+    """Return the seconds from the start of the workers on a full queue until the last of ``streams`` is published."""
     before = workspace.published()
     processors.freeze()
     workspace.send(messages)

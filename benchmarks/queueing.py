@@ -1,4 +1,4 @@
-"""The broker beside Redis Streams: what goes in and out of one queue in batches, how late, and behind a backlog."""
+"""The broker compared with Redis Streams: throughput of one queue in batches, latency, and a backlog."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ SIZES = {"1 KB": 1_000, "200 B": 200}
 TOPIC = "benchmark"
 PRODUCERS, WINDOW = 4, 64
 LAST_BATCHES = 100
-"""Half a megabyte each. Unless a checkpoint comes just then, they are read again after a kill."""
+"""Batches of half a megabyte. Unless a checkpoint is written just then, they are read again after a kill."""
 Rates = tuple[float, float]
-"""Messages a second in, and out."""
+"""Messages per second in, and out."""
 
 
 def run(services: Services, quick: bool) -> list[Figure]:
-    """Rounds of both in turn; medians are compared."""
+    """Measure both in turn; medians are compared."""
     count, rounds = (50_000, 1) if quick else (200_000, 5)
     found: list[Figure] = []
     with Broker() as server:
@@ -74,7 +74,7 @@ def _broker_rates(server: Broker, batch: Sequence[bytes], count: int) -> Rates:
 
 
 def _pulled(transport: Transport, topic: str, count: int, offset: int = 0) -> Iterator[int]:
-    """How many messages came with each pull, until all are there."""
+    """Pull ``count`` messages, and yield the number of messages of each pull."""
     end = offset + count
     while offset < end:
         (pulled,) = transport.pull(topic, {0: offset}, limit=BATCH, wait=10)
@@ -126,8 +126,8 @@ def _beside_rabbitmq(count: int) -> list[Figure]:
 
 
 def run_single(services: Services, quick: bool) -> list[Figure]:
-    """Producers in processes of their own, each message in a request of its own: each waits for the answer before the
-    next, or has many requests under way, as asynchronous clients have."""
+    """Measure producers in separate processes with one message per request. They wait for each answer, or have many
+    requests in flight, like asynchronous clients."""
     count, rounds = (5_000, 1) if quick else (30_000, 3)
     found = []
     with Broker() as server, contextlib.closing(BrokerTransport(server.url)) as transport:
@@ -144,7 +144,7 @@ def run_single(services: Services, quick: bool) -> list[Figure]:
 
 
 def _single_rates(server: Broker, count: int, window: int) -> Rates:
-    """Messages a second, and microseconds of processor time that the broker takes for one."""
+    """Return the messages per second, and the broker's processor time per message in microseconds."""
     broker, total = psutil.Process(server.pid), PRODUCERS * count
     before = sum(broker.cpu_times()[:2])
     seconds = _single_seconds(server.url, count, window)
@@ -152,7 +152,7 @@ def _single_rates(server: Broker, count: int, window: int) -> Rates:
 
 
 def _single_seconds(location: str, count: int, window: int) -> float:
-    """Of the slowest."""
+    """Return the seconds of the slowest producer."""
     command = [sys.executable, "-m", "benchmarks.single_sender", location, TOPIC, str(count), str(window)]
     with contextlib.ExitStack() as stack:
         senders = [
@@ -176,7 +176,7 @@ def _single_seconds(location: str, count: int, window: int) -> float:
 
 
 def run_latency(services: Services, quick: bool) -> list[Figure]:
-    """From before the send to after the pull that waited for it, in another thread of another connection."""
+    """Measure from before a send to after the pull that waits for it, in another thread on another connection."""
     count = 500 if quick else 3_000
     with (
         Broker() as server,
@@ -219,7 +219,7 @@ def _one_by_one(sender: Transport, receiver: Transport, count: int) -> list[floa
 
 
 def run_backlog(services: Services, quick: bool) -> list[Figure]:
-    """A million messages wait. Is the last tenth consumed as fast as the first, and what does the broker take?"""
+    """Consume a million waiting messages. Compare the last tenth with the first, and measure the broker's memory."""
     count = 100_000 if quick else 1_000_000
     batch = [b"x" * 1_000] * BATCH
     tenth = count // 10
@@ -227,7 +227,7 @@ def run_backlog(services: Services, quick: bool) -> list[Figure]:
         transport.create_topic(TOPIC, 1)
         for _ in range(count // BATCH):
             transport.send(TOPIC, {0: batch})
-        list(_pulled(transport, TOPIC, tenth))  # the connection and the code are warm
+        list(_pulled(transport, TOPIC, tenth))  # warms up the connection and the code
         rates = [
             _timed(tenth, partial(deque, _pulled(transport, TOPIC, tenth, first), 0))
             for first in range(0, count, tenth)
@@ -246,7 +246,7 @@ def run_backlog(services: Services, quick: bool) -> list[Figure]:
 
 
 def run_pipeline(services: Services, quick: bool) -> list[Figure]:
-    """Commands to events, as `throughput` measures it, over the broker and over Redis Streams in turn."""
+    """Measure commands to events, like `throughput`, over the broker and over Redis Streams in turn."""
     count, rounds = (50_000, 1) if quick else (200_000, 5)
     accounts = loads.account_ids(10_000)
     opening, messages = loads.opens(accounts), loads.deposits(accounts, count)
@@ -263,7 +263,7 @@ def run_pipeline(services: Services, quick: bool) -> list[Figure]:
 
 
 def run_start(services: Services, quick: bool) -> list[Figure]:
-    """After a clean stop and after a kill, with many gigabytes in the log, and something written just before."""
+    """Measure a start after a clean stop and after a kill, with gigabytes in the log and new messages."""
     gigabytes = 1 if quick else 10
     with Broker() as server:
         _fill(server, gigabytes * 2_000)

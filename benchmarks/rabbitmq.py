@@ -1,4 +1,4 @@
-"""RabbitMQ, where it is installed: a quorum queue, persistent messages, publisher confirms for each batch."""
+"""RabbitMQ, if it is installed: a quorum queue, persistent messages, publisher confirms for each batch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ QUEUE = "benchmark"
 
 
 def rabbitmq_rates(size: int, batch: int, count: int) -> tuple[float, float] | None:
-    """Messages a second in, and out; None if the server or pika is not installed."""
+    """Return the messages per second in, and out; None if the server or pika is not installed."""
     if shutil.which(SERVER) is None:
         return None
     try:
@@ -40,10 +40,10 @@ def rabbitmq_rates(size: int, batch: int, count: int) -> tuple[float, float] | N
 
 @contextlib.contextmanager
 def _server() -> Iterator[int]:
-    """A server of its own, on free ports of the loopback and with its data in a directory that goes with it."""
+    """Run a server on free loopback ports, with its data in a temporary directory, and give its port."""
     port = free_port()
     with tempfile.TemporaryDirectory(prefix="enode-rabbitmq-") as directory:
-        os.chmod(directory, 0o777)  # as root it works under an account of its own
+        os.chmod(directory, 0o777)  # started by root it uses another account
         environment = {
             **os.environ,
             "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
@@ -59,7 +59,7 @@ def _server() -> Iterator[int]:
         try:
             yield port
         finally:
-            # Its script may have changed the account and begun a session.
+            # Its script may have changed the account and started a session.
             family = psutil.Process(process.pid).children(recursive=True)
             for member in family:
                 member.terminate()
@@ -80,7 +80,8 @@ def _connected(pika: Any, port: int) -> Any:
 
 
 def _produce(connection: Any, body: bytes, batch: int, count: int, properties: Any) -> float:
-    """pika's blocking channel would wait for each confirm by itself, so the channel below it takes them."""
+    """Return the messages per second. Confirms are read from the underlying channel, because pika's blocking channel
+    would wait for each."""
     channel = connection.channel()
     confirmed = 0
 

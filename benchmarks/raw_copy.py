@@ -1,4 +1,4 @@
-"""The yardstick: stored rows, byte for byte, written again by COPY alone."""
+"""The baseline: stored rows, written again byte for byte by COPY alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BATCH = 1_000
 
 
 def stored_rows(workspace: Workspace) -> list[bytes]:
-    """Each row in COPY's binary format, in the order they were stored."""
+    """Return the rows in COPY's binary format, in the order of storing."""
     columns = sql.SQL(", ").join(map(sql.Identifier, COLUMNS))
     select = sql.SQL("COPY (SELECT {} FROM {} ORDER BY sequence) TO STDOUT (FORMAT BINARY)")
     statement = select.format(columns, sql.Identifier(TABLE))
@@ -29,7 +29,8 @@ def encoded_rows(records: Sequence[StreamRecord]) -> list[bytes]:
 
 
 def copy_seconds(workspace: Workspace, before: list[bytes], rows: list[bytes]) -> float:
-    """One connection, a transaction a batch, into the real table; ``before`` is written unmeasured."""
+    """Return the seconds to write ``rows`` into the real table, on one connection with a transaction per batch.
+    ``before`` is written first, unmeasured."""
     batches = [_batch(rows[start : start + BATCH]) for start in range(0, len(rows), BATCH)]
     with workspace.connect() as connection, connection.cursor() as cursor:
         with cursor.copy(COPY) as copy:
@@ -47,7 +48,7 @@ def _batch(rows: list[bytes]) -> bytes:
 
 
 def _split(stream: bytes) -> list[bytes]:
-    """Rows of a binary COPY: a count of fields, then a length (-1: NULL) and the bytes of each."""
+    """Split a binary COPY into rows. A row is a count of fields, then the length (-1: NULL) and the bytes of each."""
     rows = []
     place = len(HEADER)
     while stream[place : place + 2] != TRAILER:

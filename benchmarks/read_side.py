@@ -1,4 +1,4 @@
-"""The sample's projections, each alone on a full topic; beside them what the database can do, and other libraries."""
+"""The sample's projections, each alone on a full topic, compared with the database and with other libraries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SUMMARIES, LEDGER = "bank.AccountSummaries", "bank.Ledger"
 
 
 def run_projection(services: Services, quick: bool) -> list[Figure]:
-    """Each round writes the store by COPY, which is the yardstick, and has the same rows projected from the topic."""
+    """Measure, in each round, writing the store by COPY, which is the baseline, and projecting the same rows."""
     deposits, rounds = (50_000, 1) if quick else (200_000, 3)
     past = history(ACCOUNTS, deposits)
     opened, deposited = encoded_rows(past.opened), encoded_rows(past.deposited)

@@ -1,5 +1,5 @@
-"""Jobs over a store of 2,000,000 streams, and over half of it for comparison: projections built anew, on Spark and in
-plain processes, one of them into a table with three indexes and a foreign key; and all snapshots on Spark."""
+"""Jobs over a store of 2,000,000 streams, and over half of it for comparison: rebuilds of projections on Spark and in
+plain processes, one of them of a table with three indexes and a foreign key; and all snapshots on Spark."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ QUESTIONS = {
     "sorted": "sorted",
     "plain details": "plain_details",
 }
-"""Asked in turn, so that what else the machine does meets all of them."""
+"""Asked in turn, so that other work of the machine affects all alike."""
 
 
 def run(services: Services, quick: bool) -> list[Figure]:
@@ -58,12 +58,12 @@ def run(services: Services, quick: bool) -> list[Figure]:
 
 
 def environment(workspace: Workspace) -> dict[str, str]:
-    """Accounts have fewer versions here than there are between two snapshots by default."""
+    """Return the environment of the process. Accounts have fewer versions here than the default ``snapshot_every``."""
     return {**workspace.environment, "BENCHMARK_SNAPSHOT_EVERY": "5", "BENCHMARK_DETAILS": "1"}
 
 
 def _round(process: Asked, streams: int, rounds: int, *, warm_up: bool = False) -> dict[str, Any]:
-    """``warm_up``: once more before, since what Java does for the first time takes it several times as long."""
+    """Run the rounds. With ``warm_up`` jobs run once before, because Java takes several times as long at first."""
     filled = process.ask(f"fill {streams}")
     print(f"  {filled['streams']:,} streams", flush=True)
     if warm_up:
@@ -86,7 +86,7 @@ def _round(process: Asked, streams: int, rounds: int, *, warm_up: bool = False) 
 
 
 def _check(filled: dict[str, Any], answers: dict[str, Any]) -> None:
-    """Raise `BenchmarkError` unless everything has come to what was stored."""
+    """Raise `BenchmarkError` unless all results agree with the stored events."""
     for name, question in QUESTIONS.items():
         answer = answers[name]
         is_wrong = any(answer.get(key, filled[key]) != filled[key] for key in ("streams", "balance"))

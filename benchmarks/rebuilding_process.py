@@ -1,7 +1,7 @@
-"""A process that fills a store with accounts, and lets Spark rebuild their projection and make their snapshots.
+"""A process that fills a store with accounts, rebuilds their projections and makes their snapshots.
 
-``python -m benchmarks.rebuilding_process ACCOUNTS`` answers each line of its input with a line of JSON:
-``fill STREAMS`` each; ``rebuild spark`` and ``rebuild processes``, with ``details`` behind it that of the table with
+``python -m benchmarks.rebuilding_process ACCOUNTS`` answers each line of its input with a line of JSON: ``fill
+STREAMS`` (for each account); ``rebuild spark`` and ``rebuild processes``, followed by ``details`` for the table with
 indexes; ``snapshots``; ``plain``, ``sorted`` and ``plain_details``.
 """
 
@@ -33,7 +33,7 @@ def main(accounts: int) -> None:
     roots = [BankAccount(id) for id in account_ids(accounts)]
     started = time.perf_counter()
     with spark_session() as spark:
-        # Sessions, workers and their imports are there when work begins.
+        # Starts the session, the workers and their imports before the measurement.
         spark.range(0, 8, 1, 8).mapInArrow(_warm, "id BIGINT").collect()
         print(json.dumps({"start": time.perf_counter() - started}), flush=True)
         answers: dict[str, Callable[..., dict[str, Any]]] = {
@@ -57,7 +57,8 @@ def _warm(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def fill(roots: list[Any], streams: int) -> dict[str, Any]:
-    """So many streams more for each account; a store is filled by many accounts at a time, so theirs lie apart."""
+    """Store that many more streams for each account. Accounts take turns, as in a real store, so that the streams of
+    one are not adjacent."""
     from benchmarks.loads import AMOUNT
     from benchmarks.streams import stored
     from enode_django.eventstore.postgres import PostgresEventStore
@@ -80,7 +81,7 @@ def fill(roots: list[Any], streams: int) -> dict[str, Any]:
 
 
 def rebuild(spark: Any, engine: str, which: str = "") -> dict[str, Any]:
-    """With ``processes`` their start is part of it; the session of Spark is there already."""
+    """Rebuild a projection. The start of ``processes`` is included; the session of Spark is already running."""
     from benchmarks.details import AccountDetails, Details
     from enode_django.batch import engine_for
     from enode_django.rebuilding.rebuild import rebuild as rebuild_projection
@@ -121,7 +122,7 @@ def _ignore(stage: str, /, **figures: object) -> None: ...
 
 
 def plain(order: str) -> dict[str, Any]:
-    """The same rows read, and the same result copied, by SQL alone."""
+    """Measure reading the same rows and copying the same result by SQL alone."""
     from django.db import connection
 
     _execute("CREATE TABLE IF NOT EXISTS plain (LIKE bank_accountsummary INCLUDING ALL)")
@@ -141,7 +142,7 @@ def plain(order: str) -> dict[str, Any]:
 
 
 def plain_details() -> dict[str, Any]:
-    """The same for the table with indexes, which are made when the rows are there."""
+    """Measure the same for the table with indexes, which are created after the rows."""
     from django.db import connection
 
     _execute("DROP TABLE IF EXISTS plain_details")
@@ -173,7 +174,7 @@ INDEXES = (
 
 
 def measured(call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """With the seconds that it took, and the most memory that each kind of process had meanwhile, in MB."""
+    """Return the result of the call with its seconds, and the peak memory of each kind of process in MB."""
     with _peaks() as peaks:
         began = time.perf_counter()
         found = call()

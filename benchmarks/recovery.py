@@ -1,4 +1,4 @@
-"""kill -9 of the workers when everything they did is stored and nothing is acknowledged."""
+"""Recovery after a kill -9 of the workers when all their work is stored and nothing is committed to the queue."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Accounts with long histories made from the event store: with snapshots, without, and as ``eventsourcing`` does it.
+"""Loading of accounts with long histories: with snapshots, without, and by ``eventsourcing``.
 
-``python -m benchmarks.rehydrating ACCOUNTS EVENTS`` is ours; for each line of its input (``without``, ``with``
-snapshots, ``one`` account) it prints the seconds of one load: that of a command mailbox which has none of the accounts
-in memory.
+``python -m benchmarks.rehydrating ACCOUNTS EVENTS`` is ours. For each line of its input (``without``, ``with``
+snapshots, ``one`` account) it prints the seconds of one load by a command mailbox that has none of the accounts in
+memory.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from benchmarks.peer import BEST, connection_settings
 from benchmarks.workspace import Services
 
 BEHIND = 50
-"""Versions that a snapshot is older than its aggregate: on average half of what lies between two of them."""
+"""The versions after a snapshot: on average half of those between two snapshots."""
 
 
 def run(services: Services, quick: bool) -> list[Figure]:
@@ -31,7 +31,7 @@ def run(services: Services, quick: bool) -> list[Figure]:
             "benchmarks.peer_rehydrating", accounts, events, json.dumps({**connection_settings(url), **BEST})
         ) as peer,
     ):
-        # In turns, since a machine may be faster at one time than at another.
+        # In turn, because the speed of a machine varies.
         kinds = [(ours, "without")] * rounds + [(peer, "plain")] * rounds
         kinds = [kind for pair in zip(kinds[:rounds], kinds[rounds:], strict=True) for kind in pair]
         kinds += [(ours, "with")] * 9 + [(ours, "one")] * 50 + [(peer, "tuned")] * rounds
@@ -69,7 +69,7 @@ def main(accounts: int, events: int) -> None:
     store, snapshots = PostgresEventStore(), PostgresSnapshotStore()
     collect_seldom()  # as workers do
     ids = []
-    for _ in range(accounts):  # one by one: the histories take more memory than their rows
+    for _ in range(accounts):  # one by one, because histories take more memory than their rows
         past = history(1, events - 1)
         records = [*past.opened, *past.deposited]
         ids.append(records[0].aggregate_root_id)

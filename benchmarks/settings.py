@@ -1,8 +1,7 @@
-"""The sample's settings, with the ``ENODE`` values of one run laid over them.
+"""The sample's settings, merged with the ``ENODE`` values of one run.
 
-``BENCHMARK_SUBSCRIBERS`` names the subscribers there shall be; without it there are all. ``BENCHMARK_DETAILS``
-lets there be one more (any text). ``BENCHMARK_SNAPSHOT_EVERY``
-is how many versions lie between two snapshots of an account.
+``BENCHMARK_SUBSCRIBERS`` names the subscribers (default: all). ``BENCHMARK_DETAILS`` (any text) adds another one.
+``BENCHMARK_SNAPSHOT_EVERY`` is the number of versions between two snapshots of an account.
 """
 
 from __future__ import annotations

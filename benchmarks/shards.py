@@ -1,4 +1,4 @@
-"""The spread load on one shard and on two, each on a server of its own; and what checking a shard's claim costs."""
+"""The spread load on one shard and on two, each on its own server, and the cost of checking a shard's ownership."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WHOLE = ShardOwnership(0, SET_UP, ALL)
 
 
 class ShardedWorkspace(Workspace):
-    """`connect` leads to the first of its shards."""
+    """A workspace with several shards. `connect` connects to the first one."""
 
     def __init__(self, shard_urls: Sequence[str], redis_url: str) -> None:
         super().__init__(shard_urls[0], redis_url)
@@ -54,7 +54,7 @@ class ShardedWorkspace(Workspace):
 
 
 class Servers:
-    """So many, each with the template of a shard."""
+    """A number of PostgreSQL servers, each with the template of a shard."""
 
     def __init__(self, number: int) -> None:
         self._servers = [Postgres() for _ in range(number)]
@@ -76,7 +76,7 @@ class Servers:
 
     @contextlib.contextmanager
     def workspace(self, shards: int, redis_url: str) -> Iterator[ShardedWorkspace]:
-        """A fresh database on each of the first servers."""
+        """Make a workspace with a new database on each of the first ``shards`` servers."""
         urls = [with_database(server.url, "shard") for server in self._servers[:shards]]
         try:
             for server in self._servers[:shards]:
@@ -113,8 +113,8 @@ def run(services: Services, quick: bool) -> list[Figure]:
 
 
 def check_seconds(servers: Servers, services: Services) -> list[float]:
-    """Of a transaction that checks the claim and does nothing else, the median of each round. Its commit does not wait
-    for the disk: a COPY by itself waits for that, too."""
+    """Return, for each round, the median seconds of a transaction that only checks the ownership. Its commit does not
+    wait for the disk, because a COPY without the check waits for it, too."""
     rounds = []
     with servers.workspace(1, services.redis_url) as workspace, _connection(workspace) as connection:
         for _ in range(CHECK_ROUNDS):

@@ -1,8 +1,8 @@
 """One producer of single messages: ``python -m benchmarks.single_sender LOCATION TOPIC COUNT WINDOW QUEUE``.
 
-With a window of 1 it is a `Producer`, which waits for each answer. With a larger one it is a client of the broker's
-protocol that has so many requests under way on its connection, each of one message, as asynchronous clients have. It
-prints a line when it is connected, begins when it gets one, and prints the seconds that its sends took.
+With a window of 1 it is a `Producer`, which waits for each answer. With a larger window it is a client of the broker's
+protocol with that many requests of one message in flight on its connection, like an asynchronous client. It prints a
+line when it is connected, begins when it receives one, and prints the seconds of its sends.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class _Pipelined:
             answered += self._answers()
 
     def _answers(self) -> int:
-        """How many have come; blocks for the first one."""
+        """Receive answers and return their number. Blocks for the first one."""
         messages: list[Any] = []
         while not messages:
             received = self._socket.recv_into(self._decoder.room())

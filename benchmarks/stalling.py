@@ -1,5 +1,5 @@
-"""How long the broker's event loop stands still while it deletes 100 GB, takes ten million receipts down, and is read
-from far behind."""
+"""The pauses of the broker's event loop while it deletes 100 GB, writes ten million receipts to checkpoints, and serves
+reads of old messages."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ from enode_django.equeue.transports.broker import BrokerTransport
 TOPIC, GROUP = "benchmark", "benchmark"
 FILE = 256 << 20
 PARTS = 4
-"""Batches of each queue in a file that is due."""
+"""Batches of each queue in a file that is due for deletion."""
 COLD_FILE = 32 << 20
 COLD_BATCHES, COLD_BYTES = 16, 16_000
 RECEIPT = bytes(32)
 PATIENCE = 120.0
 SETTLING = 25.0
-"""Seconds at least: checkpoints come every ten."""
+"""The least seconds. A checkpoint is written every ten."""
 Late = list[float]
 """Milliseconds."""
 Samples = dict[str, Any]
-"""What one `stalling_broker` has written."""
+"""The output of one `stalling_broker`."""
 
 
 def run(services: Services, quick: bool) -> list[Figure]:
@@ -72,14 +72,14 @@ def run(services: Services, quick: bool) -> list[Figure]:
 
 
 def _own_pauses(samples: Samples) -> Late:
-    """Return the pauses without what the thread waited for a core."""
+    """Return the pauses without the time that the thread waited for a core."""
     return _each_millisecond(
         max(0.0, pause - lost) for pause, lost in zip(samples["late"], samples["robbed"], strict=True)
     )
 
 
 def _each_millisecond(late: Iterable[float]) -> Late:
-    """What a request that comes in each millisecond would have waited, sorted: many come in one long pause."""
+    """Return, sorted, the waits of requests that arrive once per millisecond, of which many fall into a long pause."""
     return sorted(pause - passed for pause in late for passed in range(max(1, int(pause))))
 
 
@@ -87,11 +87,11 @@ def _percentile(values: Late, per_mille: int) -> float:
     return values[len(values) * per_mille // 1_000]
 
 
-# -- what lies in the broker's directory ------------------------------------------------------------------------------
+# -- the broker's directory -------------------------------------------------------------------------------------------
 
 
 def _prepare(directory: Path, files: int, queues: int, receipts: int) -> None:
-    """Sparse files whose messages are old and consumed, and behind them messages that can be read."""
+    """Write sparse files of old, consumed messages, followed by messages that can be read."""
     _lay_old_files(directory, files, queues)
     store = MessageStore(directory, chunk_size=COLD_FILE, preload=0)
     store.open(restore=lambda state: None, replay=lambda *record: None, sent=lambda sent: None)
@@ -146,7 +146,7 @@ def _drop_from_memory(path: Path) -> None:
 
 
 def _measured(directory: Path, home: Path, queues: int) -> tuple[dict[str, Samples], int]:
-    """What two `stalling_broker` have written, of which one is idle, and how many checkpoints there were."""
+    """Return the output of two `stalling_broker`, one of them idle, and the number of checkpoints."""
     files = {"broker": home / "samples", "idle": home / "idle"}
     with _ticking(files["broker"], directory) as (broker, location):
         if not location:
@@ -161,7 +161,7 @@ def _measured(directory: Path, home: Path, queues: int) -> tuple[dict[str, Sampl
 
 @contextlib.contextmanager
 def _ticking(samples: Path, *directory: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Yield the process and what it prints when it begins."""
+    """Run a `stalling_broker`; yield the process and the first line of its output."""
     command = [sys.executable, "-m", "benchmarks.stalling_broker", str(samples), *map(str, directory)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -172,7 +172,7 @@ def _ticking(samples: Path, *directory: Path) -> Iterator[tuple[subprocess.Popen
 
 
 def _disturb(directory: Path, location: str, queues: int) -> int:
-    """Clients at work until all is deleted and read; returns how many checkpoints were written meanwhile."""
+    """Run clients until all is deleted and read, and return the number of checkpoints written meanwhile."""
     is_over = threading.Event()
     work: Sequence[Callable[[BrokerTransport], object]] = [
         lambda transport: _read_cold(transport, queues),
@@ -202,9 +202,9 @@ def _disturb(directory: Path, location: str, queues: int) -> int:
 
 
 def _stamp(directory: Path) -> int:
-    """Return what differs from one checkpoint to the next."""
+    """Return a number that changes with each checkpoint."""
     while True:
-        with contextlib.suppress(FileNotFoundError):  # between two renamings the newest has another name
+        with contextlib.suppress(FileNotFoundError):  # it is being renamed
             return (directory / "checkpoint").stat().st_ino
 
 
@@ -217,7 +217,7 @@ def _client(location: str, work: Callable[[BrokerTransport], object], failures: 
 
 
 def _read_cold(transport: BrokerTransport, queues: int) -> None:
-    """Read all that can be read of each queue, ten queues at a time."""
+    """Read all readable messages of each queue, ten queues at a time."""
     ends = transport.end_offsets(TOPIC)
     for first in range(0, queues, 10):
         offsets = {queue: ends[queue] - COLD_BATCHES for queue in range(first, min(first + 10, queues))}

@@ -1,14 +1,13 @@
 """A broker that measures how late its event loop is: ``python -m benchmarks.stalling_broker SAMPLES DIRECTORY``.
 
-It prints its location when it takes connections. SIGUSR1 ends the measurement: nobody waits for the checkpoint that a
-broker writes at its end. After SIGTERM the file SAMPLES has, as JSON and in milliseconds, how
-late each tick of the loop came (``late``), what processor time the loop's thread took since the tick before
-(``worked``), for how long it could have run and got no core (``robbed``; 0 where the kernel does not tell), and the
-longest turns of the loop (``turns``, see `benchmarks.turns`).
+It prints its location when it takes connections. SIGUSR1 ends the measurement, before the checkpoint that a broker
+writes at its end. After SIGTERM the file SAMPLES holds, as JSON and in milliseconds, the delay of each tick of the loop
+(``late``), the processor time of the loop's thread since the previous tick (``worked``), the time that the thread
+waited for a core (``robbed``; 0 if the kernel does not report it), and the longest turns of the loop (``turns``, see
+`benchmarks.turns`).
 
-Without DIRECTORY there is no broker: a loop that has nothing to do but tick shows what the machine itself does to it.
-
-It is measured inside, since a client beside it would measure how late the client is, too.
+Without DIRECTORY there is no broker: an idle loop shows the delays of the machine itself. The measurement is inside the
+process, because a client would also measure its own delays.
 """
 
 from __future__ import annotations
@@ -32,17 +31,17 @@ DAY = 86_400.0
 
 
 class Ticker:
-    """Asks the loop to be called each millisecond, as somebody whose request comes then."""
+    """A task that the loop should run every millisecond, like the request of a client."""
 
     def __init__(self) -> None:
         self.samples: dict[str, list[float]] = {"late": [], "worked": [], "robbed": []}
         self.turns: list[dict[str, Any]] = []
 
     def start(self, location: str = "") -> asyncio.Task[None]:
-        """Print where the broker is, and measure until SIGUSR1."""
+        """Print the location of the broker, and measure until SIGUSR1."""
         loop = asyncio.get_running_loop()
         assert isinstance(loop, WatchedLoop)
-        loop.call_soon(loop.turns.forget)  # what the start took
+        loop.call_soon(loop.turns.forget)  # without the start
         task = loop.create_task(self._tick())
 
         def end() -> None:
@@ -58,7 +57,7 @@ class Ticker:
         late, worked, robbed = self.samples.values()
         while True:
             waiting, work = without_core(), time.thread_time()
-            due = loop.time() + TICK  # after them: who is robbed while asking is not late by it
+            due = loop.time() + TICK  # last, so that the time of the calls before does not count as late
             await asyncio.sleep(TICK)
             late.append(1e3 * max(0.0, loop.time() - due))
             worked.append(1e3 * (time.thread_time() - work))

@@ -1,4 +1,4 @@
-"""What it takes to start: processors until their first answer, ``manage.py check``, and processors without work."""
+"""The cost of starting processors until their first answer, of ``manage.py check``, and of idle processors."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ SUBSCRIBERS = ("bank.AccountSummaries", "bank.Ledger", "bank.transfers")
 LEAN = "benchmarks.lean_settings"
 PATIENCE = 60.0
 SETTLING, IDLE = 10.0, 20.0
-"""Seconds without work: until they count, and those that count."""
+"""Idle seconds before the measurement, and during it."""
 PROJECT_SETTINGS = """
 import os
 from plain.settings import *
 DATABASES = {{"default": {database!r}}}
 INSTALLED_APPS += os.environ.get("MORE_APPS", "").split()
 """
-"""They import nothing of the sample, which would bring Celery along, with the app and without."""
+"""These settings import nothing of the sample, which would import Celery with and without the app."""
 NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 
 
@@ -56,7 +56,7 @@ def run(services: Services, quick: bool) -> list[Figure]:
 
 def _starts(services: Services, name: str, settings: str, rounds: int, note: str) -> list[Figure]:
     with Broker() as broker:
-        _start(services, broker, settings)  # compiles what is not compiled yet
+        _start(services, broker, settings)  # compiles modules that are not compiled yet
         measured = [_start(services, broker, settings) for _ in range(rounds)]
     seconds, spent = zip(*measured, strict=True)
     return [
@@ -66,7 +66,7 @@ def _starts(services: Services, name: str, settings: str, rounds: int, note: str
 
 
 def _start(services: Services, broker: Broker, settings: str) -> tuple[float, float]:
-    """Seconds until the first answer, and the processor time of all processes until then."""
+    """Return the seconds until the first answer, and the processor time of all processes until then."""
     with services.workspace(SUBSCRIBERS, queue=broker.url, **_topics()) as workspace:
         workspace.settings = settings
         workspace.transport.create_topic(workspace.enode["COMMANDS"]["TOPIC"], QUEUES)
@@ -80,7 +80,7 @@ def _start(services: Services, broker: Broker, settings: str) -> tuple[float, fl
 
 
 def _topics() -> dict[str, dict[str, str]]:
-    """Others in each round, as all rounds have the same broker."""
+    """Return new topics for a round, because all rounds share a broker."""
     return {"COMMANDS": {"TOPIC": f"{COMMANDS}-{new_id()}"}, "SUBSCRIBERS": {"TOPIC": f"events-{new_id()}"}}
 
 
@@ -90,7 +90,7 @@ def _family(processors: Processors) -> list[psutil.Process]:
 
 
 def _processor_time(processes: list[psutil.Process]) -> float:
-    """Seconds, those of children that have ended included."""
+    """Return the seconds of processor time, ended children included."""
     return sum(sum(process.cpu_times()[:4]) for process in processes)
 
 
@@ -98,7 +98,7 @@ def _processor_time(processes: list[psutil.Process]) -> float:
 
 
 def _checks(services: Services, rounds: int) -> list[Figure]:
-    """In a project as ``startproject`` makes it, on PostgreSQL: with and without the app, in turn."""
+    """Measure ``manage.py check`` in a new ``startproject`` project on PostgreSQL, with and without the app in turn."""
     with services.database() as url, _project(url) as directory:
         pairs = [(_check(directory, "enode_django"), _check(directory, "")) for _ in range(rounds + 1)][1:]
     return [
@@ -118,7 +118,7 @@ def _project(url: str) -> Iterator[Path]:
 
 
 def _check(directory: Path, apps: str) -> float:
-    """Seconds of processor time, with the app compiled, as it is where it was installed."""
+    """Return the seconds of processor time, with the app compiled as after an installation."""
     paths = os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": paths, "MORE_APPS": apps}
     environment.pop(NO_BYTECODE, None)
@@ -131,7 +131,7 @@ def _check(directory: Path, apps: str) -> float:
 
 
 def _of_children() -> float:
-    """Seconds of processor time, of those that have ended."""
+    """Return the seconds of processor time of ended children."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

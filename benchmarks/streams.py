@@ -1,4 +1,4 @@
-"""A past of bank accounts: what is in the store and in the events topic before a subscriber is let loose on it."""
+"""A history of bank accounts, for the store and the event topic before a subscriber starts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sample_project.bank.domain import BankAccount, Deposit, OpenAccount
 
 
 class History(NamedTuple):
-    """The accounts are opened first, then come the deposits; an account's ``balances`` are those after each one."""
+    """A history of accounts: openings, then deposits. ``balances`` are those of an account after each deposit."""
 
     opened: Sequence[StreamRecord]
     deposited: Sequence[StreamRecord]
@@ -30,7 +30,7 @@ class History(NamedTuple):
 
 
 def history(accounts: int, deposits: int, seed: int = 1) -> History:
-    """Deposits to random accounts."""
+    """Return a history of deposits to random accounts."""
     roots = [BankAccount(id) for id in account_ids(accounts)]
     opened = [stored(root, OpenAccount(root.id, owner=f"owner {n}")) for n, root in enumerate(roots)]
     balances: dict[str, list[Decimal]] = {root.id: [] for root in roots}
@@ -44,7 +44,7 @@ def history(accounts: int, deposits: int, seed: int = 1) -> History:
 
 
 def stored(root: BankAccount, command: Deposit | OpenAccount) -> StreamRecord:
-    """Let the account handle the command; return the row that a worker would store."""
+    """Let the account handle the command, and return the row that a worker would store."""
     if isinstance(command, OpenAccount):
         root.open(command)
     else:
@@ -63,5 +63,5 @@ def stored(root: BankAccount, command: Deposit | OpenAccount) -> StreamRecord:
 
 
 def publish(workspace: Workspace, records: Sequence[StreamRecord]) -> None:
-    """As the write side does it."""
+    """Publish the records like the write side."""
     workspace.send([(record.aggregate_root_id, encode_published(record)) for record in records], topic=EVENTS)

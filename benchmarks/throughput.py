@@ -1,4 +1,4 @@
-"""Queue → stored → published, beside raw COPY of the very rows that came of it."""
+"""Throughput from the queue to stored and published, compared with raw COPY of the same rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ACCOUNTS = 10_000
 
 
 def run(services: Services, quick: bool) -> list[Figure]:
-    """Rounds of both in turn, so that what else the machine does meets both; medians are compared."""
+    """Measure both in turn, so that other work of the machine affects both; medians are compared."""
     count, rounds = (50_000, 1) if quick else (200_000, 5)
     accounts = loads.account_ids(ACCOUNTS)
     opening, messages = loads.opens(accounts), loads.deposits(accounts, count)
@@ -52,7 +52,7 @@ def run_hot(services: Services, quick: bool) -> list[Figure]:
 
 
 def run_repeats(services: Services, quick: bool) -> list[Figure]:
-    """One command in a hundred is in the queue twice; what counts are the commands that took effect."""
+    """Measure with one command in a hundred twice in the queue. Only commands that took effect are counted."""
     count, rounds = (50_000, 1) if quick else (200_000, 2)
     accounts = loads.account_ids(ACCOUNTS)
     opening, messages = loads.opens(accounts), loads.deposits(accounts, count)
@@ -72,14 +72,14 @@ def run_repeats(services: Services, quick: bool) -> list[Figure]:
 def pipeline_seconds(
     workspace: Workspace, opening: loads.Messages, messages: loads.Messages, effective: int | None = None
 ) -> float:
-    """The accounts are opened first, which also warms the workers."""
+    """Return the seconds for ``messages``. The accounts are opened first, which also warms the workers up."""
     seconds, _ = _pipeline(workspace, opening, messages)
     check_stored(workspace, len(opening) + (len(messages) if effective is None else effective))
     return seconds
 
 
 def _pipeline(workspace: Workspace, opening: loads.Messages, messages: loads.Messages) -> tuple[float, float]:
-    """Seconds from the start to the last stream published, and the workers' processor time meanwhile."""
+    """Return the seconds until the last stream is published, and the workers' processor time meanwhile."""
     with Processors(workspace) as processors:
         workspace.send(opening)
         processors.wait_published(len(opening))

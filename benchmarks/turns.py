@@ -1,9 +1,8 @@
-"""An event loop that remembers its longest turns, and what each was made of.
+"""An event loop that records its longest turns and their parts.
 
-A turn is all that the loop does between two looks at its connections. To tell work from the noise of a busy machine,
-a turn has its processor time, page faults, and for how long its thread could have run and got no core, beside its
-length. How often the thread gave up its core in a turn says how often it waited: for the disk, or for the interpreter
-while another thread had it.
+A turn is the work of the loop between two polls of its connections. To separate work from the noise of a busy machine,
+a turn has, besides its length, its processor time, its page faults, and the time that its thread waited for a core. The
+number of times that the thread gave up its core is that of its waits, for the disk or for the interpreter lock.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ _Arguments = TypeVarTuple("_Arguments")
 
 WORST = 10
 _SHOWN = 0.2
-"""Milliseconds of processor time, from which on a callback is named."""
+"""The least milliseconds of processor time of a callback that is named."""
 _SHORTEST = 1.0
-"""Milliseconds of a turn that is looked at."""
+"""The least milliseconds of a turn that is recorded."""
 
 
 def without_core() -> float:
-    """Return the seconds that this thread has waited for a core since it began; 0 where the kernel does not tell."""
+    """Return the seconds that this thread has waited for a core so far; 0 if the kernel does not report it."""
     try:
         with open("/proc/thread-self/schedstat", "rb", buffering=0) as file:
             return int(file.read().split()[1]) / 1e9
@@ -41,11 +40,11 @@ def without_core() -> float:
 
 @dataclass(order=True)
 class Turn:
-    """Times in milliseconds. ``made_of``: processor time by callback; what is left of ``worked`` are
-    connections. The garbage collector's part is in what a callback took, too."""
+    """A turn; times are in milliseconds. ``made_of`` is the processor time by callback; the rest of ``worked`` is that
+    of connections. The garbage collector's time is also contained in that of a callback."""
 
     pause: float
-    """Without what it waited for a core."""
+    """The length without the wait for a core."""
     wall: float
     worked: float
     robbed: float
@@ -64,7 +63,7 @@ class Turn:
 
 
 class Turns:
-    """Called by the loop's thread."""
+    """The longest turns of a loop. The loop's thread calls it."""
 
     def __init__(self) -> None:
         self.worst: list[Turn] = []
@@ -77,7 +76,7 @@ class Turns:
         self._parts.clear()
         self._usage = resource.getrusage(resource.RUSAGE_THREAD)
         self._robbed, self._worked = without_core(), time.thread_time()
-        self._begun = time.monotonic()  # last of all, and first in `end`: who is robbed while asking is not late by it
+        self._begun = time.monotonic()  # last here, and first in `end`, to exclude the calls before
 
     def end(self) -> None:
         wall = 1e3 * (time.monotonic() - self._begun)
@@ -112,7 +111,7 @@ class Turns:
                 self._parts[_name(callback)] += worked
 
     def _collected(self, phase: str, info: dict[str, int]) -> None:
-        """Called by whichever thread collects garbage: all others wait for that."""
+        """Count a garbage collection. Any thread may run it; all others wait for it."""
         if phase == "start":
             self._collecting = time.monotonic()
         else:
@@ -167,7 +166,7 @@ class WatchedLoop(asyncio.SelectorEventLoop):
 
 
 class WatchedLoops(asyncio.DefaultEventLoopPolicy):
-    """Lets `asyncio.run` make such loops."""
+    """A policy by which `asyncio.run` makes watched loops."""
 
     def new_event_loop(self) -> asyncio.AbstractEventLoop:
         return WatchedLoop()

@@ -1,4 +1,4 @@
-"""What shared states are good for, and what they cost: a restart on many aggregates, and the load of `throughput`."""
+"""The benefit and the cost of shared states: a restart with many aggregates, and the load of `throughput`."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from benchmarks.throughput import check_stored
 from benchmarks.workspace import PROJECT, Services, Workspace
 
 SNAPSHOTS = "enode.snapshots"
-"""The subscriber that makes them."""
+"""The subscriber that makes snapshots."""
 EVENTS_EACH = 30
 BEHIND = 1
-"""Streams that an account's shared state is older than the account."""
+"""The streams of an account after its shared state."""
 PORTION = 1_000
-"""Accounts that are written at once."""
+"""The accounts that are written at once."""
 LOOK = 0.02
 WINDOW = 0.5
-"""Seconds over which a rate is taken."""
+"""The seconds over which a rate is measured."""
 TAIL = 0.3
-"""The share of the commands, the last ones, whose rate is the steady one."""
+"""The share of the last commands, whose rate is the steady one."""
 
 
 def run(services: Services, quick: bool) -> list[Figure]:
@@ -52,7 +52,7 @@ def run(services: Services, quick: bool) -> list[Figure]:
 
 
 def run_cost(services: Services, quick: bool) -> list[Figure]:
-    """Rounds of all in turn. They are long, so that states are written several times, and snapshots made twice."""
+    """Measure all variants in turn, in rounds long enough to write states several times and make snapshots twice."""
     count, rounds = (100_000, 1) if quick else (500_000, 3)
     accounts = loads.account_ids(count // 200)
     opening, messages = loads.opens(accounts), loads.deposits(accounts, count)
@@ -92,7 +92,7 @@ def run_cost(services: Services, quick: bool) -> list[Figure]:
 
 
 def _spread(workspace: Workspace, opening: loads.Messages, messages: loads.Messages) -> tuple[float, float]:
-    """Seconds from the start to the last stream published, and the workers' processor time meanwhile."""
+    """Return the seconds until the last stream is published, and the workers' processor time meanwhile."""
     with Processors(workspace) as processors:
         workspace.send(opening)
         processors.wait_published(len(opening))
@@ -108,13 +108,13 @@ def _shared(workspace: Workspace) -> dict[str, str]:
 
 
 def _make_past(workspace: Workspace, ids: Sequence[str]) -> None:
-    """In a process with the workspace's settings: what it needs is Django set up, with its database."""
+    """Make the history in a process with the workspace's settings and database."""
     command = [sys.executable, "-m", "benchmarks.warming"]
     subprocess.run(command, cwd=PROJECT, env=workspace.environment, input=json.dumps(ids), check=True, text=True)
 
 
 def _restart(workspace: Workspace, messages: loads.Messages) -> tuple[float, float]:
-    """Seconds until half the steady rate is reached, and that rate."""
+    """Return the seconds until half the steady rate is reached, and the steady rate."""
     with Processors(workspace) as processors:
         processors.freeze()
         workspace.send(messages)
@@ -126,7 +126,7 @@ def _restart(workspace: Workspace, messages: loads.Messages) -> tuple[float, flo
 
 
 def _watch(workspace: Workspace, processors: Processors, started: float, count: int) -> list[tuple[float, int]]:
-    """(seconds, published) again and again, until all are published."""
+    """Return samples (seconds, published) until all are published."""
     looks = [(0.0, 0)]
 
     def all_are_published() -> bool:
@@ -155,7 +155,7 @@ def _judge(looks: Sequence[tuple[float, int]], count: int) -> tuple[float, float
 
 
 def main(ids: Sequence[str]) -> None:
-    """Give each account the same past, by COPY, and its state to the shared states if there are any."""
+    """Give each account the same history by COPY, and save its state if there are shared states."""
     import django
 
     django.setup()

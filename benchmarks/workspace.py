@@ -1,4 +1,4 @@
-"""What one run works on: a database, topics and settings of its own, gone when it ends."""
+"""The workspace of one run: its own database, topics and settings, which are removed at its end."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BASE: dict[str, Any] = {
     "COMMANDS": {"TOPIC": COMMANDS, "CONSUMER_GROUP": GROUP, "TIME_LIMIT": 600.0},
     "SUBSCRIBERS": {"TOPIC": EVENTS},
     "QUEUE": {"QUEUES_PER_TOPIC": QUEUES},
-    # Workers stand still for seconds while the queue is filled: nobody may take that for their death.
+    # Workers are frozen for seconds while the queue is filled, and must not count as dead.
     "WORKERS": {"LEASE": 120.0},
 }
 
@@ -43,8 +43,8 @@ _numbers = itertools.count(1)
 
 
 class Workspace:
-    """``subscribers``: the names of those that run here; without any, all do. ``queue`` is a broker's location; without
-    one the queues are in Redis."""
+    """A workspace. ``subscribers`` are the names of those that run (empty: all). ``queue`` is a broker's location; if
+    None, the queues are in Redis."""
 
     transport: Transport
 
@@ -75,7 +75,7 @@ class Workspace:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of the processes that work here."""
+        """The environment of the processes of the workspace."""
         return {
             **os.environ,
             "DJANGO_SETTINGS_MODULE": self.settings,
@@ -89,12 +89,12 @@ class Workspace:
         return psycopg.connect(self.database_url, autocommit=True)
 
     def send(self, messages: Sequence[tuple[str, bytes]], topic: str = COMMANDS, portion: int = 4_000) -> None:
-        """Put (key, body) pairs into a topic."""
+        """Send (key, body) pairs to a topic."""
         for start in range(0, len(messages), portion):
             self.producer.send_batch(topic, messages[start : start + portion])
 
     def published(self) -> int:
-        """How many streams the events topic has taken so far."""
+        """Return the number of streams published so far."""
         return sum(self.transport.end_offsets(EVENTS).values())
 
     def stored(self) -> int:
@@ -106,18 +106,18 @@ class Workspace:
             return count(connection, "SELECT count(*) FROM enode_django_snapshot")
 
     def checkpoint(self) -> None:
-        """So that no run pays for what the one before has written."""
+        """Run a checkpoint, so that earlier writes do not slow down the measurement."""
         with self.connect() as connection:
             connection.execute("CHECKPOINT")
 
     def owners(self, topic: str = COMMANDS, group: str = GROUP) -> list[str | None]:
-        """Who holds each queue of a topic."""
+        """Return the owner of each queue of a topic."""
         known = self.transport.groups(topic).get(group) if topic in self.transport.topics() else None
         claims = known.claims if known is not None else {}
         return [claims[queue].owner if queue in claims else None for queue in range(QUEUES)]
 
     def shared_states(self) -> int:
-        """How many there are, if the prefix of the aggregate cache is this one."""
+        """Return the number of shared states, if the aggregate cache uses this workspace's prefix."""
         with redis.Redis.from_url(self.redis_url) as client:
             return sum(1 for _ in client.scan_iter(f"{self.prefix}:state:*", count=1_000))
 
@@ -135,12 +135,12 @@ def count(connection: psycopg.Connection[tuple[Any, ...]], query: LiteralString)
 
 
 def with_database(url: str, name: str) -> str:
-    """The same server, another database."""
+    """Return the URL of another database of the same server."""
     return urlunsplit(urlsplit(url)._replace(path=f"/{name}"))
 
 
 class Services:
-    """The servers of the whole run, and a migrated database to copy."""
+    """The servers of the whole run, and a migrated template database."""
 
     def __init__(self, database_url: str, redis_url: str) -> None:
         self.database_url = database_url
@@ -160,7 +160,7 @@ class Services:
 
     @contextlib.contextmanager
     def database(self, *, migrated: bool = True) -> Iterator[str]:
-        """The URL of a fresh database."""
+        """Make a database, and give its URL."""
         name = f"{self._name}_{next(_numbers)}"
         self._create(name, self._template if migrated else "template1")
         try:

@@ -1,4 +1,4 @@
-"""A chaos run: the bank at full load on real processes, faults that a seed plans, and a checker that judges.
+"""A chaos run: the bank at full load on real processes, faults planned by a seed, and a checker.
 
-``python -m chaos --minutes 30 --seed 7`` runs it; ``python -m chaos.checker DIRECTORY`` judges a finished run again.
+``python -m chaos --minutes 30 --seed 7`` runs it; ``python -m chaos.checker DIRECTORY`` checks a finished run again.
 """

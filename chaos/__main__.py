@@ -1,4 +1,4 @@
-"""``python -m chaos``: runs the bank with faults on real processes, and says whether every promise was kept."""
+"""``python -m chaos``: run the bank with faults on real processes, and report whether every promise was kept."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from chaos.servers import can_mount, take_private_mounts
 
 ROUND_MINUTES = 2.0
 BESIDE_FAULTS = 45.0
-"""Seconds of a round that are not of the faults: starting, finishing, judging."""
+"""Seconds of a round besides the faults: start, end and check."""
 LEAST_SECONDS = 10.0
 WORLDS = [(transport, shards) for shards in (1, 2) for transport in TRANSPORTS]
 BOTH = "both"
@@ -70,13 +70,13 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def faults_without_target(options: argparse.Namespace) -> list[str]:
-    """The kinds that are asked for by name, and that no world of the run has a target for."""
+    """Return the kinds of faults requested by name for which no world of the run has a target."""
     setups = [Setup(*world) for world in worlds_of(options)]
     return [name for name in options.more if name != ALL and not any(map(KINDS[name].targets, setups))]
 
 
 def worlds_of(options: argparse.Namespace) -> list[tuple[str, int]]:
-    """The worlds that the run may choose from, as transport and shards."""
+    """Return the worlds that the run may choose from, as (transport, shards)."""
     transports = {options.transport}
     if options.transport == BOTH:
         names = DeadClusterNode.name in options.more or ALL in options.more
@@ -86,7 +86,8 @@ def worlds_of(options: argparse.Namespace) -> list[tuple[str, int]]:
 
 
 def rounds_of(options: argparse.Namespace) -> Iterator[Round]:
-    """The first one has the run's own seed and the first world that is wanted; the others are dealt."""
+    """Yield the rounds. The first one has the run's seed and the first requested world; the others get random seeds,
+    and worlds without repetition until all were used."""
     worlds = worlds_of(options)
     chance = random.Random(f"rounds {options.seed}")
     count = max(1, round(options.minutes / ROUND_MINUTES))
@@ -101,7 +102,7 @@ def rounds_of(options: argparse.Namespace) -> Iterator[Round]:
 
 
 def command_of(options: argparse.Namespace, round_: Round) -> str:
-    """What repeats one round."""
+    """Return the command that repeats one round."""
     minutes = options.minutes / max(1, round(options.minutes / ROUND_MINUTES))
     switches = [f"--with {name}" for name in options.more] + [f"--without {name}" for name in options.less]
     words = [
@@ -117,7 +118,7 @@ def _say(text: str) -> None:
 
 
 def _run(options: argparse.Namespace, round_: Round) -> bool:
-    """Run one round and clear up; a failed one leaves its directory."""
+    """Run one round and remove its directory, unless the round failed."""
     _say(f"== round {round_.number}: seed {round_.seed}, {round_.setup.transport}, {round_.setup.shards} shard(s)")
     if options.plan:
         for fault in round_.plan():
@@ -133,7 +134,7 @@ def _run(options: argparse.Namespace, round_: Round) -> bool:
     except Exception:
         traceback.print_exc()
         kept_its_promises = False
-    except BaseException:  # broken off: nothing was found
+    except BaseException:  # interrupted, without a result
         _remove(options, run)
         raise
     if kept_its_promises:

@@ -1,5 +1,5 @@
-"""``python -m chaos.clients NAME SEED``: a process of senders. It works until its standard input ends, and then until
-every command has its answer."""
+"""``python -m chaos.clients NAME SEED``: a process of senders. It sends until its standard input ends, and then waits
+until every command has its answer."""
 
 from __future__ import annotations
 
@@ -23,17 +23,16 @@ THREADS = 6
 ANSWER_SECONDS, HANDLED_SECONDS = 3.0, 8.0
 RETRY_SECONDS = 0.1
 PATIENCE_SECONDS = 75.0
-"""How long a client goes on asking for answers when it was told to finish."""
+"""Seconds for which a client requests missing answers after it was told to finish."""
 
 
 class Client:
-    """Sends through the bus of this process, again and again until the queue has taken it or the answer is there. Safe
-    for threads."""
+    """Sends through the bus of this process, and retries until the command is stored or answered. Thread-safe."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self.stopping = threading.Event()
-        """Set when nothing new is to be sent."""
+        """Set when no new command may be sent."""
         self._deadline = float("inf")
 
     def stop(self) -> None:
@@ -41,8 +40,8 @@ class Client:
         self.stopping.set()
 
     def execute(self, command: Command, *, handled: bool = False) -> CommandResult | None:
-        """Return the answer, or with ``handled`` wait until all subscribers have handled the events, too; None if there
-        was none until the client gave up."""
+        """Return the answer to a command; None if the client gave up. With ``handled``, wait until all subscribers have
+        handled the events, too."""
         wait_for, timeout = (WaitFor.HANDLED, HANDLED_SECONDS) if handled else (WaitFor.EXECUTED, ANSWER_SECONDS)
         for _ in self._tries():
             self._note_send(command)
@@ -56,7 +55,7 @@ class Client:
         return None
 
     def send(self, commands: Sequence[Command]) -> None:
-        """Return when the queue has taken the commands, or the client gave up."""
+        """Send commands. Return when the queue has stored them, or the client gave up."""
         for _ in self._tries():
             for command in commands:
                 self._note_send(command)
@@ -98,7 +97,7 @@ class Client:
         )
 
     def _note_error(self, command: Command, error: EnodeError) -> None:
-        """Raise the error anew if trying again is of no use."""
+        """Log the error, and raise it again if a retry is useless."""
         self._journal.note(what="no answer", id=command.id, error=f"{type(error).__name__}: {error}")
         if not (error.retriable or isinstance(error, CommandTimeout)):
             raise error
@@ -113,7 +112,7 @@ def main(name: str, seed: str) -> int:
     senders = [Sender(client, int(seed), f"{name}-{number}") for number in range(THREADS)]
     for sender in senders:
         sender.start()
-    sys.stdin.read()  # until the driver closes it, or is gone
+    sys.stdin.read()  # until the driver closes it or ends
     client.stop()
     for sender in senders:
         sender.join()

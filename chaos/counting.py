@@ -1,4 +1,4 @@
-"""How much the clients have sent and got answered, read from their journals while they grow."""
+"""The numbers of sends and answers of the clients, read from their growing journals."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ SEND, SENT, ANSWER = b'"what": "send",', b'"what": "sent",', b'"what": "answer",
 
 
 class Counting:
-    """``sends`` count repeated ones, too."""
+    """The numbers of sends, repeated ones included, and of answers."""
 
     def __init__(self, directory: Path) -> None:
         self.sends = self.answers = 0
@@ -16,7 +16,7 @@ class Counting:
         self._read: dict[Path, int] = {}
 
     def look(self) -> None:
-        """Read what has come since the last look."""
+        """Read the lines written since the last look."""
         for path in sorted(self._directory.glob("*.jsonl")):
             with path.open("rb") as file:
                 file.seek(self._read.get(path, 0))

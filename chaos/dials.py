@@ -1,6 +1,6 @@
-"""What the driver turns in processes under test while they run: the clock's offset and the delay of the disk.
+"""The values that the driver changes in running processes under test: the clock's offset and the delay of the disk.
 
-The numbers lie in a small file that driver and processes map into memory, so that looking costs no system call.
+They are in a small file that driver and processes map into memory, so that reading them costs no system call.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from pathlib import Path
 
 _LAYOUT = struct.Struct("=dd")
 VARIABLE = "CHAOS_DIALS"
-"""The environment variable with the file's path."""
+"""The environment variable with the path of the file."""
 
 
 class Dials:
-    """Maps the file, and makes it (all zero) if it is missing."""
+    """The dials in a file, which is mapped into memory, and created with zeros if it is missing."""
 
     def __init__(self, path: Path) -> None:
         if not path.exists():
@@ -25,7 +25,7 @@ class Dials:
 
     @property
     def clock_offset(self) -> float:
-        """Seconds that the clock of the process is ahead of the machine's; negative: behind."""
+        """The seconds by which the clock of the process is ahead of the machine's; negative if it is behind."""
         offset: float = _LAYOUT.unpack_from(self._map)[0]
         return offset
 
@@ -35,7 +35,7 @@ class Dials:
 
     @property
     def disk_delay(self) -> float:
-        """Seconds that each write to a file and each flush takes longer."""
+        """The seconds by which each write to a file and each flush is delayed."""
         delay: float = _LAYOUT.unpack_from(self._map)[1]
         return delay
 

@@ -1,4 +1,4 @@
-"""What is kept of a round that failed, since its servers end with it."""
+"""The evidence that is kept of a failed round, whose servers end with it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablen
 
 
 def keep_logs(directory: Path, run: Path) -> None:
-    """Copy the processes' logs to where the checker reads."""
+    """Copy the logs of the processes to the directory of the checker."""
     shutil.copytree(directory / "logs", run / "logs", dirs_exist_ok=True)
 
 

@@ -1,4 +1,4 @@
-"""Names and sizes that the parts of a run share."""
+"""Names and sizes shared by the parts of a run."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ OBSERVERS = ("chaos.observer",)
 SUBSCRIBERS = (*SAMPLES, *OBSERVERS)
 
 HOSTS = ("first", "second")
-"""The supervisors that are there all the time."""
+"""The supervisors that run all the time."""
 GUEST = "guest"
-"""A supervisor that comes and goes."""
+"""A supervisor that is started and stopped."""
 CLIENTS, CELERY, BEAT, DRIVER, BROKER = "clients", "celery", "beat", "driver", "broker"
 REDIS, CLUSTER = "redis", "redis-cluster"
 TRANSPORTS = (BROKER, REDIS, CLUSTER)
 NODES = ("node-1", "node-2", "node-3")
 """The masters of a Redis Cluster."""
 ONLOOKER = "onlooker"
-"""A consumer group that commits nothing, so that what was sent is kept to the end."""
+"""A consumer group that commits nothing, so that all messages are kept to the end."""
 PREFIX = "chaos"
-"""Of the keys in Redis."""
+"""The prefix of the keys in Redis."""
 CELERY_DATABASE = 5
 SNAPSHOTS_EVERY = 5.0
-"""Seconds between the snapshots that beat asks for."""
+"""Seconds between the snapshot tasks of beat."""
 
 ENODE: Mapping[str, Any] = {
     "QUEUE": {"QUEUES_PER_TOPIC": QUEUES},
@@ -47,7 +47,7 @@ ENODE: Mapping[str, Any] = {
 
 
 class Setup(NamedTuple):
-    """What kind of world it is. ``transport`` is one of `TRANSPORTS`, ``faults`` are the kinds switched on."""
+    """The kind of a world. ``transport`` is one of `TRANSPORTS`, ``faults`` are the kinds switched on."""
 
     transport: str
     shards: int
@@ -60,5 +60,5 @@ class Setup(NamedTuple):
 
     @property
     def ways(self) -> tuple[str, ...]:
-        """The names of the proxies to the queue that faults may befall. In a cluster each leads to a node, for all."""
+        """The names of the proxies to the queue that faults may use. In a cluster each leads to a node, for all."""
         return NODES if self.transport == CLUSTER else (*HOSTS, CLIENTS)

@@ -1,4 +1,4 @@
-"""Which faults a round meets, and when: a pure function of the seed."""
+"""The plan of a round's faults: a pure function of the seed."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 SHORTEST_WAVE, LONGEST_WAVE = 10.0, 22.0
 CALM = 4.0
-"""Seconds after each wave in which nothing is wrong, so that a round also shows how the system comes back."""
+"""Seconds without faults after each wave, so that a round also shows how the system recovers."""
 SHORTEST_GAP, LONGEST_GAP = 0.2, 3.0
-"""Seconds between the beginnings of two faults of a wave."""
+"""Seconds between the starts of two faults of a wave."""
 
 
 class Choice(NamedTuple):
-    """A kind of fault as the plan sees it: what it may befall, how long it lasts, how often it is drawn. One that is
-    ``halfway`` also comes in the middle of every round."""
+    """A kind of fault for the plan: its targets, its shortest and longest duration in seconds, and its weight. A
+    ``halfway`` one also occurs in the middle of every round."""
 
     targets: Sequence[str]
     shortest: float = 0.0
@@ -25,8 +25,8 @@ class Choice(NamedTuple):
 
 
 class PlannedFault(NamedTuple):
-    """``at`` and ``seconds`` are counted from the beginning of the faults. ``share`` (0 to 1) and ``seed`` decide what
-    the kind leaves open."""
+    """A planned fault, which begins ``at`` seconds after the start of the faults and lasts ``seconds``. ``share`` (0 to
+    1) and ``seed`` decide its details."""
 
     at: float
     kind: str
@@ -46,16 +46,16 @@ class _Wave(NamedTuple):
     faults: list[PlannedFault]
 
     def nearest(self, at: float, seconds: float = 0.0) -> float:
-        """When something that lasts ``seconds`` has to begin in this wave, to be nearest to a time."""
+        """Return the start of a fault of ``seconds`` in this wave that is nearest to a time."""
         return max(self.begin, min(at, self.end - seconds))
 
 
 def make_plan(seed: int, seconds: float, choices: Mapping[str, Choice]) -> list[PlannedFault]:
     """Plan waves of faults with a calm after each; everything is over after ``seconds``.
 
-    Within a wave faults overlap, but no target has two at once. Each kind comes once before any comes again, as far as
-    the time lasts. A kind without targets is left out. The wave that is nearest to the middle has a fault of each kind
-    that is ``halfway``, as near to the middle as this wave is.
+    Within a wave faults overlap, but a target has only one at a time. Kinds are drawn from a shuffled deck, in which a
+    kind occurs as often as its weight, at least once; a used-up deck is replaced. A kind without targets is left out.
+    The wave nearest to the middle has a fault of each ``halfway`` kind, as near to the middle as possible.
     """
     chance = random.Random(f"plan {seed}")
     usable = {name: choices[name] for name in sorted(choices) if choices[name].targets}
@@ -82,7 +82,7 @@ def _wave(
             deck += _shuffled(chance, choices)
         kind = _next_that_fits(deck, choices, end - at)
         if kind is None:
-            deck.clear()  # too late in this wave for all that is left
+            deck.clear()  # too late in this wave for the rest of the deck
             continue
         choice = choices[kind]
         free = sorted({*choice.targets} - _busy(wave, at))
@@ -93,7 +93,7 @@ def _wave(
 
 
 def _put_in(chance: random.Random, choices: Mapping[str, Choice], wave: _Wave, at: float) -> None:
-    """Let a wave have a fault of each kind that is ``halfway``. It takes the place of what its target had then."""
+    """Add a fault of each ``halfway`` kind to a wave. It replaces other faults of its target at that time."""
     for kind, choice in choices.items():
         if choice.halfway and choice.shortest <= wave.end - wave.begin:
             begin = wave.nearest(at, choice.shortest)
@@ -108,14 +108,14 @@ def _collide(one: PlannedFault, other: PlannedFault) -> bool:
 
 
 def _shuffled(chance: random.Random, choices: Mapping[str, Choice]) -> list[str]:
-    """All kinds, the heavier ones rather first; one of weight 2 is there twice."""
+    """Return all kinds in random order; one of weight 2 occurs twice."""
     deck = [name for name, choice in choices.items() for _ in range(max(1, round(choice.weight)))]
     chance.shuffle(deck)
     return deck
 
 
 def _next_that_fits(deck: list[str], choices: Mapping[str, Choice], seconds: float) -> str | None:
-    """Take the first kind out of the deck that can last its shortest time."""
+    """Take the first kind from the deck whose shortest duration fits; return None if there is none."""
     for place, name in enumerate(deck):
         if choices[name].shortest <= seconds:
             return deck.pop(place)

@@ -1,4 +1,4 @@
-"""Processes under test, each in a process group of its own, with its log."""
+"""Processes under test, each with its own process group and log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ _STARTED = re.compile(r"started (event )?worker (\S+), process (\d+)")
 
 @contextlib.contextmanager
 def guarded_directory(prefix: str = "enode-chaos-") -> Iterator[Path]:
-    """A directory for the block. It ends with this process, and so does whatever works in it, even after a kill -9."""
+    """Make a directory for the block. It is removed with the end of this process, and processes that work in it are
+    ended, even after a kill -9."""
     directory = Path(tempfile.mkdtemp(prefix=prefix)).resolve()
     guard = subprocess.Popen([sys.executable, GUARD, str(os.getpid()), directory], cwd="/", start_new_session=True)
     try:
@@ -37,21 +38,21 @@ def guarded_directory(prefix: str = "enode-chaos-") -> Iterator[Path]:
 
 
 class Child:
-    """One process and its group. ``start`` may be called again after its end; the log goes on then."""
+    """A process and its group. ``start`` may be called again after its end, and then appends to the log."""
 
     def __init__(self, name: str, command: Sequence[str | Path], environment: Mapping[str, str], log: Path) -> None:
         self.name = name
         self.log_path = log
         self.wanted = False
-        """The run expects it to live: if it does not, it is started again."""
+        """True if it should be running; if it is not, it is started again."""
         self.is_restarting = False
-        """It was told to end, and is expected to be started again then."""
+        """True if it was told to end and is to be started again."""
         self._command = command
         self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Do nothing if it runs already."""
+        """Start the process. Does nothing if it is running."""
         self.wanted = True
         if self.is_running:
             return
@@ -59,7 +60,7 @@ class Child:
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command,
-                cwd=self.log_path.parent,  # by which the guard of the directory finds it
+                cwd=self.log_path.parent,  # so that the guard of the directory finds it
                 env={**os.environ, **self._environment},
                 stdin=subprocess.PIPE,
                 stdout=log,
@@ -69,7 +70,7 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The id of the process, also after its end; 0 if it was never started."""
+        """The pid, also after its end; 0 if it was never started."""
         return self._process.pid if self._process else 0
 
     @property
@@ -78,7 +79,7 @@ class Child:
 
     @property
     def status(self) -> int | None:
-        """The exit status; None while it runs."""
+        """The exit status; None while it is running."""
         return self._process.poll() if self._process else None
 
     def send_signal(self, number: int) -> None:
@@ -86,38 +87,38 @@ class Child:
             self._process.send_signal(number)
 
     def restart(self) -> None:
-        """Tell it to end. Whoever looks after the children starts it again when it has."""
+        """Tell the process to end. `World.tend` starts it again afterwards."""
         self.is_restarting = True
         self.send_signal(signal.SIGTERM)
 
     def signal_group(self, number: int) -> None:
-        """Send a signal to every process of the group; without effect when none is left."""
+        """Send a signal to every process of the group. Does nothing if none is left."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, number) if self.pid else None
 
     def close_input(self) -> None:
-        """End its standard input, which tells a client to finish."""
+        """Close its standard input, which tells a client to finish."""
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
 
     def wait_end(self, seconds: float = END_SECONDS) -> int:
-        """Block until it has ended, and return the exit status. Raises `ChaosError` after ``seconds``."""
+        """Block until the process has ended, and return its exit status. Raises `ChaosError` after ``seconds``."""
         wait_until(lambda: not self.is_running, f"the end of {self.name}, process {self.pid}", seconds)
         return self.status or 0
 
     def kill_group(self) -> None:
-        """Kill the process and all that is left of its group, and return when all have ended. Safe to call twice."""
+        """Kill the process and the rest of its group, and return when all have ended. Safe to call twice."""
         self.wanted = False
         if self._process is None:
             return
-        for _ in range(2):  # it may have been starting another one
+        for _ in range(2):  # it may have been starting another process
             self.signal_group(signal.SIGKILL)
             self._process.wait(END_SECONDS)
         wait_until(lambda: not self.members(), f"the end of the group of {self.name}", END_SECONDS)
         self.close_input()
 
     def members(self) -> list[int]:
-        """The ids of the group's living processes."""
+        """Return the pids of the running processes of the group."""
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, ProcessLookupError):
@@ -127,16 +128,16 @@ class Child:
 
 
 class Supervisor(Child):
-    """One ``manage.py runprocessors`` with command and event workers."""
+    """A ``manage.py runprocessors`` with command and event workers."""
 
     def workers(self, role: str) -> list[int]:
-        """The ids of its living workers; ``role`` is "command" or "event"."""
+        """Return the pids of its running workers; ``role`` is "command" or "event"."""
         text = self.log_path.read_text(errors="replace")
         found = [int(pid) for event, _, pid in _STARTED.findall(text) if bool(event) == (role == "event")]
         return [pid for pid in found if is_running(pid)]
 
     def fork_server(self) -> int | None:
-        """The id of the process that forks the workers; None if there is none."""
+        """Return the pid of the process that forks the workers; None if there is none."""
         with contextlib.suppress(psutil.NoSuchProcess):
             for child in psutil.Process(self.pid).children():
                 with contextlib.suppress(psutil.Error):
@@ -152,7 +153,7 @@ def is_running(pid: int) -> bool:
 
 
 def signal_process(pid: int, number: int) -> bool:
-    """Send a signal; return False if the process is gone."""
+    """Send a signal. Return False if the process has ended."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
         return True

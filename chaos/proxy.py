@@ -1,4 +1,4 @@
-"""A TCP proxy that can cut, delay and silence the connections through it."""
+"""A TCP proxy that can reset, delay and silence its connections."""
 
 from __future__ import annotations
 
@@ -15,18 +15,17 @@ Result = TypeVar("Result")
 PIECE = 256 * 1024
 START_SECONDS = 10.0
 _AT_ONCE = struct.pack("ii", 1, 0)
-"""Closing with this sends a reset."""
+"""A linger option with which closing a socket sends a reset."""
 
 
 class Proxy:
-    """Listens on a loopback port and hands everything on to ``target``, a port too. It works in a thread of its own;
-    all methods may be called from any thread."""
+    """A proxy from a loopback port to the port ``target``. It runs in its own thread; all methods are thread-safe."""
 
     def __init__(self, target: int) -> None:
         self.target = target
-        """Where new connections go; it may be changed."""
+        """The port for new connections; it may be changed."""
         self.delay = 0.0
-        """Seconds that each piece is kept back."""
+        """The delay of each piece in seconds."""
         self.port = 0
         self._flowing = asyncio.Event()
         self._flowing.set()
@@ -39,25 +38,25 @@ class Proxy:
             raise TimeoutError(f"the proxy of port {target!r} did not start in {START_SECONDS:g} s")
 
     def cut(self) -> int:
-        """Reset all connections; return how many there were (each has two ends)."""
+        """Reset all connections and return their number (each has two ends)."""
         return self._call(self._cut)
 
     def lead_to(self, target: int) -> None:
-        """Let connections lead to another port from now on; those that there are end."""
+        """Connect to another port from now on, and reset existing connections."""
         self.target = target
         self.cut()
 
     def silence(self) -> None:
-        """Let nothing through any more; connections stay open, and new ones are taken."""
+        """Stop all traffic; connections stay open, and new ones are accepted."""
         self._call(self._flowing.clear)
 
     def resume(self) -> None:
-        """Let everything through again, what was kept back first."""
+        """Resume all traffic without a delay; held pieces are sent first."""
         self.delay = 0.0
         self._call(self._flowing.set)
 
     def close(self) -> None:
-        """Cut everything and listen no more. Safe to call twice."""
+        """Reset all connections and stop listening. Safe to call twice."""
         if self._thread.is_alive():
             self._call(self._cut)
             self._loop.call_soon_threadsafe(self._loop.stop)
@@ -72,7 +71,7 @@ class Proxy:
     def _cut(self) -> int:
         ends = list(self._connections)
         for writer in ends:
-            with contextlib.suppress(OSError):  # the other end may have closed it just now
+            with contextlib.suppress(OSError):  # the other end may have just closed it
                 writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
             writer.transport.abort()
         return len(ends) // 2
@@ -106,7 +105,7 @@ class Proxy:
             writer.transport.abort()
 
     async def _join(self, *directions: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> None:
-        """Hand on in both directions until one of them ends."""
+        """Forward in both directions until one of them ends."""
         tasks = [asyncio.create_task(self._hand_on(*direction)) for direction in directions]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""When everything that was sent has come to its end."""
+"""Detection of the moment when everything sent has been processed."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ _POSITION = "SELECT number, pg_snapshot_xmin(pg_current_snapshot())::text::bigin
 
 
 class Quiet:
-    """A command is committed when its events are published, and an event when the commands that follow from it are
-    sent. So if all that was there at the beginning of a look is committed, and nothing has come by its end, nothing is
-    on its way. Then process managers look through what they have handled, and may send commands again; they have done
-    so when they have passed the positions at which nothing was on its way."""
+    """A check that the system is quiet.
+
+    A command is committed when its events are published, and an event when the commands that follow from it are sent.
+    So if everything present at the beginning of a check is committed, and nothing is added until its end, nothing is in
+    transit. Then process managers search for lost commands, and may send some again. They are done when they have
+    passed the positions of the moment when nothing was in transit.
+    """
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -28,7 +31,7 @@ class Quiet:
         self.unrest: list[str] = ["nobody has looked yet"]
 
     def reached(self) -> bool:
-        """Look; ``unrest`` says afterwards what is not quiet."""
+        """Check, and return True if the system is quiet. Otherwise ``unrest`` holds the reasons."""
         try:
             before = self._ends()
             self.unrest = [*self._behind(before), *self._running_jobs()]
@@ -64,7 +67,7 @@ class Quiet:
 
     @staticmethod
     def _position_of(url: str) -> tuple[int, int]:
-        """Return the number of the shard, and a position behind all that it has."""
+        """Return the number of the shard, and a position after everything that it has."""
         with psycopg.connect(url, autocommit=True, connect_timeout=QUERY_SECONDS) as connection:
             row = connection.execute(_POSITION).fetchone()
         assert row is not None, "each shard has recorded its number by now"

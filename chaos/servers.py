@@ -1,4 +1,4 @@
-"""The embedded servers, as a run needs them: with an environment of their own, in little room, as standbys."""
+"""The embedded servers for a run: with their own environment, on small file systems, and as standbys."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from pathlib import Path
 from sample_project.embedded import Broker, Postgres, ServerUnavailable
 
 ROOM, POSTGRES_ROOM = 128, 512
-"""MiB of the small file systems."""
+"""The sizes of the small file systems in MiB."""
 BACKUP_SECONDS = 60.0
 PRIVATE = "CHAOS_PRIVATE_MOUNTS"
-"""The environment variable of a driver that has mounts of its own, which end with its processes."""
+"""The environment variable of a driver with private mounts, which end with its processes."""
 
 
 @lru_cache
 def can_mount() -> bool:
-    """Return True if this process may mount a file system that nobody else sees."""
+    """Return True if this process may mount a private file system."""
     if os.geteuid() != 0 or not all(map(shutil.which, ("unshare", "mount", "umount"))):
         return False
     return subprocess.run(["unshare", "--mount", "true"], stderr=subprocess.DEVNULL).returncode == 0
 
 
 def take_private_mounts(arguments: Sequence[str]) -> None:
-    """Let this process be a new ``python -m chaos`` with mounts of its own. Return if it has them already."""
+    """Replace this process by a new ``python -m chaos`` with private mounts. Does nothing if it has them already."""
     if not os.environ.get(PRIVATE):
         os.environ[PRIVATE] = "1"
         os.execvp("unshare", ["unshare", "--mount", sys.executable, "-m", "chaos", *arguments])
 
 
 def mount_small(directory: Path, options: str) -> None:
-    """Mount an empty file system there. Raises `ServerUnavailable` if others would see it."""
+    """Mount an empty file system. Raises `ServerUnavailable` if it would not be private."""
     if not os.environ.get(PRIVATE):
         raise ServerUnavailable("a small file system is mounted by a driver with private mounts only")
     subprocess.run(["mount", "-t", "tmpfs", "-o", options, "enode-chaos", directory], check=True)
@@ -46,8 +46,8 @@ def unmount(directory: Path) -> None:
 
 
 class DialledBroker(Broker):
-    """A broker that starts with variables of the environment, those of `chaos.dials` among them. ``small``: its
-    messages lie in a file system of `ROOM`."""
+    """A broker with environment variables, such as that of `chaos.dials`. If ``small``, its messages are in a file
+    system of `ROOM`."""
 
     def __init__(
         self, environment: Mapping[str, str], settings: Mapping[str, str] | None = None, *, small: bool = False
@@ -58,7 +58,7 @@ class DialledBroker(Broker):
 
     @property
     def queue_directory(self) -> Path:
-        """Where the messages are."""
+        """The directory of the messages."""
         return self.directory / "queue"
 
     def _prepare(self) -> None:
@@ -78,7 +78,7 @@ class DialledBroker(Broker):
 
 
 class SmallPostgres(Postgres):
-    """A server whose data and log lie in a file system of `POSTGRES_ROOM`, which is enough until somebody fills it."""
+    """A server whose data and write-ahead log are in a file system of `POSTGRES_ROOM`, enough until it is filled."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         super().__init__({"max_wal_size": "128MB", **settings})
@@ -99,7 +99,7 @@ class SmallPostgres(Postgres):
 
 
 class Standby(Postgres):
-    """A synchronous standby of a server that runs; it starts with a copy of its data."""
+    """A synchronous standby of a running server, which starts with a copy of its data."""
 
     def __init__(self, primary: Postgres) -> None:
         super().__init__(primary.settings)

@@ -1,4 +1,4 @@
-"""The servers of one round, and the proxies that lead to them."""
+"""The servers of one round, and the proxies to them."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ QUERY_SECONDS = 3
 
 
 class Services:
-    """``with`` starts and ends all. ``postgres``, ``redis``: those in charge, whichever has taken over from which.
+    """The servers and proxies. ``with`` starts and ends them. ``postgres`` and ``redis`` are the current primaries.
 
-    ``ways`` are proxies to the queue, by the name of who uses it. To Redis as a cache and as Celery's broker leads
-    another one, and to PostgreSQL one for each server if it has a standby: a failover changes where proxies lead. To a
-    Redis Cluster leads one for each node, named by the node: its clients go where it tells them.
+    ``ways`` are the proxies to the queue by the name of the user; for a Redis Cluster, by the name of the node, because
+    clients use the addresses that nodes announce. Another proxy leads to Redis as cache and Celery's broker, and one to
+    each PostgreSQL with a standby. A failover changes the targets of the proxies.
     """
 
     def __init__(self, setup: Setup, broker_environment: Mapping[str, str]) -> None:
@@ -59,7 +59,7 @@ class Services:
         self.broker = DialledBroker(broker_environment, small=has_small_disks)
         self.ways: dict[str, Proxy] = {}
         self.transport: Transport
-        """The driver's own."""
+        """The transport of the driver."""
         self._to_redis: Proxy
         self._to_postgres: list[Proxy] = []
         self._stack = contextlib.ExitStack()
@@ -95,7 +95,7 @@ class Services:
             with psycopg.connect(server.url, autocommit=True) as connection:
                 connection.execute(f"CREATE DATABASE events{number}".encode())
         if self.setup.transport == CLUSTER:
-            # Without the second one, a dead master would close the other ones, too.
+            # Without the second setting, a dead master would stop the other ones, too.
             settings = {"appendfsync": "always", "cluster-require-full-coverage": "no"}
             self.cluster = RedisCluster(len(NODES), more=settings, tell=self._way_to_node)
             self._stack.callback(self.cluster.close)
@@ -136,7 +136,7 @@ class Services:
         self._stack.callback(proxy.close)
         return proxy
 
-    # -- how processes reach them ---------------------------------------------------------------------------------
+    # -- addresses for the processes ------------------------------------------------------------------------------
 
     def _make_transport(self) -> Transport:
         if self.uses_broker:
@@ -144,7 +144,7 @@ class Services:
         return RedisStreamsTransport(self._queue_url(DRIVER), prefix=PREFIX, timeout=TIMEOUT)
 
     def queue_setting(self, name: str) -> dict[str, Any]:
-        """The setting ``QUEUE`` of the processes that go the way of this name."""
+        """Return the setting ``QUEUE`` of the processes that use the way ``name``."""
         if self.uses_broker:
             return {"BACKEND": conf.BROKER, "LOCATION": self._queue_url(name), "OPTIONS": {"timeout": TIMEOUT}}
         options = {"prefix": PREFIX, "timeout": TIMEOUT}
@@ -157,7 +157,7 @@ class Services:
 
     @property
     def queue_left(self) -> dict[str, str]:
-        """Where the checker finds the queue."""
+        """The place of the queue, for the checker."""
         if self.uses_broker:
             return {"kind": BROKER, "directory": str(self.broker.queue_directory)}
         node = self.cluster.servers[0] if self.cluster else self.redis
@@ -166,24 +166,24 @@ class Services:
 
     @property
     def celery_url(self) -> str:
-        """Redis, as Celery's broker; the cache is another database there."""
+        """The URL of Redis as Celery's broker; the cache is another database of it."""
         return _changed(self.redis.url, port=self._to_redis.port, path=f"/{CELERY_DATABASE}")
 
     @property
     def database_url(self) -> str:
-        """The read database, as the processes reach it."""
+        """The URL of the read database for the processes."""
         return self._behind_proxy(0, self.read_database)
 
     @property
     def shard_urls(self) -> list[str]:
-        """The event store's databases, as the processes reach them; none if the read database has the events, too."""
+        """The URLs of the event store's databases for the processes; empty if the read database has the events."""
         urls = self.shards if self.setup.shards > 1 else []
         return [self._behind_proxy(number, url) for number, url in enumerate(urls)]
 
     def _behind_proxy(self, number: int, url: str) -> str:
         return _changed(url, port=self._to_postgres[number].port) if self._to_postgres else url
 
-    # -- where they are -------------------------------------------------------------------------------------------
+    # -- direct addresses -----------------------------------------------------------------------------------------
 
     @property
     def read_database(self) -> str:
@@ -196,24 +196,24 @@ class Services:
         return [server.url_of(f"events{number}") for number, server in enumerate(self.postgres)]
 
     def query(self, statement: str) -> list[tuple[Any, ...]]:
-        """Ask the read database."""
+        """Return the rows of a query to the read database."""
         with psycopg.connect(self.read_database, autocommit=True, connect_timeout=QUERY_SECONDS) as connection:
             return connection.execute(statement.encode()).fetchall()
 
     def postgres_of(self, target: str) -> Postgres:
-        """Return the server in charge that a target of `Setup.postgres` names."""
+        """Return the current server for a target of `Setup.postgres`."""
         return self.postgres[int(target.split()[1])]
 
-    # -- who is in charge -----------------------------------------------------------------------------------------
+    # -- failovers ------------------------------------------------------------------------------------------------
 
     def use_redis(self, server: Redis, replica: Redis) -> None:
-        """Let ``server`` be the master, and lead all ways to it."""
+        """Make ``server`` the master, and lead all ways to it."""
         self.redis, self.redis_replica = server, replica
         for proxy in (self._to_redis, *([] if self.uses_broker else self.ways.values())):
             proxy.lead_to(server.port)
 
     def use_standby(self, number: int) -> None:
-        """Let the standby of a server take its place."""
+        """Replace a server by its standby."""
         self.postgres[number] = self.standbys.pop(number)
         self._to_postgres[number].lead_to(self.postgres[number].port)
 

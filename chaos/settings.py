@@ -1,4 +1,4 @@
-"""The sample's settings for processes under test: what a run decides comes through the environment."""
+"""The sample's settings for processes under test. A run sets its own by the environment."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sample_project.settings import ENODE as SAMPLE_ENODE
 from sample_project.settings import PROCESSOR_APPS
 
 CONNECT_SECONDS = 2
-"""A server that stands still takes connections and says nothing: whoever connects has to give up by itself."""
+"""Seconds. A paused server accepts connections and never answers, so clients need a timeout."""
 
 ROOT_URLCONF = __name__
 urlpatterns: list[object] = []

@@ -1,4 +1,4 @@
-"""Makes the planned faults at their times, and mends them."""
+"""Execution of the planned faults at their times."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chaos.world import World
 TICK = 0.05
 LONGER = 1.25
 AGAIN = 1.0
-"""Seconds until what each round must have is tried again."""
+"""Seconds until a skipped ``halfway`` fault is retried."""
 
 
 class _Step(NamedTuple):
@@ -28,8 +28,8 @@ def _order(step: _Step) -> tuple[float, bool]:
 
 
 class Timeline:
-    """Everything happens in the calling thread, one step after the other: a step that takes long lets the next ones be
-    late, with the same pauses in between. ``made`` counts faults by kind, ``skipped`` those that could not be made."""
+    """Runs a plan in the calling thread, one step after the other. A slow step delays the next ones by its duration.
+    ``made`` counts the faults by kind, ``skipped`` those that could not be made."""
 
     def __init__(self, world: World, plan: Sequence[PlannedFault], say: Callable[[str], None]) -> None:
         self.made: Counter[str] = Counter()
@@ -41,8 +41,8 @@ class Timeline:
         self._open: dict[PlannedFault, Fault] = {}
 
     def run(self, seconds: float, tick: Callable[[], None]) -> None:
-        """Go through all steps and return after ``seconds``, or a quarter more if steps took long: what comes later is
-        left out. ``tick`` is called again and again."""
+        """Run all steps, and return after ``seconds``, or up to a quarter later if steps were slow. Later steps are
+        left out. ``tick`` is called regularly."""
         began, held_up = time.monotonic(), 0.0
         while (passed := time.monotonic() - began - held_up) < seconds and passed + held_up < LONGER * seconds:
             if self._steps and self._steps[0].at <= passed:
@@ -54,7 +54,7 @@ class Timeline:
             tick()
 
     def mend(self) -> None:
-        """End every fault that is still there. Safe to call twice."""
+        """End every open fault. Safe to call twice."""
         self._steps.clear()
         for planned in list(self._open):
             self._open.pop(planned).end()
@@ -85,7 +85,7 @@ class Timeline:
         self._say(f"{planned.kind} of {planned.target}{lasting}: {done}")
 
     def _put_off(self, step: _Step) -> None:
-        """Let a fault that could not begin do so later, and last as long as planned."""
+        """Postpone a fault that could not begin, with its planned duration."""
         late = [step, *(other for other in self._steps if other.planned is step.planned)]
         others = [other for other in self._steps if other.planned is not step.planned]
         self._steps = sorted([*others, *(one._replace(at=one.at + AGAIN) for one in late)], key=_order)

@@ -1,4 +1,4 @@
-"""Lets the clock and the disk of this process go by `Dials`. Monotonic clocks are left alone."""
+"""Make the clock and the disk of this process follow `Dials`. Monotonic clocks do not change."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ _real_time, _real_time_ns = time.time, time.time_ns
 
 
 def step_clock(dials: Dials) -> None:
-    """Let `time.time`, `time.time_ns`, `datetime.now` and `datetime.utcnow` show the clock's offset from now on.
+    """Make `time.time`, `time.time_ns`, `datetime.now` and `datetime.utcnow` add the clock's offset from now on.
 
-    The methods of `datetime` are exchanged in the class itself: a subclass in its place would not be the type that
-    encoders look for.
+    The methods are replaced in the class `datetime` itself, because encoders check for exactly this type.
     """
 
     def shifted() -> float:
@@ -43,7 +42,7 @@ def step_clock(dials: Dials) -> None:
 
 
 def slow_disk(dials: Dials) -> None:
-    """Let the functions `WRITES` of `os` wait for the disk's delay before they do their work."""
+    """Make the functions `WRITES` of `os` wait for the disk's delay first."""
     for name in WRITES:
         if hasattr(os, name):
             setattr(os, name, _delayed(getattr(os, name), dials))

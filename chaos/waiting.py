@@ -9,8 +9,8 @@ POLL = 0.05
 
 
 def wait_until(condition: Callable[[], object], what: str | Callable[[], str], seconds: float) -> None:
-    """Block until the condition holds. Raises `ChaosError` after ``seconds``, with what was waited for; a callable
-    ``what`` is asked then."""
+    """Block until the condition holds. Raises `ChaosError` after ``seconds``, with the text ``what``, or that returned
+    by a callable ``what``."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""Looks at the queue while a round runs: offsets and owners, through the transport's administration."""
+"""Sampling of the queue's offsets and owners during a round, by the transport's administration."""
 
 from __future__ import annotations
 

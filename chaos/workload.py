@@ -1,4 +1,4 @@
-"""What senders do: openings, movements, refusals, repeats, batches, commands to nobody, transfers, notes."""
+"""The senders' commands: openings, movements, refusals, repeats, batches, unknown accounts, transfers, notes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from sample_project.bank.domain import CloseAccount, Deposit, OpenAccount, Start
 from sample_project.notes.domain import ChangeTitle, CreateNote, DeleteNote
 
 ACCOUNTS = 12
-"""That all senders of a round work on together."""
+"""The accounts that all senders of a round share."""
 AT_ONCE = 20
 HOT = 0.3
-"""The share of movements that go to one account: a long row of unfinished commands is the hardest part."""
+"""The share of movements on one account: many unfinished commands of one aggregate are the hardest case."""
 
 
 class Sends(Protocol):
@@ -29,9 +29,8 @@ class Sends(Protocol):
 
 
 class Sender(threading.Thread):
-    """A thread that sends one thing after the other until the client stops; ``error`` is what ended it, if anything.
-
-    The seed and the name decide what it sends.
+    """A thread that sends commands until the client stops. The seed and the name determine them. ``error`` is the error
+    that ended it, if any.
     """
 
     def __init__(self, client: Sends, seed: int, name: str) -> None:
@@ -62,7 +61,7 @@ class Sender(threading.Thread):
             self.error = error
 
     def _execute(self, command: Command, *, handled: bool = False) -> None:
-        """One of a hundred is sent twice before, one is executed again afterwards."""
+        """Execute a command. One in a hundred is sent twice before, one is executed again afterwards."""
         chance = self._random.random()
         if chance < 0.01:
             self._client.send([command, command])
@@ -85,14 +84,15 @@ class Sender(threading.Thread):
         self._execute(self._movement())
 
     def _batch(self) -> None:
-        """The last one is waited for, so that senders do not get ahead of the processors for ever."""
+        """Send a batch of movements and wait for the last one, so that senders do not outrun the processors."""
         *first, last = [self._movement() for _ in range(self._random.randint(2, AT_ONCE))]
         self._client.send(first)
         self._execute(last)
 
     def _transfer(self) -> None:
-        """One of four is from or to nobody, and so is cancelled; the source of two gets the amount first. It is waited
-        for until all subscribers have handled its start, so that senders do not get ahead of those either."""
+        """Start a transfer. One in four is from or to an unknown account, and so is cancelled; for two in four the
+        source gets the amount first. Wait until all subscribers have handled its start, so that senders do not outrun
+        the subscribers."""
         source, target = self._account(), self._account()
         amount, kind = Decimal(self._random.randint(1, 300)), self._random.randrange(4)
         if kind == 0:
@@ -104,7 +104,7 @@ class Sender(threading.Thread):
         self._execute(transfer, handled=True)
 
     def _note(self) -> None:
-        """Three of four are deleted at once: a row that is gone must not come back."""
+        """Create and change a note. Three in four are deleted at once: a deleted row must not return."""
         note = new_id()
         self._client.send([CreateNote(note, title="note")])
         self._client.send([ChangeTitle(note, title=f"title {n}") for n in range(self._random.randint(1, 5))])
@@ -118,14 +118,14 @@ class Sender(threading.Thread):
         self._execute(OpenAccount(self._account(), owner="somebody else"))
 
     def _close(self) -> None:
-        """The second close changes nothing."""
+        """Open an account and close it twice; the second close changes nothing."""
         account = new_id()
         self._execute(OpenAccount(account, owner="a passer-by"))
         self._execute(CloseAccount(account))
         self._execute(CloseAccount(account))
 
     def _too_early(self) -> None:
-        """A deposit that failed for want of an account must not come true when the account is opened."""
+        """Repeat a deposit that failed because its account did not exist, after opening the account."""
         account = new_id()
         deposit = Deposit(account, amount=Decimal(1))
         self._client.execute(deposit)

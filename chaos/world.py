@@ -1,4 +1,4 @@
-"""Everything that one round runs on: services, supervisors, Celery, clients, and what the driver turns and notes."""
+"""The world of one round: services, supervisors, Celery, clients, dials and journals."""
 
 from __future__ import annotations
 
@@ -40,9 +40,8 @@ TASK_SECONDS = 2.0
 
 
 class World:
-    """``with`` makes it and ends it. ``directory`` is for what the processes need, ``run`` for what the checker reads.
-
-    Everything is called by the driver's thread.
+    """A world. ``with`` makes it and ends it. ``directory`` is that of the processes, ``run`` that of the checker. Only
+    the driver's thread uses it.
     """
 
     def __init__(self, setup: Setup, directory: Path, run: Path, seed: int) -> None:
@@ -94,7 +93,7 @@ class World:
             raise ChaosError(f"{' '.join(arguments)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
 
     def keep_all(self, topic: str) -> None:
-        """Let the queue keep all messages of a topic, whoever has committed what. Raises `QueueError`."""
+        """Make the queue keep all messages of a topic, whatever is committed. Raises `QueueError`."""
         transport = self.services.transport
         for queue in range(transport.queue_count(topic)):
             transport.acquire(ONLOOKER, topic, queue, ONLOOKER, 1)
@@ -117,7 +116,7 @@ class World:
         self._stack.callback(child.kill_group)
 
     def make_client(self, name: str) -> Child:
-        """A process of senders that is not started yet."""
+        """Return a process of senders, which is not started yet."""
         sending = [sys.executable, "-m", "chaos.clients", name, str(self.seed)]
         child = Child(name, sending, self._environment(CLIENTS), self._log_of(name))
         self._stack.callback(child.kill_group)
@@ -125,7 +124,7 @@ class World:
 
     @property
     def children(self) -> list[Child]:
-        """All but the clients."""
+        """All processes except the clients."""
         return list(self._children.values())
 
     def child(self, name: str) -> Child:
@@ -137,7 +136,7 @@ class World:
         return child
 
     def tend(self) -> None:
-        """Start again what should live and has ended, as whoever runs services would."""
+        """Restart the processes that should run and have ended, as a service manager does."""
         for child in self.children:
             if child.wanted and not child.is_running:
                 if not child.is_restarting:
@@ -145,13 +144,13 @@ class World:
                 child.start()
 
     def send_task(self, name: str, *arguments: str) -> None:
-        """Send a task to Celery. Raises kombu's `OperationalError` if its broker is away."""
+        """Send a task to Celery. Raises kombu's `OperationalError` if its broker is unavailable."""
         options = {"socket_timeout": TASK_SECONDS, "socket_connect_timeout": TASK_SECONDS}
         with contextlib.closing(Celery(broker=self.services.celery_url, set_as_current=False)) as celery:
             celery.conf.broker_transport_options = options
             celery.send_task(name, arguments, retry=False, ignore_result=True)
 
-    # -- what processes are told ----------------------------------------------------------------------------------
+    # -- the environment of the processes -------------------------------------------------------------------------
 
     def _dials_of(self, name: str) -> Path:
         return self.directory / f"{name}.dials"
@@ -179,7 +178,7 @@ class World:
             "CHAOS_ENODE": json.dumps(merged(ENODE, {"QUEUE": self.services.queue_setting(name)})),
         }
 
-    # -- what the checker is told ---------------------------------------------------------------------------------
+    # -- the description for the checker --------------------------------------------------------------------------
 
     def describe(self, *, finished: bool) -> None:
         """Write ``run.json``."""

@@ -3,8 +3,8 @@
 Everything an application imports is here, except what needs Django's models (``enode_django.models``) and the testing
 kit (``enode_django.testing``).
 
-The names are imported when they are first used, so that what needs little of the package, as `enode_django.equeue` does
-and pytest's plugin, costs little.
+Each name is imported when it is first used, so that a part of the package, such as `enode_django.equeue` or the pytest
+plugin, is cheap to import.
 """
 
 from importlib import import_module

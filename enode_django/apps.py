@@ -46,7 +46,7 @@ class EnodeConfig(AppConfig):
         register(_check_production, Tags.security, deploy=True)
         try:
             modules = conf().AUTODISCOVER_MODULES
-        except ConfigurationError:  # the system check says so, which a traceback from here would keep it from
+        except ConfigurationError:  # the system check reports it; a traceback from here would prevent that
             modules = DISCOVERED_MODULES
         if not isinstance(modules, list | tuple):  # the same
             modules = DISCOVERED_MODULES
@@ -57,7 +57,7 @@ class EnodeConfig(AppConfig):
             join(address)
 
 
-# What few processes need is imported when it is needed: what `check --deploy` does, and histories.
+# Few processes need these (`check --deploy`, reading histories), so each imports its module when it is called.
 
 
 def _check_queue(app_configs: Sequence[AppConfig] | None, **options: Any) -> list[CheckMessage]:
@@ -86,5 +86,5 @@ def _label_of(module: str) -> str | None:
         return config.label
     from enode_django.conf import keeps_in_memory
 
-    # A stored name must not depend on which file was run; what is kept in memory ends with it.
+    # A stored name must not depend on the file that was run. A name kept in memory ends with the process.
     return module.rpartition(".")[2].strip("_") if keeps_in_memory() else None

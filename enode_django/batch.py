@@ -40,11 +40,11 @@ NO_MASTER = "none"
 
 @contextmanager
 def engine_for(master: str | None = None, engine: str | None = None, archive: str | None = None) -> Iterator[Engine]:
-    """Open the engine of this name, by default what ``REBUILDS`` says; with a ``master`` it is Spark there. Spark or
-    processes are started when there is work for them, and end with the block.
+    """Open the rebuild engine ``engine``, by default that of ``REBUILDS``; with a ``master``, Spark on that master.
 
-    Raises `SparkUnavailable` if Spark is wanted and not installed, `ConfigurationError` if the wishes exclude each
-    other, and `StoreUnavailable`.
+    The engine starts Spark or processes when there is work for them, and they end with the block. Raises
+    `SparkUnavailable` if Spark is wanted and not installed, `ConfigurationError` if the arguments and the settings
+    contradict each other, and `StoreUnavailable`.
     """
     chosen = _chosen(master, engine, archive)
     if chosen == NO_MASTER:
@@ -85,7 +85,7 @@ def _is_worth_spark() -> bool:
 
 
 def _streams() -> int:
-    """Return about how many streams are stored."""
+    """Return an upper bound on the number of stored rows, refusals included."""
     shards = make_store().shards
     return sum(about(shard.alias) for shard in shards if isinstance(shard, PostgresEventStore))
 
@@ -157,7 +157,7 @@ def _rebuild(
     from enode_django.rebuilding.rebuild import has_kept, rebuild, swap_kept, undo
 
     accepted = {"accept_differences": accept_differences, "accept_uncompared": accept_uncompared}
-    with engine_for(archive=archive) as engine:  # it reports every second while others work, and so hears of a stop
+    with engine_for(archive=archive) as engine:  # it reports every second, and so notices a stop
         if take_back:
             rebuilt = undo(name, engine, job.report)
         elif has_kept(name):  # an earlier run could not swap it
@@ -175,7 +175,7 @@ def _export(job: RunningJob, *, path: str, json: bool = False, compact: bool = F
 
 @contextmanager
 def _spark(job: RunningJob) -> Iterator[SparkSession]:
-    """A session by the settings. One that is started here ends at once when the job has to stop."""
+    """Open a Spark session by the settings. If it starts here, it ends as soon as the job has to stop."""
     from enode_django.spark.session import is_running, spark_session, stop
 
     job.report("starting Spark")
@@ -187,4 +187,4 @@ def _spark(job: RunningJob) -> Iterator[SparkSession]:
 
 
 KINDS: dict[str, Callable[..., Any]] = {"snapshots": _build_snapshots, "rebuild": _rebuild, "export": _export}
-"""Each is called with the `RunningJob` and keyword arguments; it says its figures by ``result``."""
+"""Each is called with the `RunningJob` and keyword arguments, and reports its figures by ``result``."""

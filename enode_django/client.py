@@ -1,4 +1,4 @@
-"""Sending commands, and asking what came of them, from anywhere in a Django project."""
+"""Send commands and read their outcomes from anywhere in a Django project."""
 
 from __future__ import annotations
 
@@ -25,18 +25,19 @@ from enode_django.runtime import current_bus, current_store
 
 
 def send_command(command: Command, *, expected_version: int | None = None) -> None:
-    """Returns when the queue has stored the command; raises `TransportUnavailable` (retriable: with the same command,
-    which takes effect once however often it arrives) if the queue cannot be reached.
+    """Send a command. Return when the queue has stored it.
 
-    With an ``expected_version`` the command is refused by a `VersionMismatch`, which is stored as other refusals are,
-    if its aggregate has another version when it is handled; 0 is that of one that does not exist.
+    Raises `TransportUnavailable` if the queue cannot be reached. The same command may then be sent again: it takes
+    effect once, however often it arrives. With an ``expected_version`` (0: the aggregate does not exist) the command is
+    refused by a `VersionMismatch` if its aggregate has another version when it is handled. That refusal is stored like
+    any other.
     """
     current_bus().send([_checked(command)], [check_version(expected_version)])
 
 
 def send_commands(commands: Iterable[Command | tuple[Command, int | None]]) -> None:
-    """Send many commands at once, as `send_command` sends one. Commands of one aggregate arrive in this order. A pair
-    is a command and its expected version."""
+    """Send many commands at once, like `send_command`. An item is a command, or a pair of a command and its expected
+    version. Commands of one aggregate arrive in this order."""
     pairs = [pair if isinstance(pair, tuple) and len(pair) == 2 else (pair, None) for pair in commands]
     batch = [_checked(command) for command, _ in pairs]
     if batch:
@@ -44,7 +45,7 @@ def send_commands(commands: Iterable[Command | tuple[Command, int | None]]) -> N
 
 
 def send_command_on_commit(command: Command, using: str | None = None, *, expected_version: int | None = None) -> None:
-    """Send when the surrounding transaction of the database ``using`` commits (now, if there is none)."""
+    """Send the command when the current transaction of the database ``using`` commits, or now if there is none."""
     _checked(command)
     check_version(expected_version)
     transaction.on_commit(lambda: send_command(command, expected_version=expected_version), using=using)
@@ -54,7 +55,7 @@ async def asend_command(command: Command, *, expected_version: int | None = None
     batch, versions = [_checked(command)], [check_version(expected_version)]
     bus = current_bus()
     with ambient_metadata(await acurrent_metadata()):
-        if bus.joins_transactions:  # so the thread counts: that of Django's synchronous code
+        if bus.joins_transactions:  # the transaction belongs to the thread of Django's synchronous code
             await sync_to_async(bus.send)(batch, versions)
         else:
             await asyncio.to_thread(bus.send, batch, versions)
@@ -67,15 +68,15 @@ def execute_command(
     timeout: float | None = None,
     expected_version: int | None = None,
 ) -> CommandResult[ResultT]:
-    """Send a command and block until its outcome is durable, and handled as ``wait_for`` says. ``expected_version`` is
-    that of `send_command`.
+    """Send a command and block until its outcome is durable and, if ``wait_for`` says so, handled by subscribers.
 
-    Raises the `DomainException` that refused the command, with its fields, and `CommandFailed` if another exception has
-    ended it. A command that changed nothing has nothing to be handled.
+    ``expected_version`` is that of `send_command`. A command that changed nothing has no events to be handled.
 
-    Raises `CommandTimeout` after ``timeout`` seconds (``EXECUTE_TIMEOUT`` of ``COMMANDS``), those of connecting and
-    sending included: the command goes on. Raises `ExecuteInsideHandler` in a handler, which could wait for itself, as
-    `WaitInsideTransaction` does; `UnknownSubscriber`; and `InvalidField` for a timeout that is not a number above 0.
+    Raises the `DomainException` that refused the command, with its fields, and `CommandFailed` if another exception
+    ended it. Raises `CommandTimeout` after ``timeout`` seconds (default: ``EXECUTE_TIMEOUT`` of ``COMMANDS``), which
+    include connecting and sending; the command goes on. Raises `ExecuteInsideHandler` in a handler, and
+    `WaitInsideTransaction` if it waits for subscribers inside an atomic block: both could wait for themselves. Raises
+    `UnknownSubscriber`, and `InvalidField` for a timeout that is not a number above 0.
     """
     return _execute(command, wait_for, timeout, expected_version).raise_for_status()
 
@@ -87,7 +88,7 @@ async def aexecute_command(
     timeout: float | None = None,
     expected_version: int | None = None,
 ) -> CommandResult[ResultT]:
-    """Execute a command as `execute_command` does, without a thread for the wait."""
+    """Execute a command like `execute_command`. The wait occupies no thread."""
     return (await _aexecute(command, wait_for, timeout, expected_version)).raise_for_status()
 
 
@@ -98,7 +99,7 @@ def try_command(
     timeout: float | None = None,
     expected_version: int | None = None,
 ) -> CommandResult[ResultT]:
-    """Execute a command as `execute_command` does, but return the result also of one that was refused or failed."""
+    """Execute a command like `execute_command`, but return the result of a refused or failed command, too."""
     return _execute(command, wait_for, timeout, expected_version)
 
 
@@ -109,7 +110,7 @@ async def atry_command(
     timeout: float | None = None,
     expected_version: int | None = None,
 ) -> CommandResult[ResultT]:
-    """Execute a command as `try_command` does, without a thread for the wait."""
+    """Execute a command like `try_command`. The wait occupies no thread."""
     return await _aexecute(command, wait_for, timeout, expected_version)
 
 
@@ -130,10 +131,10 @@ async def _aexecute(
 
 
 def result_of(command_id: str, aggregate_root_id: str) -> CommandResult | None:
-    """Return the stored outcome of a command; None if nothing is stored of it, at least not yet.
+    """Return the stored outcome of a command; None if there is no row for it, or not yet.
 
-    Stored are success and refusal. An error, and that nothing changed, leave no row: execute the command with the same
-    id again, which gives the outcome that is remembered. Blocks on the event store. Raises `InvalidId`, and
+    Success and refusal are stored. A failure, or a command that changed nothing, leaves no row: execute the command
+    with the same id again to get the remembered outcome. Blocks on the event store. Raises `InvalidId`, and
     `MalformedMessage` for a row that cannot be read.
     """
     key = (check_id(command_id, "command id"), check_id(aggregate_root_id, "aggregate root id"))
@@ -142,12 +143,13 @@ def result_of(command_id: str, aggregate_root_id: str) -> CommandResult | None:
 
 
 async def aresult_of(command_id: str, aggregate_root_id: str) -> CommandResult | None:
-    """Return the stored outcome of a command as `result_of` does."""
+    """Return the stored outcome of a command, like `result_of`."""
     return await sync_to_async(result_of)(command_id, aggregate_root_id)
 
 
 def _awaited(wait_for: WaitFor) -> AwaitedSubscribers | None:
-    """Raises `UnknownSubscriber`, and `TypeNameError` for a subscriber that can have no name."""
+    """Return the function that names the subscribers to wait for, by event types; None if none is awaited. Raises
+    `UnknownSubscriber`, and `TypeNameError` for a subscriber that cannot have a name."""
     if not wait_for.handling:
         return None
     if wait_for.only is None:

@@ -1,8 +1,8 @@
-"""The one dictionary ``ENODE`` of the settings, read when it is used, so that ``override_settings`` works.
+"""The dictionary ``ENODE`` of the settings, read when it is used, so that ``override_settings`` works.
 
-Each key is a field: its type, default, rule and meaning are said there and nowhere else. The fields of `Conf` that are
-classes are the groups. Sizes are in bytes. Times are in seconds; a `timedelta` is read as seconds. Counts are for one
-worker process unless they say otherwise.
+Each key is a field, which alone defines its type, default, rule and meaning. The fields of `Conf` that are classes are
+the groups. Sizes are in bytes. Times are in seconds; a `timedelta` is read as seconds. Counts are for one worker
+process unless they say otherwise.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ Engine = Annotated[
 ]
 
 
-# Neither slots nor equality: nobody needs them, and to make them takes half of the time that the import takes.
+# No slots and no equality: nothing needs them, and generating them takes half of the import time.
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Queue:
     """The server that keeps messages, and the division of topics into queues."""
@@ -113,13 +113,13 @@ class Queue:
     BACKEND: str = BROKER
     """Dotted path of a transport."""
     LOCATION: str = ""
-    """URL of what the transport connects to. Empty: the usual one of ``BACKEND``, which then stands here."""
+    """URL of the server that the transport connects to. Empty: replaced by the default one of ``BACKEND``."""
     OPTIONS: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the transport."""
     QUEUES_PER_TOPIC: Count = 8
     """The number of queues of a topic that is created; an upper bound on how many workers can share them."""
     ALLOCATION: str | None = None
-    """Dotted path of what divides queues among the members of a group (None: evenly, and as few as possible move)."""
+    """Dotted path of a function that divides queues among the members of a group (None: evenly, with few moves)."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "BACKEND", str(self.BACKEND))
@@ -139,7 +139,7 @@ class EventStore:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Commands:
-    """Sending commands, and handling them."""
+    """Settings of sending and handling commands."""
 
     TOPIC: Text = "commands"
     CONSUMER_GROUP: Text = "processors"
@@ -154,9 +154,9 @@ class Commands:
     COPY_MAX_BYTES: Count = 16 * MIB
     """The most bytes of events and metadata in one batch."""
     MAX_UNFINISHED: Count = 20_000
-    """Commands pulled and not published yet; above its share of it a shard's queues pause."""
+    """The most commands pulled and not yet published. The queues of a shard pause above the shard's share."""
     MAX_UNFINISHED_BYTES: Count = 256 * MIB
-    """The most bytes of unfinished commands; and of the events that they came to, as long as they are not published."""
+    """The most bytes of unfinished commands, and of their events that are not yet published."""
     RECENT_COMMANDS: Count = 50_000
     """The most commands remembered to catch repeats."""
     REMEMBERED_ANSWERS: CountOrZero = 10_000
@@ -170,12 +170,12 @@ class Commands:
     REFUSAL_RETENTION: Seconds | None = 90 * DAY
     """Stored refusals older than this are deleted (None: never)."""
     DEAD_LETTER_RETENTION: Seconds | None = 90 * DAY
-    """Dead letters of commands that failed last before this are deleted (None: never)."""
+    """Dead letters of commands whose last failure is older than this are deleted (None: never)."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Subscribers:
-    """Following the events."""
+    """Settings of following the events."""
 
     TOPIC: Text = "events"
     PULL_MAX_BATCH: Count = 1000
@@ -202,16 +202,16 @@ class Workers:
     LONG_POLL: Seconds = 15.0
     """The longest time that a pull waits for messages."""
     ATTEMPTS: Count = 5
-    """The most failures: after so many at the same event a subscriber without ``retry`` parks its aggregate; after so
+    """The most failures. After this many at one event a subscriber without ``retry`` parks its aggregate; after this
     many errors that pass a command fails."""
     RETRY_DELAY: Seconds = 0.1
-    """Before the second attempt; twice as much before each next."""
+    """The pause before the second attempt. It doubles before each further one."""
     RETRY_ON: Sequence[str] = PASSING_ERRORS
-    """Dotted paths of the exceptions after which a command is handled again, if its handler does not say which, and
-    after which a subscriber tries an event without end."""
+    """Dotted paths of the exceptions after which a command is handled again (unless its handler names others), and
+    after which a subscriber retries an event without end."""
     MAX_ABNORMAL_ENDS: Count = 3
-    """A command found in the hands of a worker that died so many times is not handled again; of a subscriber, the
-    aggregate is parked."""
+    """A command whose worker died this many times while handling it is not handled again. A subscriber parks the
+    aggregate instead."""
     UNKNOWN_TYPE_DELAYS: Delays = (1.0, 2.0, 5.0, 10.0, 30.0)
     """The pauses between tries of a command or an event of an unknown type."""
 
@@ -224,7 +224,7 @@ class AggregateCache:
     """A Redis server for shared states (None: nothing is shared)."""
     PREFIX: str = "enode"
     TTL: Count = 86_400
-    """Whole seconds until a shared state that was not written again is gone."""
+    """The lifetime of a shared state after its last write, in whole seconds."""
     WRITE_INTERVAL: Seconds = 5.0
     """The least time between two writes of one aggregate's shared state."""
 
@@ -240,7 +240,7 @@ class Jobs:
     """The time after which another job may take over the work of a silent one."""
     TIME_LIMIT: Seconds = 21_600.0
     ATTEMPTS: Count = 5
-    """Runs of a Celery task that fails for something that may pass."""
+    """The most runs of a Celery task that fails by a transient error."""
     EXPORT_DIRECTORIES: Texts = field(default_factory=list)
     """The directories and URIs that the admin offers for an export of events."""
 
@@ -346,7 +346,7 @@ class Conf:
 
     @property
     def command_mailboxes(self) -> int:
-        """Return the number of command mailboxes of all shards."""
+        """The number of command mailboxes of all shards."""
         return len(self.EVENT_STORE.DATABASES) * self.COMMANDS.MAILBOXES
 
 
@@ -413,7 +413,7 @@ def given() -> Mapping[str, Any]:
 
 
 def _configure() -> None:
-    """Set Django up for a script without any settings: nothing but this package, without a queue or a database."""
+    """Configure Django for a script without settings: this package alone, without a queue or a database."""
     settings.configure(INSTALLED_APPS=["enode_django"], ENODE={"QUEUE": {"BACKEND": IMMEDIATE}})
     django.setup()
 
@@ -449,7 +449,7 @@ def _in_seconds(value: Any) -> Any:
 
 
 def broken_rules(current: Conf) -> Iterator[tuple[str, Any, Rule]]:
-    """Yield the values that are not what the types of their keys say: the place of each, the value, and the rule."""
+    """Yield, for each value that breaks a rule of its key, the place of the key, the value and the rule."""
     yield from _broken_rules("ENODE", current)
     for key in GROUPS:
         yield from _broken_rules(f"ENODE[{key!r}]", getattr(current, key))
@@ -466,7 +466,7 @@ def _broken_rules(name: str, group: Any) -> Iterator[tuple[str, Any, Rule]]:
 
 
 def keeps_in_memory() -> bool:
-    """Return True if there is neither a queue nor a database: then all is kept in the memory of this process."""
+    """Return True if there is neither a queue nor a database, so that everything is in the memory of this process."""
     current = conf()
     return (
         current.QUEUE.BACKEND == IMMEDIATE
@@ -480,7 +480,7 @@ def _is_dummy(alias: str) -> bool:
 
 
 def imported(path: str, key: str) -> Any:
-    """Return what a dotted path in the settings names; raises `ConfigurationError` if it cannot be called."""
+    """Return the callable that a dotted path in the settings names. Raises `ConfigurationError` if there is none."""
     try:
         found = import_string(path)
     except (ImportError, TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Django's connections in threads that live long: no request ends, so nobody else looks whether they still work."""
+"""Django's connections in long-lived threads. No request ends there, so Django never checks that they still work."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _numbers = count()
 
 
 class StatementsWait(ABC):
-    """Holds statements back until the next one in a connection: to be put into its ``execute_wrappers``."""
+    """Holds statements back until the next one in a connection; an item of the connection's ``execute_wrappers``."""
 
     @abstractmethod
     def send(self) -> None:
-        """Execute them, in any way but by Django's cursors."""
+        """Execute the statements, but not by Django's cursors."""
 
     def __call__(self, execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
         self.send()
@@ -38,12 +38,12 @@ class StatementsWait(ABC):
 
 
 def healthy_connection(alias: str = "default") -> BaseDatabaseWrapper:
-    """The calling thread's connection, open; one that is known to be lost is replaced first.
+    """Return the calling thread's connection, open. A connection known to be lost is replaced first.
 
-    Asks the socket, not the server, so it costs no round trip, and a server that vanished without a word goes
-    unnoticed: the next statement fails, and the call after that gets a new connection. Inside an atomic block the
-    connection is returned as it is, after `StatementsWait` has sent what waits in it: the driver's cursors go past
-    Django's. Raises what Django raises when no connection can be made, and what sending raises. Blocks.
+    It asks the socket, not the server: that costs no round trip, but does not detect a server that vanished silently.
+    Then the next statement fails, and the call after that gets a new connection. Inside an atomic block the connection
+    is not replaced. Statements held back by a `StatementsWait` are sent first, because the driver's cursors bypass
+    Django's. Raises what Django raises if no connection can be made, and what sending raises. Blocks.
     """
     connection = connections[alias]
     discard_if_lost(connection)
@@ -55,13 +55,13 @@ def healthy_connection(alias: str = "default") -> BaseDatabaseWrapper:
 
 
 def discard_if_lost(connection: BaseDatabaseWrapper) -> None:
-    """Close what is lost or stuck in a half-done exchange, unless somebody's atomic block rests on it."""
+    """Close the connection if it is lost or stuck in a half-done exchange, unless an atomic block uses it."""
     if connection.connection is not None and not in_transaction(connection) and _is_lost(connection.connection):
         connection.close()
 
 
 def in_transaction(connection: BaseDatabaseWrapper) -> bool:
-    """Return True if the caller does not commit: an atomic block is open, or Django was told not to commit at all."""
+    """Return True if statements are not committed at once: an atomic block is open, or autocommit is off."""
     return connection.in_atomic_block or not connection.autocommit
 
 
@@ -69,7 +69,7 @@ def _is_lost(raw: psycopg.Connection[object]) -> bool:
     if raw.closed:
         return True
     try:
-        # Twice, since the first may only bring in the server's last words, and the second sees the end of the stream.
+        # Twice: the first call may only read the server's last message; the second sees the end of the stream.
         raw.pgconn.consume_input()
         raw.pgconn.consume_input()
     except psycopg.Error:
@@ -78,7 +78,7 @@ def _is_lost(raw: psycopg.Connection[object]) -> bool:
 
 
 def heal_connections() -> None:
-    """Let go of the calling thread's broken connections, to all databases: what application code opened, too."""
+    """Close the calling thread's broken connections to all databases, those opened by application code included."""
     for connection in connections.all(initialized_only=True):
         if connection.vendor == "postgresql":
             discard_if_lost(connection)
@@ -88,8 +88,8 @@ def heal_connections() -> None:
 
 @contextmanager
 def separate_connection(alias: str) -> Iterator[str]:
-    """Another connection to the same database, for this thread, under the alias that is given: what is asked in it is
-    not part of a transaction that is open in the first. Closed at the end of the block."""
+    """Open another connection of this thread to the same database, and give its alias. Its statements are not part of a
+    transaction that is open in the first one. It is closed at the end of the block."""
     name = f"{alias} beside {next(_numbers)}"
     connections[name] = connections[alias].copy(name)
     try:
@@ -100,19 +100,19 @@ def separate_connection(alias: str) -> Iterator[str]:
 
 
 def let_hooks_fail_alone(alias: str, around: Callable[[Callable[[], Any]], Callable[[], Any]]) -> None:
-    """To be called before the end of an atomic block: if it is the outermost one, what ``transaction.on_commit`` has
-    registered in it will run, each whatever the others raise, and Django logs what they raise. ``around`` returns what
-    is called in the place of a hook."""
+    """Make the ``transaction.on_commit`` hooks of an atomic block run independently: a hook runs even if others raise,
+    and Django logs their errors. Call it before the end of the block; inside an inner block it does nothing.
+    ``around(hook)`` returns the function that is called instead of the hook."""
     connection: Any = connections[alias]  # hooks that are robust are not in the stubs
     if not connection.savepoint_ids:
         connection.run_on_commit = [(sids, around(hook), True) for sids, hook, _ in connection.run_on_commit]
 
 
 def execute(alias: str, statement: str, parameters: Sequence[Any] | None) -> psycopg.Cursor[Any]:
-    """Execute a statement in the calling thread's connection, never as a prepared statement: behind a pooler the
-    session is not ours. With None as parameters the statement is taken literally, per cent signs too.
+    """Execute a statement in the calling thread's connection, never as a prepared statement, because a pooler may
+    change the session. If ``parameters`` is None the statement is taken literally, percent signs included.
 
-    Raises the driver's errors, and `TransactionManagementError` in a transaction that will be rolled back anyway.
+    Raises the driver's errors, and `TransactionManagementError` in a transaction that is marked for rollback.
     """
     connection = healthy_connection(alias)
     connection.validate_no_broken_transaction()
@@ -120,10 +120,11 @@ def execute(alias: str, statement: str, parameters: Sequence[Any] | None) -> psy
 
 
 def end_sessions(alias: str, owner: str) -> int:
-    """End this user's sessions in the database whose ``application_name`` is ``owner``, except the calling thread's.
+    """End this user's sessions in the database whose ``application_name`` is ``owner``, except the calling thread's,
+    and return their number.
 
-    Returns how many there were. Blocks up to 5 seconds for each to end. Raises the driver's error when the database
-    cannot be asked; nothing is then known, and the same call may be made again.
+    Blocks up to 5 seconds for each session. Raises the driver's error if the database cannot be reached; the outcome is
+    then unknown, and the call may be repeated.
     """
     name = owner.encode()[:_APPLICATION_NAME_BYTES].decode(errors="ignore")
     row = execute(alias, _END_SESSIONS, (_END_SESSION_WAIT_MS, name)).fetchone()

@@ -9,7 +9,7 @@ EnodeError
 │   │   └── InvalidFields            several such values, each with its place
 │   ├── InvalidId                    an id that is empty, too long, or holds a NUL
 │   ├── UnknownMessageType           no class is registered under this name (retriable: a deploy may be under way)
-│   ├── MalformedMessage             bytes that are not a message of ours
+│   ├── MalformedMessage             bytes that are not a message of this package
 │   └── MessageTooLarge              an encoded value above the configured limit
 ├── DefinitionError                  a class or function that is declared wrongly
 │   ├── DuplicateHandler             two handlers for one command
@@ -17,18 +17,18 @@ EnodeError
 ├── AggregateError
 │   ├── AggregateNotFound
 │   ├── AggregateAlreadyExists
-│   ├── AggregateNotAdded            a new aggregate has events but was not handed to ``context.add``
-│   ├── AggregateReadOnly            an aggregate that was loaded for reading is to change
+│   ├── AggregateNotAdded            a new aggregate has events but was not passed to ``context.add``
+│   ├── AggregateReadOnly            an event was applied to an aggregate that was loaded for reading
 │   ├── AggregateTypeMismatch        the id belongs to an aggregate of another type
 │   ├── ForeignAggregateChanged      a command changed or added an aggregate that is not its own
 │   ├── ApplierNotFound              an aggregate has no method for the event it applies
 │   ├── BrokenHistory                stored versions do not join
-│   └── HistoryTooLong               more streams than the caller wants to be replayed
+│   └── HistoryTooLong               more streams than the caller allows to be replayed
 ├── CommandError
 │   ├── HandlerNotFound
 │   ├── CommandFailed                an exception that is not a refusal has ended the command
 │   ├── CommandTimeout               no answer in time; the command goes on
-│   ├── CommandKilledWorker          the command ended its worker process again and again
+│   ├── CommandKilledWorker          the command ended its worker process repeatedly
 │   ├── CommandIdReused              the command has the id of another one: of another type, or with other fields
 │   ├── Retry                        retriable: raised by a handler to be called again
 │   ├── ExecuteInsideHandler         ``execute_command`` was called by a handler
@@ -37,46 +37,46 @@ EnodeError
 ├── SubscriberError
 │   ├── UnknownSubscriber            no projection, process manager or group of event handlers has that name
 │   ├── NotParked                    the subscriber has not parked the aggregate
-│   ├── EventKilledWorker            the event ended its worker process again and again: its aggregate is parked
-│   ├── SubscriberUnavailable        retriable: a database or the queue that a subscriber needs is away
-│   └── RebuildError                 a projection that cannot be rebuilt as it is, or not be put in its place
+│   ├── EventKilledWorker            the event ended its worker process repeatedly: its aggregate is parked
+│   ├── SubscriberUnavailable        retriable: a database or the queue that a subscriber needs is unavailable
+│   └── RebuildError                 a projection cannot be rebuilt, or its new tables cannot replace the live ones
 │       ├── RebuildOvertaken         another rebuild of the same projection has begun
-│       ├── ProjectionsDiffer        the rebuilt tables are not like those in use
-│       └── TablesInUse              retriable: the tables could not be locked for a moment
+│       ├── ProjectionsDiffer        the rebuilt tables differ from those in use
+│       └── TablesInUse              retriable: the tables could not be locked
 ├── SnapshotError
-│   ├── InvalidState                 an aggregate's state that a snapshot cannot hold
-│   └── UnusableSnapshot             a stored snapshot that cannot be used: the streams are, from the first on
+│   ├── InvalidState                 an aggregate's state does not fit into a snapshot
+│   └── UnusableSnapshot             a stored snapshot cannot be used: the aggregate is loaded from its first stream on
 ├── StoreError
-│   ├── CorrectionRefused            a correction of stored events that is none, or would do harm
-│   │   └── CorrectionOutdated       somebody else has corrected the same meanwhile
-│   ├── StagingLost                  what a Spark job had put aside is gone: run the job again
+│   ├── CorrectionRefused            a correction of stored events is invalid, or would do harm
+│   │   └── CorrectionOutdated       somebody else has corrected the same events meanwhile
+│   ├── StagingLost                  the staged data of a Spark job is gone: run the job again
 │   └── StoreUnavailable             retriable: connection lost, server restarting, timeout, deadlock
-│       ├── StoreFailing             disk full, transaction ids used up, damage: somebody has to mend the database
-│       └── ShardMapOutdated         a shard owns other buckets than the writer knew: it asks again
+│       ├── StoreFailing             disk full, transaction ids used up, damage: somebody has to repair the database
+│       └── ShardMapOutdated         a shard owns other buckets than the writer knew; the writer asks again
 ├── JobError
-│   ├── JobRunning                   another run holds the lease on the same
+│   ├── JobRunning                   another run holds the lease on the same work
 │   ├── JobStopped                   the work has to end
-│   │   ├── JobCancelled             somebody asked for it
+│   │   ├── JobCancelled             its cancellation was requested
 │   │   ├── JobTimeout               it has lasted longer than its time limit
 │   │   └── JobLost                  its lease could not be renewed in time, or was taken over by another run
 │   └── UnknownJob                   there is no such job, or it has ended
 ├── ArchiveError                     an archive of events that is missing, damaged or of a later format
-│   ├── ArchiveMismatch              it is not of the history that the event store has now
-│   └── ArchiveBusy                  retriable: another export adds to it
+│   ├── ArchiveMismatch              it holds another history than the event store
+│   └── ArchiveBusy                  retriable: another export is writing to it
 ├── QueueError
 │   ├── TransportUnavailable         retriable: the queue cannot be reached
-│   │   ├── PartlyUnavailable        one of its servers cannot: it says what the others have done
-│   │   ├── QueueFull                it has no room for the moment (disk, memory, a watermark): nothing was stored
-│   │   ├── StorageFailed            its disk did not keep what was written: the broker ends, and has to be started anew
+│   │   ├── PartlyUnavailable        one of several servers cannot be reached: ``answers`` holds what the others did
+│   │   ├── QueueFull                it has no room at the moment (disk, memory, a watermark): nothing was stored
+│   │   ├── StorageFailed            its disk did not keep what was written: the broker stops and must be restarted
 │   │   └── ForeignEntries           somebody else has written into a queue: ``manage.py enode queue mend`` deletes it
 │   ├── UnknownTopic
-│   │   └── TopicDeleted             it was deleted, and nobody has created it anew
-│   ├── StaleRoute                   retriable: the topic has other queues than the sender knew; it says what was stored
+│   │   └── TopicDeleted             it was deleted and not created again
+│   ├── StaleRoute                   retriable: the topic has other queues than the sender knew
 │   ├── QueueBacklog                 keys cannot move while messages are unfinished
 │   ├── QueueHeld                    retriable: another owner holds a valid lease
-│   ├── MalformedRecords             the bytes of a batch are not what a producer makes
+│   ├── MalformedRecords             the bytes of a batch are not those of a producer
 │   ├── MalformedFrame               bytes that are not a message between a broker and its clients, or too many
-│   ├── BadRequest                   the broker does not take the request with these arguments
+│   ├── BadRequest                   the broker does not accept the request with these arguments
 │   │   └── UnknownRequest           the broker is of an earlier version that does not have the request
 │   ├── RoleMissing                  the client's secret does not have the role that a request needs
 │   └── DirectoryInUse               another broker works in the directory
@@ -84,8 +84,7 @@ EnodeError
 └── ConfigurationError               a setting that cannot be used
     └── ShardMismatch                the databases of the settings are not the shards of one event store
 
-``retriable`` says whether the same call may succeed later without anybody changing anything. No retry ever looks at
-an error's text.
+``retriable`` is True if the same call may succeed later without any change. No retry looks at an error's text.
 """
 
 from __future__ import annotations
@@ -95,13 +94,13 @@ from typing import Any
 
 _SHOWN = 200
 LONGEST_ERROR_TEXT = 1_000
-"""Characters of an exception's text that reach the sender."""
+"""The most characters of an exception's text that reach the sender."""
 LONGEST_RETRY = 365 * 86_400
-"""Seconds that a `Retry` may ask for: no clock and no lock of Python takes any number."""
+"""The most seconds of a `Retry`. Clocks and locks of Python have a limit."""
 
 
 def shown(value: object) -> str:
-    """``repr`` for messages about values from outside: short, and never failing (it does for huge integers)."""
+    """Return the ``repr`` of a value, cut to a bounded length; never raises (``repr`` does for huge integers)."""
     try:
         text = repr(value)
     except Exception as error:
@@ -110,7 +109,7 @@ def shown(value: object) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """The text of an exception, cut to a bounded length; never raises."""
+    """Return the text of an exception, cut to a bounded length; never raises."""
     try:
         text = str(error)
         return text if len(text) <= LONGEST_ERROR_TEXT else f"{text[:LONGEST_ERROR_TEXT]}…"
@@ -121,7 +120,7 @@ def error_text(error: BaseException) -> str:
 class EnodeError(Exception):
     retriable = False
     needs_help = False
-    """Trying again works only after somebody has mended something."""
+    """A retry succeeds only after somebody has repaired something."""
 
 
 class MessageError(EnodeError): ...
@@ -135,7 +134,7 @@ Path = tuple[str | int, ...]
 
 
 class InvalidFields(InvalidField):
-    """``errors`` says what is wrong, by place; the place of the whole is ``()``."""
+    """Several invalid values. ``errors`` are the texts by place; the place of the whole is ``()``."""
 
     def __init__(self, errors: Mapping[Path, str]) -> None:
         super().__init__("; ".join(f"{'.'.join(map(str, path)) or 'all'}: {text}" for path, text in errors.items()))
@@ -201,7 +200,7 @@ class HandlerNotFound(CommandError): ...
 
 
 class CommandFailed(CommandError):
-    """``result`` is the command's `CommandResult`; ids, ``error_type`` and ``error_message`` are its own."""
+    """``result`` is the command's `CommandResult`; the ids, ``error_type`` and ``error_message`` are copied from it."""
 
     def __init__(self, message: str, *, result: Any = None) -> None:
         super().__init__(message)
@@ -213,8 +212,8 @@ class CommandFailed(CommandError):
 
 
 class CommandTimeout(CommandError, TimeoutError):
-    """``executed`` is the `CommandResult`, if that has come; ``missing`` names the subscribers that were waited for
-    then and have not said that they handled its events."""
+    """``executed`` is the `CommandResult` if it arrived; ``missing`` then names the awaited subscribers that have not
+    reported its events as handled."""
 
     def __init__(self, message: str, *, executed: Any = None, missing: tuple[str, ...] = ()) -> None:
         super().__init__(message)
@@ -229,9 +228,9 @@ class CommandIdReused(CommandError): ...
 
 
 class Retry(CommandError):
-    """Raise it in a handler that cannot do its work for the moment: it is called again in ``after`` seconds, or, if
-    that is None, in ``RETRY_DELAY``, and twice as many each next time. After ``ATTEMPTS`` a command
-    fails; an event is tried without end. Raises `ValueError` if ``after`` is not a number of seconds from 0 to a year
+    """Raise it in a handler that cannot do its work at the moment. The handler is called again in ``after`` seconds; if
+    that is None, in ``RETRY_DELAY`` seconds, doubled for each further attempt. After ``ATTEMPTS`` a command fails; an
+    event is retried without end. Raises `ValueError` if ``after`` is not a number of seconds from 0 to a year
     (`LONGEST_RETRY`)."""
 
     retriable = True
@@ -286,7 +285,7 @@ class SnapshotError(EnodeError): ...
 
 
 class InvalidState(SnapshotError):
-    """``concerns_class`` says that no aggregate of the class can have a snapshot, as the class is."""
+    """``concerns_class`` is True if no aggregate of the class can have a snapshot."""
 
     concerns_class = False
 
@@ -321,7 +320,7 @@ class JobError(EnodeError): ...
 
 
 class JobRunning(JobError):
-    """``job_id`` is the other job's; ``task_id`` the Celery task that runs it, if one does."""
+    """``job_id`` is the id of the other job; ``task_id`` is that of the Celery task that runs it, or empty."""
 
     def __init__(self, message: str, *, job_id: int, task_id: str = "") -> None:
         super().__init__(message)
@@ -362,8 +361,8 @@ class TransportUnavailable(QueueError, ConnectionError):
 
 
 class PartlyUnavailable(TransportUnavailable):
-    """One of several servers that hold the queues cannot be used. ``answers`` is what the others have done, by queue
-    (see each method of `Transport`): of that, nothing needs to be done again. Calls about other queues may succeed."""
+    """One of several servers that hold the queues cannot be used. ``answers`` holds the results of the others by queue
+    (see each method of `Transport`); these need not be repeated. Calls about other queues may succeed."""
 
     def __init__(self, message: str, *, answers: Mapping[int, Any] | None = None) -> None:
         super().__init__(message)
@@ -380,11 +379,11 @@ class UnknownTopic(QueueError): ...
 
 
 class TopicDeleted(UnknownTopic):
-    """Producers and consumers that would create a topic do not create this one: somebody has to do it on purpose."""
+    """Producers and consumers that create missing topics do not create this one: it must be created explicitly."""
 
 
 class StaleRoute(QueueError):
-    """``stored``: of queues that had taken their messages before, the offset of the first one."""
+    """``stored`` maps each queue that had already stored its messages to the offset of the first one."""
 
     retriable = True
 
@@ -397,7 +396,7 @@ class QueueBacklog(QueueError): ...
 
 
 class QueueHeld(QueueError):
-    """``owner`` holds the queue for another ``seconds`` unless it renews its lease."""
+    """``owner`` holds the queue for ``seconds`` more, and longer if it renews its lease."""
 
     retriable = True
 
@@ -439,6 +438,6 @@ class ShardMismatch(ConfigurationError): ...
 
 
 def missing_extra(extra: str, error: ImportError) -> ModuleNotFoundError:
-    """Return the error to raise for a module that could not be imported and comes with an extra."""
+    """Return the error to raise if a module that comes with ``extra`` could not be imported."""
     what = error.name or str(error)
     return ModuleNotFoundError(f'{what} is not installed; install it: pip install "enode_django[{extra}]"', name=what)

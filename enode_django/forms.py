@@ -1,4 +1,4 @@
-"""Forms made of command classes: what is sent takes effect once, and a refusal becomes an error of the form."""
+"""Forms made from command classes: a form that is sent twice takes effect once; a refusal becomes a form error."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _OUT_OF_DATE = _("This page is out of date. Look at it anew, and send it again."
 
 
 class CommandFormMetaclass(DeclarativeFieldsMetaclass):
-    """Puts the fields of ``Meta.command`` beside those that the class body declares, which come before them."""
+    """Adds the fields of ``Meta.command`` to those of the class body, which replace fields of the same name."""
 
     def __new__(mcs, name: str, bases: tuple[type, ...], attrs: dict[str, Any]) -> type:
         form: Any = super().__new__(mcs, name, bases, attrs)
@@ -76,15 +76,15 @@ def _hidden() -> dict[str, forms.Field]:
 
 
 class CommandForm(forms.Form, metaclass=CommandFormMetaclass):
-    """A form for a class of commands: its ``Meta`` names the ``command`` and may have ``fields`` (by default all),
-    ``exclude``, ``labels``, ``help_texts`` and ``widgets``, as that of a model form. Fields of the class body replace
-    those of the command, or stand beside them.
+    """A form for a class of commands. Its ``Meta`` names the ``command`` and may have ``fields`` (by default all),
+    ``exclude``, ``labels``, ``help_texts`` and ``widgets``, like that of a model form. Fields of the class body replace
+    those of the command or are added to them.
 
-    A hidden, signed token makes the command's id, together with what was entered: a form that is sent twice takes
-    effect once, and one that was changed in between is another command. ``aggregate_root_id`` is that of the command's
-    aggregate; without it, it is a field if ``Meta.fields`` names it, and else a new one. With an ``expected_version``
-    the form carries it along, hidden, and its command is refused if the aggregate has another version by then.
-    ``values`` are fields of the command that nobody is to enter.
+    The command's id follows from a hidden, signed token and the entered data. So a form that is sent twice takes effect
+    once, and a form that was changed in between makes another command. ``aggregate_root_id`` is the id of the command's
+    aggregate; if it is None, the id is a field if ``Meta.fields`` names it, and a new id otherwise. A form with an
+    ``expected_version`` carries it in a hidden field, and its command is refused if the aggregate has another version
+    when it is handled. ``values`` are fields of the command that users do not enter.
     """
 
     declarations: Mapping[str, Declaration]
@@ -119,7 +119,7 @@ class CommandForm(forms.Form, metaclass=CommandFormMetaclass):
     def _new_token(self) -> str:
         return self._signer.sign(new_id())
 
-    # -- what was entered -----------------------------------------------------------------------------------------
+    # -- the entered data -----------------------------------------------------------------------------------------
 
     def clean_command_id(self) -> UUID:
         token = self.cleaned_data[TOKEN]
@@ -131,7 +131,7 @@ class CommandForm(forms.Form, metaclass=CommandFormMetaclass):
     def _post_clean(self) -> None:
         if self.errors:
             if self.errors.keys() & {TOKEN, EXPECTED}:
-                self._renew()  # nobody can mend what is hidden
+                self._renew()  # users cannot correct hidden fields
             return
         id = str(uuid5(self.cleaned_data[TOKEN], self._content()))
         given = self._aggregate_root_id
@@ -152,7 +152,7 @@ class CommandForm(forms.Form, metaclass=CommandFormMetaclass):
         return {name: self.cleaned_data[name] for name in names if not self._is_left_out(name)}
 
     def _is_left_out(self, name: str) -> bool:
-        """Return True if the command's default is to be taken."""
+        """Return True if the command's default applies."""
         declared = self.declarations[name]
         if not declared.has_default:
             return False
@@ -160,15 +160,15 @@ class CommandForm(forms.Form, metaclass=CommandFormMetaclass):
             return True
         return self.cleaned_data[name] is None and not declared.may_be_none
 
-    # -- what becomes of it ---------------------------------------------------------------------------------------
+    # -- the outcome ----------------------------------------------------------------------------------------------
 
     @property
     def expected_version(self) -> int | None:
-        """Return the aggregate's version that was current when the form was shown. The form must be valid."""
+        """The aggregate's version when the form was shown. The form must be valid."""
         return self.cleaned_data.get(EXPECTED)
 
     def command(self) -> Command:
-        """The command that a valid form stands for, each time the same one; raises ValueError for another form."""
+        """Return the command of a valid form, the same object each time. Raises ValueError if the form is invalid."""
         if not self.is_valid() or self._command is None:
             raise ValueError(f"{type(self).__qualname__} is not valid; call is_valid() first, and show its errors")
         return self._command
@@ -176,8 +176,8 @@ class CommandForm(forms.Form, metaclass=CommandFormMetaclass):
     def execute(self, *, wait_for: WaitFor = WaitFor.EXECUTED, timeout: float | None = None) -> CommandResult | None:
         """Execute the command of a valid form, as `enode_django.execute_command` does.
 
-        Returns None if the command was refused or failed: then the form has errors, and ``result`` says why. Shown
-        again, it makes another command. Raises what `execute_command` raises of anything else.
+        Returns None if the command was refused or failed. The form then has errors, ``result`` holds the reason, and
+        the form makes another command when it is sent again. Other errors of `execute_command` are raised.
         """
         command, expected = self.command(), self.expected_version
         try:
@@ -190,18 +190,17 @@ class CommandForm(forms.Form, metaclass=CommandFormMetaclass):
         return self.result
 
     def add_failure(self, error: Failure) -> None:
-        """Say on the form why its command took no effect. The error's code is the ``error_type``."""
+        """Add to the form's errors why its command took no effect. The error's code is the ``error_type``."""
         text = ValidationError(text_of(error), error.result.error_type)
         self.add_error(self.field_of(error), ValidationError([text]))
 
     def field_of(self, error: Failure) -> str | None:
-        """The first field that people see whose name is that of a field of the domain exception, unless that is None.
-        (None: the failure concerns the form as a whole.)"""
+        """Return the first visible field that the domain exception has a field of the same name for, with a value that
+        is not None. Return None if the failure concerns the form as a whole."""
         return place_of(error, (field.name for field in self.visible_fields()))
 
     def _renew(self) -> None:
-        """Hide what a form that is shown for the first time hides: what was refused stays refused, so what is sent next
-        must be another command."""
+        """Reset the hidden fields: a refused command stays refused, so the form must make another one."""
         data: Any = copy(self.data)
         data[self.add_prefix(TOKEN)] = self._new_token()
         if EXPECTED in self.fields:
@@ -213,7 +212,7 @@ class CommandForm(forms.Form, metaclass=CommandFormMetaclass):
 def command_form(
     command: type[Command], fields: tuple[str, ...] | None = None, exclude: tuple[str, ...] = ()
 ) -> type[CommandForm]:
-    """A class of forms for a class of commands that needs no more than this."""
+    """Return a form class for a class of commands."""
     meta = type("Meta", (), {"command": command, "fields": fields, "exclude": exclude})
     form: type[CommandForm] = CommandFormMetaclass(f"{command.__name__}Form", (CommandForm,), {"Meta": meta})
     return form

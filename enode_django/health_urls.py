@@ -1,4 +1,4 @@
-"""To be included in a project's URLs: ``path("enode/health/", include("enode_django.health_urls"))``."""
+"""URLs of the health checks. Include them: ``path("enode/health/", include("enode_django.health_urls"))``."""
 
 from __future__ import annotations
 

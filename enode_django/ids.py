@@ -17,13 +17,13 @@ MAX_ID_LENGTH = 255
 
 
 class _Clock:
-    """Milliseconds that never go back within a process, and a counter within each (RFC 9562, method 1)."""
+    """A clock of milliseconds that never goes back within a process, with a counter in each (RFC 9562, method 1)."""
 
     def __init__(self) -> None:
         self.start()
 
     def start(self) -> None:
-        """Begin anew: a forked child must not repeat its parent's ids, nor wait for a lock that was held there."""
+        """Reset the clock: a forked child must neither repeat its parent's ids nor wait for a lock held there."""
         self.lock = threading.Lock()
         self.millisecond = 0
         self.counter = 0
@@ -48,7 +48,7 @@ os.register_at_fork(after_in_child=_clock.start)
 
 
 def new_id() -> str:
-    """A UUIDv7 (RFC 9562) in its text form: ids made later sort later, which keeps index inserts local."""
+    """Return a new UUIDv7 (RFC 9562) as text. Later ids sort later, which keeps index inserts local."""
     millisecond, counter = _clock.tick()
     rest = (int.from_bytes(os.urandom(8), "big") & 0x3FFF_FFFF_FFFF_FFFF) | 0x8000_0000_0000_0000
     digits = f"{(millisecond << 16) | 0x7000 | counter:016x}{rest:016x}"
@@ -59,22 +59,22 @@ _OF_KEYS = "enode_django idempotency key"
 
 
 def id_of_key(user: str, key: str) -> str:
-    """The id of the command that ``user`` (empty: nobody who is known) sends with an idempotency key.
+    """Return the id of the command that ``user`` (empty: anonymous) sends with an idempotency key.
 
-    It is a UUIDv8 (RFC 9562) of a SHA-256, another one for each user. Process managers derive UUIDs of version 5 and
-    new ids are of version 7, so no key can make the id of a command that somebody else sends.
+    It is a UUIDv8 (RFC 9562) of a SHA-256 over user and key. Process managers derive UUIDs of version 5 and new ids are
+    of version 7, so no key can produce the id of a command of another sender.
 
     >>> id_of_key("7", "order-5")
     'fc41b2ff-1442-85e5-b9fb-e50263f08338'
     """
-    # The length says where the user ends, so that no other user and key make the same text.
+    # The length marks where the user ends, so that no other user and key make the same text.
     digest = int.from_bytes(sha256(f"{_OF_KEYS}/{len(user)}:{user}{key}".encode()).digest()[:16], "big")
     digest = digest & ~(0xF << 76 | 0x3 << 62) | 0x8 << 76 | 0x2 << 62
     return str(UUID(int=digest))
 
 
 def made_at(id: str) -> float | None:
-    """Seconds since 1970 at which a UUIDv7 was made; None for every other id.
+    """Return the time at which a UUIDv7 was made, in seconds since 1970; None for every other id.
 
     >>> made_at("017f22e2-79b0-7cc3-98c4-dc0c0c07398f"), made_at("account-1")
     (1645557742.0, None)
@@ -88,7 +88,7 @@ def made_at(id: str) -> float | None:
 
 
 def check_id(value: object, what: str = "id") -> str:
-    """Return ``value`` if it can be an id, else raise `InvalidId` naming ``what`` it was meant for."""
+    """Return ``value`` as a plain str if it is a valid id. Raises `InvalidId`, which names ``what`` the id is for."""
     if type(value) is not str:
         if not isinstance(value, str):
             raise InvalidId(f"{what} must be a string, got {shown(value)}; pass str(value)")
@@ -105,12 +105,12 @@ def check_id(value: object, what: str = "id") -> str:
 
 
 _UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-"""Control characters, line separators, and what changes the direction of text."""
+"""Control characters, line separators, and marks that change the direction of text."""
 
 
 def check_given_id(value: object, what: str = "id") -> str:
-    """Check an id from outside as `check_id` does; raises `InvalidId` for control characters, too. Those could break
-    the lines of a log, or pass for another id on a screen."""
+    """Check an id from outside, like `check_id`. Raises `InvalidId` for control characters, too: they could break the
+    lines of a log, or make an id look like another one on a screen."""
     id = check_id(value, what)
     if _UNSEEN.search(id):
         raise InvalidId(f"{what} {shown(id)} holds control characters; leave them out")

@@ -1,4 +1,4 @@
-"""Every command that a request sends says who asked for it."""
+"""A middleware that puts the user and the request into the metadata of each command that a request sends."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ __all__ = ["EnodeMiddleware", "SubscriberContext"]
 class EnodeMiddleware:
     """Sets the ambient metadata: the user's primary key, and the request's id as the correlation id.
 
-    The id is that of the ``X-Request-ID`` header, or a new one. Put this after the authentication middleware.
-    Subclasses override `get_metadata`.
+    The request's id is that of the ``X-Request-ID`` header, or a new one. Put this middleware after the authentication
+    middleware. Subclasses override `get_metadata`.
     """
 
     sync_capable = True
@@ -37,8 +37,8 @@ class EnodeMiddleware:
     def get_metadata(self, request: HttpRequest) -> Metadata:
         """Return the metadata of the commands that this request sends: the user's primary key.
 
-        Called when a command is sent, since a view may log somebody in; in a thread for synchronous code, so it may
-        ask the database. The request's id is put in where ``request`` and ``correlation_id`` are left out.
+        It is called when a command is sent, because a view may log a user in. It runs in a thread for synchronous code
+        and may query the database. The caller fills an empty ``request`` or ``correlation_id`` with the request's id.
         """
         user = getattr(request, "user", None)
         return Metadata(user_id=None if user is None or not user.is_authenticated else str(user.pk))
@@ -61,14 +61,14 @@ class EnodeMiddleware:
 
 
 def _log(request: HttpRequest, request_id: str, response: HttpResponse, begun: float) -> None:
-    """Without the query, which may hold what is nobody's business."""
+    """Write the request to the step log, without its query, which may hold private data."""
     if steplog.enabled():
         subject, seconds = f"{request.method} {request.path}", time.perf_counter() - begun
         steplog.log("web", subject, flow_id=request_id, outcome=str(response.status_code), seconds=seconds)
 
 
 class _Source:
-    """The metadata of one request, asked for when a command is sent: most requests need no user at all."""
+    """The metadata of one request, computed when a command is sent: most requests need no user."""
 
     def __init__(self, get_metadata: Callable[[HttpRequest], Metadata], request: HttpRequest) -> None:
         self._get_metadata = get_metadata

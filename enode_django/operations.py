@@ -13,15 +13,15 @@ __all__ = ["ProtectHistory"]
 
 _FUNCTION = "enode_django_refuse_change"
 _TABLES = {"eventstream": "WHEN (OLD.version IS NOT NULL)", "eventcorrection": "", "storegeneration": ""}
-"""By model: which rows cannot be deleted. Refusals can, since the framework prunes them."""
+"""The condition on rows that cannot be deleted, by model. Refusals can be deleted: the framework prunes them."""
 
 
 class ProtectHistory(Operation):
-    """Lets the database refuse UPDATE and DELETE of stored events, corrections and generations of the store, whoever
-    asks for it. Statements that try fail with an IntegrityError. TRUNCATE is not refused.
+    """Makes the database refuse UPDATE and DELETE of stored events, corrections and generations of the store for every
+    user. Such a statement fails with an IntegrityError. TRUNCATE is not refused.
 
-    The migration depends on one of enode_django that makes these tables. Where it runs on a database without them,
-    it does nothing.
+    The migration must depend on the migration of enode_django that makes these tables. On a database without them it
+    does nothing.
     """
 
     reduces_to_sql = True

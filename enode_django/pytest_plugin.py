@@ -1,7 +1,7 @@
-"""Fixtures for the tests of an application. pytest finds them by itself once the package is installed.
+"""Fixtures for the tests of an application. pytest finds them once the package is installed.
 
-It is imported by every run of pytest in an environment that has the package, of other projects too: so it imports
-nothing of it before a fixture is asked for, and is not a part of `enode_django.testing`, which does.
+Every run of pytest in an environment with the package imports this module, also for other projects. So it imports
+nothing else of the package before a fixture is used, and is not a part of `enode_django.testing`, which does.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from enode_django.eventstore.memory import MemoryEventStore
     from enode_django.testing import InlineCommandBus
 
-pytest.register_assert_rewrite("enode_django.testing")  # so that a contract suite says what was not equal
+pytest.register_assert_rewrite("enode_django.testing")  # so that a contract suite shows which values differ
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -29,8 +29,8 @@ _DATABASE = frozenset({"db", "transactional_db", "live_server"})
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """pytest-django makes a test database only if a test says beforehand that it needs one; without it, a fixture that
-    asks for it later would be given the real one."""
+    """Mark the tests that need a database. pytest-django makes a test database only for marked tests; a fixture that
+    needs it without the mark would get the real one."""
     if config.pluginmanager.hasplugin("django"):
         for item in items:
             if _needs_database(item) and not _has_database(item) and not _keeps_in_memory():
@@ -63,7 +63,7 @@ def _followed_by(item: pytest.Item) -> Any:
 
 @pytest.fixture
 def enode_event_store() -> MemoryEventStore:
-    """Return a store in memory. A test that asks for it needs no database: ``enode_bus`` then stores here."""
+    """Return a store in memory. A test that uses it needs no database: ``enode_bus`` then stores here."""
     from enode_django.eventstore.memory import MemoryEventStore
 
     return MemoryEventStore()
@@ -71,10 +71,10 @@ def enode_event_store() -> MemoryEventStore:
 
 @pytest.fixture
 def enode_bus(request: pytest.FixtureRequest) -> Iterator[InlineCommandBus]:
-    """`enode_django.testing.inline` around the test: commands are executed at once, and subscribers follow them.
+    """Run the test inside `enode_django.testing.inline`: commands are executed at once, and subscribers follow them.
 
-    In the test's database, as pytest-django makes it; or in ``enode_event_store`` if the test asks for that, and in
-    memory where no database is configured. ``@pytest.mark.enode(followed_by=[…])`` names the subscribers.
+    Events are stored in the database that pytest-django makes; in ``enode_event_store`` if the test uses that fixture;
+    and in memory if no database is configured. ``@pytest.mark.enode(followed_by=[…])`` names the subscribers.
     """
     from enode_django.testing import inline
 
@@ -91,7 +91,7 @@ def enode_bus(request: pytest.FixtureRequest) -> Iterator[InlineCommandBus]:
 
 @pytest.fixture
 def enode_execute(enode_bus: InlineCommandBus) -> Callable[[Command], CommandResult]:
-    """`execute_command`, through the fixture ``enode_bus``."""
+    """Return `execute_command`, which uses the fixture ``enode_bus``."""
     from enode_django.client import execute_command
 
     return execute_command
@@ -99,7 +99,7 @@ def enode_execute(enode_bus: InlineCommandBus) -> Callable[[Command], CommandRes
 
 @pytest.fixture
 def enode_given() -> Callable[..., object]:
-    """`enode_django.testing.given`."""
+    """Return `enode_django.testing.given`."""
     from enode_django.testing import given
 
     return given

@@ -1,4 +1,4 @@
-"""Which tables lie in which database, where the event store has databases of its own."""
+"""A database router for an event store with databases of its own."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from enode_django.conf import conf
 __all__ = ["EventStoreRouter"]
 
 STORE_MODELS = frozenset({"eventstream", "eventcorrection", "snapshot", "storegeneration", "shard", "deadletter"})
-"""The models that belong to the streams: in each shard of the event store and nowhere else."""
+"""The models of the event store, whose tables are in each shard and nowhere else."""
 
 
 class EventStoreRouter:
-    """A router for ``DATABASE_ROUTERS``. The tables of the event store are migrated to each of
-    ``EVENT_STORE["DATABASES"]``, and nothing else is; the default database is an exception, if it is one of them: it
-    has everything."""
+    """A router for ``DATABASE_ROUTERS``. It migrates the tables of the event store, and no others, to each of
+    ``EVENT_STORE["DATABASES"]``. If the default database is one of them, it gets all tables."""
 
     def db_for_read(self, model: type[models.Model], **hints: Any) -> str | None:
         """Return the first shard for the store's models, None for others. Use ``using`` for another shard."""

@@ -1,4 +1,4 @@
-"""The object graph of a process, built from the settings in one place."""
+"""Factories of a process's objects, which read the settings."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ __all__ = [
 
 
 def make_transport() -> Transport:
-    """The queue of the settings; raises `ConfigurationError`. It connects when it is first used."""
+    """Return the transport of the settings; it connects when it is first used. Raises `ConfigurationError`."""
     current, backend = conf(), import_queue_backend()
     if not _is_transport(backend):
         raise ConfigurationError(
@@ -86,17 +86,17 @@ def make_transport() -> Transport:
 
 
 def import_queue_backend() -> Any:
-    """Return what ``QUEUE["BACKEND"]`` of the settings names, which makes a transport; raises `ConfigurationError`."""
+    """Return the object that ``QUEUE["BACKEND"]`` of the settings names. Raises `ConfigurationError`."""
     return imported(conf().QUEUE.BACKEND, 'QUEUE["BACKEND"]')
 
 
 def has_queue() -> bool:
-    """Return False if commands are handled by the process that sends them; raises `ConfigurationError`."""
+    """Return False if the process that sends a command also handles it. Raises `ConfigurationError`."""
     return _is_transport(import_queue_backend())
 
 
 def make_transport_if_any() -> Transport:
-    """Return the queue of the settings; an empty one if there is none. Raises `ConfigurationError`."""
+    """Return the transport of the settings, or an empty one in memory. Raises `ConfigurationError`."""
     return make_transport() if has_queue() else MemoryTransport()
 
 
@@ -105,8 +105,8 @@ def _is_transport(backend: Any) -> bool:
 
 
 def _allocation(backend: Any) -> dict[str, Any]:
-    """Return the option ``allocate`` if the driver takes it and the settings choose one; a broker divides the queues
-    itself. Raises `ConfigurationError`."""
+    """Return the option ``allocate`` if the settings choose one and the driver takes it (a broker divides the queues
+    itself). Raises `ConfigurationError`."""
     current = conf()
     divides = "allocate" in inspect.signature(backend).parameters and "allocate" not in current.QUEUE.OPTIONS
     return {"allocate": chosen_allocation(current)} if current.QUEUE.ALLOCATION is not None and divides else {}
@@ -126,9 +126,9 @@ def _check_options(backend: Any, path: str, options: Mapping[str, Any]) -> None:
 
 
 def make_store(aliases: Sequence[str] = ()) -> EventStore:
-    """The event store of the settings; raises `ConfigurationError`. It connects when it is first used.
+    """Return the event store of the settings; it connects when it is first used. Raises `ConfigurationError`.
 
-    ``aliases`` are other ways to the same databases, in their order.
+    ``aliases`` name other connections to the same databases, in the order of the settings.
     """
     current = conf()
     if keeps_in_memory():
@@ -148,20 +148,21 @@ def _store_in_memory() -> EventStore:
 
 
 def import_store_backend() -> Any:
-    """Return what ``EVENT_STORE["BACKEND"]`` of the settings names; raises `ConfigurationError`."""
+    """Return the object that ``EVENT_STORE["BACKEND"]`` of the settings names. Raises `ConfigurationError`."""
     return imported(conf().EVENT_STORE.BACKEND, 'EVENT_STORE["BACKEND"]')
 
 
 @contextmanager
 def store_on_separate_connection() -> Iterator[EventStore]:
-    """The event store over connections of its own: what this thread reads from it is not part of the transaction that
-    it may have open in one of these databases."""
+    """Open the event store over connections of its own. Reads from it are not part of a transaction that this thread
+    has open in one of these databases."""
     with ExitStack() as stack:
         yield make_store([stack.enter_context(separate_connection(alias)) for alias in conf().EVENT_STORE.DATABASES])
 
 
 def make_snapshots(store: EventStore) -> SnapshotStore | None:
-    """The snapshots of what is in ``store``; None if the settings, or all aggregate classes, do without any."""
+    """Return the snapshot store for ``store``; None if the settings or all aggregate classes disable snapshots, or a
+    shard is not in PostgreSQL."""
     if not conf().SNAPSHOTS.ENABLED or policy.lowest() is None:
         return None
     shards = [PostgresSnapshotStore(shard.alias) for shard in store.shards if isinstance(shard, PostgresEventStore)]
@@ -171,7 +172,7 @@ def make_snapshots(store: EventStore) -> SnapshotStore | None:
 
 
 def make_dead_letters(store: EventStore) -> Sequence[DeadLetters]:
-    """Return the dead letters of each shard of ``store``, for its commands that failed for good."""
+    """Return the dead letters of each shard of ``store``, for its commands that failed finally."""
     return [
         PostgresDeadLetters(shard.alias) if isinstance(shard, PostgresEventStore) else MemoryDeadLetters()
         for shard in store.shards
@@ -179,8 +180,8 @@ def make_dead_letters(store: EventStore) -> Sequence[DeadLetters]:
 
 
 def make_states() -> SharedStates | None:
-    """Return the shared states behind the aggregate caches of the workers; None if the settings name no server. Raises
-    `ConfigurationError`. It connects when it is first used."""
+    """Return the shared states of the aggregate caches; None if the settings name no server. It connects when it is
+    first used. Raises `ConfigurationError`."""
     current = conf()
     if current.AGGREGATE_CACHE.LOCATION is None:
         return None
@@ -195,13 +196,14 @@ def make_states() -> SharedStates | None:
 
 
 def running_subscribers() -> Sequence[Subscriber]:
-    """Return the subscribers that event workers run: the project's, and the one that makes snapshots."""
+    """Return the subscribers that event workers run: the project's, and the snapshot subscriber if there are
+    snapshots."""
     ours = [] if make_snapshots(make_store()) is None else [snapshot_subscriber]
     return subscribers.running(*ours)
 
 
 def time_limits(current: Conf) -> Mapping[str, float]:
-    """Return how many seconds the handlers of each running subscriber may take for the events of one command."""
+    """Return the time limit in seconds for the events of one command, by the key of each running subscriber."""
     return {
         key_of(one): current.SUBSCRIBERS.TIME_LIMIT if one.time_limit is None else one.time_limit
         for one in running_subscribers()
@@ -209,7 +211,7 @@ def time_limits(current: Conf) -> Mapping[str, float]:
 
 
 def make_producer(transport: Transport) -> Producer:
-    """Return a producer of commands and events: an aggregate's queue follows from its bucket, as its shard does.
+    """Return a producer of commands and events. An aggregate's queue follows from its bucket, like its shard.
 
     Raises `SendInsideTest` in a test, unless ``SEND_IN_TESTS`` of the settings is True.
     """
@@ -223,8 +225,10 @@ def make_producer(transport: Transport) -> Producer:
 
 
 def make_processor(subscriber: Subscriber, store: EventStore, send: SendCommands) -> EventProcessor:
-    """Return the event processor for a subscriber. Process managers send their commands through ``send``. Raises
-    `ConfigurationError`, also for middleware that cannot be made: at the first event it would be the handler's error.
+    """Return the event processor for a subscriber. Process managers send their commands through ``send``.
+
+    Raises `ConfigurationError`, also for middleware that cannot be made: at the first event that would count as an
+    error of the handler.
     """
     subscriber_middleware()
     if isinstance(subscriber, ModelProjection):
@@ -248,7 +252,7 @@ def make_subscription(
     in_flight: InFlight | None = None,
     hand_over: Callable[[], None] = lambda: None,
 ) -> SweepingSubscription:
-    """A subscriber's way through the events of the settings' topic."""
+    """Return a subscription of ``subscriber`` to the event topic of the settings."""
     current, handler = conf(), crash_handler(subscriber)
     processor = make_processor(subscriber, store, lambda some: current_bus().forward(some, handler))
     return SweepingSubscription(
@@ -264,7 +268,7 @@ def make_subscription(
 
 
 def _new_resender(processor: EventProcessor, transport: Transport, current: Conf) -> Callable[[Shard], Resender] | None:
-    """Return what makes a resender for a shard; None for a subscriber that sends no commands, or wants none."""
+    """Return a factory of a shard's resender; None for a subscriber that is no process manager, or does not resend."""
     subscriber = processor.subscriber
     if not (isinstance(processor, EffectProcessor) and isinstance(subscriber, ProcessManager) and subscriber.resends):
         return None
@@ -280,7 +284,7 @@ def _new_resender(processor: EventProcessor, transport: Transport, current: Conf
 
 
 def make_retries(current: Conf, *, waits: bool = True) -> HandlerRetries:
-    """When commands are handled again whose handlers have raised an error that passes; raises `ConfigurationError`."""
+    """Return how commands are retried after an error that passes. Raises `ConfigurationError`."""
     errors = tuple(imported(path, 'WORKERS["RETRY_ON"]') for path in current.WORKERS.RETRY_ON)
     for error in errors:
         if not (isinstance(error, type) and issubclass(error, Exception)):
@@ -289,7 +293,7 @@ def make_retries(current: Conf, *, waits: bool = True) -> HandlerRetries:
 
 
 def make_policy(subscriber: Subscriber, current: Conf) -> RetryPolicy:
-    """Return how the subscriber tries again what has failed; raises `ConfigurationError`."""
+    """Return the subscriber's retry policy. Raises `ConfigurationError`."""
     attempts, delay, errors, _ = make_retries(current)
     unknown_delays = current.WORKERS.UNKNOWN_TYPE_DELAYS
     policy = RetryPolicy.of(subscriber.retry, attempts, delay, unknown_delays=unknown_delays, passing=errors)
@@ -301,8 +305,8 @@ def _is_test() -> bool:
     """Return True while `django.test.utils.setup_test_environment` is in force, as under Django's test runner and
     pytest-django.
 
-    It is known by what that documents: an outbox, and the host of the test client. The outbox alone may be that of a
-    project that keeps its mail in memory. What nobody has imported has none.
+    It looks for the documented effects: an outbox, and the host of the test client. The outbox alone may belong to a
+    project that keeps its mail in memory.
     """
     mail = sys.modules.get("django.core.mail")
     return hasattr(mail, "outbox") and "testserver" in settings.ALLOWED_HOSTS
@@ -310,17 +314,18 @@ def _is_test() -> bool:
 
 @contextmanager
 def subscription_of(name: str) -> Iterator[SweepingSubscription]:
-    """Open a subscription for a moment, outside the workers, to settle what is parked. It tries once only. Raises
-    `UnknownSubscriber`, `SubscriberUnavailable`."""
+    """Open a subscription outside the workers to settle parked aggregates. It makes one attempt. Raises
+    `UnknownSubscriber` and `SubscriberUnavailable`."""
     with closing(make_transport_if_any()) as transport:
         yield make_subscription(subscribers.get(name), transport, make_store(), persist=once)
 
 
 def replay(*names: str) -> dict[str, int]:
-    """Bring these subscribers (by default all) up to what is stored, in this thread and connection.
+    """Replay the stored events to the named subscribers (default: all) from their checkpoints on, in this thread and
+    connection. Return the number of aggregates that each caught up with.
 
-    Returns how many aggregates each has caught up with. Process managers and event handlers are left out unless they
-    say ``replays = True``. What a handler raises is raised; raises `UnknownSubscriber`.
+    Process managers and event handlers are left out unless they have ``replays = True``. Raises `UnknownSubscriber`,
+    and the errors of handlers.
     """
     store = make_store()
     chosen = [subscribers.get(name) for name in names] if names else subscribers.all()
@@ -333,13 +338,13 @@ def replay(*names: str) -> dict[str, int]:
 
 
 class _Current:
-    """The bus of this process: made when first used, anew in a forked child, and when the settings change."""
+    """The bus of this process. It is made at first use, and again in a forked child and after a change of settings."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.bus: CommandBus | None = None
         self.made: CommandBus | None = None
-        """The bus that was made from the settings; `use_bus` may put another in its place."""
+        """The bus that was made from the settings; `use_bus` may replace it."""
         self.pid = 0
 
 
@@ -367,14 +372,14 @@ def current_bus() -> CommandBus:
 
 
 def current_store() -> EventStore:
-    """Return the store that this process's commands are stored in: that of the bus in use, or of the settings."""
+    """Return the store of this process's commands: that of the bus in use, or else that of the settings."""
     bus = _current.bus
     store = bus.store if bus is not None and _current.pid == os.getpid() else None
     return make_store() if store is None else store
 
 
 def close_bus() -> None:
-    """Let go of the connections of this process's bus; the next use makes another."""
+    """Close the bus of this process and its connections. The next use makes another bus."""
     with _current.lock:
         bus, pid, _current.bus = _current.bus, _current.pid, None
     if bus is not None and pid == os.getpid():
@@ -383,7 +388,7 @@ def close_bus() -> None:
 
 @contextmanager
 def use_bus(bus: CommandBus) -> Iterator[None]:
-    """Everything in this process sends through ``bus`` inside the block."""
+    """Make every sender of this process use ``bus`` inside the block."""
     with _current.lock:
         before = (_current.bus, _current.pid)
         _current.bus, _current.pid = bus, os.getpid()

@@ -1,4 +1,4 @@
-"""Commands for views of Django REST Framework: one serializer for each class. Needs the extra ``api``."""
+"""Serializers of commands for views of Django REST Framework. Needs the extra ``api``."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ _VERSION = re.compile(r'"(\d{1,18})"', re.ASCII)
 
 
 class CommandRefused(serializers.ValidationError):
-    """The command failed for what it asks: by a domain exception (409), or for a value that cannot be stored (400).
-    The detail is that of a validation error: texts by the name of a field, or under ``non_field_errors``."""
+    """The command was refused by a domain exception (409), or has a value that cannot be stored (400). The detail is
+    that of a validation error: texts by the name of a field, or under ``non_field_errors``."""
 
     def __init__(self, detail: Any, code: str, status: int) -> None:
         super().__init__(detail, code)
@@ -87,7 +87,7 @@ class PreconditionRequired(APIException):
 
 
 class CommandLate(APIException):
-    """The command goes on; sent again with the same id it takes effect once."""
+    """The wait timed out, and the command goes on. Sent again with the same id, it takes effect once."""
 
     status_code = 504
     default_detail = _("This was not answered in time. It may still be done.")
@@ -110,10 +110,10 @@ def etag_of(version: int) -> str:
 
 
 def expected_version_of(request: Request, *, required: bool = False) -> int | None:
-    """The version in ``If-Match``; None without that header, and for ``*``.
+    """Return the version in ``If-Match``; None without that header, and for ``*``.
 
-    Raises `PreconditionFailed` for what is no ETag of ours (so it cannot be that of the aggregate), and
-    `PreconditionRequired` if the header is ``required`` and missing.
+    Raises `PreconditionFailed` for any other text than an ETag of `etag_of`, and `PreconditionRequired` if the header
+    is ``required`` and missing.
     """
     header = request.headers.get("If-Match", "").strip()
     if not header and required:
@@ -127,8 +127,8 @@ def expected_version_of(request: Request, *, required: bool = False) -> int | No
 
 
 def error_of(failure: Failure, fields: Collection[str] = ()) -> APIException:
-    """Return the error that a view raises for a command that took no effect. The text of a domain exception stands at
-    the first of ``fields`` whose name is that of a field of the exception, unless that is None."""
+    """Return the error that a view raises for a command that took no effect. The text of a domain exception is put at
+    the first of ``fields`` that the exception has a field of the same name for, with a value that is not None."""
     status, text, code = status_of(failure), text_of(failure), failure.result.error_type
     if status in _ERRORS:
         return _ERRORS[status](text, code)
@@ -146,8 +146,8 @@ _ERRORS: Mapping[int, Callable[..., APIException]] = {
 
 
 class _ReadsJson(Field):
-    """A mixin for fields of REST Framework, which give the browsable API their widgets: reading and description follow
-    from `enode_django.serialization.json_values`."""
+    """A mixin for fields of REST Framework that read and describe their values by
+    `enode_django.serialization.json_values`. The REST Framework class gives the browsable API its widget."""
 
     json: JsonType
     is_text: bool
@@ -161,10 +161,10 @@ class _ReadsJson(Field):
         try:
             return json.loads(value)
         except (ValueError, RecursionError):
-            return value  # it is refused for its type then
+            return value  # it is refused later for its type
 
     def run_validation(self, data: Any = empty) -> Any:
-        if data == "" and getattr(self, "allow_blank", False):  # a CharField would take it without reading it
+        if data == "" and getattr(self, "allow_blank", False):  # a CharField would accept it unread
             return serializers.Field.run_validation(self, data)
         return super().run_validation(data)
 
@@ -214,7 +214,7 @@ def _field(declared: Declaration, options: Mapping[str, Any]) -> Field:
 
 @cache
 def _describe(annotation: Any, bounds: tuple[Bound, ...]) -> Describe:
-    """Return a function that describes the values to drf-spectacular, if that is installed."""
+    """Return a function that adds the schema of the values to a field, if drf-spectacular is installed."""
     try:
         from drf_spectacular.utils import extend_schema_field
 
@@ -226,7 +226,7 @@ def _describe(annotation: Any, bounds: tuple[Bound, ...]) -> Describe:
 
 
 class CommandResultSerializer(serializers.Serializer[CommandResult]):
-    """The result of a command. ``version`` is its aggregate's after it; ``value`` what the handler gave."""
+    """The result of a command. ``version`` is that of its aggregate afterwards; ``value`` is the handler's result."""
 
     status = serializers.ChoiceField(["success", "nothing_changed"])
     command_id = serializers.CharField()
@@ -245,10 +245,10 @@ class CommandResultSerializer(serializers.Serializer[CommandResult]):
 
 
 class CommandSerializer(serializers.Serializer[CommandResult]):
-    """Serializes a class of commands: its ``Meta`` names the ``command`` and may have ``fields`` (by default all),
-    ``exclude`` and ``extra_kwargs``, as that of a model serializer.
+    """Serializes a class of commands. Its ``Meta`` names the ``command`` and may have ``fields`` (by default all),
+    ``exclude`` and ``extra_kwargs``, like that of a model serializer.
 
-    `save` executes the command; after it ``instance`` is the `CommandResult`, which ``data`` shows.
+    `save` executes the command and sets ``instance`` to the `CommandResult`, which ``data`` shows.
     """
 
     def get_fields(self) -> dict[str, Field]:
@@ -260,9 +260,9 @@ class CommandSerializer(serializers.Serializer[CommandResult]):
         return {**found, **super().get_fields()}
 
     def command(self, **values: Any) -> Command:
-        """The command that valid data stand for. ``values`` are fields that were not sent, ``aggregate_root_id`` and
-        ``id`` among them; each of those two is new if it is neither given nor sent. An ``id`` that was sent is taken as
-        an idempotency key of the request's user, never as it is. Raises a ValidationError."""
+        """Return the command of valid data. ``values`` are fields that were not sent; they may include
+        ``aggregate_root_id`` and ``id``, each of which is new if it is neither given nor sent. A sent ``id`` is used as
+        an idempotency key of the request's user, never directly. Raises a ValidationError."""
         cls: type[Command] = getattr(self, "Meta").command  # noqa: B009
         declared = {AGGREGATE, "id", *schema_of(cls).names}
         sent = {name: value for name, value in self.validated_data.items() if name in declared}
@@ -275,7 +275,7 @@ class CommandSerializer(serializers.Serializer[CommandResult]):
             raise serializers.ValidationError(str(error)) from error
 
     def _user(self) -> str:
-        """Return the primary key of the user of the request, as text; empty for nobody who is known."""
+        """Return the primary key of the user of the request as text; empty for an anonymous user."""
         user = getattr(self.context.get("request"), "user", None)
         return str(user.pk) if user is not None and user.is_authenticated else ""
 
@@ -287,7 +287,7 @@ class CommandSerializer(serializers.Serializer[CommandResult]):
         timeout: float | None = None,
         **values: Any,
     ) -> CommandResult:
-        """Execute the `command`, as `enode_django.execute_command` does.
+        """Execute the `command`, like `enode_django.execute_command`.
 
         Raises `CommandRefused`, `PreconditionFailed`, NotFound or another APIException if it took no effect,
         `CommandLate`, and `QueueUnreachable`.

@@ -1,8 +1,8 @@
-"""Django's signals for what happens in workers. Receivers are called in the worker, and in ``inline()``.
+"""Django signals of the workers. Receivers are called in the worker, and in ``inline()``.
 
-A receiver's error is logged by Django and harms nothing. A receiver that takes long holds up the thread that calls it.
-A worker that dies may leave a signal out, and one that repeats a command sends its signal again: what must happen for
-an event is a subscriber's.
+Django logs a receiver's error, which has no other effect. A slow receiver delays the thread that calls it. A worker
+that dies may omit a signal, and a worker that repeats a command sends its signal again: work that must happen for an
+event belongs in a subscriber.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from django.dispatch import Signal
 __all__ = ["aggregate_parked", "command_finished"]
 
 command_finished = Signal()
-"""Sent when the outcome of a command is durable, by the class of the command, with ``command``, ``result`` (a
-`CommandResult`) and ``metadata``."""
+"""Sent when the outcome of a command is durable. The sender is the class of the command; arguments are ``command``,
+``result`` (a `CommandResult`) and ``metadata``."""
 
 aggregate_parked = Signal()
-"""Sent when a subscriber has parked an aggregate, by the class of the subscriber, with ``subscriber`` (its name),
-``aggregate_root_id`` and ``error`` (what its handler has raised)."""
+"""Sent when a subscriber has parked an aggregate. The sender is the class of the subscriber; arguments are
+``subscriber`` (its name), ``aggregate_root_id`` and ``error`` (the handler's exception)."""

@@ -1,7 +1,7 @@
 """The batch jobs as Celery tasks, which Celery's autodiscovery finds. Nothing else of the package needs Celery.
 
-A task that finds the same work in other hands ends at once: its state is IGNORED, and its result says who has it. One
-that is cancelled is REVOKED. Both are final. One whose worker ends in a hurry goes back to its queue.
+A task whose work another job is doing ends at once: its state is IGNORED, and its result names that job. A cancelled
+task is REVOKED. Both states are final. A task whose worker is terminated returns to its queue.
 """
 
 from __future__ import annotations
@@ -34,15 +34,16 @@ logger = logging.getLogger("enode_django.jobs")
 
 PROGRESS = "PROGRESS"
 KILL_AFTER = 60.0
-"""Seconds that a job has to end by itself after its time limit, before Celery kills its process."""
+"""Seconds after a job's time limit until Celery kills its process."""
 TELL_EVERY = 1.0
 FIRST_RETRY, LAST_RETRY = 10, 600
 """Seconds; each pause is a random part of twice the one before."""
 
 
 class JobTask(Task):  # type: ignore[type-arg]
-    """Acknowledged late, so that it comes again when its worker was told to end, or is gone for as long as the broker's
-    visibility timeout; to run it twice does no harm. One that has killed its process does not come again by itself."""
+    """A task that is acknowledged late. It is delivered again if its worker is told to stop, or is gone for longer than
+    the visibility timeout of Celery's broker; running it twice is safe. A task that has killed its process is not
+    delivered again."""
 
     abstract = True
     acks_late = True
@@ -55,7 +56,7 @@ class JobTask(Task):  # type: ignore[type-arg]
 
 @shared_task(bind=True, base=JobTask, name="enode_django.build_snapshots")
 def build_snapshots(self: JobTask, type: str | None = None, archive: str | None = None) -> dict[str, Any]:
-    """Make the snapshots that are due, of the aggregates of a type, or of all."""
+    """Make the due snapshots of the aggregates of ``type``, or of all."""
     return run_job(self, "snapshots", EVERYTHING if type is None else type, type=type, archive=archive)
 
 
@@ -67,7 +68,7 @@ def rebuild_projection(
     archive: str | None = None,
     accept_uncompared: bool = False,
 ) -> dict[str, Any]:
-    """Build a projection anew, and put it in the place of the live one."""
+    """Rebuild a projection, and replace the live tables."""
     return run_job(
         self,
         "rebuild",
@@ -81,23 +82,23 @@ def rebuild_projection(
 
 @shared_task(bind=True, base=JobTask, name="enode_django.undo_rebuild")
 def undo_rebuild(self: JobTask, name: str) -> dict[str, Any]:
-    """Put the tables of a projection back that its last rebuild has replaced."""
+    """Restore the tables of a projection that its last rebuild replaced."""
     return run_job(self, "rebuild", name, name=name, take_back=True)
 
 
 @shared_task(bind=True, base=JobTask, name="enode_django.export_events")
 def export_events(self: JobTask, path: str, json: bool = False, compact: bool = False) -> dict[str, Any]:
-    """Add what has been stored since the last time to the archive, and merge files that have become many."""
+    """Add the events stored since the last export to the archive, and merge files if there are many."""
     return run_job(self, "export", path, path=path, json=json, compact=compact)
 
 
 def can_be_sent() -> bool:
-    """Return True if the project has a Celery app that says where tasks go. Asks nobody."""
+    """Return True if the project has a Celery app with a broker, or runs tasks eagerly. Does no I/O."""
     return bool(current_app.conf.broker_url or current_app.conf.task_always_eager)
 
 
 def run_job(task: JobTask, kind: str, name: str, /, **arguments: Any) -> dict[str, Any]:
-    """Run a kind of job as this task; returns its figures. What may pass is tried again later."""
+    """Run a kind of job as this task and return its figures. After a transient error the task is retried later."""
     try:
         with (
             Termination(in_pool=current_process().name != "MainProcess") as termination,
@@ -108,7 +109,7 @@ def run_job(task: JobTask, kind: str, name: str, /, **arguments: Any) -> dict[st
             KINDS[kind](job, **arguments)
         return dict(job.figures)
     except ProcessTerminated as error:
-        # If it was revoked, its worker has acknowledged it by now, and there is nothing to go back.
+        # A revoked task was already acknowledged by its worker, so nothing returns to the queue.
         raise Reject(str(error), requeue=True) from error
     except (JobRunning, JobCancelled) as error:
         if task.request.called_directly:
@@ -133,8 +134,8 @@ def _set_aside(task: JobTask, error: JobRunning | JobCancelled) -> None:
 
 @contextmanager
 def _told(task: JobTask, job: RunningJob) -> Iterator[None]:
-    """The progress is the task's state meanwhile. In a thread, since a result backend that is away holds up who tells
-    it, and the work must not wait."""
+    """Keep the job's progress as the task's state inside the block. A thread of its own writes it, because an
+    unreachable result backend blocks, and the work must not wait."""
     if task.request.called_directly:
         yield
         return

@@ -1,4 +1,4 @@
-"""A page for one class of commands: shows the form, executes the command, and says what became of it."""
+"""A view for one class of commands: it shows the form, executes the command, and shows the outcome."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ _UNREACHABLE = _("This cannot be taken at the moment. Send it again soon. It wil
 class CommandView(AccessMixin, FormBase):
     """A form view for a ``command``, or for a ``form_class`` of `CommandForm`; ``fields`` are those of the form.
 
-    For users who are logged in and have the permissions of ``permission_required``; override `has_permission` for
-    other rules. The aggregate's id is the argument ``aggregate_url_kwarg`` of the URL; where the URL has none the
-    command makes a new aggregate. With a ``model``, the aggregate's row is there as ``object`` (404 without one), and
-    with ``expects_version`` the command is refused if the aggregate is not as the page has shown it.
+    The view is open to users who are logged in and have the permissions of ``permission_required``; override
+    `has_permission` for other rules. The aggregate's id is the argument ``aggregate_url_kwarg`` of the URL; without it
+    the command makes a new aggregate. With a ``model``, ``object`` is the aggregate's row (404 if there is none). With
+    ``expects_version`` as well, the command is refused if the aggregate has changed since the page was shown.
 
     ``success_url`` may hold ``{aggregate_root_id}``. A form that is shown again has the status 200 if it is invalid,
     and that of `enode_django.web.failures.status_of` if the command failed (409 for most refusals).
@@ -64,8 +64,7 @@ class CommandView(AccessMixin, FormBase):
 
     @classmethod
     def as_view(cls, **initkwargs: Any) -> Any:
-        """Return the view outside of any transaction of the request (``ATOMIC_REQUESTS``): a command is not undone with
-        one."""
+        """Return the view without ``ATOMIC_REQUESTS``: a rollback of the request would not undo the command."""
         view = super().as_view(**initkwargs)
         for alias in connections:
             view = transaction.non_atomic_requests(using=alias)(view)
@@ -81,14 +80,14 @@ class CommandView(AccessMixin, FormBase):
         user, required = self.request.user, self.permission_required
         return user.is_authenticated and user.has_perms([required] if isinstance(required, str) else required)
 
-    # -- what the form is about -----------------------------------------------------------------------------------
+    # -- the aggregate and the form -------------------------------------------------------------------------------
 
     def get_aggregate_root_id(self) -> str | None:
         id: str | None = self.kwargs.get(self.aggregate_url_kwarg)
         return id
 
     def get_object(self) -> Any:
-        """The row of the aggregate that the form is about; None without a ``model``. Raises Http404."""
+        """Return the row of the form's aggregate; None without a ``model`` or an id in the URL. Raises Http404."""
         id = self.get_aggregate_root_id()
         if id is None:
             return None
@@ -102,7 +101,7 @@ class CommandView(AccessMixin, FormBase):
         return self.object.version if self.expects_version and self.object is not None else None
 
     def get_command_values(self) -> dict[str, Any]:
-        """Fields of the command that nobody is to enter, such as who is asking."""
+        """Return the fields of the command that users do not enter, such as the user's id."""
         return {}
 
     def get_form_class(self) -> type[CommandForm]:
@@ -124,7 +123,7 @@ class CommandView(AccessMixin, FormBase):
     def get_context_data(self, **context: Any) -> dict[str, Any]:
         return super().get_context_data(**{"object": self.object, **context})
 
-    # -- what becomes of it ---------------------------------------------------------------------------------------
+    # -- the outcome ----------------------------------------------------------------------------------------------
 
     def form_valid(self, form: CommandForm) -> HttpResponse:
         try:
@@ -143,13 +142,13 @@ class CommandView(AccessMixin, FormBase):
         return super().get_success_url().format(aggregate_root_id=quote(self.result.aggregate_root_id, safe=""))
 
     def command_failed(self, form: CommandForm) -> HttpResponse:
-        """``form.result`` is that of the command, whose error is among the form's errors."""
+        """Show the form again with the command's error. ``form.result`` is the command's result."""
         assert form.result is not None
         assert form.result.error is not None
         return self._shown_again(form, status_of(form.result.error))
 
     def command_late(self, form: CommandForm, late: CommandTimeout) -> HttpResponse:
-        """The command goes on. Sent again, the form asks for the outcome of the same one."""
+        """Show the form again. The command goes on; sending the form again asks for the outcome of the same command."""
         text = _UNANSWERED if late.executed is None else _UNFINISHED
         form.add_error(None, ValidationError(text, code="late"))
         return self._shown_again(form, 504)

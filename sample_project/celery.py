@@ -5,7 +5,7 @@ import os
 from celery import Celery
 
 SETTINGS_NAMED = "DJANGO_SETTINGS_MODULE" in os.environ
-"""Whether somebody else said which settings to use."""
+"""True if the environment named the settings."""
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "sample_project.settings")
 
 app = Celery("sample_project")

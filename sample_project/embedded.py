@@ -1,8 +1,8 @@
 """The services of the demo and the tests: PostgreSQL, Redis and the queue's broker, without an installation.
 
-``python -m sample_project.embedded -- COMMAND…`` runs a command with PostgreSQL and Redis up, and
-``python -m sample_project.embedded postgres broker -- COMMAND…`` with those that it names. What ``DATABASE_URL``,
-``REDIS_URL`` or ``QUEUE_URL`` already name is used as it is.
+``python -m sample_project.embedded -- COMMAND…`` runs a command with PostgreSQL and Redis, and
+``python -m sample_project.embedded postgres broker -- COMMAND…`` with the named services. A service that
+``DATABASE_URL``, ``REDIS_URL`` or ``QUEUE_URL`` already names is not started.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ USAGE = f"usage: python -m sample_project.embedded [{'|'.join(KINDS)} …] -- CO
 
 @contextlib.contextmanager
 def embedded_services(servers: Sequence[Server] | None = None) -> Iterator[None]:
-    """Start those servers (by default PostgreSQL and Redis) that no environment variable names, and name them there
+    """Start the servers (by default PostgreSQL and Redis) that no environment variable names, and set their variables
     until the block ends.
 
-    Raises `ServerUnavailable` when a service neither is named nor can be started.
+    Raises `ServerUnavailable` if a service is neither named nor can be started.
     """
     with contextlib.ExitStack() as stack:
         for server in (Postgres(), Redis()) if servers is None else servers:
@@ -41,16 +41,16 @@ def embedded_services(servers: Sequence[Server] | None = None) -> Iterator[None]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a command with the services up; returns its exit code, or 128 + the signal that ended it."""
+    """Run a command with the services. Return its exit code, or 128 + the signal that ended it."""
     place = arguments.index("--") if "--" in arguments else -1
     names, command = arguments[: max(place, 0)], list(arguments[place + 1 :])
     if not command or not KINDS.keys() >= set(names):
         print(USAGE, file=sys.stderr)
         return 2
     with embedded_services([KINDS[name]() for name in names] or None):
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the command too; it decides, we clean up
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the command, which decides what to do
         environment = dict(os.environ)
-        if not SETTINGS_NAMED:  # importing the sample names its settings, and the command may be of another project
+        if not SETTINGS_NAMED:  # importing the sample has set it, and the command may belong to another project
             environment.pop("DJANGO_SETTINGS_MODULE", None)
         process = subprocess.Popen(
             command, env=environment, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)

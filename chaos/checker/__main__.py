@@ -1,6 +1,6 @@
-"""``python -m chaos.checker DIRECTORY [--json]``: judge a run by what it left behind.
+"""``python -m chaos.checker DIRECTORY [--json]``: check a run by the data that it left.
 
-Exit status 0: all rules hold; 1: some do not; 2: the directory is not a run's.
+Exit status 0: all rules hold; 1: some do not; 2: the directory is not that of a run.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The bytes that the framework leaves behind, decoded anew from the description of its formats.
+"""Decoders of the framework's formats, written a second time from their description.
 
-Whatever cannot be decoded raises `Undecodable`, and nothing else.
+For bytes that cannot be decoded they raise `Undecodable`, and nothing else.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Undecodable(Exception):
-    """Bytes that are not what they should be."""
+    """Bytes that cannot be decoded."""
 
 
 class Event(NamedTuple):
@@ -36,7 +36,7 @@ class Event(NamedTuple):
 
 
 class Stream(NamedTuple):
-    """What one command did to one aggregate, and the result that its handler has set."""
+    """The events of one command for one aggregate, and the result of its handler."""
 
     events: Sequence[Event]
     result: Any
@@ -64,7 +64,7 @@ class PublishedBody(NamedTuple):
 
 
 def _strict(decode: Callable[P, T]) -> Callable[P, T]:
-    """Let a decoder raise `Undecodable` instead of whatever wrong bytes bring about."""
+    """Convert all errors of a decoder into `Undecodable`."""
 
     @wraps(decode)
     def decoded(*arguments: P.args, **named: P.kwargs) -> T:
@@ -96,7 +96,7 @@ def _unpack(data: bytes) -> Any:
 
 @_strict
 def read_contents(payload: bytes) -> Contents:
-    """The events value of a stored row."""
+    """Decode the events value of a stored row."""
     kind, value = payload[0], _unpack(payload[1:])
     if kind == STREAM:
         events, result = value
@@ -121,7 +121,7 @@ def _refusal(type_name: Any, schema_version: Any, message: Any, fields: Any) -> 
 
 @_strict
 def read_published(body: bytes) -> PublishedBody:
-    """A message of the events topic. After a failover of the store it ends with the store's generation."""
+    """Decode a message of the event topic. After a failover of the store it ends with the store's generation."""
     form, kind, id, version, command_id, command_type, created_at, payload, metadata, _reply_to, *rest = _unpack(body)
     texts, contents = (kind, id, command_id, command_type), (payload, metadata)
     if form != 1 or not all(isinstance(text, str) for text in texts):
@@ -135,7 +135,7 @@ def read_published(body: bytes) -> PublishedBody:
 
 @_strict
 def read_command_key(body: bytes) -> tuple[str, str]:
-    """Command id and aggregate root id of a message of the commands topic."""
+    """Return the command id and the aggregate root id of a message of the command topic."""
     form, _type_name, id, aggregate_root_id, *_rest = _unpack(body)
     if form != 1 or not isinstance(id, str) or not isinstance(aggregate_root_id, str):
         raise Undecodable(f"unknown format {form!r} of a command")
@@ -144,7 +144,7 @@ def read_command_key(body: bytes) -> tuple[str, str]:
 
 @_strict
 def read_records(body: bytes) -> list[bytes]:
-    """The messages in the body of one of the broker's batches."""
+    """Return the messages in the body of a batch of the broker."""
     records = msgpack.unpackb(unsealed(body))
     if not isinstance(records, list) or not all(isinstance(record, bytes) for record in records):
         raise Undecodable("a batch holds something else than byte strings")
@@ -153,14 +153,14 @@ def read_records(body: bytes) -> list[bytes]:
 
 @_strict
 def read_control(body: bytes) -> tuple[str, Sequence[Any], Mapping[str, Any]]:
-    """One of the broker's control records: a name, arguments, named arguments."""
+    """Return the name, arguments and named arguments of a control record of the broker."""
     name, arguments, named = msgpack.unpackb(unsealed(body), strict_map_key=False)
     return name, arguments, named
 
 
 @_strict
 def unsealed(body: bytes) -> bytes:
-    """What follows the CRC-32 that bytes begin with."""
+    """Return the bytes after the leading CRC-32, which must match."""
     (check,) = struct.unpack_from("<I", body)
     if zlib.crc32(memoryview(body)[4:]) != check:
         raise Undecodable(f"{len(body)} bytes do not match their CRC")
@@ -168,10 +168,10 @@ def unsealed(body: bytes) -> bytes:
 
 
 def microseconds(moment: datetime) -> int:
-    """Since 1970, of an aware datetime."""
+    """Return the microseconds since 1970 of an aware datetime."""
     return (moment - EPOCH) // MICROSECOND
 
 
 def text_of(value: Any) -> str | None:
-    """A result as a client would have logged it: as text, a missing one as None."""
+    """Return a result as clients log it: as text, or None."""
     return None if value is None else str(value)

@@ -1,6 +1,6 @@
-"""What is known of a run, as plain values. No I/O.
+"""The facts of a run, as plain values. No I/O.
 
-Moments are microseconds since 1970 where a database or the queue told them, seconds in what clients logged.
+Times from a database or the queue are in microseconds since 1970, those from clients' logs in seconds.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Consumption: TypeAlias = tuple[str, str, int]
 
 
 class Violation(NamedTuple):
-    """``rule`` is one of the names in `chaos.checker.rules.RULES`, or ``unreadable``."""
+    """A broken rule. ``rule`` is a name in `chaos.checker.rules.RULES`, or ``unreadable``."""
 
     rule: str
     text: str
 
 
 class Send(NamedTuple):
-    """A command that a client was about to send; ``fields`` are texts."""
+    """A command that a client was about to send. ``fields`` are texts."""
 
     command_id: str
     aggregate_root_id: str
@@ -38,7 +38,7 @@ class Send(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """``status`` is SUCCESS, NOTHING_CHANGED, REFUSED or FAILED; ``value`` a text, or None."""
+    """An answer. ``status`` is SUCCESS, NOTHING_CHANGED, REFUSED or FAILED; ``value`` is a text, or None."""
 
     command_id: str
     aggregate_root_id: str
@@ -55,7 +55,7 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoredRow:
-    """One row of the event store; ``version`` is None for a refusal. ``digest`` is that of `digest_of`."""
+    """A row of the event store. ``version`` is None for a refusal. ``digest`` is the result of `digest_of`."""
 
     shard: int
     aggregate_root_type: str
@@ -73,17 +73,17 @@ class StoredRow:
 
     @property
     def is_refusal(self) -> bool:
-        """By what is stored, not by the version."""
+        """True if the stored contents are a refusal, whatever the version."""
         return self.payload[0] == REFUSAL
 
     @property
     def contents(self) -> Contents:
-        """Decoded anew at each call, because decoded rows would take several times the memory."""
+        """The contents, decoded at each access, because decoded rows would take several times the memory."""
         return read_contents(self.payload)
 
 
 class Published(NamedTuple):
-    """A stream as it lies in the events topic."""
+    """A stream in the event topic."""
 
     queue: int
     offset: int
@@ -107,7 +107,7 @@ def digest_of(
     payload: bytes,
     metadata: bytes,
 ) -> bytes:
-    """Eight bytes that stand for all of a row, so that what was published can be compared without keeping it."""
+    """Return a digest of eight bytes of a whole row, by which published streams are compared without being kept."""
     digest = blake2b(digest_size=8)
     texts = (aggregate_root_type, aggregate_root_id, str(version), command_id, command_type, str(created_at))
     for part in (*(text.encode() for text in texts), payload, metadata):
@@ -116,7 +116,7 @@ def digest_of(
 
 
 class Handled(NamedTuple):
-    """One event that an observing subscriber handled."""
+    """An event that an observing subscriber handled."""
 
     at: float
     subscriber: str
@@ -137,9 +137,8 @@ class Parked(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """Messages in a queue. ``producer`` and ``sequence`` name the send; ``producer`` is empty where none is told.
-
-    ``part`` of ``parts``: batches of one send.
+    """Messages in a queue. ``producer`` and ``sequence`` identify the send; ``producer`` is empty if it is unknown. The
+    batch is number ``part`` of the ``parts`` of the send.
     """
 
     place: str
@@ -168,7 +167,7 @@ class Committed(NamedTuple):
 
 
 class OffsetSet(NamedTuple):
-    """Somebody has moved a group to another offset by hand."""
+    """The offset of a group was set manually."""
 
     place: str
     consumption: Consumption
@@ -178,7 +177,7 @@ LogRecord: TypeAlias = Appended | Acquired | Committed | OffsetSet
 
 
 class Sample(NamedTuple):
-    """What the queue's administration showed at a moment. ``epoch`` is 0 and ``owner`` empty where nobody rules."""
+    """A sample of the queue's administration. ``epoch`` is 0 and ``owner`` empty if nobody owns the queue."""
 
     at: float
     consumption: Consumption
@@ -195,11 +194,10 @@ TableRow: TypeAlias = tuple[Any, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """``published`` is None if the queue was not read, ``tables`` holds the read models by name, ``checkpoints`` the
-    versions by (subscriber, aggregate root id). ``dead`` are commands that lie among the dead letters.
-
-    ``garbage`` counts messages that the run itself has sent and that are none. ``trimmed``: queues of the events topic
-    that no longer begin with offset 0.
+    """The facts of a run. ``published`` is None if the queue was not read. ``tables`` holds the read models by name,
+    ``checkpoints`` the versions by (subscriber, aggregate root id). ``dead`` are the commands among the dead letters.
+    ``garbage`` is the number of invalid messages that the run itself has sent. ``trimmed`` are the queues of the event
+    topic that no longer begin at offset 0.
     """
 
     sends: Sequence[Send] = ()
@@ -227,7 +225,7 @@ class Facts:
 
     @cached_property
     def rows_by_key(self) -> Mapping[CommandKey, Sequence[StoredRow]]:
-        """The rows of each command: one, unless a promise is broken."""
+        """The rows of each command: exactly one, unless a promise is broken."""
         rows: dict[CommandKey, tuple[StoredRow, ...]] = {}
         for row in self.stored:
             rows[row.key] = (*rows.get(row.key, ()), row)
@@ -242,7 +240,7 @@ class Facts:
 
     @cached_property
     def histories(self) -> Mapping[str, Sequence[StoredRow]]:
-        """The rows with a version of each aggregate, by version."""
+        """The rows of each aggregate without refusals, sorted by version."""
         histories: defaultdict[str, list[StoredRow]] = defaultdict(list)
         for row in self.stored:
             if row.version is not None:
@@ -257,5 +255,5 @@ class Facts:
 
     @cached_property
     def replay(self) -> Replay:
-        """The bank as the stored events make it."""
+        """The bank, replayed from the stored events."""
         return replay(self.histories, self.refusals)

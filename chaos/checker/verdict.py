@@ -1,4 +1,4 @@
-"""From violations to what is printed."""
+"""The verdict on a run, from its violations."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from chaos.checker.facts import Facts, Violation
 from chaos.checker.rules import RULES, UNREADABLE
 
 SHOWN = 50
-"""Violations of each rule that are printed."""
+"""The most violations of each rule that are printed."""
 
 
 @dataclass
 class Verdict:
-    """``counts``: violations of each rule, 0 for one that holds. ``shown``: the first ones of each."""
+    """A verdict. ``counts`` are the numbers of violations by rule, 0 if it holds; ``shown`` are the first ones."""
 
     figures: dict[str, int]
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys((UNREADABLE, *RULES), 0))
@@ -49,7 +49,7 @@ class Verdict:
 
 
 def figures(facts: Facts) -> dict[str, int]:
-    """How much there was to judge: a check of nothing proves nothing."""
+    """Return the numbers of checked facts: a check of nothing proves nothing."""
     return {
         "commands sent": len(facts.sent),
         "answers": len(facts.answers),

@@ -1,4 +1,4 @@
-"""The kinds of faults: a class each, in the registry `KINDS` by its name."""
+"""The kinds of faults, one class each, in the registry `KINDS` by name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ALL = "all"
 
 
 def switched_on(more: Iterable[str] = (), less: Iterable[str] = ()) -> frozenset[str]:
-    """The names of the kinds that a run uses: those of the defaults without ``less``, and ``more``. "all" names all."""
+    """Return the names of the kinds that a run uses: the defaults without ``less``, plus ``more``. "all" means all."""
     default = {name for name, kind in KINDS.items() if kind.default}
     return frozenset((default - _named(less)) | _named(more))
 

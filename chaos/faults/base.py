@@ -9,14 +9,14 @@ from chaos.world import World
 
 
 class Skipped(Exception):
-    """The fault cannot be made at this moment, as what it needs is away; the message says what."""
+    """The fault cannot be made at this moment. The message says what is unavailable."""
 
 
 class Fault(ABC):
     """A kind of fault. One object makes one fault: `begin`, and `end` after the planned time.
 
-    ``default``: it is switched on unless a run says otherwise. ``shortest`` and ``longest`` are seconds. ``halfway``:
-    each round has one in its middle; if it cannot be made then, it is tried again until it can.
+    A kind with ``default`` is on unless a run switches it off. ``shortest`` and ``longest`` are in seconds. Each round
+    has a fault of a ``halfway`` kind in its middle; if it cannot be made then, it is retried until it can.
     """
 
     name: ClassVar[str]
@@ -33,7 +33,7 @@ class Fault(ABC):
     @classmethod
     @abstractmethod
     def targets(cls, setup: Setup) -> list[str]:
-        """What it may befall in such a world; nothing if it cannot happen there."""
+        """Return the possible targets in such a world; empty if the fault cannot happen there."""
 
     @classmethod
     def choice(cls, setup: Setup) -> Choice:
@@ -41,8 +41,8 @@ class Fault(ABC):
 
     @abstractmethod
     def begin(self) -> str:
-        """Make the fault; return what was done, in a few words. Raises `Skipped`."""
+        """Make the fault, and return a short description of it. Raises `Skipped`."""
 
     def end(self) -> None:
-        """Mend it. Called once after `begin`, also when the round is broken off."""
+        """Undo the fault. Called once after `begin`, also if the round is interrupted."""
         return None

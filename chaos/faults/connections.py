@@ -1,4 +1,4 @@
-"""Networks that cut, delay and swallow: what happens between processes and the queue, by the proxies."""
+"""Network faults between processes and the queue, made by the proxies: connections are reset, delayed or silenced."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LONGEST_DELAY = 0.2
 
 
 class _WayFault(Fault):
-    """Befalls the way of a host, or of the clients, to the queue, or all ways to a node; the target is "way NAME"."""
+    """A fault of the connections of a host or of the clients to the queue, or of all to a node: "way NAME"."""
 
     @classmethod
     def targets(cls, setup: Setup) -> list[str]:
@@ -44,7 +44,7 @@ class DelayConnections(_WayFault):
 
 
 class SilenceConnections(_WayFault):
-    """Longer than the timeout and the lease, now and then: connections stay open, and nothing comes."""
+    """Connections stay open without any data, sometimes for longer than the timeout and the lease."""
 
     name = "silence-connections"
     shortest, longest = 0.5, 7.0

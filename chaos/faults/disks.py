@@ -1,4 +1,4 @@
-"""Disks that are slow or full, of PostgreSQL and of the broker."""
+"""Slow and full disks of PostgreSQL and of the broker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sample_project.embedded import Postgres
 
 SHORTEST_DELAY, LONGEST_DELAY = 0.005, 0.25
 LONGEST_FLUSH = 0.1
-"""Seconds: PostgreSQL takes no longer ``commit_delay``."""
+"""Seconds, the maximum of PostgreSQL's ``commit_delay``."""
 MEND_SECONDS = 30.0
 BALLAST = "ballast"
 ROOM_OF_BROKER = "room broker"
@@ -25,7 +25,7 @@ PIECE = 64 * 1024
 
 
 class SlowDisk(Fault):
-    """Every write and every flush of the broker takes longer."""
+    """Every write and flush of the broker is delayed."""
 
     name = "slow-disk"
     shortest, longest = 1.0, 6.0
@@ -44,9 +44,9 @@ class SlowDisk(Fault):
 
 
 class SlowPostgresDisk(Fault):
-    """Every flush of PostgreSQL's write-ahead log is a real one, and takes longer: whoever commits waits for it.
+    """Every flush of PostgreSQL's write-ahead log is real and delayed, so that each commit waits for it.
 
-    The server itself waits, by its setting ``commit_delay``, which counts only while it flushes (``fsync``).
+    The server itself waits, by its setting ``commit_delay``, which has an effect only with ``fsync``.
     """
 
     name = "slow-postgres-disk"
@@ -74,7 +74,7 @@ class SlowPostgresDisk(Fault):
 
 
 def slow_down(server: Postgres, seconds: float) -> None:
-    """Let each flush of the log take longer, by at most `LONGEST_FLUSH`. Raises psycopg's errors."""
+    """Delay each flush of the log by ``seconds``, at most `LONGEST_FLUSH`. Raises psycopg's errors."""
     settings = {"fsync": "on", "commit_siblings": "0", "commit_delay": f"{1_000_000 * seconds:.0f}"}
     _configure(server, [f"ALTER SYSTEM SET {name} = {value}" for name, value in settings.items()])
 
@@ -94,8 +94,8 @@ def _configure(server: Postgres, statements: Iterable[str]) -> None:
 
 
 class FullDisk(Fault):
-    """The file system of the broker's messages, or of a PostgreSQL, a small one of its own, has no room left for a
-    while. A PostgreSQL that cannot write its log crashes; it is started again when there is room."""
+    """The small file system of the broker's messages, or of a PostgreSQL, is full for a while. A PostgreSQL that cannot
+    write its log crashes; it is restarted when there is room."""
 
     name = "full-disk"
     shortest, longest = 1.0, 5.0
@@ -113,7 +113,7 @@ class FullDisk(Fault):
 
     @property
     def _ballast(self) -> Path:
-        """A file that the server knows nothing of, in its file system."""
+        """A file in the server's file system that fills it."""
         server = self._postgres
         directory = server.directory / "data" if server else self.world.services.broker.directory
         return directory / BALLAST
@@ -131,7 +131,7 @@ class FullDisk(Fault):
 
 
 def fill(path: Path) -> int:
-    """Write a file until its file system, which must be a small one, is full; return its size in bytes."""
+    """Write a file until its (small) file system is full, and return its size in bytes."""
     size, most = 0, 2 * max(ROOM, POSTGRES_ROOM) * 1024 * 1024
     with contextlib.suppress(OSError), path.open("wb", buffering=0) as file:
         while size < most:

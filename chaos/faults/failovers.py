@@ -1,4 +1,4 @@
-"""Servers whose standby takes over. Proxies lead to the new one, as a virtual address or a name would."""
+"""Failovers to a standby. Proxies then lead to the new server, like a virtual address or a name."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ TAKE_OVER_SECONDS = 40.0
 
 
 class RedisFailover(Fault):
-    """The master takes no more writes; once its replica has all of them, the master dies and the replica takes over:
-    nothing is lost. The old master comes back as a replica."""
+    """The master refuses writes until its replica has all earlier ones; then it dies and the replica takes over, so
+    that nothing is lost. The old master returns as a replica."""
 
     name = "redis-failover"
     shortest, longest = 0.5, 3.0
@@ -42,7 +42,7 @@ class RedisFailover(Fault):
                 self._bring_level(one, other)
                 master.kill()
                 other.replicaof("NO", "ONE")
-                other.config_rewrite()  # else it is a replica again when it is started anew
+                other.config_rewrite()  # otherwise it is a replica again after a restart
         except (redis.RedisError, ChaosError) as error:
             master.start()
             raise Skipped(f"the replica cannot take over: {error}") from error
@@ -73,7 +73,7 @@ class RedisFailover(Fault):
 
 
 class PostgresFailover(Fault):
-    """The primary dies and its synchronous standby is promoted. It happens once to a server: there is no third one."""
+    """The primary dies and its synchronous standby is promoted. This happens once per server: it has one standby."""
 
     name = "postgres-failover"
     default = False
@@ -88,7 +88,7 @@ class PostgresFailover(Fault):
         if standby is None:
             raise Skipped("its standby has taken over already")
         old = services.postgres[number]
-        # It ends at once, as in a crash, but takes its shared memory along: nobody starts it again to clear up.
+        # It ends at once, as in a crash, but removes its shared memory, because it is never restarted.
         signal_process(old.pid, signal.SIGQUIT)
         old.stop()
         with psycopg.connect(standby.url, autocommit=True) as connection:
@@ -98,7 +98,7 @@ class PostgresFailover(Fault):
 
 
 def client_of(server: Redis) -> redis.Redis:
-    """A client that raises at once, without tries of its own, while the server is away."""
+    """Return a client that does not retry: it raises at once while the server is unavailable."""
     once = Retry(NoBackoff(), 0)
     return redis.Redis(
         port=server.port, password=server.password, decode_responses=True, socket_timeout=SYNC_SECONDS, retry=once

@@ -1,4 +1,4 @@
-"""Batch jobs in the middle of it all: what Celery does beside the processors."""
+"""Batch jobs under load, which Celery runs next to the processors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Job(Fault):
 
 
 class Rebuild(_Job):
-    """A projection is built anew from the event store and put in the place of the live one."""
+    """A projection is rebuilt from the event store and replaces the live one."""
 
     name = "rebuild"
     weight = 2.0
@@ -37,7 +37,7 @@ class Rebuild(_Job):
 
 
 class Snapshots(_Job):
-    """Snapshots of all aggregates that have changed enough."""
+    """Snapshots of all aggregates for which one is due."""
 
     name = "snapshots"
 

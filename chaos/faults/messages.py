@@ -1,4 +1,4 @@
-"""Messages that come twice, late, in another order, or were never any."""
+"""Messages that are repeated, late, reordered or invalid."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from chaos.names import COMMANDS, EVENTS, QUEUES, Setup
 from enode_django.exceptions import QueueError
 
 MOST = 200
-"""Messages of one fault."""
+"""The most messages of one fault."""
 Messages = Mapping[int, Sequence[bytes]]
-"""By queue."""
+"""Messages by queue."""
 
 
 class _MessageFault(Fault):
-    """Sends messages to the queues of a topic, past all producers. The target is "topic NAME"."""
+    """A fault that sends messages to the queues of a topic without a producer. The target is "topic NAME"."""
 
     @classmethod
     def targets(cls, setup: Setup) -> list[str]:
@@ -31,7 +31,7 @@ class _MessageFault(Fault):
         return random.Random(self.planned.seed)
 
     def _stored(self) -> dict[int, list[bytes]]:
-        """A run of messages of each queue that has any, as they lie there. Raises `Skipped`."""
+        """Return a run of stored messages of each queue that has any. Raises `Skipped`."""
         chance, found = self._random, {}
         transport = self.world.services.transport
         try:
@@ -48,7 +48,7 @@ class _MessageFault(Fault):
         return found
 
     def _send(self, messages: Messages) -> str:
-        """Send, and return how many. Raises `Skipped`; some may be stored then."""
+        """Send the messages and return a text with their number. Raises `Skipped`; some may be stored then."""
         try:
             self.world.services.transport.send(self._topic, messages)
         except QueueError as error:
@@ -74,7 +74,7 @@ class ReorderMessages(_MessageFault):
 
 
 class DelayMessages(_MessageFault):
-    """Copies that come long after what followed them."""
+    """Copies of messages arrive long after later messages."""
 
     name = "delay-messages"
     shortest, longest = 3.0, 15.0
@@ -88,11 +88,11 @@ class DelayMessages(_MessageFault):
         try:
             self._send(self._kept)
         except Skipped:
-            return  # then they never come; the messages themselves did
+            return  # the copies are never sent
 
 
 class Garbage(_MessageFault):
-    """Random bytes, nothing at all, and messages that are cut off or changed in the middle."""
+    """Random bytes, empty messages, and messages that are cut off."""
 
     name = "garbage"
 
@@ -106,7 +106,7 @@ class Garbage(_MessageFault):
 
 
 def broken(chance: random.Random, body: bytes) -> bytes:
-    """Bytes that are not a message: random ones, or ``body`` without its end."""
+    """Return bytes that are not a message: random ones, or ``body`` without its end."""
     if chance.random() < 0.5:
         return chance.randbytes(chance.randint(0, 300))
     return body[: chance.randrange(len(body))] if body else b""

@@ -1,4 +1,4 @@
-"""Processes that are killed, that stand still, that come and go."""
+"""Processes that are killed, paused, started and stopped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROLES = ("command", "event")
 
 
 class _WorkerFault(Fault):
-    """Befalls one worker of a host; the target is "host/role"."""
+    """A fault of one worker of a host. The target is "host/role"."""
 
     @classmethod
     def targets(cls, setup: Setup) -> list[str]:
@@ -38,7 +38,7 @@ class KillWorker(_WorkerFault):
 
 
 class PauseWorker(_WorkerFault):
-    """Longer than the lease, now and then."""
+    """A worker is paused, sometimes for longer than the lease."""
 
     name = "pause-worker"
     shortest, longest = 0.5, 6.0
@@ -66,7 +66,7 @@ class _HostFault(Fault):
 
 
 class KillSupervisor(_HostFault):
-    """The supervisor alone: its workers have to notice and end. It is started again at the end."""
+    """The supervisor alone is killed: its workers must notice that and end. It is started again at the end."""
 
     name = "kill-supervisor"
     shortest, longest = 0.0, 3.0
@@ -94,7 +94,7 @@ class PauseSupervisor(_HostFault):
 
 
 class _GroupFault(Fault):
-    """Befalls a process with all that it has started: a supervisor with its workers, Celery, or its beat."""
+    """A fault of a process and its children: a supervisor with its workers, Celery, or its beat."""
 
     @classmethod
     def targets(cls, setup: Setup) -> list[str]:
@@ -106,7 +106,7 @@ class _GroupFault(Fault):
 
 
 class KillGroup(_GroupFault):
-    """All at once, as a machine that loses its power. They are started again at the end."""
+    """The process and its children are killed at once, as by a power failure. They are started again at the end."""
 
     name = "kill-group"
     shortest, longest = 0.0, 4.0
@@ -132,7 +132,7 @@ class PauseGroup(_GroupFault):
 
 
 class RestartSupervisor(_HostFault):
-    """As a deploy does it: it drains, ends, and is started again."""
+    """The supervisor drains, ends and is started again, as by a deployment."""
 
     name = "restart-supervisor"
 
@@ -153,7 +153,7 @@ class KillForkServer(_HostFault):
 
 
 class Guest(Fault):
-    """A third supervisor comes, takes its share of the queues, and goes."""
+    """A third supervisor starts, takes its share of the queues, and stops."""
 
     name = "guest"
     shortest, longest = 4.0, 12.0

@@ -1,4 +1,4 @@
-"""Memories that are full."""
+"""Servers whose memory is full."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sample_project.embedded import Redis
 
 
 class FullRedis(Fault):
-    """Redis refuses what needs more memory."""
+    """Redis refuses commands that need more memory."""
 
     name = "full-redis"
     shortest, longest = 1.0, 5.0
@@ -35,15 +35,15 @@ class FullRedis(Fault):
 
 
 def fill(server: Redis) -> None:
-    """Raises `redis.RedisError`, within seconds."""
+    """Make the server's memory full. Raises `redis.RedisError`, within seconds."""
     with client_of(server) as client:
         client.config_set("maxmemory", 1)
 
 
 def make_room(server: Redis) -> None:
-    """Ends a pause of the server, too: a stopped one cannot be told, and would stay full for as long."""
+    """Remove the limit of the server's memory. Resumes a paused server, because it would stay full."""
     server.resume()
-    with contextlib.suppress(redis.RedisError), client_of(server) as client:  # it starts without a limit
+    with contextlib.suppress(redis.RedisError), client_of(server) as client:  # a restarted server has no limit
         client.config_set("maxmemory", 0)
 
 

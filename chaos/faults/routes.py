@@ -1,4 +1,4 @@
-"""Queues that are added while messages wait, and batches that only look whole."""
+"""Queues that are added while messages wait, and malformed batches with a valid checksum."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ MOST_QUEUES = 12
 
 
 class AddQueues(Fault):
-    """As ``manage.py enode queue add-queues --unordered``: keys move to other queues while their messages wait."""
+    """Queues are added as by ``manage.py enode queue add-queues --unordered``: keys move to other queues while their
+    messages wait."""
 
     name = "add-queues"
     default = False
@@ -43,7 +44,7 @@ class AddQueues(Fault):
 
 
 class MalformedBatch(Fault):
-    """A batch whose check sum and count are right, and whose records are none. The broker refuses it."""
+    """A batch with a valid checksum and count, but invalid records. The broker refuses it."""
 
     name = "malformed-batch"
     weight = 0.3
@@ -57,8 +58,8 @@ class MalformedBatch(Fault):
 
 
 def refusal_of_malformed(url: str, topic: str) -> str:
-    """Send such a batch of three, and return how it was refused. Raises `Skipped` if the broker is away, and
-    `ChaosError` if it has stored the batch."""
+    """Send such a batch of three, and return a text about its refusal. Raises `Skipped` if the broker is unavailable,
+    and `ChaosError` if it has stored the batch."""
     body = seal(msgpack.packb([1, None, "no bytes"]))
     try:
         with contextlib.closing(Pool(address_of(url, None, None), 3.0)) as pool:

@@ -1,4 +1,4 @@
-"""Servers that are killed, stand still, or are restarted: the broker, Redis, PostgreSQL."""
+"""Servers that are killed, paused or restarted: the broker, Redis, PostgreSQL."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chaos.processes import signal_process
 from sample_project.embedded import Redis, Server
 
 PAUSED = 0.3
-"""The share of dead nodes that only stand still."""
+"""The share of dead nodes that are only paused."""
 
 
 class _ServerFault(Fault):
@@ -70,7 +70,7 @@ class RestartServer(_ServerFault):
 
 
 class DeadClusterNode(Fault):
-    """A master of a Redis Cluster is killed, or stands still; nobody else has its slots. It comes back with its log."""
+    """A master of a Redis Cluster is killed or paused; no other node has its slots. It returns with its log."""
 
     name = "dead-cluster-node"
     shortest, longest = 1.0, 8.0
@@ -104,7 +104,7 @@ class _PostgresFault(Fault):
         return setup.postgres
 
     def _ask(self, statement: str) -> list[int]:
-        """The first column. Raises `Skipped` if the server is away."""
+        """Return the first column of a query. Raises `Skipped` if the server is unavailable."""
         server = self.world.services.postgres_of(self.planned.target)
         try:
             with psycopg.connect(server.url, autocommit=True, connect_timeout=2) as connection:
@@ -117,7 +117,7 @@ SESSIONS = "FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid 
 
 
 class EndSessions(_PostgresFault):
-    """As an administrator does it, or a pooler in between: all sessions at once."""
+    """All sessions are ended at once, as by an administrator or a pooler."""
 
     name = "end-sessions"
     weight = 2.0
@@ -128,7 +128,7 @@ class EndSessions(_PostgresFault):
 
 
 class KillBackend(_PostgresFault):
-    """One session's process is killed: PostgreSQL ends all others and recovers."""
+    """The process of one session is killed: PostgreSQL ends all others and recovers."""
 
     name = "kill-backend"
 

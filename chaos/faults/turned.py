@@ -1,4 +1,4 @@
-"""Clocks that step, in the processes under test."""
+"""Clock steps in the processes under test."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LARGEST_STEP = 3600.0
 
 
 class ClockStep(Fault):
-    """The clock of some processes jumps by up to an hour, forwards or back, and jumps back at the end."""
+    """The clock of some processes steps by up to an hour, forwards or back, and returns at the end."""
 
     name = "clock-step"
     shortest, longest = 1.0, 12.0
@@ -21,7 +21,7 @@ class ClockStep(Fault):
         return [f"clock {name}" for name in (*HOSTS, CLIENTS, *([BROKER] if setup.transport == BROKER else []))]
 
     def begin(self) -> str:
-        step = LARGEST_STEP * (2 * self.planned.share - 1) ** 3  # small ones more often
+        step = LARGEST_STEP * (2 * self.planned.share - 1) ** 3  # small steps are more frequent
         self._set(step)
         return f"stepped by {step:+.1f} s"
 

@@ -1,4 +1,4 @@
-"""A subscriber that writes down every event it is given, for the checker."""
+"""A subscriber that logs every event that it handles, for the checker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Python imports this when a process under test starts, as the directory is in its ``PYTHONPATH``."""
+"""Python imports this module at the start of a process under test, whose ``PYTHONPATH`` has the directory."""
 
 from __future__ import annotations
 

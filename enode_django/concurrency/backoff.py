@@ -1,4 +1,4 @@
-"""Trying again until it works."""
+"""Retries with growing pauses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Value = TypeVar("Value")
 
 
 def delays(first: float = 0.05, longest: float = 2.0) -> Iterator[float]:
-    """Seconds to wait before each next try: doubling, up to the longest, for ever.
+    """Yield the seconds to wait before each next try, doubled each time up to ``longest``, without end.
 
     >>> from itertools import islice
     >>> list(islice(delays(0.5, 2.0), 4))
@@ -29,7 +29,7 @@ def delays(first: float = 0.05, longest: float = 2.0) -> Iterator[float]:
 
 
 class Persist(Protocol):
-    """Makes a call, again and again as the caller sees fit, while it raises a retriable error."""
+    """A function that makes a call, and may repeat it while it raises a retriable error."""
 
     def __call__(self, call: Callable[[], Value], /) -> Value: ...
 
@@ -39,13 +39,13 @@ def once(call: Callable[[], Value], /) -> Value:
 
 
 def until_it_works(call: Callable[[], Value], /) -> Value:
-    """Blocks while ``call`` raises a retriable `EnodeError`; every other error is the caller's."""
+    """Repeat ``call`` while it raises a retriable `EnodeError`; raise every other error. Blocks."""
     return within(inf)(call)
 
 
 def within(seconds: float) -> Persist:
-    """Return a function that repeats a call as `until_it_works` does, but raises the error of a call that began after
-    so many seconds. It also raises what ends the work that it is part of, see `stopping`."""
+    """Return a function that repeats a call like `until_it_works`, but raises the error of an attempt that began after
+    this many seconds. It also raises the error that stops the surrounding work (see `stopping`)."""
 
     def call_again(call: Callable[[], Value], /) -> Value:
         last_try = time.monotonic() + seconds
@@ -61,7 +61,7 @@ def within(seconds: float) -> Persist:
 
 
 def _repeated(call: Callable[[], Value], error: EnodeError, last_try: float) -> Value:
-    """Repeat a call that has just raised ``error``. Most calls never come here."""
+    """Repeat a call that has just raised ``error``."""
     with Attempts() as attempts:
         for delay in delays():
             attempts.failed(error)
@@ -77,8 +77,7 @@ def _repeated(call: Callable[[], Value], error: EnodeError, last_try: float) -> 
 
 
 class CountedWaits:
-    """Repeats calls as `until_it_works` does, for several threads. ``waiting`` is how many of them wait now for
-    somebody to mend something."""
+    """A thread-safe `until_it_works`. ``waiting`` is the number of threads that wait for a repair by somebody."""
 
     def __init__(self) -> None:
         self._waiting: set[int] = set()

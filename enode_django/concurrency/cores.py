@@ -1,4 +1,4 @@
-"""Count the cores that this process may use: those that affinity and cgroup leave."""
+"""The number of cores that this process may use by its affinity and cgroup."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ CGROUP_LIMIT = Path("/sys/fs/cgroup/cpu.max")
 
 
 def usable_cores(cgroup_limit: Path = CGROUP_LIMIT) -> int:
-    """At least 1. ``cgroup_limit`` is a file of cgroup v2: quota and period in microseconds, or ``max``."""
+    """Return the number of usable cores, at least 1. ``cgroup_limit`` is a file of cgroup v2: quota and period in
+    microseconds, or ``max``."""
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         quota, period = cgroup_limit.read_text().split()

@@ -1,7 +1,7 @@
-"""Set Python's cycle collector and the allocator under it for a worker.
+"""Tune Python's cycle collector and the C allocator for a worker.
 
-What is under way between the mailboxes survives every young collection without ever being part of a cycle, so with
-the interpreter's defaults a third of a worker's time goes into looking through it again and again.
+Objects on their way between the mailboxes survive young collections, but are never part of a cycle. With the
+interpreter's defaults, a third of a worker's time is spent traversing them.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import ctypes
 import gc
 
 THRESHOLDS = (50_000, 20, 10)
-"""New containers until the youngest are looked through, and how often that until the next generation is, too."""
+"""The number of new containers until the youngest generation is collected, and of collections until the next one is."""
 
 
 def collect_seldom() -> None:
-    """To be called when everything is imported: what exists now is never looked at again."""
+    """Make collections rare, and exclude all existing objects from them. Call it when everything is imported."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*THRESHOLDS)
@@ -27,10 +27,10 @@ TRIM = 2 * 1024 * 1024
 
 
 def map_large_blocks() -> None:
-    """Let glibc give what is large and freed back for good; does nothing where the C library is another.
+    """Make glibc always return large freed blocks to the system. Does nothing with another C library.
 
-    By itself glibc stops doing so for every size that was freed once, and the tables of dictionaries that fill, are
-    dropped and begin anew leave holes between what stays.
+    By default glibc stops returning blocks of a size once one was freed. Then the tables of dictionaries that grow, are
+    dropped and grow again leave holes in the heap.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

@@ -1,4 +1,4 @@
-"""The marker of what a worker is handling, in memory that outlives its process."""
+"""The marker of the message that a worker is handling, in memory that outlives its process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 def position_of(queue: int, offset: int) -> int:
-    """Queue and offset in one number above 0 that fits eight bytes: 15 bits of queue, 48 of offset.
+    """Return queue and offset as one number above 0 that fits eight bytes: 15 bits of queue, 48 of offset.
 
     >>> position_of(0, 0), queue_and_offset(position_of(3, 41))
     (1, (3, 41))
@@ -19,11 +19,11 @@ def queue_and_offset(position: int) -> tuple[int, int]:
 
 
 NOTHING_IN_FLIGHT = 0
-"""The position of a note when nothing is being handled."""
+"""The position in a marker while nothing is being handled."""
 
 
 class InFlightMarker(Protocol):
-    """Integers in memory that outlives the process: at index 0 the position of what is being handled."""
+    """Integers in memory that outlives the process. Index 0 holds the position of the message being handled."""
 
     def __getitem__(self, index: int, /) -> int: ...
 

@@ -1,4 +1,4 @@
-"""An ordered queue with one thread that works it off in batches."""
+"""An ordered list of items from any thread, which one thread takes in batches."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ Item = TypeVar("Item")
 
 
 class Mailbox(Generic[Item]):
-    """Any thread posts, one thread takes. Items are lists or messages; ``weight`` says how much one counts.
+    """A mailbox: any thread posts, one thread takes. Items are lists or messages; ``weight`` returns the count of one.
 
-    ``max_offset`` counts what was ever posted, ``consume_offset`` what was ever taken; both may be read anywhere.
+    ``max_offset`` is the weight of all items ever posted, ``consume_offset`` of all ever taken, both without urgent
+    items. Any thread may read them.
     """
 
     def __init__(self, name: str, weight: Callable[[Item], int] = lambda item: 1) -> None:
@@ -26,21 +27,21 @@ class Mailbox(Generic[Item]):
         self._closed = False
 
     def post(self, item: Item) -> None:
-        """Does not block."""
+        """Add an item. Does not block."""
         self.max_offset += self._weight(item)
         self._items.put(item)
 
     def post_urgent(self, item: Item) -> None:
-        """Add an item that overtakes all others, except urgent ones. It is not counted."""
+        """Add an item that overtakes all others except urgent ones. It is not counted. Does not block."""
         self._urgent.append(item)
         self._items.put(_WAKE)
 
     def close(self) -> None:
-        """Let the taking thread end once it has taken everything posted so far."""
+        """Close the mailbox: `take` returns None once everything posted so far is taken."""
         self._items.put(None)
 
     def take(self, limit: int, timeout: float | None = None) -> list[Item] | None:
-        """Return waiting items up to a weight of ``limit`` (always at least one item). Blocks for the first one.
+        """Return waiting items, urgent ones first, until their weight reaches ``limit``. Block for the first one.
 
         Returns an empty list after ``timeout`` seconds without any, and None when the mailbox is closed and empty.
         """
@@ -67,12 +68,12 @@ class Mailbox(Generic[Item]):
         return taken if taken or not self._closed else None
 
     def take_urgent(self) -> list[Item]:
-        """The urgent items that are there, without blocking."""
+        """Return the waiting urgent items. Does not block."""
         return [self._urgent.popleft() for _ in range(len(self._urgent))]
 
 
 class _Wake:
-    """Posted for each urgent item, so that a thread that waits for any item sees it."""
+    """An item posted with each urgent item, so that a thread waiting in `take` wakes up."""
 
 
 _WAKE = _Wake()

@@ -1,7 +1,7 @@
-"""Log an outage once when it begins, once a minute while it lasts, and once when it ends, whoever meets it.
+"""Log an outage when it begins, once a minute while it lasts, and when it ends, however many callers see it.
 
-Each caller that tries something again has its `Attempts`, and says how they come out. Outages are told apart by what is
-away: a database, the queue, or whatever else raises errors of one class.
+Each retrying caller has its `Attempts`, and reports their outcomes. An outage is identified by what is unavailable: a
+database, the queue, or anything else that raises errors of one class.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from enode_django.exceptions import EnodeError, StoreUnavailable, SubscriberUnav
 logger = logging.getLogger("enode_django.outages")
 
 EVERY = 60.0
-"""Seconds between two lines about an outage that lasts."""
+"""Seconds between two lines about a lasting outage."""
 QUIET = 10.0
-"""Seconds after its first line in which an outage that ends and begins again has no line."""
+"""Seconds after the first line of an outage during which its repetitions are not logged."""
 REASONS = 3
-"""Different errors that one line names."""
+"""The most different errors in one line."""
 
 _DATABASE, _QUEUE = "a database", "the queue"
 _AWAY = ((StoreUnavailable, _DATABASE), (SubscriberUnavailable, _DATABASE), (TransportUnavailable, _QUEUE))
 
 
 def what_is_away(error: EnodeError) -> str:
-    """Return what the error, or the one that it was raised from, finds away; else the name of its class.
+    """Return what is unavailable according to the error, or the error that caused it; otherwise its class name.
 
     >>> what_is_away(StoreUnavailable()), what_is_away(TransportUnavailable()), what_is_away(EnodeError())
     ('a database', 'the queue', 'EnodeError')
@@ -43,14 +43,14 @@ def what_is_away(error: EnodeError) -> str:
 
 
 class Outages:
-    """Collects the failed tries of all threads of a process, and logs each outage. Safe for threads; nothing blocks."""
+    """Collects the failed attempts of all threads of a process, and logs each outage. Thread-safe; nothing blocks."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self.forget()
 
     def forget(self) -> None:
-        """Begin anew: in a child after a fork, the callers and the lock are its parent's."""
+        """Reset: in a forked child, the callers and the lock belong to its parent."""
         self._lock = threading.Lock()
         self._outages: dict[str, _Outage] = {}
 
@@ -75,15 +75,15 @@ class Outages:
 
 
 outages = Outages()
-"""Those of this process."""
+"""The outages of this process."""
 os.register_at_fork(after_in_child=outages.forget)
 
 
 class Attempts:
-    """One caller's tries of what may be away. As a context manager: the block has worked unless it raises. Who is
-    deleted has given up.
+    """One caller's attempts. As a context manager, the block counts as successful unless it raises. A deleted instance
+    counts as given up.
 
-    ``is_rare``: the next try comes so late that the end of an outage must not wait for it.
+    ``is_rare`` attempts are so far apart that the end of an outage does not wait for them.
     """
 
     def __init__(self, *, is_rare: bool = False, outages: Outages = outages) -> None:
@@ -92,23 +92,23 @@ class Attempts:
         self._away: set[str] = set()
 
     def failed(self, error: EnodeError) -> None:
-        """Count a try that has failed with this error, and is going to be repeated."""
+        """Count an attempt that failed with this error and will be repeated."""
         self.failed_at(what_is_away(error), str(error), logging.ERROR if error.needs_help else logging.WARNING)
 
     def failed_at(self, what: str, reason: str, level: int = logging.WARNING) -> None:
-        """Count a failed try; ``what`` is away."""
+        """Count an attempt that failed because ``what`` is unavailable, and will be repeated."""
         self._away.add(what)
         self._outages.failed(self, what, reason, level)
 
     def worked(self) -> None:
-        """Count a try that has worked: cheap, if none has failed before."""
+        """Count a successful attempt. Cheap if none has failed before."""
         if self._away:
             away, self._away = self._away, set()
             for what in away:
                 self._outages.worked(self, what)
 
     def given_up(self) -> None:
-        """Forget tries that have failed, and are not repeated: whether the outage has ended is not known."""
+        """Forget failed attempts that will not be repeated: it is unknown whether the outage has ended."""
         away, self._away = self._away, set()
         for what in away:
             self._outages.given_up(self, what)
@@ -123,7 +123,7 @@ class Attempts:
 
 
 class _Outage:
-    """One outage, and the quiet time after its first line. ``callers`` are those who have failed last."""
+    """One outage, and the quiet time after its first line. ``callers`` are those whose last attempt failed."""
 
     def __init__(self) -> None:
         self.callers: WeakSet[Attempts] = WeakSet()
@@ -135,8 +135,8 @@ class _Outage:
         self._reasons: Counter[str] = Counter()
 
     def failed(self, caller: Attempts, reason: str, now: float) -> str:
-        """Return the line to be logged, or an empty text."""
-        is_stale = not self.callers and now - self._last > EVERY  # nobody was left to find out that it had ended
+        """Return the line to log, or an empty string."""
+        is_stale = not self.callers and now - self._last > EVERY  # no caller was left to see its end
         if self._began is None or is_stale:
             self._began, self._failures, self._most, self._is_told = now, 0, 0, False
         self.callers.add(caller)
@@ -160,7 +160,7 @@ class _Outage:
         return f"{self._failures} failed tries of up to {self._most} callers in {seconds:.1f} s"
 
     def worked(self, caller: Attempts, now: float) -> str:
-        """Return how many tries have failed, if that was the end of an outage that was logged; else an empty text."""
+        """Return a text about the failed attempts if this ends a logged outage, or an empty string."""
         self.callers.discard(caller)
         if self._began is None or not all(one.is_rare for one in self.callers):
             return ""

@@ -1,4 +1,4 @@
-"""Limit the bytes that are on their way between threads."""
+"""A limit of the bytes that are in transit between threads."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import threading
 
 
 class Room:
-    """Takers may go over ``limit``, by what they take at once; then they have to wait until others have given back.
+    """A budget of bytes. A taker may exceed ``limit`` by one `take`; then `wait` blocks until others have given back.
 
-    Safe for threads. Whoever gives back must never be one that waits.
+    Thread-safe. A thread that gives back must never wait.
     """
 
     def __init__(self, limit: int) -> None:
@@ -26,7 +26,7 @@ class Room:
         return self._taken >= self.limit and not self._is_closed
 
     def take(self, size: int) -> None:
-        """Does not block. A negative size gives back, and lets those go on that wait."""
+        """Take bytes; a negative size gives them back, and wakes waiting threads if there is room. Does not block."""
         if not size:
             return
         with self._changed:
@@ -38,12 +38,12 @@ class Room:
         self.take(-size)
 
     def wait(self) -> None:
-        """Block until there is room, or nobody has to wait any more."""
+        """Block until there is room, or the room is closed."""
         with self._changed:
             self._changed.wait_for(lambda: not self.is_full)
 
     def close(self) -> None:
-        """Let nobody wait any more. Safe to call twice."""
+        """End all waiting, now and later. Safe to call twice."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()

@@ -1,6 +1,6 @@
-"""Work that may have to stop: whoever runs it says so, and code that loops or waits deep inside of it asks.
+"""Stoppable work. Its runner registers it, and code that loops or waits deep inside asks it if it has to stop.
 
-The code in between need not know that it is part of such work. In a thread that does no such work nothing stops.
+The code in between is not involved. In a thread without stoppable work, nothing stops.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ Item = TypeVar("Item")
 
 class Stoppable(Protocol):
     def check_once(self) -> None:
-        """Raise what ends the work, if it has to stop and nothing in it was told so. Afterwards do nothing, so that the
-        work can clear away what it leaves."""
+        """Raise the error that ends the work if it has to stop and none was raised before. Later calls do nothing, so
+        that the work can clean up."""
 
     def pause(self, seconds: float) -> None:
-        """Wait; end early, and do as `check_once` does, when the work has to stop."""
+        """Wait. When the work has to stop, end early and do as `check_once`."""
 
 
 _work: ContextVar[Stoppable | None] = ContextVar("enode_stoppable_work", default=None)
@@ -30,7 +30,7 @@ _work: ContextVar[Stoppable | None] = ContextVar("enode_stoppable_work", default
 
 @contextmanager
 def stoppable(work: Stoppable) -> Iterator[None]:
-    """Let `check` and `pause` in this thread ask ``work`` until the block ends."""
+    """Make `check` and `pause` in this thread use ``work`` until the block ends."""
     token = _work.set(work)
     try:
         yield
@@ -39,19 +39,19 @@ def stoppable(work: Stoppable) -> Iterator[None]:
 
 
 def is_stoppable() -> bool:
-    """Return True if this thread does work that may have to stop."""
+    """Return True if this thread does stoppable work."""
     return _work.get() is not None
 
 
 def check() -> None:
-    """Raise what ends the work of this thread, once, if it has to stop."""
+    """Raise, once, the error that ends the work of this thread, if it has to stop."""
     work = _work.get()
     if work is not None:
         work.check_once()
 
 
 def pause(seconds: float) -> None:
-    """Sleep. Raises as `check`, as soon as the work has to stop."""
+    """Sleep. Raises like `check` as soon as the work has to stop."""
     work = _work.get()
     if work is None:
         time.sleep(seconds)

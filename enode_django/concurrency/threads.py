@@ -1,4 +1,4 @@
-"""The only place that makes threads."""
+"""The only module that makes threads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Value = TypeVar("Value")
 logger = logging.getLogger("enode_django")
 
 THREAD_DIED = 70
-"""The exit status of a process one of whose threads died (EX_SOFTWARE of sysexits.h)."""
+"""The exit status of a process whose vital thread died (EX_SOFTWARE of sysexits.h)."""
 
 
 def thread_died() -> int:
@@ -24,13 +24,13 @@ def thread_died() -> int:
 def start_thread(
     name: str, run: Callable[[], None], *, vital: bool = False, status: Callable[[], int] = thread_died
 ) -> threading.Thread:
-    """Start a daemon thread. When a ``vital`` one raises, the whole process ends at once, loudly, with the exit
-    ``status`` that is asked for then: a worker with a silent dead thread would take commands and never answer."""
+    """Start a daemon thread. If a ``vital`` one raises, the error is logged and the process ends at once with the exit
+    status that ``status()`` returns: a worker with a dead thread would take commands and never answer."""
 
     def guarded() -> None:
         try:
             run()
-        except BaseException:  # whatever ends it, SystemExit too: nobody else would hear of it
+        except BaseException:  # SystemExit included, which would otherwise not be reported
             logger.critical("thread %s died", name, exc_info=True)
             if vital:
                 for handler in logging.getLogger().handlers:
@@ -44,7 +44,7 @@ def start_thread(
 
 
 def join_threads(threads: list[threading.Thread], timeout: float) -> list[str]:
-    """Wait up to ``timeout`` seconds for each; returns the names of those that would not stop, and logs them."""
+    """Wait up to ``timeout`` seconds for each thread. Return and log the names of those that did not stop."""
     for thread in threads:
         thread.join(timeout)
     stuck = [thread.name for thread in threads if thread.is_alive()]
@@ -54,27 +54,27 @@ def join_threads(threads: list[threading.Thread], timeout: float) -> list[str]:
 
 
 class CallingThreads:
-    """Make calls for those who wait for no longer than they have said: ``most`` at once, the others queue up. Safe for
-    threads, and after a fork: a child makes threads of its own, and finds no lock that somebody held."""
+    """Threads that make calls for callers with a timeout: at most ``most`` at once, the others are queued. Thread-safe
+    and fork-safe: a child makes its own threads, and inherits no held lock."""
 
     def __init__(self, name: str, most: int) -> None:
         self.most = most
         self._name = name
         self._executors: dict[int, ThreadPoolExecutor] = {}
-        """By the id of the process that made it."""
+        """By the id of the process that made them."""
 
     def start(self, call: Callable[[], Value]) -> Future[Value]:
         """Make the call in another thread, with the caller's context variables. Does not block."""
         pid = os.getpid()
         executor = self._executors.get(pid)
         if executor is None:
-            # Whoever comes second gets what the first has put there; an executor that nobody uses has no threads.
+            # A second caller gets the executor of the first one; an unused executor has no threads.
             made = ThreadPoolExecutor(self.most, thread_name_prefix=self._name)
             executor = self._executors.setdefault(pid, made)
         return executor.submit(contextvars.copy_context().run, call)
 
     def close(self) -> None:
-        """Begin no call any more, and cancel those that queue up. Those under way end by themselves."""
+        """Refuse new calls and cancel queued ones. Running calls end by themselves."""
         executor = self._executors.get(os.getpid())
         if executor is not None:
             executor.shutdown(wait=False, cancel_futures=True)

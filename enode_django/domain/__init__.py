@@ -1,1 +1,1 @@
-"""Aggregates, commands, domain events and refusals: what application code is written with. Knows no Django, no I/O."""
+"""Aggregates, commands, domain events and refusals: the base of application code. It uses no Django and does no I/O."""

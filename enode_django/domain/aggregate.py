@@ -1,4 +1,4 @@
-"""Aggregate roots: in-memory state that changes by applying events, and only so."""
+"""Aggregate roots: state in memory that changes only by applying events."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ E5 = TypeVar("E5", bound=DomainEvent)
 Method = Callable[[Owner, E1], None]
 Root = TypeVar("Root", bound="AggregateRoot")
 SnapshotPolicy = int | None | Callable[[int, int], bool]
-"""Every so many versions; None or 0: never; or a function of the versions of the last snapshot (0: none) and now."""
+"""The number of versions between snapshots (None or 0: no snapshots), or a function of the last snapshot's version (0:
+none) and the current one."""
 
 
 @overload
@@ -60,10 +61,10 @@ def applies(*events: type[DomainEvent]) -> Callable[[Applier], Applier]: ...
 @overload
 def applies(method: Method[Owner, E1], /) -> Method[Owner, E1]: ...
 def applies(*events: Any) -> Any:
-    """Mark a method of an aggregate root as the one that changes its state by these classes of events.
+    """Mark a method of an aggregate root as the applier of these classes of events.
 
-    Without classes, ``@applies``, they are those that the method's parameter is annotated with. Raises
-    `DefinitionError` where the annotation does not say it, or says otherwise.
+    Without classes (``@applies``) they are taken from the annotation of the method's parameter. Raises
+    `DefinitionError` if the annotation is missing then, or contradicts the classes.
     """
     if is_bare(events):
         return applies()(events[0])
@@ -80,10 +81,10 @@ def applies(*events: Any) -> Any:
 
 
 class AggregateRoot(Readable, Declared):
-    """Declared fields are the state. A constructor takes the id only; mutable defaults are copied for each instance.
+    """The base of aggregate roots. Declared fields are the state; mutable defaults are copied for each instance.
 
-    An aggregate is touched by one thread only, that of its command mailbox. ``snapshot_every`` says how often its state
-    is kept in a snapshot. ``id_prefix``: what the ids of the class begin with; another id raises `InvalidId`.
+    A constructor takes the id only. Only one thread uses an aggregate, that of its command mailbox. ``snapshot_every``
+    says how often a snapshot is made. Ids of the class begin with ``id_prefix``; another id raises `InvalidId`.
     """
 
     snapshot_every: ClassVar[SnapshotPolicy] = 100
@@ -111,7 +112,7 @@ class AggregateRoot(Readable, Declared):
         if self.id_prefix:
             check_prefixed(type(self), id)
         self._enode_version = 0
-        # Between commands it holds no list: that would be one more object for each aggregate in memory.
+        # A tuple between commands: a list would be one more object for each aggregate in memory.
         self._enode_uncommitted: list[DomainEvent] | tuple[()] = ()
         initial = self._enode_initial
         for name, default in initial if initial is not None else _initial_state(type(self)):
@@ -123,21 +124,21 @@ class AggregateRoot(Readable, Declared):
 
     @property
     def version(self) -> int:
-        """Return how many commands have changed this aggregate, not counting the one being handled."""
+        """The number of commands that have changed this aggregate, without the one being handled."""
         return self._enode_version
 
     @property
     def uncommitted_events(self) -> Sequence[DomainEvent]:
-        """Return the events that the command being handled has applied so far."""
+        """The events that the command being handled has applied so far."""
         return tuple(self._enode_uncommitted)
 
     def apply(self, event: DomainEvent) -> None:
-        """Let ``event`` happen: it changes the state now and is stored, as it is now, when the command is done.
+        """Apply ``event``: change the state now. The event is stored, as it is now, when the command is done.
 
-        Raises, before anything changes, `ApplierNotFound` for an event that no method applies, `InvalidField` for one
-        that was changed since it was made, to what does not fit its fields, and `AggregateReadOnly`. Raises what the
-        method raises, and `DefinitionError` if it applies another event: the command that is being handled fails then,
-        also if its handler goes on.
+        Before anything changes, raises `ApplierNotFound` for an event without an applier, `InvalidField` for an event
+        that was changed to invalid values after it was made, `DefinitionError` for an event that was applied already,
+        and `AggregateReadOnly`. Raises what the applier raises, and `DefinitionError` if the applier applies another
+        event; in both cases the command fails even if its handler catches the error.
         """
         kind = type(event)
         applier = self._enode_appliers.get(kind) or _find_applier(type(self), kind)
@@ -165,10 +166,10 @@ class AggregateRoot(Readable, Declared):
             raise
 
     def snapshot(self) -> Any:
-        """The state as plain values: what `restore` makes the same state of, in a new instance.
+        """Return the state as plain values, from which `restore` makes the same state in a new instance.
 
-        By default the declared fields. A class that keeps state elsewhere overrides both. Raises `InvalidField` for a
-        value that does not fit its field.
+        By default these are the declared fields. A class that keeps other state overrides both methods. Raises
+        `InvalidField` for a value that does not fit its field.
         """
         state = {}
         for name, kind in schema_of(type(self)).types.items():
@@ -182,14 +183,14 @@ class AggregateRoot(Readable, Declared):
         return state
 
     def restore(self, plain: Any) -> None:
-        """Take over what `snapshot` returned, in a new instance; raises `InvalidField`."""
+        """Set the state of a new instance from the result of `snapshot`. Raises `InvalidField`."""
         for name, kind in schema_of(type(self)).types.items():
             if name in plain:
                 self.__dict__[name] = kind.decode(plain[name])
 
 
 def applied_events(cls: type[AggregateRoot]) -> Collection[type[DomainEvent]]:
-    """Return the classes of events that can happen to these aggregates: a method applies them, and their subclasses."""
+    """Return the classes of events that the class has appliers for. An applier also takes their subclasses."""
     return cls._enode_appliers.keys()
 
 
@@ -200,7 +201,7 @@ def _initial_state(cls: type[AggregateRoot]) -> tuple[tuple[str, Any], ...]:
 
 
 def read_only(aggregate: Root) -> Root:
-    """Return the aggregate, which refuses events from now on."""
+    """Make the aggregate refuse events from now on, and return it."""
     aggregate._enode_read_only = True
     return aggregate
 
@@ -234,7 +235,7 @@ def _find_applier(cls: type[AggregateRoot], event: type[DomainEvent]) -> str:
 
 
 def accept_events(aggregate: AggregateRoot) -> Sequence[DomainEvent]:
-    """Take the uncommitted events over as one event stream: the version moves on by one. Returns them."""
+    """Raise the version by one, and return the uncommitted events, which make up one event stream."""
     events = aggregate._enode_uncommitted
     aggregate._enode_uncommitted = ()
     aggregate._enode_version += 1
@@ -242,7 +243,7 @@ def accept_events(aggregate: AggregateRoot) -> Sequence[DomainEvent]:
 
 
 def replay_stream(aggregate: AggregateRoot, events: Sequence[DomainEvent], version: int) -> None:
-    """Apply one stored event stream; raises `BrokenHistory` unless it is the next one."""
+    """Apply one stored event stream. Raises `BrokenHistory` unless ``version`` is the next one."""
     known = aggregate._enode_version
     if version != known + 1:
         raise BrokenHistory(f"aggregate {aggregate.id!r} is at version {known}; version {version} does not follow")
@@ -254,7 +255,7 @@ def replay_stream(aggregate: AggregateRoot, events: Sequence[DomainEvent], versi
 
 
 def rebuilt(cls: type[Root], id: str, streams: Sequence[tuple[int, Sequence[DomainEvent]]]) -> Root:
-    """Return the aggregate after these (version, events) pairs, from version 1 on."""
+    """Return the aggregate rebuilt from these (version, events) pairs, from version 1 on."""
     aggregate = cls(id)
     for version, events in streams:
         replay_stream(aggregate, events, version)
@@ -262,7 +263,7 @@ def rebuilt(cls: type[Root], id: str, streams: Sequence[tuple[int, Sequence[Doma
 
 
 def restored(cls: type[AggregateRoot], id: str, version: int, plain: Any) -> AggregateRoot:
-    """The aggregate with the state that its `snapshot` had returned at that version; raises what `restore` raises."""
+    """Return the aggregate with the state that `snapshot` returned at that version. Raises what `restore` raises."""
     aggregate = cls(id)
     aggregate.restore(plain)
     aggregate._enode_version = version
@@ -270,7 +271,7 @@ def restored(cls: type[AggregateRoot], id: str, version: int, plain: Any) -> Agg
 
 
 def _check_snapshots(cls: type[AggregateRoot]) -> None:
-    """A method of the domain that is called ``restore`` by chance would be taken for the hook."""
+    """Raise `DefinitionError` for one hook without the other, such as a domain method that is called ``restore``."""
     if (cls.snapshot is AggregateRoot.snapshot) is not (cls.restore is AggregateRoot.restore):
         one, other = ("restore", "snapshot") if cls.snapshot is AggregateRoot.snapshot else ("snapshot", "restore")
         raise DefinitionError(
@@ -300,7 +301,7 @@ def _check_hook(cls: type[AggregateRoot], name: str, *arguments: str) -> None:
 
 
 def _check_constructor(cls: type[AggregateRoot]) -> None:
-    """One that wants more than the id would work until the aggregate is loaded for the first time."""
+    """Raise `DefinitionError` if the constructor needs more than the id, which would fail only at the first load."""
     constructor = cls.__dict__.get("__init__")
     if constructor is None:
         return
@@ -314,7 +315,7 @@ def _check_constructor(cls: type[AggregateRoot]) -> None:
 
 
 def _collect_appliers(cls: type[AggregateRoot]) -> dict[type[DomainEvent], str]:
-    """Method names over the MRO: a method that a subclass overrides keeps the event it was marked for."""
+    """Return the names of the appliers by event class. An overridden method keeps the events it was marked for."""
     appliers: dict[type[DomainEvent], str] = {}
     for base in reversed(cls.__mro__):
         for name, member in vars(base).items():

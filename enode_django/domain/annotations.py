@@ -1,4 +1,4 @@
-"""The classes that a handler takes, as the annotation of its parameter says."""
+"""Find the classes that a handler takes by the annotation of its parameter."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Class = TypeVar("Class", bound=type)
 
 
 def is_method(handler: object) -> bool:
-    """Return True for what was defined in the body of a class, unless it is bound to an instance already."""
+    """Return True for a function that was defined in the body of a class and is not bound to an instance."""
     outer, _, _ = getattr(handler, "__qualname__", "").rpartition(".")
     return bool(outer) and not outer.endswith("<locals>") and not hasattr(handler, "__self__")
 
 
 def is_bare(given: Sequence[object]) -> bool:
-    """Return True if a decorator was given what it marks, as ``@applies`` is: a function and no class."""
+    """Return True if a decorator without parentheses, such as ``@applies``, was given the function that it marks."""
     return (
         len(given) == 1 and not isinstance(given[0], type) and (callable(given[0]) or isinstance(given[0], classmethod))
     )
@@ -30,12 +30,12 @@ def is_bare(given: Sequence[object]) -> bool:
 def handled_classes(
     decorator: str, handler: Callable[..., Any], given: Sequence[Class], base: Any, *, last: bool = False
 ) -> Sequence[Class]:
-    """Return the classes ``given`` to a decorator, or else those that the first parameter (of a method: the one after
-    ``self``) is annotated with; with ``last``, the last one without a default.
+    """Return the classes ``given`` to a decorator, or else those in the annotation of the handler's first parameter
+    (of a method: the one after ``self``); with ``last``, of the last positional one without a default.
 
-    ``base`` is a class or a union of classes, from which those of the annotation must derive. To be called while the
-    handler is being defined: a class may be local to the function that defines both. Raises `DefinitionError` where
-    there is no such annotation, and for a given class that the annotation excludes.
+    The annotated classes must derive from ``base``, a class or a union of classes. Call it while the handler is being
+    defined, because a class may be local to the function that defines both. Raises `DefinitionError` if there is no
+    such annotation, and for a given class that the annotation excludes.
     """
     name = getattr(handler, "__qualname__", repr(handler))
     parameter = _last_parameter(handler) if last else _first_parameter(handler)
@@ -84,7 +84,7 @@ def _parameters(handler: Callable[..., Any]) -> Sequence[inspect.Parameter]:
     try:
         return list(inspect.signature(_undecorated(handler)).parameters.values())
     except (TypeError, ValueError):
-        return ()  # written in C, or an object that does not tell
+        return ()  # written in C, or an object without a signature
 
 
 def _undecorated(handler: Any) -> Callable[..., Any]:
@@ -93,8 +93,8 @@ def _undecorated(handler: Any) -> Callable[..., Any]:
 
 
 def _classes_of(handler: Callable[..., Any], annotation: Any) -> tuple[Any, ...]:
-    """Return the classes that an annotation names. Other annotations of the handler are not evaluated: their names may
-    be imported for type checkers only."""
+    """Return the classes in an annotation. Other annotations of the handler are not evaluated: their names may be
+    imported for type checkers only."""
     if annotation is inspect.Parameter.empty:
         return ()
     function = inspect.unwrap(_undecorated(handler))
@@ -106,7 +106,7 @@ def _classes_of(handler: Callable[..., Any], annotation: Any) -> tuple[Any, ...]
 
 
 def _local_names(module: dict[str, Any]) -> dict[str, Any]:
-    """Return the local names of all functions and class bodies of a module that are being executed; inner ones win."""
+    """Return the local names of all running functions and class bodies of a module; inner ones win."""
     scopes, frame = [], sys._getframe()
     while frame.f_back is not None:
         frame = frame.f_back
@@ -120,7 +120,7 @@ def _is_union(annotation: Any) -> bool:
 
 
 def _is_one_of(cls: type, annotated: Sequence[Any]) -> bool:
-    """Return True also if ``annotated`` has a protocol, a type variable or Any, of which that cannot be decided."""
+    """Return True also if it cannot be decided: ``annotated`` has a protocol, a type variable or Any."""
     try:
         return Any in annotated or issubclass(cls, tuple(annotated))
     except TypeError:

@@ -1,8 +1,8 @@
 """Bounds that ``Annotated`` puts beside a type, as in ``Annotated[int, Ge(0)]``.
 
-A bound is known by its attributes. So the classes of the package annotated-types count as well as `msgspec.Meta`, and
-neither is imported here. Bounds hold for values that are made. What is stored was made under the bounds of its time:
-decoding does not look at them.
+A bound is recognized by its attributes, so the classes of the package annotated-types and `msgspec.Meta` both work, and
+neither is imported here. Bounds are checked when a value is made, and not when it is decoded: a stored value was made
+under the bounds of its time.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from enode_django.exceptions import InvalidField, shown
 
 
 class Bound(NamedTuple):
-    """``name`` says what ``limit`` limits: ``ge``, ``gt``, ``le``, ``lt``, ``multiple_of``, ``min_length``,
-    ``max_length``, ``pattern``; or it is ``predicate``, and the limit is a function. ``text`` follows the value in a
-    message."""
+    """A bound of a value. ``name`` is the kind of ``limit``: ``ge``, ``gt``, ``le``, ``lt``, ``multiple_of``,
+    ``min_length``, ``max_length``, ``pattern``, or ``predicate``, whose limit is a function. ``text`` follows the value
+    in an error message."""
 
     name: str
     limit: Any
@@ -31,7 +31,7 @@ class Bound(NamedTuple):
     holds: Callable[[Any, Any], object]
 
     def check(self, value: Any) -> None:
-        """Raises `InvalidField` for a value out of the bound, and for one that the bound cannot be compared with."""
+        """Raise `InvalidField` for a value that is out of the bound, or that cannot be compared with it."""
         try:
             is_met = self.holds(value, self.limit)
         except Exception as error:  # a predicate is application code
@@ -41,7 +41,7 @@ class Bound(NamedTuple):
 
 
 def check_bounds(bounds: Iterable[Bound], value: Any) -> None:
-    """Raises `InvalidField` for the first bound that ``value`` is out of. None is in all bounds."""
+    """Raise `InvalidField` for the first bound that ``value`` violates. None satisfies all bounds."""
     if value is not None:
         for bound in bounds:
             bound.check(value)
@@ -60,8 +60,8 @@ _KNOWN: dict[str, tuple[str, Callable[[Any, Any], object]]] = {
 
 
 def bounds_of(annotation: Any) -> tuple[Bound, ...]:
-    """The bounds of an ``Annotated`` type, those of the items in it not among them. Raises `UnsupportedType` for a
-    bound that values of the type cannot be compared with, and for one of annotated-types that is not known here."""
+    """Return the bounds of an ``Annotated`` type, without those of its items. Raises `UnsupportedType` for a bound that
+    values of the type cannot be compared with, and for an unknown bound of annotated-types."""
     kind, *remarks = typing.get_args(annotation)
     bounds = tuple(bound for remark in remarks for bound in _bounds_in(remark))
     for bound in bounds:
@@ -97,7 +97,7 @@ def _predicate(remark: Any) -> Iterator[Bound]:
 
 
 def _is_unknown(remark: Any) -> bool:
-    """Return True for a bound that would be passed over. A unit bounds nothing, and every datetime is aware."""
+    """Return True for a bound that would be ignored. A unit bounds nothing, and every datetime is aware."""
     if not _is_of_annotated_types(remark, "BaseMetadata") or _is_of_annotated_types(remark, "Unit", "Len", "Interval"):
         return False
     return not (_is_of_annotated_types(remark, "Timezone") and remark.tz is ...)
@@ -118,7 +118,7 @@ _SAMPLES: dict[Any, Any] = {
     date: date(2000, 1, 1),
     **{kind: kind() for kind in (list, tuple, dict, set, frozenset)},
 }
-"""A value of each type that can have bounds. Keys are types, or the origins of generic ones."""
+"""A sample value of each type that can have bounds. Keys are types, or the origins of generic types."""
 
 
 def _check_applies(bound: Bound, annotation: Any) -> None:
@@ -131,7 +131,7 @@ def _check_applies(bound: Bound, annotation: Any) -> None:
 
 
 def _base(annotation: Any) -> Any:
-    """Return the type without what ``Annotated`` adds, without None, and without its items."""
+    """Return the type without ``Annotated``, without None, and without its items."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Annotated:
         return _base(arguments[0])

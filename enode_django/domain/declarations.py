@@ -1,7 +1,7 @@
 """The base of aggregates, messages and refusals: declared fields, and a list of all classes.
 
-Every such class is kept in the order of definition. The type registry (`enode_django.serialization.registry`) names
-them later, when Django knows its apps.
+Classes are listed in the order of definition. The type registry (`enode_django.serialization.registry`) names them
+later, when Django has loaded its apps.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _declared: list[type[Declared]] = []
 
 
 def declared(since: int = 0) -> list[type[Declared]]:
-    """The classes declared from index ``since`` on."""
+    """Return the declared classes from index ``since`` on."""
     return _declared[since:]
 
 
 class Declared:
-    """A class with declared fields. ``_enode_envelope`` are fields that are not stored."""
+    """A class with declared fields. The fields in ``_enode_envelope`` are not stored."""
 
     _enode_settings: ClassVar[frozenset[str]] = frozenset({"type_name", "aliases"})
     _enode_hooks: ClassVar[frozenset[str]] = frozenset()
@@ -38,7 +38,7 @@ class Declared:
 
 
 def schema_of(cls: type[Declared]) -> Schema:
-    """Return the declared fields, resolved at first use; raises `DefinitionError` naming what cannot be stored."""
+    """Return the declared fields, resolved at first use. Raises `DefinitionError`, which names an unstorable field."""
     schema: Schema | None = cls.__dict__.get("_enode_schema")
     if schema is None:
         schema = cls._enode_schema = _resolve(cls)
@@ -51,12 +51,12 @@ def plain_of(instance: Declared) -> dict[str, Any]:
 
 
 def aliases_of(cls: type) -> tuple[str, ...]:
-    """The names that the class had before, the oldest first. A subclass has none of its base's."""
+    """Return the former names of the class, the oldest first. A subclass does not inherit them."""
     return tuple(cls.__dict__.get("aliases", ()))
 
 
 def check_aliases(owner: str, given: object) -> None:
-    """Raises `DefinitionError` for aliases of ``owner`` that are not a tuple or list of names."""
+    """Raise `DefinitionError` if the aliases of ``owner`` are not a tuple or list of names."""
     if not isinstance(given, tuple | list) or not all(isinstance(name, str) and name for name in given):
         raise DefinitionError(
             f"{owner} has aliases = {shown(given)}; "

@@ -1,4 +1,4 @@
-"""The defaults of declared fields: one that can be changed is made anew for each who gets it."""
+"""The defaults of declared fields. A mutable default is made for each instance."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Make = Callable[[], Any]
 
 
 class Factory:
-    """Stands for a default that is made for each."""
+    """A default that is made for each instance."""
 
     __slots__ = ("make",)
 
@@ -27,7 +27,7 @@ class Factory:
 
 @dataclasses.dataclass(init=False)
 class _Copied:
-    """Makes a default that can be changed anew for each. Its value alone tells it apart from another."""
+    """Copies a mutable default. Two are equal if their values are equal."""
 
     value: Any
 
@@ -40,9 +40,9 @@ class _Copied:
 
 
 def made_anew(default: Any, copy: Convert | None) -> Factory | None:
-    """The factory of a default that can be changed; None for another one, and where a factory makes it already.
+    """Return a factory of a mutable default; None for an immutable one, and for one that already is a factory.
 
-    ``copy`` is that of the field's type, which the default of an aggregate need not fit.
+    ``copy`` is that of the field's type. The default of an aggregate's field need not be of that type.
     """
     if default is MISSING or isinstance(default, Factory):
         return None
@@ -57,7 +57,7 @@ def made_anew(default: Any, copy: Convert | None) -> Factory | None:
 
 
 def declared_defaults(cls: type, annotations: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The fields of a class with their defaults as they are declared: a value, a `Factory`, or `MISSING`."""
+    """Yield the fields of a class with their declared defaults: a value, a `Factory`, or `MISSING`."""
     if dataclasses.is_dataclass(cls):
         for field in dataclasses.fields(cls):
             if field.default_factory is not MISSING:

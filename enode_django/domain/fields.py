@@ -1,12 +1,12 @@
 """The types that a field of a command, event, refusal or aggregate may have.
 
 A `FieldType` does four things with a value: *check* it when a message is made (returning it, or its normal form),
-*encode* it to plain values, *decode* it from them, and *copy* it for somebody who may change it. Plain are None, bool,
-int, float, str, bytes, Decimal, aware datetime, date, UUID, list and dict of these: what the codec can write without
-knowing any class.
+*encode* it to plain values, *decode* it from them, and *copy* it for a caller that may change it. Plain values are
+None, bool, int, float, str, bytes, Decimal, aware datetime, date, UUID, and list and dict of these: the codec can write
+them without knowing any class.
 
-Whatever passes the check decodes equal to itself. So NaN is refused (it equals nothing), a naive datetime too (it
-names no instant), and aware datetimes are turned to UTC, where no hour happens twice.
+A value that passes the check decodes to an equal value. So NaN is refused (it equals nothing), and a naive datetime
+(it names no instant); aware datetimes are converted to UTC, where no hour happens twice.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SUPPORTED = (
 
 
 def field_type(annotation: Any) -> FieldType:
-    """The field type of a resolved annotation; raises `UnsupportedType` for one that cannot be stored."""
+    """Return the field type of a resolved annotation. Raises `UnsupportedType` for one that cannot be stored."""
     leaf = SCALARS.get(annotation)
     if leaf is not None:
         return leaf
@@ -73,7 +73,7 @@ def _shown(annotation: Any) -> str:
 
 
 def _bounded(inner: FieldType, bounds: tuple[Bound, ...]) -> FieldType:
-    """A type whose values are checked against the bounds when they are made, and not when they are decoded."""
+    """Return a type that checks values against the bounds when they are made, and not when they are decoded."""
 
     def check(value: Any) -> Any:
         found = inner.check(value)
@@ -110,7 +110,7 @@ def _at(where: str, convert: Convert, value: Any) -> Any:
 
 
 def _each(convert: Convert, values: Iterable[Any]) -> list[Any]:
-    """Convert all; only the error of one is worth the time to say which it was."""
+    """Convert all values; only after an error find the item that it belongs to."""
     try:
         return [*map(convert, values)]
     except InvalidField:
@@ -118,7 +118,7 @@ def _each(convert: Convert, values: Iterable[Any]) -> list[Any]:
 
 
 def _all_exact(item: FieldType, values: Iterable[Any]) -> bool:
-    """Return True if no value needs a further check, nor to be decoded."""
+    """Return True if no value needs to be checked or decoded."""
     return item.exact is not Checked and {*map(type, values)} <= {item.exact}
 
 
@@ -269,7 +269,8 @@ def _dataclass(kind: type) -> FieldType:
 class Schema:
     """The declared fields of one class, by name, with their types and defaults.
 
-    Raises `UnsupportedType` naming class and field, or NameError while an annotation cannot be resolved yet.
+    The constructor raises `UnsupportedType`, which names class and field, or NameError if an annotation cannot be
+    resolved yet.
     """
 
     def __init__(self, cls: type, without: frozenset[str] = frozenset()) -> None:
@@ -279,9 +280,9 @@ class Schema:
         self.names = tuple(defaults)
         self.types = {name: self._type(name, annotations[name]) for name in self.names}
         self.copies = tuple((name, kind.copy) for name, kind in self.types.items() if kind.copy)
-        """The fields whose values can be changed, and what copies each."""
+        """The fields with mutable values, each with its copy function."""
         self.bounded = tuple((name, kind.check) for name, kind in self.types.items() if kind.is_bounded)
-        """The fields that have bounds, or hold what has, and what checks each."""
+        """The fields with bounds, of their own or of their items, each with its check."""
         made = {name: made_anew(defaults[name], kind.copy) for name, kind in self.types.items()}
         self.defaults = {name: made[name] or default for name, default in defaults.items()}
         self.with_factory = tuple(name for name, default in self.defaults.items() if isinstance(default, Factory))
@@ -297,7 +298,7 @@ class Schema:
             raise UnsupportedType(f"{self.owner.__qualname__}.{name}: {error}") from error
 
     def check(self, values: dict[str, Any]) -> None:
-        """Check the fields in ``values`` in place, putting normal forms where they differ; raises `InvalidField`."""
+        """Check the fields in ``values``, and replace values by their normal forms in place. Raises `InvalidField`."""
         for name, exact, check in self._checks:
             value = values[name]
             if type(value) is not exact:
@@ -309,12 +310,11 @@ class Schema:
                     values[name] = normal
 
     def check_changeable(self, values: dict[str, Any]) -> None:
-        """Check the fields whose values can be changed once more, and put values in their place that nobody else has;
-        raises `InvalidField`."""
+        """Check the fields with mutable values again, and replace the values by copies. Raises `InvalidField`."""
         self._check_again(self._changeable, values)
 
     def check_bounded(self, values: dict[str, Any]) -> None:
-        """Check the bounds of decoded values; raises `InvalidField`."""
+        """Check the bounds of decoded values. Raises `InvalidField`."""
         self._check_again(self.bounded, values)
 
     def _check_again(self, checks: Iterable[tuple[str, Convert]], values: dict[str, Any]) -> None:
@@ -330,14 +330,14 @@ class Schema:
         return copy
 
     def complete(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """``values`` with defaults where one is missing, checked; raises `InvalidField`."""
+        """Return ``values``, checked, with defaults for missing ones. Raises `InvalidField`."""
         unknown = values.keys() - self.defaults.keys()
         if unknown:
             raise InvalidField(f"{self.owner.__qualname__} has no field {sorted(unknown)[0]!r}; it has {self.names}")
         return self.checked({name: values[name] if name in values else self._default(name) for name in self.names})
 
     def encode(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Plain values of the declared fields; ``values`` may hold more."""
+        """Return the plain values of the declared fields; ``values`` may hold more."""
         plain = {name: values[name] for name in self.names}
         for name, encode in self._encoders:
             plain[name] = encode(plain[name])
@@ -352,20 +352,20 @@ class Schema:
         }
 
     def copied(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The same values, none of which can be changed through these; ``values`` may hold more."""
+        """Return ``values`` with copies of the mutable ones; ``values`` may hold more than the fields."""
         copies = dict(values)
         for name, copy in self.copies:
             copies[name] = copy(copies[name])
         return copies
 
     def decode(self, plain: Mapping[str, Any]) -> dict[str, Any]:
-        """Fields from plain values: unknown ones are left out, missing ones get their default."""
+        """Return the fields of plain values. Unknown ones are left out, missing ones get their default."""
         values: dict[str, Any] = {}
         self.decode_into(values, plain)
         return values
 
     def decode_into(self, values: dict[str, Any], plain: Mapping[str, Any]) -> None:
-        """Decode as `decode` does, into an existing dictionary."""
+        """Decode like `decode`, into an existing dictionary."""
         for name, exact, decode in self._decoders:
             try:
                 value = plain[name]

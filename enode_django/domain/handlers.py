@@ -1,4 +1,4 @@
-"""Which function handles which command."""
+"""The registry of command handlers, and the decorator that marks them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ Errors = tuple[type[BaseException], ...]
 
 
 class MarkedMethod:
-    """The mark of a method that handles these commands. It is registered with the class of aggregate roots that has it;
-    a function is registered when it is marked."""
+    """The mark of a method that handles these commands. The method is registered when its class of aggregate roots is
+    defined; a function is registered when it is marked."""
 
     def __init__(
         self, method: Any, commands: tuple[type[Command], ...], creates: bool, retry_on: Errors | None
@@ -53,10 +53,10 @@ class HandlerTable:
         self._found: dict[type[Command], Handler] = {}
         self._retry_on: dict[type[Command], Errors | None] = {}
         self.strays: WeakSet[MarkedMethod] = WeakSet()
-        """Marked methods that no aggregate root has, or has not yet."""
+        """Marked methods of which no class of aggregate roots is known, or not yet."""
 
     def add(self, command: type[Command], handler: Handler, *, retry_on: Errors | None = None) -> None:
-        """``retry_on``: the errors after which the handler is called again (None: those of the settings)."""
+        """Add a handler. After an error in ``retry_on`` it is called again (None: the errors of the settings)."""
         handlers = self._handlers.setdefault(command, [])
         if handler not in handlers:
             handlers.append(handler)
@@ -64,7 +64,7 @@ class HandlerTable:
         self._found.clear()
 
     def replace(self, command: type[Command], handler: Handler, *, retry_on: Errors | None = None) -> None:
-        """Add the handler in place of one of the same name: its module is loaded anew."""
+        """Add a handler, and remove the ones of the same name, whose module is being reloaded."""
         name = _name(handler)
         if "<locals>" not in name:
             handlers = self._handlers.get(command, [])
@@ -76,7 +76,8 @@ class HandlerTable:
         self._found.clear()
 
     def find(self, command: type[Command]) -> Handler:
-        """Raises `HandlerNotFound`, or `DuplicateHandler` where two would do."""
+        """Return the handler of a class of commands. Raises `HandlerNotFound`, `DuplicateHandler` if there are two, and
+        `DefinitionError` if only a method outside of aggregate roots is marked for it."""
         handler = self._found.get(command)
         if handler is None:
             handler = self._found[command] = self._look_up(command)
@@ -144,7 +145,7 @@ Method = Callable[Concatenate[Root, C, Rest], Result]
 
 
 class MarksWhatItSays(Protocol):
-    """Marks a handler of the commands in its annotation, or of more than five."""
+    """A decorator for a handler of the commands in its annotation, or of more than five."""
 
     @overload
     def __call__(self, handler: Method[Root, C, Rest, Result], /) -> Method[Root, C, Rest, Result]: ...
@@ -153,7 +154,7 @@ class MarksWhatItSays(Protocol):
 
 
 class Marks(Protocol[C]):
-    """Marks a handler of these commands."""
+    """A decorator for a handler of these commands."""
 
     @overload
     def __call__(self, handler: Method[Root, C, Rest, Result], /) -> Method[Root, C, Rest, Result]: ...
@@ -205,11 +206,10 @@ def command_handler(handler: Function[C, Rest, Result], /) -> Function[C, Rest, 
 def command_handler(*commands: Any, creates: bool = False, retry_on: RetryOn = None) -> Any:
     """Mark a method of an aggregate root, or a function, as the handler of these commands and their subclasses.
 
-    Without classes they are those that the command's parameter is annotated with. The handler is called with the
-    command, and with the `CommandContext` if it has a parameter for it; what it returns is the command's result. With
-    ``creates=True`` the method is called on a new instance, which is added; without it on the stored one. After an
-    error of the classes ``retry_on`` the handler is called again (None: after those of ``RETRY_ON`` of ``WORKERS``), as
-    after a `Retry`.
+    Without classes they are taken from the annotation of the command's parameter. The handler is called with the
+    command, and with the `CommandContext` if it has a parameter for it; it returns the command's result. With
+    ``creates=True`` the method is called on a new instance, which is added; otherwise on the stored one. After an error
+    of the classes ``retry_on`` (None: ``RETRY_ON`` of ``WORKERS``), or a `Retry`, the handler is called again.
     """
     if is_bare(commands):
         return command_handler()(commands[0])
@@ -248,8 +248,8 @@ def _mark(method: Any, mark: MarkedMethod) -> None:
 
 
 def marks_of(member: object) -> tuple[MarkedMethod, ...]:
-    """Return the marks of a member of a class: none if it is not a marked method. Raises `DefinitionError` for one that
-    was taken for a function."""
+    """Return the marks of a member of a class, empty if it is not a marked method. Raises `DefinitionError` for a
+    method that was registered as a function."""
     marks: tuple[MarkedMethod, ...] | None = getattr(member, "_enode_handles_commands", None)
     if marks == () and isinstance(member, FunctionType):
         raise DefinitionError(

@@ -1,7 +1,7 @@
-"""Values that somebody has chosen so that they all have one hash. Pure.
+"""Detection of values that were chosen to have the same hash. Pure.
 
-A set or dictionary compares each of them with all before it. Text, bytes and dates have hashes that nobody outside can
-foresee; those of whole numbers, decimals and UUIDs, and of what is made of them, are remainders of a division.
+A set or dictionary compares each such value with all before it. The hashes of text, bytes and dates are unpredictable;
+those of whole numbers, decimals, UUIDs, and of values that contain these, are remainders of a division.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from collections.abc import Collection
 from typing import Any
 
 MOST_ALIKE = 100
-"""Different values of one hash that a collection may have. By chance it has none; the
-powers of two up to 2 ** 1000 have 17."""
+"""The most different values of one hash in a collection. By chance there are none; the powers of two up to 2 ** 1000
+have 17."""
 
 _MODULUS = sys.hash_info.modulus
 
 
 def collide(values: Collection[Any]) -> bool:
-    """Return True if more than `MOST_ALIKE` different values have one hash. Takes time in proportion to the number of
-    values; raises `TypeError` for what cannot be hashed."""
+    """Return True if more than `MOST_ALIKE` different values have one hash. Takes linear time. Raises `TypeError` for
+    a value that cannot be hashed."""
     if len(values) <= MOST_ALIKE or ({*map(type, values)} == {int} and max(map(abs, values)) < _MODULUS):
         return False
     hashes = [*map(hash, values)]

@@ -1,4 +1,4 @@
-"""Commands and domain events: frozen values whose fields are given by keyword and checked when they are made."""
+"""Commands and domain events: frozen values whose fields are passed by keyword and checked by the constructor."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ else:
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(dataclasses.field,))
 class Message(Declared):
-    """Subclasses become frozen dataclasses.
+    """The base of commands and events. Subclasses become frozen dataclasses.
 
-    ``type_name`` may be given in a class body; by default it is ``"<app_label>.<ClassName>"``.
+    A class body may set ``type_name``; by default it is ``"<app_label>.<ClassName>"``.
     """
 
     _enode_settings: ClassVar[frozenset[str]] = frozenset({"schema_version"})
@@ -43,21 +43,20 @@ AnyMessage = TypeVar("AnyMessage", bound=Message)
 
 
 def message_of(cls: type[AnyMessage], plain: dict[str, Any]) -> AnyMessage:
-    """Return a message made of plain field values; raises `InvalidField`. ``__post_init__`` does not run: what was
-    accepted once stays readable when the rules of making change."""
+    """Return a message made from plain field values. Raises `InvalidField`. ``__post_init__`` does not run, so that a
+    stored message stays readable when its checks change."""
     message = object.__new__(cls)
     (cls._enode_schema or schema_of(cls)).decode_into(message.__dict__, plain)
     return message
 
 
 class Command(Message, Generic[ResultT]):
-    """A wish to change one aggregate, whose id comes first: ``Withdraw("ada", amount=Decimal(30))``. ``id`` is
-    generated unless given; the same id takes effect once.
+    """A request to change one aggregate, whose id is the first argument: ``Withdraw("ada", amount=Decimal(30))``.
+    ``id`` is generated unless given; the same id takes effect once.
 
-    ``Command[Decimal]`` tells type checkers that the command's result is a `Decimal`. Nothing checks it at run time.
-
-    ``exposed = False`` in a class body makes the command internal, as those of a process manager should be: it is sent
-    by code, and is not offered to people by the API, by forms and serializers, or (but for superusers) by the admin.
+    ``Command[Decimal]`` tells type checkers that the command's result is a `Decimal`; it is not checked at run time.
+    ``exposed = False`` in a class body makes the command internal, for example for a process manager: only code sends
+    it. The API, forms and serializers do not offer it; the admin offers it to superusers only.
     """
 
     exposed: ClassVar[bool] = True
@@ -78,8 +77,8 @@ AnyCommand = TypeVar("AnyCommand", bound=Command)
 
 
 def restored_command(cls: type[AnyCommand], id: str, aggregate_root_id: str, plain: dict[str, Any]) -> AnyCommand:
-    """Return the command that was sent, from checked ids and plain fields. Raises `InvalidField`, also for unknown
-    fields and for values out of bounds: what comes from the queue need not have been made here."""
+    """Return a received command, from checked ids and plain fields. Raises `InvalidField`, also for unknown fields and
+    for values out of bounds, because a message in the queue may come from another program."""
     schema = cls._enode_schema or schema_of(cls)
     known = schema.defaults
     if not plain.keys() <= known.keys():
@@ -108,17 +107,17 @@ class EventStamp:
 
     @property
     def metadata(self) -> Metadata:
-        """That of the command, with the command as the cause."""
+        """The metadata of the command, with the command as the cause."""
         return caused_by(self.origin.metadata, self.origin.command_id)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle or copy ids and metadata, not the command's context."""
+        """Pickle or copy the ids and metadata, without the command's context."""
         origin = KnownOrigin(self.origin.command_id, self.origin.metadata)
         return (EventStamp, (self.aggregate_root_id, self.version, self.timestamp, origin))
 
 
 class _NotApplied:
-    """Stands for the stamp of an event that has none: one in the event itself comes before it."""
+    """The stamp of an event that was not applied; it raises AttributeError. An event's own stamp takes precedence."""
 
     def __get__(self, event: object, owner: type) -> EventStamp:
         if event is None:
@@ -129,17 +128,17 @@ class _NotApplied:
 class DomainEvent(Message):
     """A fact about an aggregate. Two events are equal if their class and declared fields are.
 
-    The attributes below are there once the event was applied; ``timestamp`` is in UTC.
+    The attributes below exist once the event was applied, and raise AttributeError before. ``timestamp`` is in UTC.
     """
 
-    # Instance state, but no fields: equality, repr and the constructor leave it out.
+    # Instance state, but not fields: equality, repr and the constructor ignore it.
     _enode_stamp = _NotApplied()
     _enode_index: ClassVar[int]
     _enode_plain: ClassVar[dict[str, Any] | None] = None
 
     @property
     def id(self) -> str:
-        """Derived from the event's place in the store, so it is the same however often the event is read."""
+        """The id, derived from the event's place in the store, so that it is the same at each reading."""
         return f"{self._enode_stamp.aggregate_root_id}/{self._enode_stamp.version}/{self._enode_index}"
 
     @property
@@ -160,7 +159,7 @@ class DomainEvent(Message):
 
     @property
     def metadata(self) -> Metadata:
-        """That of the event's command, with the command as its cause."""
+        """The metadata of the event's command, with the command as its cause."""
         return self._enode_stamp.metadata
 
 
@@ -178,8 +177,8 @@ def is_stamped(event: DomainEvent) -> bool:
 
 
 def seal(event: AnyEvent) -> AnyEvent:
-    """Fix what will be stored. Returns another event for the applier, which may keep and change what that one holds.
-    Needed where anything in this one can be changed; raises `InvalidField` if it was, to what does not fit."""
+    """Freeze the values that will be stored, and return a copy of the event for the applier, which may keep and change
+    its values. Needed for events with mutable values. Raises `InvalidField` if one was changed to an invalid value."""
     schema = event._enode_schema or schema_of(type(event))
     copy = object.__new__(type(event))
     values = copy.__dict__
@@ -190,15 +189,14 @@ def seal(event: AnyEvent) -> AnyEvent:
 
 
 def sealed_plain(event: DomainEvent) -> dict[str, Any]:
-    """Return plain values as `plain_of` does, of the values that the event was applied with. Callers must not change
-    them."""
+    """Return the plain values that the event was applied with, like `plain_of`. Callers must not change them."""
     plain = event._enode_plain
     return plain_of(event) if plain is None else plain
 
 
 def event_restorer(cls: type[AnyEvent]) -> Callable[[dict[str, Any], EventStamp, int], AnyEvent]:
-    """Return a function that makes a stamped event of plain field values, as `message_of` and `stamp_event` do, but at
-    less cost for each of many. The function raises `InvalidField`."""
+    """Return a function that makes a stamped event from plain field values, like `message_of` and `stamp_event`, but
+    faster for many events. The function raises `InvalidField`."""
     new, decode_into = object.__new__, schema_of(cls).decode_into
 
     def restore(plain: dict[str, Any], stamp: EventStamp, index: int) -> AnyEvent:

@@ -1,7 +1,7 @@
 """The origin of a command: user, request, correlation and causation ids.
 
-Metadata is ambient: a context manager (or the middleware) sets it, every command sent inside carries it, and every
-event carries that of its command.
+Metadata is ambient: a context manager (or the middleware) sets it, and every command sent inside carries it. An event
+carries the metadata of its command.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from enode_django.exceptions import InvalidField, shown
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Metadata:
-    """``correlation_id`` names the whole conversation, ``causation_id`` the message that led to this one directly.
+    """``correlation_id`` names the whole conversation, ``causation_id`` the message that directly caused this one.
 
-    ``extra`` holds what the application adds; its values must be plain (strings, numbers, None, lists, dicts).
+    ``extra`` holds values of the application, which must be plain (strings, numbers, None, lists, dicts).
     """
 
     user_id: str | None = None
@@ -36,23 +36,23 @@ class Metadata:
 
     @property
     def user(self) -> str | None:
-        """Return the ``user_id``, by its earlier name."""
+        """The ``user_id``, under its earlier name."""
         return self.user_id
 
     def as_map(self) -> dict[str, Any]:
-        """The fields that are set, as they are stored."""
+        """Return the fields that are set, by their stored names."""
         named = {stored: value for name, stored in _STORED_NAMES.items() if (value := getattr(self, name)) is not None}
         return {**self.extra, **named}
 
     @classmethod
     def from_map(cls, stored: Mapping[str, Any]) -> Metadata:
-        """Read stored metadata. Values that should be strings become strings, so that old rows stay readable."""
+        """Return stored metadata. Values that should be strings are converted, so that old rows stay readable."""
         known = {name: str(stored[key]) for name, key in _STORED_NAMES.items() if stored.get(key) is not None}
         return cls(**known, extra={key: value for key, value in stored.items() if key not in _KEYS})
 
 
 def caused_by(metadata: Metadata, command_id: str) -> Metadata:
-    """Return the metadata of what follows from a command, which carries ``metadata``: the command is the cause."""
+    """Return the metadata of the events and commands that a command with ``metadata`` causes."""
     return dataclasses.replace(
         metadata, causation_id=command_id or None, correlation_id=metadata.correlation_id or command_id or None
     )
@@ -72,19 +72,19 @@ _ambient: ContextVar[Metadata | Callable[[], Metadata]] = ContextVar("enode_meta
 
 def current_metadata() -> Metadata:
     """Return the metadata that a command sent here would carry: that of the surrounding `metadata` block, of the
-    request, or of the event that a subscriber handles. In a command handler ask its context."""
+    request, or of the event that a subscriber handles. In a command handler use its context instead."""
     ambient = _ambient.get()
     return ambient() if callable(ambient) else ambient
 
 
 def known_metadata() -> Metadata | None:
-    """Return the ambient metadata if they are known without asking for them: that may take a query."""
+    """Return the ambient metadata; None if they would have to be computed, which may take a query."""
     ambient = _ambient.get()
     return None if callable(ambient) else ambient
 
 
 def known_correlation_id() -> str | None:
-    """That of the ambient metadata, if it is known without asking for them: that may take a query."""
+    """Return the ambient correlation id; None if it would have to be computed, which may take a query."""
     correlation_id: str | None = getattr(_ambient.get(), "correlation_id", None)
     return correlation_id
 
@@ -99,10 +99,10 @@ def metadata(
     user: str | None = None,
     **extra: Any,
 ) -> Iterator[Metadata]:
-    """Commands sent inside carry these values, and those of an enclosing block where one is not given.
+    """Give these values to the commands sent inside the block. Values that are None are those of the enclosing block.
 
-    ``user`` is the earlier name of ``user_id``. Raises `InvalidField` for a named one that is not a string, and for
-    both of these.
+    ``user`` is the earlier name of ``user_id``. Raises `InvalidField` for a named value that is not a string, and if
+    both ``user`` and ``user_id`` are given.
     """
     if user is not None:
         if user_id is not None:
@@ -122,7 +122,7 @@ def metadata(
 
 @contextmanager
 def ambient_metadata(source: Metadata | Callable[[], Metadata]) -> Iterator[None]:
-    """Make ``source`` ambient; a callable is asked when a command is sent (a request's user may be known late)."""
+    """Make ``source`` ambient. A callable is called when a command is sent: a request's user may be known late."""
     token = _ambient.set(source)
     try:
         yield

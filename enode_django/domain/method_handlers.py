@@ -1,8 +1,7 @@
 """Methods of aggregate roots that handle commands.
 
-A method is called by its name, so that a subclass may override it. Each is registered once, by the class in whose body
-it is marked: aggregates of its subclasses are handled by it, too, and ``creates=True`` makes an instance of that very
-class.
+A method is called by its name, so that a subclass may override it. Each is registered once, for the class in whose body
+it is marked. It also handles aggregates of subclasses; with ``creates=True`` it makes an instance of the marking class.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class _Marked(NamedTuple):
 
 
 def register_methods(cls: type) -> None:
-    """Register the marked methods of a new class of aggregate roots, and check those that it inherits."""
+    """Register the marked methods of a new class of aggregate roots, and check the inherited ones."""
     command_handlers.strays.difference_update(mark for member in vars(cls).values() for mark in marks_of(member))
     methods = _collect(cls)
     for name, mark in {(each.name, each.mark) for each in methods.values()}:
@@ -39,7 +38,7 @@ def register_methods(cls: type) -> None:
 
 
 def _collect(cls: type) -> dict[type[Command], _Marked]:
-    """Return the method of each command, as the first class has marked it."""
+    """Return the method of each command, with the mark of the topmost class that has one."""
     methods: dict[type[Command], _Marked] = {}
     for base in reversed(cls.__mro__):
         for name, member in vars(base).items():
@@ -53,7 +52,7 @@ def _collect(cls: type) -> dict[type[Command], _Marked]:
 
 
 def _check_again(cls: type, command: type[Command], first: _Marked, other: _Marked) -> None:
-    """Raise `DefinitionError` unless a second mark for a command is that of a method which overrides the first."""
+    """Raise `DefinitionError` unless a second mark for a command belongs to a compatible override of the method."""
     if other.name != first.name:
         raise DefinitionError(
             f"{cls.__qualname__} has two methods for {command.__qualname__}: {first.name}() and {other.name}(); "
@@ -89,8 +88,8 @@ def _handler(cls: type, name: str, mark: MarkedMethod) -> Handler:
 
 
 def aggregate_of(command: type[Command]) -> type[AggregateRoot] | None:
-    """Return the class of aggregates whose method handles a command; None if a function does. Raises as
-    `HandlerTable.find` does."""
+    """Return the class of aggregates whose method handles a command; None if a function handles it. Raises the errors
+    of `HandlerTable.find`."""
     cls: type[AggregateRoot] | None = getattr(command_handlers.find(command), "_enode_aggregate", None)
     return cls
 
@@ -101,7 +100,7 @@ def creates(command: type[Command]) -> bool:
 
 
 def nothing_creates(cls: type[AggregateRoot]) -> bool:
-    """Return True if all commands are handled by methods, and none of them makes a new aggregate of this class."""
+    """Return True if methods handle all commands, and none of them makes a new aggregate of this class."""
     return all(
         (owner := getattr(handler, "_enode_aggregate", None)) is not None
         and not (getattr(handler, "_enode_creates", False) and issubclass(owner, cls))

@@ -1,8 +1,8 @@
-"""Names on the classes that applications derive from: which are ours, and which a subclass may define.
+"""Names on the classes that applications derive from: the framework's own, and those that a subclass may define.
 
-What the package needs for itself are functions of modules, or attributes that begin with `PREFIX`. What is left are
-the *public names* of a class. Its ``_enode_settings`` and ``_enode_hooks`` say which of them a subclass may define;
-every other one is taken as soon as it is there.
+The package's internals are functions of modules, or attributes that begin with `PREFIX`. All other attributes of a
+class are its *public names*. ``_enode_settings`` and ``_enode_hooks`` list those that a subclass may define; the others
+are taken.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _METHODS = (FunctionType, staticmethod, classmethod, property)
 
 
 class Names(NamedTuple):
-    """The public names of a class, its bases' among them. Special ones (``__x__``) are nowhere in here."""
+    """The public names of a class and its bases, without special names (``__x__``)."""
 
     settings: frozenset[str]
-    """Class attributes that a subclass may set. They are no fields."""
+    """Class attributes that a subclass may set. They are not fields."""
     hooks: frozenset[str]
     """Methods that a subclass may override, and settings that may be functions."""
     taken: frozenset[str]
@@ -30,7 +30,7 @@ class Names(NamedTuple):
 
 
 def names_of(cls: type) -> Names:
-    """Return the names that our classes among the bases of ``cls`` have."""
+    """Return the names of the framework's classes among the bases of ``cls``."""
     own = list(_own_bases(cls))
     settings: frozenset[str] = frozenset().union(*(vars(base).get("_enode_settings", ()) for base in own))
     hooks: frozenset[str] = frozenset().union(*(vars(base).get("_enode_hooks", ()) for base in own))
@@ -39,10 +39,9 @@ def names_of(cls: type) -> Names:
 
 
 def check_names(cls: type, root: type, *, has_fields: bool) -> None:
-    """Look at a new subclass of ``root``, and at its mixins. ``has_fields``: its annotations declare fields.
+    """Check the names of a new subclass of ``root``, and of its mixins. If ``has_fields``, annotations declare fields.
 
-    Raises `DefinitionError` for a name that the framework would take for its own, or application code for the
-    framework's.
+    Raises `DefinitionError` for a name that conflicts with one of the framework.
     """
     if _is_own(cls):
         return
@@ -58,7 +57,7 @@ def check_names(cls: type, root: type, *, has_fields: bool) -> None:
 
 
 def _fault(cls: type, base: type, name: str, is_field: bool, names: Names) -> str:
-    """Return what is wrong with a name that ``base`` defines, with a place for the name; empty if nothing is."""
+    """Return the fault of a name that ``base`` defines, as a format string for the name; empty if there is none."""
     if name.startswith(PREFIX):
         return f"defines {{}}, but names that begin with {PREFIX!r} are the framework's; choose another name"
     if is_field and name in names.settings:
@@ -75,12 +74,12 @@ def _fault(cls: type, base: type, name: str, is_field: bool, names: Names) -> st
 
 
 def _defines(cls: type, base: type, name: str) -> bool:
-    """Return True if the name means what ``base`` says, or if no class says what it means."""
+    """Return True if ``cls`` gets the attribute from ``base``, or if no class has the attribute."""
     return next((one for one in cls.__mro__ if name in vars(one)), base) is base
 
 
 def _owner(cls: type, name: str) -> str:
-    """Return the nearest of our classes that has the name, from a base of its own or not."""
+    """Return the nearest class of the framework that has the name, possibly from a base."""
     return next(base.__qualname__ for base in _own_bases(cls) if any(name in _defined_in(one) for one in base.__mro__))
 
 
@@ -89,7 +88,7 @@ def _own_bases(cls: type) -> Iterator[type]:
 
 
 def _is_own(cls: type) -> bool:
-    """Those of Python count: refusals are exceptions, whose attributes cannot be fields."""
+    """Return True for classes of the framework and of Python: attributes of exceptions, too, cannot be fields."""
     return cls.__module__.startswith("enode_django.") or cls.__module__ == "builtins"
 
 

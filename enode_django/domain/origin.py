@@ -1,4 +1,4 @@
-"""The command that events come from, known to ``apply`` without being handed through application code."""
+"""The command that events come from. ``apply`` finds it without application code passing it on."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class HandledCommand(Origin, Protocol):
     def aggregate_root_id(self) -> str: ...
 
     def note_change(self, aggregate: Any, /) -> None:
-        """An aggregate begins to change while this command is handled."""
+        """Note that an aggregate begins to change while this command is handled."""
 
     def note_error(self, error: BaseException, /) -> None:
-        """An applier has raised it: the aggregate was left in the middle of a change."""
+        """Note that applying an event has raised ``error``, so that the aggregate may be partly changed."""
 
 
 handled_command: ContextVar[HandledCommand | None] = ContextVar("enode_handled_command", default=None)

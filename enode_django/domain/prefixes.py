@@ -1,4 +1,4 @@
-"""Prefixes of ids. Ids are unique over all types of aggregates: a prefix for each class keeps them apart."""
+"""Prefixes of ids. Ids are unique across all types of aggregates; a prefix for each class keeps them apart."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from enode_django.ids import check_id
 
 
 def check_prefix(cls: Any) -> None:
-    """Raise `DefinitionError` unless the class's ``id_prefix`` is a text that an id can begin with."""
+    """Raise `DefinitionError` unless an id can begin with the class's ``id_prefix``."""
     prefix = cls.id_prefix
     try:
         if prefix != "":
@@ -23,19 +23,19 @@ def check_prefix(cls: Any) -> None:
 
 
 def check_sought(cls: Any, id: str) -> None:
-    """Raise `InvalidId` if the id begins neither as those of this class nor as those of a subclass."""
+    """Raise `InvalidId` if the id has neither the prefix of this class nor that of a subclass."""
     if not (id.startswith(cls.id_prefix) or id.startswith(tuple(_others(cls)))):
         check_prefixed(cls, id)
 
 
 def _others(cls: Any) -> set[str]:
-    """Return the prefixes of subclasses that are not that of the class."""
+    """Return the prefixes of subclasses that differ from that of the class."""
     found = {prefix for each in cls.__subclasses__() for prefix in (each.id_prefix, *_others(each))}
     return found - {cls.id_prefix}
 
 
 def check_prefixed(cls: Any, id: object) -> str:
-    """Return a valid id of this very class. Raises `InvalidId`, also for one that does not begin with its prefix."""
+    """Return ``id`` if it is a valid id of this class. Raises `InvalidId`, also if the class's prefix is missing."""
     checked = check_id(id, "aggregate root id")
     prefix = cls.id_prefix
     if prefix and not (checked.startswith(prefix) and len(checked) > len(prefix)):
@@ -47,8 +47,8 @@ def check_prefixed(cls: Any, id: object) -> str:
 
 
 def with_prefix(cls: Any, id: str) -> str:
-    """Return the id of this class that a person means: the prefix is put in front unless the id begins with it, or with
-    that of a subclass.
+    """Return the id with the prefix of this class in front, unless it begins with that, or with the prefix of a
+    subclass.
 
     >>> class Account:
     ...     id_prefix = "account-"
@@ -60,8 +60,8 @@ def with_prefix(cls: Any, id: str) -> str:
 
 
 def target_of(command: type[Command], id: Any) -> Any:
-    """Return the id of the aggregate that a person means who sends such a command: `with_prefix` where a method of the
-    aggregate handles it. A function that handles it names no class: then the id is returned as it is."""
+    """Complete the aggregate's id of a command by `with_prefix` if a method of an aggregate handles the command. The
+    class is unknown if a function handles it; the id is then returned unchanged."""
     try:
         handler = command_handlers.find(command)
     except (DefinitionError, DuplicateHandler, HandlerNotFound):

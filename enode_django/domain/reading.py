@@ -1,4 +1,4 @@
-"""Reading aggregates back. The domain knows no store: a `Reader` does, which `provide_reader` is given."""
+"""Loading of aggregates. The domain does not know the store; `provide_reader` registers a `Reader` that does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Reader(Protocol):
-    """The port behind `Readable`, whose methods say what these return and raise."""
+    """The interface behind `Readable`, whose methods document what these return and raise."""
 
     def load(self, cls: type[T], id: str, version: int | None, at: datetime | None) -> T: ...
 
@@ -25,37 +25,36 @@ class Reader(Protocol):
 
 
 class Readable:
-    """Reads stored aggregates of this class and of its subclasses. Command handlers cannot use it.
+    """Loads stored aggregates of this class and of its subclasses. Command handlers use their context instead.
 
-    All methods block on the event store. They raise `AggregateNotFound`; `AggregateTypeMismatch` if the id is that of
-    another type; `UnknownMessageType` if the class of the aggregate or of an event is gone; and `DefinitionError` in a
-    command handler, whose context has what it may read.
+    The methods block on the event store, or wait for it. They raise `AggregateNotFound`; `AggregateTypeMismatch` if the
+    id belongs to another type; `UnknownMessageType` if the class of the aggregate or of an event no longer exists; and
+    `DefinitionError` in a command handler.
     """
 
     @classmethod
     def load(cls, id: str, *, version: int | None = None, at: datetime | None = None) -> Self:
-        """Return the aggregate as it is stored, as it was at a version, or as it was at a time. It is read-only:
-        ``apply`` raises `AggregateReadOnly`.
+        """Return the stored aggregate, now, at a version, or at a time. It is read-only: ``apply`` raises
+        `AggregateReadOnly`.
 
-        Raises `AggregateNotFound` for a version that is not stored, and for a time at which there was none yet;
-        `InvalidField` for a naive time, and for a version together with a time.
+        Raises `AggregateNotFound` for a version that is not stored, and for a time before the first event;
+        `InvalidField` for a naive time, and if both a version and a time are given.
         """
         return _reader().load(cls, id, version, at)
 
     @classmethod
     async def aload(cls, id: str, *, version: int | None = None, at: datetime | None = None) -> Self:
-        """Return the aggregate as `load` does."""
+        """Return the stored aggregate, like `load`."""
         return await _reader().aload(cls, id, version, at)
 
     @classmethod
     def history(cls, id: str, *, after_version: int = 0) -> Iterator[DomainEvent]:
-        """Return an iterator over the events of the aggregate, in order, those after a version only. They are read in
-        portions, as they are asked for."""
+        """Return an iterator over the events of the aggregate after a version, in order. It reads them in portions."""
         return _reader().history(cls, id, after_version)
 
     @classmethod
     def ahistory(cls, id: str, *, after_version: int = 0) -> AsyncIterator[DomainEvent]:
-        """Return an asynchronous iterator over what `history` yields. It raises when it is first asked."""
+        """Return an asynchronous iterator over the events of `history`. Errors are raised by the first step."""
         return _reader().ahistory(cls, id, after_version)
 
 
@@ -63,7 +62,7 @@ _make: Callable[[], Reader] | None = None
 
 
 def provide_reader(make: Callable[[], Reader]) -> None:
-    """Let aggregates be read by what ``make`` returns. It is called for each reading."""
+    """Register the factory of the `Reader`. It is called for each reading."""
     global _make
     _make = make
 

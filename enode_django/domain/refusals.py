@@ -1,4 +1,4 @@
-"""Business refusals: a handler or an aggregate raises one to say no, and the answer is final."""
+"""Business refusals: exceptions by which a handler or an aggregate refuses a command finally."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Refusal = TypeVar("Refusal", bound="DomainException")
 class DomainException(Declared, EnodeError):
     """``raise InsufficientFunds("the balance is too low", missing=Decimal(5))``
 
-    Subclasses may declare typed fields, as messages do; they are given by keyword and checked when the exception is
-    made. A refusal is stored, so that a repeated command is refused again, whatever has changed since. A class with
-    ``durable = False`` is not stored: its commands are decided anew if a crash makes them come again.
+    Subclasses may declare typed fields, like messages; they are passed by keyword and checked by the constructor. A
+    refusal is stored, so that a repeated command is refused again, whatever has changed since. A refusal of a class
+    with ``durable = False`` is not stored: its command is handled again if it is delivered again after a crash.
     """
 
     durable: ClassVar[bool] = True
@@ -39,10 +39,10 @@ class DomainException(Declared, EnodeError):
 
     @property
     def result(self) -> Any:
-        """Return the `CommandResult` of the refused command where `execute_command` has raised this, else None."""
+        """The `CommandResult` of the refused command if `execute_command` raised this, else None."""
         return self.__dict__.get(_RESULT)
 
-    # -- of a refusal that was stored and is handed to a subscriber ------------------------------------------------
+    # -- of a stored refusal that a subscriber receives ------------------------------------------------------------
 
     @property
     def _enode_origin(self) -> EventStamp:
@@ -55,7 +55,7 @@ class DomainException(Declared, EnodeError):
 
     @property
     def id(self) -> str:
-        """Derived from the refused command, so it is the same however often the refusal is read."""
+        """The id, derived from the refused command, so that it is the same at each reading."""
         return f"{self.aggregate_root_id}/refused/{self.command_id}"
 
     @property
@@ -76,7 +76,7 @@ class DomainException(Declared, EnodeError):
 
     @property
     def metadata(self) -> Metadata:
-        """That of the refused command, with the command as its cause."""
+        """The metadata of the refused command, with the command as its cause."""
         return self._enode_origin.metadata
 
 
@@ -86,7 +86,7 @@ _REMEMBERED = (_RESULT, "__notes__")
 
 
 def restored_refusal(cls: type[Refusal], message: str, plain: dict[str, Any]) -> Refusal:
-    """Return the refusal that was stored; raises `InvalidField`."""
+    """Return a stored refusal from its plain fields. Raises `InvalidField`."""
     refusal = cls.__new__(cls, message)
     refusal.args = (message,)
     refusal.__dict__.update(schema_of(cls).decode(plain))
@@ -94,7 +94,7 @@ def restored_refusal(cls: type[Refusal], message: str, plain: dict[str, Any]) ->
 
 
 def refusal_with_result(refusal: Refusal, result: object) -> Refusal:
-    """Return the refusal itself, which has the `CommandResult` from now on."""
+    """Attach the `CommandResult` to the refusal, and return the refusal."""
     refusal.__dict__[_RESULT] = result
     return refusal
 
@@ -105,9 +105,9 @@ def stamp_refusal(refusal: DomainException, stamp: EventStamp) -> None:
 
 
 class VersionMismatch(DomainException):
-    """The aggregate has another version than the sender of the command expected: somebody else has changed it since.
+    """The aggregate has another version than the sender of the command expected, because it has changed since.
 
-    A refusal as any other: the command stays refused, and another one, with another id, may be sent on ``version``.
+    It is a refusal like any other: the command stays refused. Another command with another id may expect ``version``.
     """
 
     expected_version: int
@@ -115,7 +115,7 @@ class VersionMismatch(DomainException):
 
 
 class UnknownRefusal(DomainException):
-    """Raised by `execute_command` for a refusal whose class is unknown here, or has other fields here.
+    """Raised by `execute_command` for a refusal whose class is unknown in this process, or has other fields.
 
-    It has the message of the refusal; ``result`` has its ``error_type``, the type name, and its ``error_fields``.
+    It has the message of the refusal. ``result`` has its type name as ``error_type``, and its ``error_fields``.
     """

@@ -1,4 +1,4 @@
-"""The simple types of fields: those whose values are plain, literals, and enums, which are stored by their values."""
+"""The simple field types: plain values, literals, and enums, which are stored by their values."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Convert = Callable[[Any], Any]
 
 
 class FieldType(NamedTuple):
-    """``exact``: a value of exactly this type needs no further check (`Checked` where every value needs one).
-    ``encode`` is None where a checked value is plain already, ``copy`` where nothing in it can be changed: what they
-    return shares nothing with the value that somebody could change later. ``is_bounded`` says that ``check`` refuses
-    values for more than their type, which ``decode`` does not."""
+    """The operations of a field's type. A value of exactly the type ``exact`` needs no check (`Checked`: every value
+    needs one). ``encode`` is None if checked values are plain, ``copy`` if they are immutable; the results of both
+    share no mutable object with the value. ``is_bounded`` is True if ``check`` also checks bounds, which ``decode``
+    does not."""
 
     exact: type
     check: Convert
@@ -32,12 +32,12 @@ class FieldType(NamedTuple):
 
 
 class Checked:
-    """No value is of this type: it marks field types whose every value must be looked at."""
+    """A type without instances. It marks field types whose every value must be checked."""
 
 
 class TooLong(int):
-    """A whole number in a command from the queue that has more digits than one may have. No field takes it, so that it
-    is refused where the sender can be told."""
+    """A whole number with too many digits, in a command from the queue. No field accepts it, so it is refused at a
+    point where the sender can be informed."""
 
     def __repr__(self) -> str:
         return f"a number of {self.bit_length()} bits, which is too long for a command"
@@ -52,7 +52,7 @@ def mismatch(expected: str, value: object) -> InvalidField:
 
 
 def _leaf(kind: type, *, never: tuple[type, ...] = ()) -> FieldType:
-    """A type whose values are plain. Subclasses are narrowed, so that what decodes has the type that was checked."""
+    """Return a type of plain values. Values of subclasses are converted, so that a decoded value has the same type."""
 
     def check(value: Any) -> Any:
         if type(value) is kind:
@@ -136,7 +136,8 @@ def is_enum(annotation: Any) -> bool:
 
 
 def enum_type(kind: type[Enum]) -> FieldType:
-    """An enum is stored by its members' values, which must be plain and simple (as those of Django's choices are)."""
+    """Return the type of an enum, stored by its members' values, which must be of simple types, as in Django's
+    choices."""
     for member in kind:
         if type(member.value) not in (bool, int, str, bytes, type(None)):
             raise UnsupportedType(
@@ -165,7 +166,7 @@ def is_literal(annotation: Any) -> bool:
 
 
 def literal_type(annotation: Any) -> FieldType:
-    """The type of a ``Literal``. As with an enum, decoding refuses other values, too."""
+    """Return the type of a ``Literal``. Decoding refuses other values, too, as for an enum."""
     # The type is part of the key, as True equals 1.
     values = {(type(value), value) for value in typing.get_args(annotation)}
     kinds = {kind for kind, _ in values}

@@ -1,4 +1,4 @@
-"""Looking at handlers when they are defined: a mistake would else show when the first message comes."""
+"""Checks of handlers at definition time: otherwise a mistake would appear with the first message."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from enode_django.exceptions import DefinitionError
 
 
 def check_handler(function: Callable[..., Any], *arguments: str, may_yield: bool = False) -> None:
-    """Raises `DefinitionError` for a function that cannot be called with these arguments, by place, or whose body would
-    not run when it is called: an async one, and a generator unless it ``may_yield``."""
+    """Raise `DefinitionError` for a function that cannot be called with these positional arguments, or whose body does
+    not run when it is called: an async function, and a generator unless ``may_yield``."""
     name = getattr(function, "__qualname__", repr(function))
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         raise DefinitionError(f"{name} is async; a handler is a plain function")
@@ -20,7 +20,7 @@ def check_handler(function: Callable[..., Any], *arguments: str, may_yield: bool
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        return  # written in C, or an object that does not tell
+        return  # written in C, or an object without a signature
     try:
         signature.bind(*arguments)
     except TypeError as error:
@@ -28,21 +28,21 @@ def check_handler(function: Callable[..., Any], *arguments: str, may_yield: bool
 
 
 def check_method(cls: type, name: str, *arguments: str, may_yield: bool = False) -> None:
-    """Check a method that is called on an instance with these arguments, as `check_handler` checks a function."""
+    """Check a method that is called on an instance with these arguments, like `check_handler`."""
     own = () if isinstance(inspect.getattr_static(cls, name), staticmethod | classmethod) else ("self",)
     check_handler(getattr(cls, name), *own, *arguments, may_yield=may_yield)
 
 
 def check_marked(cls: type, name: str, what: str, *arguments: str) -> None:
-    """Check a method that its class has marked, which is called by its name: no field may have that."""
+    """Check a marked method. It is called by its name, so no field may have the same name."""
     if any(name in inspect.get_annotations(base) for base in cls.__mro__):
         raise DefinitionError(f"{cls.__qualname__} has a field and {what} {name!r}; choose another name for one")
     check_method(cls, name, *arguments)
 
 
 def takes_context(handler: Callable[..., Any], *arguments: str) -> bool:
-    """Return True if the handler of a command takes a context behind these arguments. Raises `DefinitionError` as
-    `check_handler` does, and for a parameter that has a default and another name: nothing says that it is for that."""
+    """Return True if the handler of a command takes a context after these arguments. Raises `DefinitionError` like
+    `check_handler`, and for a further parameter with a default that is not called ``context``."""
     try:
         check_handler(handler, *arguments)
     except DefinitionError:

@@ -1,7 +1,7 @@
-"""Immediate mode: commands are handled, and their events followed, in the caller's process. There is no queue.
+"""Immediate mode: commands are handled, and their events followed, in the caller's process, without a queue.
 
-It uses what workers use: the same mailbox code, event store, subscribers and checkpoints. So a project can change
-between it and a queue by its settings alone. See ``docs/howto/without-a-queue.md``.
+It uses the same mailbox code, event store, subscribers and checkpoints as workers, so a project can switch between it
+and a queue by its settings alone. See ``docs/howto/without-a-queue.md``.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ IN_MEMORY = (
 
 
 def catch_up() -> None:
-    """Let subscribers handle what ended processes have left behind, and try again what is parked and due: what the next
-    command would do, but all of it. Blocks until it is done. In other modes it does nothing."""
+    """Let subscribers handle the events that ended processes left unhandled, and retry all parked aggregates that are
+    due. Blocks until everything is done; commands do the same for about a second. In other modes it does nothing."""
     from enode_django.immediate.bus import ImmediateCommandBus
     from enode_django.runtime import current_bus
 
@@ -35,12 +35,12 @@ def catch_up() -> None:
 
 
 class Immediate:
-    """A ``BACKEND`` of ``ENODE["QUEUE"]``, in the place of a transport. It takes no ``LOCATION`` and no ``OPTIONS``."""
+    """A ``BACKEND`` of ``ENODE["QUEUE"]`` instead of a transport. It takes no ``LOCATION`` and no ``OPTIONS``."""
 
     @staticmethod
     def make_bus() -> CommandBus:
-        """Return the bus of a process. It stores in the event store of the settings; in memory if no database is
-        configured, which it says in the log."""
+        """Return the bus of a process. It uses the event store of the settings; without a configured database it logs a
+        warning and stores in memory."""
         from enode_django.conf import keeps_in_memory
         from enode_django.immediate.bus import ImmediateCommandBus
         from enode_django.immediate.following import DatabaseSubscribers

@@ -1,4 +1,4 @@
-"""Calls of a command handler, each an attempt: of one that is followed by another, nothing is left."""
+"""Attempts to call a command handler. A failed attempt leaves nothing behind before the next one."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from enode_django.domain.messages import Command
 
 
 class Attempts:
-    """Handlers that are called for one command. ``waiting`` are the commands that handlers have sent in this thread:
-    what an attempt sends takes the place of what the one before has sent.
+    """The handlers for one command. ``waiting`` are the commands that handlers have sent in this thread. Each attempt
+    drops the commands of the previous one.
 
-    In a transaction of a database of ``aliases`` a handler that raises leaves nothing behind there, so that an error of
-    the database ends the handler, and not what has been stored in the transaction.
+    If a transaction is open in a database of ``aliases``, the handler runs in a savepoint. So an error of the database
+    undoes the handler's writes, but not the transaction.
     """
 
     def __init__(self, handlers: Handlers, waiting: deque[Envelope], aliases: Sequence[str]) -> None:
@@ -45,6 +45,6 @@ class Attempts:
 
 
 def cut(waiting: deque[Envelope], length: int) -> None:
-    """Drop what came after the first ``length``."""
+    """Drop all but the first ``length``."""
     while len(waiting) > length:
         waiting.pop()

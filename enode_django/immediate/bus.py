@@ -1,4 +1,4 @@
-"""The bus that handles each command in the thread that sends it, and lets subscribers follow before it returns."""
+"""The bus that handles a command in the sending thread, and lets subscribers follow before it returns."""
 
 from __future__ import annotations
 
@@ -45,29 +45,28 @@ from enode_django.serialization.sent_commands import SentCommand, may_have_sent
 
 
 class Subscribers(Protocol):
-    """The subscribers' part of a bus. All methods are called by the thread that sends, and block."""
+    """The subscribers' part of a bus. The sending thread calls all methods; they block."""
 
     def begin(self) -> None:
-        """Called before a command is handled: a subscriber that is new, and starts at *now*, starts before its
-        events."""
+        """Begin new subscribers. Called before a command, so that one that starts at *now* gets its events."""
 
     def follow(self, record: StreamRecord) -> None:
-        """Let every subscriber handle a stream or refusal that was just stored."""
+        """Let every subscriber handle a newly stored stream or refusal."""
 
     def keep_up(self) -> None:
-        """Called after a command and all that followed from it: do what is due on a timer, for a moment."""
+        """Do due work for a short time. Called after a command and everything that followed from it."""
 
     def catch_up(self) -> None:
-        """Compare the store with the checkpoints, and retry everything that is parked and due."""
+        """Compare the store with the checkpoints, and retry all parked aggregates that are due."""
 
     def progress(self, record: StreamRecord, keys: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Return the names of subscribers, out of those with these keys, that have parked the aggregate, and of those
-        that have not come to the stream."""
+        """Return, of the subscribers with these keys, the names of those that have parked the aggregate, and of those
+        that have not reached the stream."""
 
 
 class _Turn(threading.local):
-    """The position of the calling thread: whether it is inside a command handler, or inside a subscriber; the commands
-    that are to be handled next; and what is to be followed."""
+    """The state of the calling thread: whether it is inside a command handler or a subscriber, the commands to handle
+    next, and the calls that let subscribers follow."""
 
     def __init__(self) -> None:
         self.is_handling = False
@@ -77,12 +76,12 @@ class _Turn(threading.local):
 
 
 class ImmediateCommandBus:
-    """Handles each command in the calling thread, and in the caller's transaction if there is one. Safe for threads:
-    they meet in the store, which refuses what was decided on an old state, as among processes.
+    """A command bus that handles each command in the calling thread, and in the caller's transaction if there is one.
+    Thread-safe: as between processes, the store refuses streams that were decided on an old state.
 
-    A command that is sent by a command handler is handled after the one at hand. One that is sent by a subscriber is
-    handled at once, so that it is durable before the subscriber's checkpoint moves; its events are followed when the
-    subscriber is done. No aggregate stays in memory between commands, so whatever a rollback takes away is gone.
+    A command sent by a command handler is handled after the current one. A command sent by a subscriber is handled at
+    once, so that it is durable before the subscriber's checkpoint moves; its events are followed when the subscriber is
+    done. Aggregates are not kept in memory between commands, so a rollback undoes everything.
     """
 
     joins_transactions = True
@@ -109,8 +108,8 @@ class ImmediateCommandBus:
         awaited: AwaitedSubscribers | None = None,
         expected_version: int | None = None,
     ) -> CommandResult:
-        """Nothing ends a handler after ``timeout`` seconds. Raises `CommandTimeout` if one of the ``awaited`` could
-        not be run, as when its database is away."""
+        """Execute a command. ``timeout`` has no effect. Raises `CommandTimeout` if an ``awaited`` subscriber could not
+        be run, for example because its database is unavailable."""
         first, *_ = self._take([_envelope(command, current_metadata(), expected_version)])
         result = result_of(first)
         keys = sorted(awaited(result.event_types)) if awaited is not None and result.event_types else ()
@@ -128,19 +127,19 @@ class ImmediateCommandBus:
         awaited: AwaitedSubscribers | None = None,
         expected_version: int | None = None,
     ) -> CommandResult:
-        """Execute in the thread of Django's synchronous code, whose connections a request closes."""
+        """Execute a command in the thread of Django's synchronous code, whose connections the request closes."""
         return await sync_to_async(self.execute, thread_sensitive=True)(command, timeout, awaited, expected_version)
 
     def catch_up(self) -> None:
-        """Let subscribers handle what was left behind."""
+        """Let subscribers handle all events that were left unhandled."""
         self._following.begin()
         self.run_following(self._following.catch_up)
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        """Do nothing: the bus holds no connections."""
 
     def run_following(self, call: Callable[[], None]) -> None:
-        """Call a function that follows events: now, or, inside a subscriber, when that subscriber is done."""
+        """Call a function that lets subscribers follow: now or, inside a subscriber, when that subscriber is done."""
         turn = self._turn
         turn.following.append(call)
         if turn.is_following:
@@ -162,8 +161,8 @@ class ImmediateCommandBus:
             raise ConfigurationError(f"{message(error)}; run manage.py migrate") from error
 
     def _take_all(self, envelopes: Sequence[Envelope]) -> list[Finished]:
-        """Handle commands in order, each with all that follows from it, and then those that their handlers sent. Return
-        the outcomes; none inside a handler, after which the commands are handled."""
+        """Handle commands in order, each with everything that follows from it, and then the commands that their
+        handlers sent. Return the outcomes. Inside a handler, queue the commands and return an empty list."""
         turn = self._turn
         if turn.is_handling:
             turn.commands.extend(envelopes)
@@ -184,7 +183,7 @@ class ImmediateCommandBus:
         return finished
 
     def _announce(self, decided: Sequence[Finished]) -> None:
-        """Tell receivers of outcomes when they are durable: nothing is known of those that are rolled back."""
+        """Send the signals of outcomes when they are durable, and not at all if they are rolled back."""
         aliases = aliases_of(self.store) if is_announced() else ()
         is_open = [alias for alias in aliases if connections[alias].in_atomic_block]
         if is_open:
@@ -198,8 +197,8 @@ class ImmediateCommandBus:
                 self._following.follow(one.record)
 
     def _decide(self, turn: _Turn, envelope: Envelope) -> list[Finished]:
-        """Return the outcome of a command, and of those that were sent by the contexts of handlers: all are durable, or
-        as durable as the transaction that they are part of. Raises `StoreUnavailable`, and then none is."""
+        """Return the outcomes of a command and of those that handlers sent by their contexts. All are durable, or part
+        of the caller's transaction. Raises `StoreUnavailable`; then none is stored."""
         return self._persist(partial(self._handle_with_sent, turn, envelope))
 
     def _persist(self, call: Callable[[], list[Finished]], /) -> list[Finished]:
@@ -227,7 +226,7 @@ class ImmediateCommandBus:
             turn.is_handling = False
 
     def _sent_with(self, record: StreamRecord) -> Sequence[SentCommand]:
-        """Return the commands that were sent by the context of a handler, to be handled with its own."""
+        """Return the commands that a handler sent by its context; they are handled in the same transaction."""
         return sent_with(record.events)
 
     def _handle(self, envelope: Envelope, together: Together) -> Finished:
@@ -258,21 +257,21 @@ class ImmediateCommandBus:
 
 
 class Together(ExitStack):
-    """A transaction for a command and those that its handler sends by its context: they are stored together."""
+    """A transaction for a command and the commands that its handler sends by its context. They are stored together."""
 
     def __init__(self, store: EventStore) -> None:
         super().__init__()
         self._aliases = aliases_of(store)
 
     def begin(self) -> None:
-        """Safe to call twice."""
+        """Begin the transaction. Safe to call twice."""
         aliases, self._aliases = self._aliases, ()
         for alias in aliases:
             self.enter_context(transaction.atomic(using=alias))
 
 
 def result_of(one: Finished) -> CommandResult:
-    """Return the outcome as a worker would answer it: through the wire's form."""
+    """Return the outcome as a worker would answer it: encoded and decoded."""
     result = stored_result(one.record) if one.record is not None else one.result
     if result is None:
         result = failure(one.envelope.id, one.envelope.aggregate_root_id, EnodeError("no outcome"))

@@ -1,7 +1,7 @@
-"""Subscribers that follow events in the thread which has stored them, with the checkpoints that event workers use.
+"""Subscribers that follow events in the thread that stored them, with the checkpoints of event workers.
 
-What a subscriber has not come to is made good by the aggregate's next event, or by a comparison with the store: with
-the first command of each process, and from then on with a command whenever ``SWEEP_INTERVAL`` is over.
+Events that a subscriber has missed are handled with the aggregate's next event, or after a comparison with the store.
+The first command of each process makes that comparison, and then a command after each ``SWEEP_INTERVAL``.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("enode_django.subscribers")
 
 KEEPING_UP = 1.0
-"""Seconds that a caller spends at most, about, on what other callers have left behind."""
+"""The most seconds, approximately, that a caller spends on work left by other callers."""
 
 Value = TypeVar("Value")
 
@@ -54,8 +54,9 @@ _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
 
 
 class DatabaseSubscribers:
-    """A handler's error goes to the log, never to the caller. The aggregate is parked at once, since nothing waits in
-    memory here, and is tried again when it is due, after a later command."""
+    """The subscribers of a project with a database. A handler's error is logged and never reaches the caller. The
+    aggregate is parked at once, because nothing waits in memory here, and is retried after a later command when it is
+    due."""
 
     def __init__(self, bus: ImmediateCommandBus) -> None:
         self._bus = bus
@@ -69,7 +70,7 @@ class DatabaseSubscribers:
         self._keeping_up = threading.Lock()
 
     def begin(self) -> None:
-        """A subscriber that is new, and may be one that was renamed, does not begin until that is settled."""
+        """Begin new subscribers. One that may be a renamed subscriber does not begin until that is settled."""
         for subscriber in self._declared():
             if subscriber not in self._begun and self._run(subscriber, partial(self._begin, subscriber)):
                 _after_commit(partial(self._begun.add, subscriber), subscriber.database)
@@ -80,7 +81,7 @@ class DatabaseSubscribers:
             if not _concerns(subscriber, record):
                 continue
             call = partial(self._follow, subscriber, record)
-            if alias is None or has_tables(subscriber):  # a rollback undoes their rows; the others wait for the commit
+            if alias is None or has_tables(subscriber):  # a rollback undoes rows; others wait for the commit
                 call()
             else:
                 _after_commit(partial(self._bus.run_following, call), alias)
@@ -92,7 +93,7 @@ class DatabaseSubscribers:
             if connections[alias].in_atomic_block:
                 _after_commit(self.keep_up, alias)
                 return
-        if self._keeping_up.acquire(blocking=False):  # else another thread is at it
+        if self._keeping_up.acquire(blocking=False):  # otherwise another thread does it
             try:
                 self._bus.run_following(partial(self._tick, KEEPING_UP))
             finally:
@@ -101,7 +102,7 @@ class DatabaseSubscribers:
     def catch_up(self) -> None:
         self._tick(inf)
         if any(connections[alias].in_atomic_block for alias in aliases_of(self._store)):
-            self._mine.subscriptions.clear()  # how far they have compared may be rolled back
+            self._mine.subscriptions.clear()  # their progress may be rolled back
 
     def progress(self, record: StreamRecord, keys: Sequence[str]) -> tuple[list[str], list[str]]:
         parked, missing = [], []
@@ -118,7 +119,7 @@ class DatabaseSubscribers:
     # -- the subscribers ------------------------------------------------------------------------------------------
 
     def _subscribers(self) -> Sequence[Subscriber]:
-        """Return those that follow now."""
+        """Return the subscribers that follow now."""
         return [one for one in self._declared() if one not in self._refused]
 
     def _begin(self, subscriber: Subscriber) -> None:
@@ -132,7 +133,7 @@ class DatabaseSubscribers:
         subscription.begin()
 
     def _declared(self) -> Sequence[Subscriber]:
-        """Return those that event workers would run now: in a session more may be declared between two commands."""
+        """Return the subscribers that event workers would run now. A shell session may declare more at any time."""
         ours = [] if make_snapshots(self._store) is None else [snapshot_subscriber]
         return subscribers.running(*ours)
 
@@ -170,7 +171,7 @@ class DatabaseSubscribers:
         """Return False, with the error in the log, if the call fails."""
         try:
             call()
-        except Exception as error:  # the command is stored, and the caller is told so, whatever this is
+        except Exception as error:  # the command is stored, and the caller must learn that
             name, told = subscriber.name, "%s cannot go on: %s; it is tried again after a later command"
             logger.warning(told, name, error, exc_info=error, extra={"subscriber": name})
             return False
@@ -180,7 +181,7 @@ class DatabaseSubscribers:
         return patience(self._store)(call)
 
     def _tick(self, seconds: float) -> None:
-        """Work off what is due for about that many seconds. The rest stays due."""
+        """Do due work for about that many seconds. The rest stays due."""
         began = time.monotonic()
         for subscriber in self._subscribers():
             subscription = self._subscription(subscriber)
@@ -197,8 +198,9 @@ class DatabaseSubscribers:
 
 
 class ExclusiveProcessor(EffectProcessor):
-    """Calls event handlers. While it is at an aggregate, other threads and processes wait that come to the same one, so
-    that each event is handled once as long as nobody dies: there is no queue that only one of them owns."""
+    """An event processor for event handlers, which locks the aggregates that it handles. Other threads and processes
+    wait for the lock, so that each event is handled once unless a process dies; no queue with one owner ensures it
+    here."""
 
     def apply(
         self, works: Sequence[PendingAggregate], portion: int, *, even_parked: bool = False
@@ -209,7 +211,7 @@ class ExclusiveProcessor(EffectProcessor):
 
 @contextmanager
 def _alone(alias: str, names: Sequence[str]) -> Iterator[None]:
-    """Hold locks with these names, in a transaction of a connection of its own: handlers are in none."""
+    """Hold locks with these names in a transaction of a separate connection, so that handlers run in none."""
     with separate_connection(alias) as other, transaction.atomic(using=other):
         for name in names:
             execute(other, _LOCK, (name,))
@@ -217,22 +219,22 @@ def _alone(alias: str, names: Sequence[str]) -> Iterator[None]:
 
 
 class _Mine(threading.local):
-    """The subscriptions of one thread. Threads do not share them."""
+    """The subscriptions of one thread."""
 
     def __init__(self) -> None:
         self.subscriptions: dict[Subscriber, SweepingSubscription] = {}
 
 
 def _concerns(subscriber: Subscriber, record: StreamRecord) -> bool:
-    """Return True if the subscriber is to be run for the record. Event handlers are not for what they do not handle: it
-    would take a lock."""
+    """Return True if the subscriber must be run for the record. Event handlers run only for events that they handle,
+    because each run takes a lock."""
     if not isinstance(subscriber, EventHandlerGroup):
         return True
     return follows_events(subscriber, record) or follows_refusal(subscriber, record)
 
 
 def _after_commit(call: Callable[[], None], alias: str) -> None:
-    """Call now if no transaction is open in the database; else when it has committed."""
+    """Call after the commit of the transaction that is open in the database, or now if there is none."""
     if connections[alias].in_atomic_block:
         transaction.on_commit(call, using=alias)
     else:
@@ -240,7 +242,7 @@ def _after_commit(call: Callable[[], None], alias: str) -> None:
 
 
 def _tick(subscription: SweepingSubscription, until: float) -> None:
-    """Compare the store with the checkpoints, and try again what is parked and due, as far as the time allows."""
+    """Compare the store with the checkpoints, and retry parked aggregates that are due, until the time is over."""
     while True:
         subscription.tick(_ALL)
         due, now = subscription.next_retry, time.monotonic()

@@ -1,4 +1,4 @@
-"""Subscribers that follow events without any database."""
+"""Subscribers that follow events without a database."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOST = 2**31
 
 
 class MemorySubscription:
-    """Calls one process manager, or the event handlers of one group. How far it has come lies in memory."""
+    """A subscription of one process manager, or of the event handlers of one group, with its checkpoints in memory."""
 
     def __init__(self, subscriber: Subscriber, bus: ImmediateCommandBus) -> None:
         self.subscriber = subscriber
@@ -33,7 +33,7 @@ class MemorySubscription:
         self._reached = dict(_heads(bus.store)) if subscriber.start == NOW else {}
 
     def follow(self, records: Sequence[StreamRecord]) -> None:
-        """Raises what a handler raises; the next event of the aggregate brings what was left behind."""
+        """Handle the records. Raises what a handler raises; the aggregate's next event retries the unhandled ones."""
         for record in records:
             if record.version is None:
                 self._call(record)
@@ -60,8 +60,8 @@ class MemorySubscription:
 
 
 class MemorySubscribers:
-    """Calls process managers and event handlers; projections have no database. An aggregate whose handler fails is
-    tried again with its next event. Handlers run one at a time."""
+    """The process managers and event handlers of a project without a database; projections do not run. An aggregate
+    whose handler fails is retried with its next event. Handlers run one at a time."""
 
     def __init__(self, bus: ImmediateCommandBus) -> None:
         self._bus = bus
@@ -81,10 +81,10 @@ class MemorySubscribers:
                     self._follow(self._subscriptions[subscriber], record)
 
     def keep_up(self) -> None:
-        """Nothing is due: what a process leaves behind is gone with it."""
+        """Do nothing: unhandled events end with the process."""
 
     def catch_up(self) -> None:
-        """Do what `keep_up` does."""
+        """Do nothing, like `keep_up`."""
 
     def progress(self, record: StreamRecord, keys: Sequence[str]) -> tuple[list[str], list[str]]:
         id = record.aggregate_root_id
@@ -96,7 +96,7 @@ class MemorySubscribers:
             subscription.follow([record])
             if record.version is not None:
                 self._failed.discard((name, id))
-        except Exception as error:  # handlers are application code; the command is stored all the same
+        except Exception as error:  # handlers are application code, and the command is stored
             self._failed.add((name, id))
             extra = {"subscriber": name, "aggregate_root_id": id}
             logger.error("%s failed at %s: %s", name, id, error, exc_info=error, extra=extra)
@@ -108,7 +108,7 @@ def _heads(store: EventStore) -> Iterator[tuple[str, int]]:
 
 
 def has_tables(subscriber: Subscriber) -> bool:
-    """Return True for a projection: what it does are rows, so it needs a database, and a rollback undoes it."""
+    """Return True for a projection: it writes rows, so it needs a database, and a rollback undoes its work."""
     return isinstance(subscriber, ModelProjection | Projection)
 
 

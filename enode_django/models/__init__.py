@@ -1,4 +1,4 @@
-"""The tables of the app. Drivers of the event store speak SQL to them; these classes are for reading and migrating."""
+"""The tables of the app. Drivers of the event store use SQL; these classes are for reading and for migrations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables whose rows Django neither adds nor changes nor deletes."""
+"""Tables whose rows cannot be added, changed or deleted by Django."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Row = TypeVar("Row", bound=models.Model, covariant=True)
 
 
 class AppendOnlyQuerySet(models.QuerySet[Row]):
-    """Reads. Raises TypeError, before anything reaches the database, for what would write."""
+    """A queryset that only reads. Methods that write raise TypeError before anything reaches the database."""
 
     def bulk_create(self, objs: Any, *args: Any, **kwargs: Any) -> Never:
         raise refusal(self.model, "added")
@@ -34,10 +34,10 @@ def refusal(model: type[models.Model], done: str) -> TypeError:
 
 
 class AppendOnly(models.Model):
-    """A row that stays as it is. Saving or deleting an instance raises TypeError, as do the methods of ``objects`` that
-    write. Loading fixtures and emptying tables (``flush``) work.
+    """The base of models whose rows never change. Saving or deleting an instance raises TypeError, as do the methods of
+    ``objects`` that write. Loading fixtures and ``flush`` work.
 
-    ``unprotected`` is a manager that writes, for tests that need a history which no command can make.
+    ``unprotected`` is a manager that writes, for tests that need a history that no command can make.
     """
 
     objects = models.Manager.from_queryset(AppendOnlyQuerySet)()

@@ -1,4 +1,4 @@
-"""Tables that say how far each subscriber has come, and at what it has failed; and the base of read models."""
+"""The tables of subscribers' progress and failures, and the base of read models."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from django.db.models.functions import Now
 
 
 class ReadModel(models.Model):
-    """The base of a `ModelProjection`'s rows: one for each aggregate. ``version`` says how far the row has come."""
+    """The base of a `ModelProjection`'s rows, one for each aggregate. ``version`` is that which the row has reached."""
 
     aggregate_root_id = models.CharField("aggregate root id", max_length=255, primary_key=True, db_collation="C")
     version = models.BigIntegerField("version", default=0, editable=False)
@@ -17,8 +17,8 @@ class ReadModel(models.Model):
 
 
 class Checkpoint(models.Model):
-    """The version that a subscriber has reached in an aggregate. A `ModelProjection` has a checkpoint only where it has
-    no row."""
+    """The version that a subscriber has reached in an aggregate. A `ModelProjection` has a checkpoint only for an
+    aggregate without a row."""
 
     pk = models.CompositePrimaryKey("subscriber", "generation", "aggregate_root_id")
     subscriber = models.CharField("subscriber", max_length=255, db_collation="C")
@@ -36,7 +36,7 @@ class Checkpoint(models.Model):
 
 
 class ProjectionGeneration(models.Model):
-    """Which generation of its tables a projection that was ever rebuilt has in use; without a row it is 0."""
+    """The generation of its tables that a projection uses; 0 without a row, if it was never rebuilt."""
 
     subscriber = models.CharField("subscriber", max_length=255, primary_key=True, db_collation="C")
     generation = models.BigIntegerField("generation")
@@ -51,11 +51,10 @@ class ProjectionGeneration(models.Model):
 
 
 class Rebuild(models.Model):
-    """A generation of a projection's tables that is being built, or was, and the one that it ``replaces``.
+    """A generation of a projection's tables that is or was being built, and the one that it ``replaces``.
 
-    The tables of a generation that is not in use lie in a schema of their own; ``positions`` are those below which
-    everything is in them. While it is being built there are none until it lacks nothing but the swap; then
-    ``corrections`` are noted, too.
+    The tables of a generation that is not in use are in a separate schema. They contain everything below
+    ``positions``. During the build ``positions`` and ``corrections`` are empty until only the swap is left.
     """
 
     class State(models.TextChoices):
@@ -96,8 +95,8 @@ class Rebuild(models.Model):
 
 
 class Subscription(models.Model):
-    """The place where a subscriber began in a shard of the event store, and how far it has compared that with its
-    checkpoints."""
+    """The position where a subscriber began in a shard of the event store, and the position up to which it has compared
+    the shard with its checkpoints."""
 
     pk = models.CompositePrimaryKey("subscriber", "shard")
     subscriber = models.CharField("subscriber", max_length=255, db_collation="C")
@@ -153,10 +152,10 @@ class Subscription(models.Model):
 
 
 class GenerationCheck(models.Model):
-    """The comparison of one aggregate of a subscriber with the store after a generation of the store had begun.
+    """The comparison of one aggregate of a subscriber with the store after a new generation of the store.
 
-    Where more was handled than is stored, events were handled that a failover or a restore has erased: such a row stays
-    until somebody deletes it. Other rows go when all aggregates of the subscriber are compared.
+    If the handled version is above the stored one, a failover or a restore has erased handled events: such a row stays
+    until somebody deletes it. Other rows are deleted when all aggregates of the subscriber are compared.
     """
 
     subscriber = models.CharField("subscriber", max_length=255, db_collation="C")
@@ -184,9 +183,9 @@ class GenerationCheck(models.Model):
 
 
 class ParkedEvent(models.Model):
-    """A stream or refusal that a subscriber failed to handle: the aggregate waits there until it is retried or skipped.
+    """A stream or refusal that a subscriber failed to handle. The aggregate waits until it is retried or skipped.
 
-    A refusal that waits behind it has a row, too, with no attempts; later versions are found by the checkpoint.
+    A refusal that waits behind it also has a row, without attempts. Later versions are found by the checkpoint.
     """
 
     subscriber = models.CharField("subscriber", max_length=255, db_collation="C")
@@ -221,7 +220,8 @@ class ParkedEvent(models.Model):
 
 
 class HandledRefusal(models.Model):
-    """A refusal that a subscriber has handled, until the sweep has seen it: refusals have no version to go by."""
+    """A refusal that a subscriber has handled. The row is kept until the sweep has passed it, because refusals have no
+    version that a checkpoint could store."""
 
     pk = models.CompositePrimaryKey("subscriber", "aggregate_root_id", "command_id")
     subscriber = models.CharField("subscriber", max_length=255, db_collation="C")

@@ -1,4 +1,4 @@
-"""Tables of jobs and processors, and models without a table for pages of the admin."""
+"""The tables of jobs and processors, and models without a table for pages of the admin."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class JobState(models.TextChoices):
 
 
 class Job(models.Model):
-    """One run of a batch job. While it is running, its row is the lease of who works on it: ``owner``, until
-    ``lease_until`` by the clock of the database.
+    """One run of a batch job. While it is running, its row is the lease of ``owner`` until ``lease_until``, by the
+    clock of the database.
 
-    Rows are written by `enode_django.jobs.running`. They may be deleted when they have ended.
+    `enode_django.jobs.running` writes the rows. They may be deleted when the job has ended.
     """
 
     kind = models.CharField("kind", max_length=50)
@@ -48,11 +48,11 @@ class Job(models.Model):
 
 
 class ProcessorReport(models.Model):
-    """The figures of one ``runprocessors`` and its workers at one moment, counted since they were started.
+    """The figures of one ``runprocessors`` and its workers at one moment, counted since their start.
 
-    Written every few seconds by their supervisor, and deleted after a while by any. ``figures`` are explained in
-    ``docs/reference/metrics.md``. They only grow, but for those of the moment: what happened in between is the
-    difference of two rows of one ``supervisor``, whose name is another one after each start.
+    The supervisor writes a row every few seconds; any supervisor deletes old rows. ``docs/reference/metrics.md``
+    explains the ``figures``. Except for gauges they only grow, so the difference of two rows of one ``supervisor`` is
+    what happened in between. The name of a supervisor changes with each start.
     """
 
     supervisor = models.CharField("supervisor", max_length=255, db_collation="C")
@@ -65,7 +65,7 @@ class ProcessorReport(models.Model):
 
     class Meta:
         verbose_name = "processor report"
-        verbose_name_plural = "dashboard"  # which their page in the admin is
+        verbose_name_plural = "dashboard"  # their page in the admin
         default_permissions = ("view",)
         indexes = [models.Index(fields=["reported_at"], name="enode_processor_reported_at")]
 
@@ -74,7 +74,7 @@ class ProcessorReport(models.Model):
 
 
 class Topic(models.Model):
-    """A topic of the queue. It has no table: the class gives its pages in the admin a place and permissions."""
+    """A topic of the queue. It has no table; the class exists for its pages and permissions in the admin."""
 
     name = models.CharField("name", max_length=255, primary_key=True)
 
@@ -89,7 +89,7 @@ class Topic(models.Model):
 
 
 class Subscriber(models.Model):
-    """A projection, process manager or event handler group. It has no table, as `Topic`."""
+    """A projection, process manager or event handler group. It has no table, like `Topic`."""
 
     name = models.CharField("name", max_length=255, primary_key=True)
 

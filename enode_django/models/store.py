@@ -1,4 +1,4 @@
-"""Tables of the event store and of the command side."""
+"""The tables of the event store and of the command side."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from enode_django.models.append_only import AppendOnly
 
 
 class EventStream(AppendOnly):
-    """The effect of one command on one aggregate; a row without a version is a stored refusal.
+    """The effect of one command on one aggregate. A row without a version is a stored refusal.
 
-    Rows are written by an event store's driver and never change. Of all of them only refusals are ever deleted, by the
-    driver, too.
+    The event store's driver writes the rows; they never change. The driver deletes refusals only.
     """
 
     sequence = models.BigAutoField("sequence", primary_key=True)
@@ -36,14 +35,14 @@ class EventStream(AppendOnly):
         permissions = [("view_payload", "Can view the contents of event streams")]
         constraints = [
             models.UniqueConstraint(fields=["aggregate_root_id", "version"], name="enode_stream_version"),
-            # The command comes first, so that a command can be found by its id alone.
+            # The command id comes first, so that a command can be found by its id alone.
             models.UniqueConstraint(fields=["command_id", "aggregate_root_id"], name="enode_stream_command"),
         ]
         indexes = [
             models.Index(
                 fields=["created_at"], name="enode_stream_refused_at", condition=models.Q(version__isnull=True)
             ),
-            # Costs next to nothing when rows come in; as a number, because BRIN knows no order of xid8.
+            # Costs almost nothing per insert. Cast to a number, because BRIN has no order for xid8.
             BrinIndex(
                 Cast(Cast("transaction_id", models.TextField()), models.BigIntegerField()),
                 name="enode_stream_position",
@@ -59,10 +58,10 @@ class EventStream(AppendOnly):
 
 
 class EventCorrection(AppendOnly):
-    """A correction of the events of one stored stream: what they are read as from then on. The stream itself stays as
-    it is. The correction of a stream with the highest id counts; one without ``events`` says that the original does.
+    """A correction of the events of one stored stream. Readers get it instead of the stream, which stays unchanged. The
+    correction with the highest id applies; without ``events`` the original applies again.
 
-    Written by an event store's driver, in the database of its streams. Rows never change, and are never deleted.
+    The event store's driver writes it to the database of its streams. Rows never change, and are never deleted.
     """
 
     id = models.BigAutoField("number", primary_key=True)
@@ -84,10 +83,9 @@ class EventCorrection(AppendOnly):
 
 
 class StoreGeneration(AppendOnly):
-    """The beginning of a generation, in which the ids of transactions count anew because the database was restored or
-    moved.
+    """The beginning of a generation, in which transaction ids start again because the database was restored or moved.
 
-    Written by an event store's driver, in the database of its streams.
+    The event store's driver writes it to the database of its streams.
     """
 
     generation = models.BigIntegerField("generation", primary_key=True)
@@ -107,10 +105,10 @@ class StoreGeneration(AppendOnly):
 
 
 class Shard(models.Model):
-    """Which buckets of aggregates this database of the event store has: one row. ``number`` tells it from its siblings,
+    """The buckets of aggregates that this database of the event store owns, in one row. ``number`` is the shard's,
     ``epoch`` is raised whenever its buckets change.
 
-    Written by an event store's driver, in the database of its streams.
+    The event store's driver writes it to the database of its streams.
     """
 
     id = models.SmallIntegerField("id", primary_key=True, default=1, editable=False)
@@ -132,7 +130,7 @@ class Shard(models.Model):
 class Snapshot(models.Model):
     """The state of an aggregate at a version, so that a load need not begin with the first event.
 
-    It may be deleted at any time. ``fingerprint`` says which code made it; other code does not use it.
+    It may be deleted at any time. ``fingerprint`` identifies the code that made it; other code does not use it.
     """
 
     aggregate_root_id = models.CharField("aggregate root id", max_length=255, primary_key=True, db_collation="C")
@@ -152,11 +150,11 @@ class Snapshot(models.Model):
 
 
 class DeadLetter(models.Model):
-    """A command that could not be handled, or that an exception ended while nobody waited for it, kept until it is sent
-    again or discarded; or a message of the commands' topic that is not a command.
+    """A command that could not be handled, or that an exception ended while nobody waited for it; or a message of the
+    command topic that is not a command. It is kept until it is sent again or discarded.
 
-    Written by the event mailboxes, in the database of its aggregate's streams. `enode_django.operating.dead_letters`
-    settles it.
+    Event mailboxes write it to the database of its aggregate's streams; `enode_django.operating.dead_letters` settles
+    it.
     """
 
     key = models.CharField(
@@ -188,7 +186,7 @@ class DeadLetter(models.Model):
 
 
 class ReceivedCommand(models.Model):
-    """A command that came through the API with an ``Idempotency-Key``, so that the key cannot be used for another."""
+    """A command that the API received with an ``Idempotency-Key``. The key cannot be used for another command."""
 
     command_id = models.CharField("command id", max_length=255, primary_key=True, db_collation="C")
     user = models.CharField("user", max_length=255, help_text="Who sent it: the primary key.")

@@ -1,1 +1,1 @@
-"""Bytes for messages and back: msgpack, readable without the classes."""
+"""Encoding of messages as msgpack, which is readable without their classes."""

@@ -1,15 +1,15 @@
 """Event streams, refusals and commands as bytes.
 
-The events value of a stored row begins with a format byte, then comes msgpack:
+The events value of a stored row is a format byte followed by msgpack:
 
 =============  =====================================================================
-STREAM (1)     ``[[[type name, schema version, {field: value}], …], result]``; the result may stand together with
-               commands that were sent (see `sent_commands`)
+STREAM (1)     ``[[[type name, schema version, {field: value}], …], result]``; the result may be combined with sent
+               commands (see `sent_commands`)
 REFUSAL (2)    ``[type name, schema version, message, {field: value}]``
 =============  =====================================================================
 
-A command on its way is ``[1, type name, id, aggregate root id, {field: value}, metadata, reply address]``. An eighth
-element is there if the schema version is not 1: the schema version; or if the aggregate must have a certain version:
+A command in the queue is ``[1, type name, id, aggregate root id, {field: value}, metadata, reply address]``. It has an
+eighth element if the schema version is not 1, namely the schema version, or if it has an expected version, namely
 ``[schema version, expected version]``.
 """
 
@@ -57,7 +57,7 @@ STREAM = b"\x01"
 REFUSAL = b"\x02"
 COMMAND_FORMAT = 1
 LONGEST_REPLY_ADDRESS = 512
-"""Characters. That of an inbox has 40 with its mark, the longest name of a process manager 255."""
+"""Characters. The address of an inbox has 40 with its mark, the longest name of a process manager 255."""
 
 
 class StoredEvent(NamedTuple):
@@ -82,7 +82,7 @@ class StoredRefusal(NamedTuple):
 
 
 def encode_stream(events: Sequence[DomainEvent], result: Any = None, sent: Sequence[SentCommand] = ()) -> bytes:
-    """Raises `InvalidField` for what cannot be stored, `TypeNameError` for a class without a name."""
+    """Raises `InvalidField` for a value that cannot be stored, and `TypeNameError` for a class without a name."""
     name_of = types.name_of
     if sent or (type(result) is dict and looks_sent(result)):
         result = with_sent(result, sent)
@@ -98,7 +98,7 @@ def encode_refusal(refusal: DomainException) -> bytes:
 
 
 def read_stored(stored: bytes) -> StoredStream | StoredRefusal:
-    """The events value of a row, without needing its classes; raises `MalformedMessage`."""
+    """Decode the events value of a row without its classes. Raises `MalformedMessage`."""
     kind, value = stored[:1], unpack(stored[1:])
     try:
         if kind == STREAM:
@@ -120,9 +120,9 @@ def sent_with(stored: bytes) -> Sequence[SentCommand]:
 
 
 def decode_events(stored: bytes, stamp: EventStamp) -> list[DomainEvent]:
-    """The stamped events of a stored stream (none for a refusal).
+    """Return the stamped events of a stored stream (none for a refusal).
 
-    Raises `UnknownMessageType` (also for an event newer than its class here), `InvalidField`, `MalformedMessage`.
+    Raises `UnknownMessageType` (also for an event newer than its class here), `InvalidField` and `MalformedMessage`.
     """
     return EventDecoder().decode(stored, stamp)
 
@@ -131,8 +131,8 @@ Restore = Callable[[dict[str, Any], EventStamp, int], DomainEvent]
 
 
 def stored_events(stored: bytes) -> Sequence[Any]:
-    """The events of a stored stream, none of a refusal: each is a type name, a schema version and plain fields, unless
-    `restored` finds something else. Raises `MalformedMessage`."""
+    """Return the events of a stored stream (none for a refusal), each a list of type name, schema version and plain
+    fields; `EventDecoder.restore` checks that shape. Raises `MalformedMessage`."""
     if stored[:1] != STREAM:
         read_stored(stored)  # raises, unless it is a refusal
         return ()
@@ -150,13 +150,13 @@ _JOINED_AT_MOST = 1_000_000
 
 
 def stored_events_of(values: Sequence[bytes]) -> Iterable[Sequence[Any]]:
-    """`stored_events` of each, at less cost; raises, when iterated, as that."""
+    """Return the `stored_events` of each value, but faster. Its errors are raised during the iteration."""
     return _joined_events(values) or map(stored_events, values)
 
 
 def _joined_events(values: Sequence[bytes]) -> Sequence[Sequence[Any]] | None:
-    """Together they are an array of msgpack, since `STREAM` is a number to it: to read it takes less time than to read
-    them one by one. None if they are to be looked at one by one."""
+    """Decode all values as one msgpack array, which is faster than one by one: msgpack reads `STREAM` as a number.
+    Return None if the values must be decoded one by one."""
     joined = b"".join(values)
     if len(joined) > _JOINED_AT_MOST:
         return None
@@ -172,7 +172,7 @@ def _joined_events(values: Sequence[bytes]) -> Sequence[Sequence[Any]] | None:
 
 
 def restorer_of(name: str, schema_version: int) -> Restore:
-    """Return a function that makes stamped events of stored fields of this type and version. Raises
+    """Return a function that makes stamped events from stored fields of this type and schema version. Raises
     `UnknownMessageType`."""
     cls = types.class_of(DomainEvent, name)
     newest: Restore = event_restorer(cls)
@@ -184,8 +184,8 @@ def restorer_of(name: str, schema_version: int) -> Restore:
 
 
 class EventDecoder:
-    """`decode_events` for the streams of one history: what its events have in common is looked up once. Used by one
-    thread, and not for long, since it does not hear of what is registered meanwhile."""
+    """A `decode_events` for the streams of one history, which looks each type up once. It is for one thread and a short
+    time: later registrations of types have no effect on it."""
 
     def __init__(self) -> None:
         self._restorers: dict[tuple[str, int], Restore] = {}
@@ -194,7 +194,7 @@ class EventDecoder:
         return self.restore(stored_events(stored), stamp)
 
     def restore(self, stored: Iterable[Any], stamp: EventStamp) -> list[DomainEvent]:
-        """``stored`` is what `stored_events` has returned."""
+        """Return the stamped events of ``stored``, a result of `stored_events`. Raises as `decode_events`."""
         known = self._restorers
         events = []
         for index, stored_event in enumerate(stored):
@@ -212,7 +212,7 @@ class EventDecoder:
 
 
 def restore_event(stored: StoredEvent | Sequence[Any]) -> DomainEvent:
-    """Not stamped yet; raises as `decode_events`."""
+    """Return an event without a stamp. Raises as `decode_events`."""
     try:
         name, schema_version, fields = stored
         cls = types.class_of(DomainEvent, name)
@@ -240,7 +240,7 @@ def decode_refusal(refusal: StoredRefusal) -> DomainException:
 
 
 def current_fields(refusal: StoredRefusal) -> dict[str, Any]:
-    """Return the plain fields as the class has them now; as they are stored if it is unknown, or cannot have them."""
+    """Return the plain fields in the class's schema version; unchanged if the class is unknown or upcasting fails."""
     try:
         cls = types.class_of(DomainException, refusal.type_name)
         if refusal.schema_version == cls.schema_version:
@@ -254,7 +254,7 @@ _EMPTY_BYTES = b""
 
 
 def encode_metadata(metadata: Metadata) -> bytes:
-    """Raises `InvalidField`, naming the key, for a value that cannot be stored."""
+    """Raises `InvalidField`, which names the key, for a value that cannot be stored."""
     if metadata is EMPTY or metadata == EMPTY:
         return _EMPTY_BYTES
     fields = metadata.as_map()
@@ -284,7 +284,7 @@ def decode_metadata(stored: bytes) -> Metadata:
 
 
 class WireCommand(NamedTuple):
-    """A command as it travels: ids checked, fields plain, metadata still encoded."""
+    """A command in the queue: ids checked, fields plain, metadata still encoded."""
 
     type_name: str
     id: str
@@ -297,8 +297,8 @@ class WireCommand(NamedTuple):
 
 
 def encode_command(command: Command, metadata: bytes, reply_to: str = "", expected_version: int | None = None) -> bytes:
-    """``reply_to`` says who is told what became of it, as `enode_django.bus.addresses` has it; empty: nobody.
-    ``expected_version`` is the only one of the aggregate that the command may be handled on (None: any)."""
+    """Encode a command. ``reply_to`` is the address for its outcome (see `enode_django.bus.addresses`; empty: none).
+    ``expected_version`` is the version that the aggregate must have (None: any)."""
     version = command.schema_version
     conditions: tuple[Any, ...] = () if version == 1 else (version,)
     if expected_version is not None:
@@ -322,7 +322,7 @@ _wire_command: Callable[[Iterable[Any]], WireCommand] = partial(tuple.__new__, W
 
 
 def decode_command(body: bytes) -> WireCommand:
-    """Raises `MalformedMessage` or `InvalidId`; the fields are not looked at yet."""
+    """Decode a command without checking its fields. Raises `MalformedMessage` and `InvalidId`."""
     try:
         parts = unpack_command(body)
         version, expected_version = 1, None
@@ -350,7 +350,7 @@ def decode_command(body: bytes) -> WireCommand:
 
 
 def as_new_command(body: bytes, id: str) -> bytes:
-    """The same command with another id, of which nobody is told. Raises as `decode_command`."""
+    """Return the same command with another id and without a reply address. Raises as `decode_command`."""
     decode_command(body)
     parts = unpack(body)
     parts[2], parts[6] = id, ""
@@ -358,7 +358,7 @@ def as_new_command(body: bytes, id: str) -> bytes:
 
 
 def _conditions(value: Any) -> tuple[int, int | None]:
-    if type(value) is TooLong:  # a version that is not known here
+    if type(value) is TooLong:  # an unknown version
         return int(value), None
     if type(value) is not list or len(value) != 2 or any(type(one) is not int or not 0 <= one < 2**63 for one in value):
         raise ValueError(f"{shown(value)} stands for the schema version")
@@ -366,7 +366,8 @@ def _conditions(value: Any) -> tuple[int, int | None]:
 
 
 def restore_command(wire: WireCommand) -> Command:
-    """Raises `UnknownMessageType` (retriable), `InvalidField`, or `MalformedMessage` for what cannot be upcast."""
+    """Return the command. Raises `UnknownMessageType` (retriable), `InvalidField`, and `MalformedMessage` for fields
+    that cannot be upcast."""
     cls = types.class_of(Command, wire.type_name)
     fields = wire.fields
     if wire.schema_version != cls.schema_version:

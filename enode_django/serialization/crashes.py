@@ -1,4 +1,4 @@
-"""The message that tells a process manager of the crash of a command it has sent."""
+"""The message by which a process manager learns of the crash of a command that it sent."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from enode_django.serialization.registry import types
 
 
 class CommandCrashed(DomainException):
-    """An exception that is not a refusal has ended a command, and its process manager handles that (`handles_crash`).
+    """An exception that is not a refusal has ended a command whose process manager handles crashes (`handles_crash`).
 
-    It is stored as a refusal of the command, and so it is final: the command takes no effect, and never will.
-    ``error_type`` is the class name of the exception, ``message`` its text; ``sender`` names the process manager, and
-    nobody else gets it.
+    It is stored as a refusal of the command, and so it is final: the command never takes effect. ``error_type`` is the
+    class name of the exception, ``message`` its text. ``sender`` names the process manager, the only one to receive it.
     """
 
     command_type: str
@@ -25,8 +24,8 @@ class CommandCrashed(DomainException):
 
     @classmethod
     def of(cls, command: Command, error: BaseException, *, sender: str, body: bytes | None = None) -> Self:
-        """``body``: the message that brought the command, if one did."""
-        from enode_django.serialization.codec import encode_command  # no check of the settings needs it
+        """Return the crash of ``command`` by ``error``. ``body`` is the message that brought the command, if any."""
+        from enode_django.serialization.codec import encode_command  # the checks of the settings do not need it
 
         return cls(
             error_text(error).encode(errors="replace").decode(),
@@ -38,7 +37,7 @@ class CommandCrashed(DomainException):
 
     @property
     def command(self) -> Command:
-        """Return the command as it was sent. Raises `UnknownMessageType`, `InvalidField`, `MalformedMessage`."""
+        """The command as it was sent. Raises `UnknownMessageType`, `InvalidField` and `MalformedMessage`."""
         from enode_django.serialization.codec import decode_command, restore_command
 
         return restore_command(decode_command(self.body))

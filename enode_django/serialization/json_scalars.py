@@ -1,4 +1,4 @@
-"""Simple values from JSON: see `enode_django.serialization.json_values`."""
+"""Readers of simple values from JSON (see `enode_django.serialization.json_values`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from enode_django.serialization.plain import MOST_BITS, MOST_DIGITS
 
 Errors = dict[Path, str]
 Read = Callable[[Any, Path, Errors], Any]
-"""The value of what `json.loads` gave; what is wrong is added to the errors, and then the value does not matter."""
+"""Converts a value of `json.loads`. Faults are added to the errors; the result is then undefined."""
 
 MOST_ERRORS = 50
 LARGEST_EXPONENT = 1000
@@ -31,7 +31,7 @@ _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", re.ASC
 
 
 class JsonType(NamedTuple):
-    """``schema`` is JSON Schema (2020-12). ``is_text`` says that every value is a string."""
+    """A reader of JSON values with its JSON Schema (2020-12). ``is_text`` is True if every value is a string."""
 
     read: Read
     schema: Mapping[str, Any]
@@ -39,7 +39,7 @@ class JsonType(NamedTuple):
 
 
 def _scalar(convert: Callable[[Any], Any]) -> Read:
-    """Return a reader around a function that raises ValueError with what to send instead."""
+    """Return a reader around a function that raises a ValueError, whose text says what to send instead."""
 
     def read(value: Any, path: Path, errors: Errors) -> Any:
         try:
@@ -188,7 +188,7 @@ def literal_type(annotation: Any) -> JsonType:
 
 
 def _choice(values: Sequence[Any], meant: Sequence[Any]) -> JsonType:
-    """One of some JSON values, each of which means one of Python."""
+    """Return the type of a choice of JSON values, each with its Python value."""
     # The type is part of the key, as True equals 1.
     members = {(type(value), value): member for value, member in zip(values, meant, strict=True)}
 
@@ -219,11 +219,11 @@ _KEYWORDS: Mapping[str, Mapping[str, str]] = {
     "array": {"min_length": "minItems", "max_length": "maxItems"},
     "object": {"min_length": "minProperties", "max_length": "maxProperties"},
 }
-"""By the type in JSON, the keywords of JSON Schema by the names of bounds."""
+"""The keywords of JSON Schema by the JSON type and the name of the bound."""
 
 
 def bounded_type(inner: JsonType, bounds: Sequence[Bound]) -> JsonType:
-    """The type of those values of ``inner`` that are in all bounds."""
+    """Return the type of the values of ``inner`` that satisfy all bounds."""
     if not bounds:
         return inner
 
@@ -241,7 +241,8 @@ def bounded_type(inner: JsonType, bounds: Sequence[Bound]) -> JsonType:
 
 
 def _bounded_schema(schema: Mapping[str, Any], bounds: Iterable[Bound]) -> Mapping[str, Any]:
-    """JSON Schema has no keywords for bounds of what is written as text, nor for predicates: the description has."""
+    """Return the schema with the bounds. JSON Schema has no keywords for predicates and for bounds of values written as
+    text: these are added to the description."""
     if "anyOf" in schema:  # or null
         first, *others = schema["anyOf"]
         return {**schema, "anyOf": [_bounded_schema(first, bounds), *others]}

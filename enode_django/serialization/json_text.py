@@ -1,4 +1,4 @@
-"""Stored values as JSON, for readers without this package. One way only: what JSON has no type for becomes text.
+"""Stored values as JSON, for readers without this package. One way only: values without a JSON type become text.
 
 ================================  =================
 Decimal, UUID, an infinite float  as ``str`` has it
@@ -29,12 +29,12 @@ def json_text(value: Any) -> str:
     """
     try:
         return _encode(value)
-    except (TypeError, ValueError):  # keys, floats and ints that the fast encoder does not ask us about
+    except (TypeError, ValueError):  # keys, floats and ints, for which the encoder does not call its default
         return _encode(_as_json(value))
 
 
 def json_value(value: Any) -> Any:
-    """The same as what `json.dumps` takes: None, bool, int, finite float, str, lists, and dictionaries with text keys.
+    """Return the value as types of `json.dumps`: None, bool, int, finite float, str, list, and dict with text keys.
 
     >>> from decimal import Decimal
     >>> json_value({"amount": Decimal("1.50"), "rates": {1: b"ab"}})
@@ -55,12 +55,11 @@ def json_value(value: Any) -> Any:
 
 
 _ALWAYS_WRITTEN = 2_000
-"""Bits of an int that Python writes whatever limit its digits have: 640 is the lowest."""
+"""Bits of an int that Python always writes, even at the lowest limit of digits, which is 640."""
 
 
 def _number(value: int) -> int | str:
-    """Return the number, or its hexadecimal digits if Python would refuse to write the decimal ones: that takes time by
-    the square of their number."""
+    """Return the number, or its hexadecimal digits if Python refuses to write the decimal ones (quadratic time)."""
     if value.bit_length() > _ALWAYS_WRITTEN:
         try:
             str(value)
@@ -97,22 +96,22 @@ def _key(key: Any) -> str:
 def described(events: bytes, metadata: bytes) -> tuple[list[str], str]:
     """Return the type names of a stored row's events (none for a refusal), and the whole row as JSON.
 
-    ``{"events": [{"type", "schema_version", "fields"}], "result", "metadata"}``, or ``{"refusal": {"type",
-    "schema_version", "message", "fields"}, "metadata"}``. A stream with which commands were sent also has ``"sent":
-    [{"type", "id", "aggregate_root_id", "fields"}]``. Raises `MalformedMessage`.
+    The row is ``{"events": [{"type", "schema_version", "fields"}], "result", "metadata"}`` or ``{"refusal": {"type",
+    "schema_version", "message", "fields"}, "metadata"}``. A stream with sent commands also has ``"sent": [{"type",
+    "id", "aggregate_root_id", "fields"}]``. Raises `MalformedMessage`.
     """
     found = contents(events, metadata)
     return [event["type"] for event in found.get("events", ())], json_text(found)
 
 
 def event_types(events: bytes) -> list[str]:
-    """Return the type names of a stored row's events, none for a refusal. Raises `MalformedMessage`."""
+    """Return the type names of a stored row's events (none for a refusal). Raises `MalformedMessage`."""
     stored = read_stored(events)
     return [event.type_name for event in stored.events] if isinstance(stored, StoredStream) else []
 
 
 def contents(events: bytes, metadata: bytes) -> dict[str, Any]:
-    """The same before it is text. Raises `MalformedMessage`."""
+    """Return the row as in `described`, before it is encoded as JSON. Raises `MalformedMessage`."""
     stored, about = read_stored(events), {"metadata": decode_metadata(metadata).as_map()}
     if isinstance(stored, StoredStream):
         values = [
@@ -131,7 +130,7 @@ def contents(events: bytes, metadata: bytes) -> dict[str, Any]:
 
 
 def sent_contents(stored: StoredStream) -> list[dict[str, Any]]:
-    """Return the commands that were sent with a stream, without their classes. Raises `MalformedMessage`."""
+    """Return the commands sent with a stream, decoded without their classes. Raises `MalformedMessage`."""
     return [
         {"type": wire.type_name, "id": wire.id, "aggregate_root_id": wire.aggregate_root_id, "fields": wire.fields}
         for wire in (decode_command(body) for _, body in stored.sent)

@@ -1,7 +1,7 @@
-"""Fields of commands, events and states from JSON and to JSON, and what they look like to JSON Schema. Pure.
+"""Fields of commands, events and states as JSON, and their JSON Schema. Pure.
 
-What the JSON of a field is follows from its declared type. To write a value, it is encoded (`to_plain`) and turned into
-JSON by `enode_django.serialization.json_text.json_value`; here is the way back, for what comes from outside:
+The JSON of a field follows from its declared type. To write a value, encode it (`plain_of`) and convert it by
+`enode_django.serialization.json_text.json_value`. This module reads values from outside:
 
 ================  ===================================================================================
 Decimal           a string, since a JSON number is a binary fraction to most programs; or a whole number
@@ -16,9 +16,9 @@ a dataclass       an object with its fields
 a float           a number, or ``"inf"`` and ``"-inf"``
 ================  ===================================================================================
 
-Refused though a field could hold them: text with a NUL, which no text column of PostgreSQL takes, decimals beyond
-``10 ** ±1000``, which could keep arithmetic busy for very long, and whole numbers of more than 1,000 digits, since
-those of more than 4,300 cannot be written as JSON. What does not fit the bounds of its type is refused at its place.
+It refuses some values that a field could hold: text with a NUL, which PostgreSQL's text columns do not take; decimals
+beyond ``10 ** ±1000``, which could make arithmetic very slow; and whole numbers of more than 1,000 digits, because
+those of more than 4,300 cannot be written as JSON. A value out of the bounds of its type is refused at its place.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ __all__ = [
 
 @cache
 def json_type(annotation: Any) -> JsonType:
-    """Return the JSON type of a resolved annotation that `field_type` takes. Raises `UnsupportedType` for another."""
+    """Return the JSON type of a resolved annotation that `field_type` accepts. Raises `UnsupportedType` for others."""
     field_type(annotation)
     if annotation in SCALARS:
         return SCALARS[annotation]
@@ -86,7 +86,7 @@ def json_type(annotation: Any) -> JsonType:
     return enum_type(annotation) if is_enum(annotation) else _dataclass(annotation)
 
 
-# -- what holds others ------------------------------------------------------------------------------------------------
+# -- containers -------------------------------------------------------------------------------------------------------
 
 
 def _optional(inner: JsonType) -> JsonType:
@@ -151,7 +151,8 @@ def _dict(key_annotation: Any, item: JsonType) -> JsonType:
 
 
 def _read_key(key: JsonType, name: str, path: Path, errors: Errors) -> Any:
-    """A key that is not a text is the JSON of the value; where that leads nowhere, it is the text (of an enum, say)."""
+    """Read a key of an object. A key of a type other than text is parsed as JSON first; if that fails, it is read as
+    text (of an enum, for example)."""
     if not key.is_text:
         try:
             parsed = json.loads(name)
@@ -199,9 +200,9 @@ class JsonFields:
         return schema | {"additionalProperties": False}
 
     def read(self, value: Any, path: Path = ()) -> dict[str, Any]:
-        """The values that are given, by name; the rest have defaults. ``path`` is where the object stands.
+        """Return the given values by name; the missing ones have defaults. ``path`` is the place of the object.
 
-        Raises `InvalidFields` with all that is wrong.
+        Raises `InvalidFields` with all errors.
         """
         errors: Errors = {}
         values = self.read_into(value, path, errors)
@@ -223,7 +224,7 @@ class JsonFields:
 
 
 def json_fields(cls: type) -> JsonFields:
-    """Made once for each class; raises `DefinitionError` for one with a field that cannot be stored."""
+    """Return the `JsonFields` of a class, made once. Raises `DefinitionError` for a field that cannot be stored."""
     fields = _fields.get(cls)
     if fields is None:
         fields = _fields[cls] = JsonFields(cls)
@@ -236,7 +237,7 @@ _fields: dict[type, JsonFields] = {}
 def command_from_json(
     cls: type[Command], aggregate_root_id: Any, fields: Any, *, id: str | None = None, path: Path = ()
 ) -> Command:
-    """A command of what `json.loads` gave; ``path`` is where ``fields`` stand. Raises `InvalidFields`."""
+    """Return a command from values of `json.loads`; ``path`` is the place of ``fields``. Raises `InvalidFields`."""
     errors: Errors = {}
     values = json_fields(cls).read_into(fields, path, errors)
     ID.read(aggregate_root_id, ("aggregate_root_id",), errors)
@@ -253,6 +254,6 @@ def command_from_json(
 
 
 def message_to_json(message: Any) -> dict[str, Any]:
-    """The fields of a command, event or domain exception."""
+    """Return the fields of a command, event or domain exception as JSON values."""
     found: dict[str, Any] = json_value(plain_of(message))
     return found

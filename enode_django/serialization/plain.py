@@ -1,7 +1,7 @@
 """Plain values to msgpack and back.
 
-What msgpack has no type for travels in extension types, so that it is readable without any class of ours: aware
-datetimes as msgpack timestamps, Decimal, UUID, date and integers beyond 64 bits under the codes below.
+Values that msgpack has no type for are written as extension types, so that they are readable without this package's
+classes: aware datetimes as msgpack timestamps; Decimal, UUID, date and integers beyond 64 bits under the codes below.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from enode_django.serialization.unpacking import Unpacker
 DECIMAL, UNIQUE_ID, DATE, BIG_INTEGER = 1, 2, 3, 4
 
 MOST_DIGITS = 1_000
-"""Decimal digits of a whole number in a command: those of more than 4,300 cannot be written as text or JSON, and a few
-commands of less could come to such a sum."""
+"""The most decimal digits of a whole number in a command. Numbers of more than 4,300 cannot be written as text or JSON,
+and the sum of a few numbers below that could reach it."""
 MOST_BITS = (10**MOST_DIGITS).bit_length()
 
 
@@ -42,12 +42,12 @@ def _to_extension(value: Any) -> msgpack.ExtType:
     raise InvalidField(f"{value!r} ({kind.__name__}) cannot be stored")
 
 
-# ExtType's own constructor checks what is known here, and takes as long as packing the whole value.
+# ExtType's constructor checks what is already known here, and takes as long as packing the whole value.
 _extension = partial(tuple.__new__, msgpack.ExtType)
 
 
 def _to_small_extension(value: Any) -> msgpack.ExtType:
-    if type(value) is Decimal:  # the most frequent type is spared a call
+    if type(value) is Decimal:  # saves a call for the most frequent type
         return _extension((DECIMAL, str(value).encode()))
     if type(value) is int and value.bit_length() > MOST_BITS:
         raise InvalidField(f"{shown(value)} cannot be sent: a number in a command has at most {MOST_DIGITS} digits")
@@ -74,7 +74,8 @@ def _from_extension_of_command(code: int, data: bytes | memoryview) -> Any:
 
 
 class _ThreadPacker(threading.local):
-    """A packer keeps its buffer between calls, which is worth a third of the time of packing a small value."""
+    """The packers of a thread. A packer keeps its buffer between calls, which saves a third of the time of packing a
+    small value."""
 
     def __init__(self) -> None:
         self.pack: Callable[[Any], bytes] = msgpack.Packer(default=_to_extension, datetime=True).pack
@@ -85,8 +86,8 @@ _packer = _ThreadPacker()
 
 
 def pack(value: Any, small: bool = False) -> bytes:
-    """Raises `InvalidField` for what cannot be stored: other classes, text with lone surrogates, values too deep; if
-    ``small``, whole numbers of more than `MOST_DIGITS`, too."""
+    """Pack a plain value. Raises `InvalidField` for one that cannot be stored: another class, text with lone
+    surrogates, too deep nesting; if ``small``, also whole numbers of more than `MOST_DIGITS`."""
     try:
         return _packer.pack_small(value) if small else _packer.pack(value)
     except InvalidField:
@@ -111,20 +112,20 @@ _SIMPLE: dict[type, Callable[[Any], Any] | None] = {
     date: lambda value: _Extension(DATE, value.isoformat().encode()),
     datetime: _aware,
 }
-"""By type, what makes of a value one that `pack_simple` writes as `pack` does (None: it is one already)."""
+"""By type, the function that converts a value so that `pack_simple` writes the bytes of `pack` (None: not needed)."""
 
 NOT_SIMPLE = (KeyError, TypeError, ValueError, OverflowError)
-"""What the three functions below raise for values that only `pack` can write, or refuse with a better message."""
+"""The errors of the three functions below for values that only `pack` can write, or refuse with a better message."""
 
 
 def simple(value: Any) -> Any:
-    """Return the value as `pack_simple` takes it; raises `NOT_SIMPLE` for collections."""
+    """Return the value in the form that `pack_simple` takes. Raises `NOT_SIMPLE` for collections."""
     convert = _SIMPLE[type(value)]
     return value if convert is None else convert(value)
 
 
 def simple_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `simple` values of all fields."""
+    """Return the `simple` values of all fields. Raises `NOT_SIMPLE`."""
     values = {}
     for name, value in fields.items():
         convert = _SIMPLE[type(value)]
@@ -133,17 +134,17 @@ def simple_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 pack_simple: Callable[[Any], bytes] = msgspec.msgpack.Encoder().encode
-"""Packs lists, tuples and maps of `simple` values: the same bytes as of `pack`, in a third of the time, since it calls
-no Python for Decimals. It must not get anything else: `msgspec` has forms of its own for other types."""
+"""Pack lists, tuples and maps of `simple` values to the same bytes as `pack`, in a third of the time, because it calls
+no Python for Decimals. It must not get other values: `msgspec` writes other types in forms of its own."""
 
 
 _FIXED = frozenset({type(None), bool, int, float, Decimal, UUID, date})
-"""Types whose every value travels, and cannot be changed."""
+"""Immutable types whose every value can be packed."""
 
 
 def taken(value: Any) -> Any:
-    """The plain value that arrives elsewhere; nobody can change it through what was given. Raises `InvalidField` for
-    what cannot travel."""
+    """Return a plain value as it is after packing and unpacking; it shares no mutable object with ``value``. Raises
+    `InvalidField` for a value that cannot be packed, or not be unpacked."""
     if type(value) in _FIXED:
         return value
     packed = pack(value)
@@ -160,13 +161,13 @@ _of_commands = Unpacker(_from_extension_of_command)
 
 
 def unpack(data: bytes, *, is_foreign: bool = False) -> Any:
-    """Raises `MalformedMessage` for bytes that `pack` cannot have made, and for maps whose keys `collide`; if somebody
-    else may have written them, as a message of the queue, also for more than `MOST_VALUES` values, before they take
-    memory."""
+    """Unpack a plain value. Raises `MalformedMessage` for bytes that `pack` cannot have made, and for maps whose keys
+    `collide`; if ``is_foreign`` (somebody else may have written them, such as a message of the queue), also for more
+    than `MOST_VALUES` values, before they take memory."""
     return _any.unpack(data, is_foreign)
 
 
 def unpack_command(data: bytes) -> Any:
-    """Unpack as `unpack` does what somebody else may have written; whole numbers of more than `MOST_DIGITS` are
-    `TooLong`, which no field takes."""
+    """Unpack foreign bytes like `unpack`. Whole numbers of more than `MOST_DIGITS` become `TooLong`, which no field
+    accepts."""
     return _of_commands.unpack(data, True)

@@ -1,8 +1,8 @@
-"""Stable names for classes, and classes for names.
+"""The registry of stable type names and their classes.
 
-A name is ``"<app_label>.<ClassName>"``, or the ``type_name`` of the class body; outside an app it must be given.
-``aliases`` in the body are names that the class had before: what bears one is read as the class. Commands, events,
-refusals and aggregates have a space of names each.
+A name is ``"<app_label>.<ClassName>"``, or the ``type_name`` of the class body, which is required outside of an app.
+``aliases`` in the body are former names of the class; messages with such a name are read as the class. Commands,
+events, refusals and aggregates have separate namespaces.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Kind = TypeVar("Kind", Command, DomainEvent, DomainException, AggregateRoot)
 KINDS: tuple[type, ...] = (Command, DomainEvent, DomainException, AggregateRoot)
 
 LabelOf = Callable[[str], str | None]
-"""From the dotted name of a module to the label of the app that holds it."""
+"""Maps the dotted name of a module to the label of its app."""
 
 
 class TypeRegistry:
@@ -36,7 +36,7 @@ class TypeRegistry:
         self._lock = threading.Lock()
 
     def name_of(self, cls: type) -> str:
-        """Raises `TypeNameError` where no name can be given."""
+        """Return the name of a class. Raises `TypeNameError` if it cannot have one."""
         name = self._names.get(cls)
         if name is None:
             name = self._names[cls] = self._make_name(cls)
@@ -44,14 +44,14 @@ class TypeRegistry:
         return name
 
     def first_name_of(self, cls: type) -> str:
-        """The oldest name of the class, which stays when it is renamed; raises `TypeNameError`."""
+        """Return the oldest name of the class, which stays when the class is renamed. Raises `TypeNameError`."""
         first = self._first_names.get(cls)
         if first is None:
             first = self._first_names[cls] = next(iter(aliases_of(cls)), "") or self.name_of(cls)
         return first
 
     def class_of(self, kind: type[Kind], name: str) -> type[Kind]:
-        """By its name or one of its aliases.
+        """Return the class by its name or one of its aliases.
 
         Raises `UnknownMessageType` (retriable: this process may be older than the message).
         """
@@ -67,7 +67,7 @@ class TypeRegistry:
         return cls
 
     def index(self) -> None:
-        """Name the classes that were declared since the last call, as far as they can be named."""
+        """Name the classes declared since the last call. Classes that cannot be named yet are tried again later."""
         with self._lock:
             fresh = self._unnamed + declared(self._indexed)
             self._indexed += len(fresh) - len(self._unnamed)
@@ -81,7 +81,7 @@ class TypeRegistry:
         self._names[cls] = name
         kind = next((kind for kind in KINDS if issubclass(cls, kind)), None)
         if kind is None:
-            return True  # a base of ours
+            return True  # a base class of the framework
         classes = self._classes[kind]
         for known_as in (name, *aliases_of(cls)):
             other = classes.get(known_as)
@@ -110,12 +110,12 @@ class TypeRegistry:
             yield name, one, other
 
     def unnamed(self) -> list[type]:
-        """Classes that cannot be named: they cannot be sent or stored."""
+        """Return the classes that cannot be named, and so cannot be sent or stored."""
         self.index()
         return list(self._unnamed)
 
     def names_of(self, kind: type) -> list[str]:
-        """All that classes of this kind are known by, aliases too."""
+        """Return all names of the classes of this kind, aliases included."""
         self.index()
         return list(self._classes[kind])
 
@@ -129,4 +129,4 @@ def _place(cls: type) -> tuple[str, str]:
 
 
 types = TypeRegistry()
-"""The registry of this process; `enode_django.apps` tells it how modules belong to apps."""
+"""The registry of this process; `enode_django.apps` sets its ``label_of``."""

@@ -1,4 +1,4 @@
-"""Check that this code can read what older code has stored, by the recorded schemas of its versions."""
+"""Check by recorded schemas that this code can read events and refusals stored by older code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from enode_django.serialization.schemas import FieldTexts, has_default, stores_t
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CurrentSchema:
-    """A class of events or refusals as the code has it. ``upcast_from``: the versions that its upcasters begin with."""
+    """The current schema of a class of events or refusals. ``upcast_from`` are the versions that have upcasters."""
 
     name: str
     app: str
@@ -28,7 +28,7 @@ class CurrentSchema:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RecordedSchema:
-    """The record of one name in the file: the fields of each version that was ever recorded."""
+    """The record of one name in the file: the fields of each version ever recorded."""
 
     name: str
     app: str
@@ -49,7 +49,8 @@ class RecordedSchema:
 
     @classmethod
     def from_json(cls, name: str, value: Any) -> RecordedSchema:
-        """Raises `ValueError`, `TypeError`, `KeyError` or `AttributeError` for what `as_json` cannot have made."""
+        """Return the record from a result of `as_json`. Raises `ValueError`, `TypeError`, `KeyError` or
+        `AttributeError` for any other value."""
         recorded = value["versions"].items()
         versions = {int(version): {str(k): str(v) for k, v in texts.items()} for version, texts in recorded}
         if not versions:
@@ -58,7 +59,7 @@ class RecordedSchema:
 
 
 class Problem(NamedTuple):
-    """``is_news``: recording it is all there is to do."""
+    """A difference between code and record. If ``is_news``, it only needs to be recorded."""
 
     name: str
     text: str
@@ -69,7 +70,7 @@ Recorded = Mapping[str, RecordedSchema]
 
 
 def compare(recorded: Recorded, current: Iterable[CurrentSchema], apps: Collection[str] | None = None) -> list[Problem]:
-    """Return the problems of the classes of these apps (None: of all), by name."""
+    """Return the problems of the classes of these apps (None: all apps), sorted by name."""
     classes = list(current)
     known = {name for one in classes for name in one.names}
     problems = [
@@ -85,7 +86,7 @@ def compare(recorded: Recorded, current: Iterable[CurrentSchema], apps: Collecti
 
 
 def record(recorded: Recorded, current: Iterable[CurrentSchema], apps: Collection[str] | None = None) -> Recorded:
-    """The record with the classes of these apps added: each under its newest name, with all its versions."""
+    """Return the record with the classes of these apps added, each under its newest name with all its versions."""
     result = dict(recorded)
     for one in current:
         if apps is not None and one.app not in apps:
@@ -142,7 +143,7 @@ def _judge_current(one: CurrentSchema, history: RecordedSchema) -> _Judged:
 
 
 def _changes(old: FieldTexts, new: FieldTexts) -> list[str]:
-    """A default that comes or goes changes nothing in what is stored."""
+    """Return the changes of the stored fields as texts. Adding or removing a default is no change."""
     changes = []
     for name in sorted(old.keys() | new.keys()):
         if name not in new:
@@ -155,7 +156,8 @@ def _changes(old: FieldTexts, new: FieldTexts) -> list[str]:
 
 
 def _judge_older(one: CurrentSchema, history: RecordedSchema) -> _Judged:
-    """Each recorded version up to its next upcaster, or without one to the class; from there on its successors tell."""
+    """Check each recorded version against its next upcaster, or against the class if there is none. Versions after the
+    upcaster are checked on their own."""
     versions = {version: fields for version, fields in history.versions.items() if version < one.schema_version}
     for version, fields in sorted(versions.items()):
         step = min((step for step in one.upcast_from if step >= version), default=None)
@@ -179,8 +181,8 @@ def _judge_older(one: CurrentSchema, history: RecordedSchema) -> _Judged:
 
 
 def _returning(versions: Mapping[int, FieldTexts], since: int, until: int) -> list[str]:
-    """Return the fields of the version ``since`` that are missing in a later one, up to ``until``, and there again in
-    one from ``until`` on. An upcaster from ``until`` leaves alone what that version does not have."""
+    """Return the fields of the version ``since`` that are missing in a later version up to ``until``, and exist again
+    in one from ``until`` on. An upcaster from ``until`` keeps fields that this version does not have."""
     gone = [version for version in versions if since < version <= until]
     back = {name: version for version, fields in sorted(versions.items()) if version >= until for name in fields}
     return sorted(
@@ -191,12 +193,13 @@ def _returning(versions: Mapping[int, FieldTexts], since: int, until: int) -> li
 
 
 def _without_defaults(fields: FieldTexts) -> FieldTexts:
-    """Return the fields as an upcaster sees them: defaults come after it, when the message is made."""
+    """Return the fields as an upcaster sees them: defaults are applied later, when the message is made."""
     return {name: type_of(text) for name, text in fields.items()}
 
 
 def _judge_renames(one: CurrentSchema, versions: Mapping[int, FieldTexts]) -> _Judged:
-    """A field that goes while another one of its type comes, with a default, would lose its values silently."""
+    """Report probable renames: if a field is replaced by another one of its type with a default, its values would be
+    lost silently."""
     for (version, old), (newer, new) in pairwise(sorted(versions.items())):
         if any(version <= step < newer for step in one.upcast_from):
             continue

@@ -1,8 +1,8 @@
-"""The stored fields of a class as texts, so that two versions of it can be compared long after one of them is gone.
+"""The stored fields of a class as texts, by which versions of it can be compared after the old code is gone.
 
-A text is a Python expression made of what is stored, not of the names of classes: an enum is its values,
-``Enum('express', 'normal')``, as is a ``Literal``, and a dataclass its fields,
-``Fields(street=str, floor=Default[int | None])``. Bounds are no part of it, since stored values are read without them.
+A text is a Python expression of stored types, without names of classes: an enum or a ``Literal`` is its values,
+``Enum('express', 'normal')``; a dataclass is its fields, ``Fields(street=str, floor=Default[int | None])``. Bounds are
+left out, because stored values are read without them.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from enode_django.domain.fields import Schema
 from enode_django.domain.scalars import SCALARS, is_enum, is_literal
 
 FieldTexts = Mapping[str, str]
-"""Type texts by field; ``Default[…]`` around that of a field with a default."""
+"""Type texts by field; that of a field with a default is inside ``Default[…]``."""
 
 
 def describe(cls: type[Declared]) -> dict[str, str]:
-    """Raises `DefinitionError` for a field that cannot be stored."""
+    """Return the type texts of a class. Raises `DefinitionError` for a field that cannot be stored."""
     return _fields(cls, schema_of(cls))
 
 
 def type_of(text: str) -> str:
-    """Without ``Default[…]``."""
+    """Return the text without ``Default[…]``."""
     return text.removeprefix("Default[").removesuffix("]") if has_default(text) else text
 
 
@@ -46,7 +46,7 @@ def _fields(owner: type, schema: Schema) -> dict[str, str]:
 
 
 def _text(annotation: Any) -> str:
-    """Return the text of an annotation that `enode_django.domain.fields.field_type` takes."""
+    """Return the text of an annotation that `enode_django.domain.fields.field_type` accepts."""
     if annotation in SCALARS:
         return "None" if annotation is type(None) else str(annotation.__name__)
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
@@ -70,13 +70,13 @@ def _choice(values: Iterable[Any]) -> str:
     return f"Enum({', '.join(sorted(map(repr, values)))})"
 
 
-# -- what reads what --------------------------------------------------------------------------------------------------
+# -- comparison -------------------------------------------------------------------------------------------------------
 
 
 def unreadable(new: FieldTexts, old: FieldTexts) -> dict[str, str]:
-    """Why fields of ``new`` cannot be read from what was stored by ``old``, by name; none are what can.
+    """Return the reasons, by name, why fields of ``new`` cannot be read from values stored by ``old``.
 
-    A field that was removed is left out, and one that was added needs a default.
+    A removed field is ignored. An added field needs a default.
     """
     found = {}
     for name, text in new.items():
@@ -89,8 +89,7 @@ def unreadable(new: FieldTexts, old: FieldTexts) -> dict[str, str]:
 
 
 def stores_the_same(new: str, old: str) -> bool:
-    """Return True if values of both types are stored alike. Defaults, also those of nested fields, make no
-    difference."""
+    """Return True if values of both types are stored alike. Defaults, nested ones too, make no difference."""
     try:
         return ast.dump(_Bare().visit(_parsed(new))) == ast.dump(_Bare().visit(_parsed(old)))
     except SyntaxError:
@@ -104,9 +103,9 @@ class _Bare(ast.NodeTransformer):
 
 
 def reads(new: str, old: str) -> bool:
-    """Return True if every stored value of the type ``old`` is one of the type ``new``.
+    """Return True if every stored value of the type ``old`` can be read as the type ``new``.
 
-    A number is read as the same type only: no float holds every int.
+    A number can be read as the same type only, because a float cannot hold every int.
     """
     if new == old:
         return True

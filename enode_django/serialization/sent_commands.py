@@ -1,7 +1,7 @@
 """The commands that a handler sends, stored in one row with its events.
 
-They stand in the place of the result, as ``{SENT: [result, [[aggregate root id, command], …], SENT]}``, where a command
-is as it travels. Whoever does not know this form takes it for the result, and reads the events as those of any row.
+The result is stored as ``{SENT: [result, [[aggregate root id, command], …], SENT]}``, with the commands as encoded for
+the queue. Code that does not know this form takes it for the result, and reads the events like those of any row.
 """
 
 from __future__ import annotations
@@ -16,27 +16,26 @@ SENT = b"\x00sent"
 _END = pack(SENT)
 
 SentCommand = tuple[str, bytes]
-"""The aggregate root id and the body of a command, as a queue takes them."""
+"""The aggregate root id and the encoded body of a command."""
 
 
 def with_sent(result: Any, sent: Sequence[SentCommand]) -> Any:
-    """Return the value that is stored in the place of ``result``."""
+    """Return the value that is stored instead of ``result``."""
     return {SENT: [result, sent, SENT]}
 
 
 def looks_sent(value: Any) -> bool:
-    """Return True for a result of a handler that would be read as `with_sent`; it has to be stored by that."""
+    """Return True if a handler's result would be read as one of `with_sent`. It must then be stored by `with_sent`."""
     return type(value) is dict and SENT in value
 
 
 def may_have_sent(stored: bytes) -> bool:
-    """Return False for an events value that holds no sent commands. Looks at the last bytes only."""
+    """Return False if an events value holds no sent commands. Looks at the last bytes only."""
     return stored.endswith(_END)
 
 
 def result_and_sent(value: Any) -> tuple[Any, Sequence[SentCommand]]:
-    """Return what `with_sent` was given; any other value is a result with which nothing was sent. Raises
-    `MalformedMessage`."""
+    """Return the arguments of `with_sent`; another value has no sent commands. Raises `MalformedMessage`."""
     if not looks_sent(value):
         return value, ()
     try:

@@ -1,8 +1,8 @@
-"""Reading msgpack that somebody may have made to do harm.
+"""Reading of msgpack that may be malicious.
 
-`msgspec` reads the same as `msgpack` in two thirds of the time. What it refuses is left to that one: its messages say
-more, and it reads values that are nested so deep that the other one runs out of stack. So is what is so large that its
-values or keys have to be counted.
+`msgspec` reads the same as `msgpack` in two thirds of the time. Values that `msgspec` refuses are passed to `msgpack`,
+which has better messages and reads deeper nesting without running out of stack. Large values, whose items or keys must
+be counted, are read by `msgpack` as well.
 """
 
 from __future__ import annotations
@@ -18,24 +18,23 @@ from enode_django.domain.hashes import MOST_ALIKE, collide
 from enode_django.exceptions import MalformedMessage
 
 MOST_VALUES = 1_000_000
-"""Of one message from outside, in all its lists and maps: decoded they take 70 times as many bytes as they had."""
+"""The most values of one message from outside, in all lists and maps: decoded they take 70 times as many bytes."""
 _CANNOT_HARM = 1_300
-"""Bytes. That is too few for `MOST_ALIKE` keys that have one hash."""
+"""Bytes. Too few for `MOST_ALIKE` keys of one hash."""
 _CANNOT_BE_MANY = 65_536
-"""Bytes. So few values take little memory in any case."""
+"""Bytes. The values in so few take little memory."""
 
 
 class Unpacker:
-    """Unpacks with a function that makes values of extension types: (code, bytes or memoryview) -> value. For any
-    number of threads."""
+    """A thread-safe unpacker. ``from_extension`` decodes extension types: (code, bytes or memoryview) -> value."""
 
     def __init__(self, from_extension: Callable[[int, Any], Any]) -> None:
         self._decode = msgspec.msgpack.Decoder(ext_hook=from_extension).decode
         self._unpack: Callable[..., Any] = partial(msgpack.unpackb, ext_hook=from_extension, timestamp=3)
 
     def unpack(self, data: bytes, is_foreign: bool) -> Any:
-        """Raises `MalformedMessage` for what is not msgpack or has maps whose keys `collide`; if ``is_foreign``, also
-        for more than `MOST_VALUES` values, before they take memory."""
+        """Return the value. Raises `MalformedMessage` for bytes that are not msgpack or have maps whose keys `collide`;
+        if ``is_foreign``, also for more than `MOST_VALUES` values, before they take memory."""
         if len(data) <= _CANNOT_HARM:
             try:
                 return self._decode(data)
@@ -44,7 +43,7 @@ class Unpacker:
         return self.unpack_slowly(data, is_foreign)
 
     def unpack_slowly(self, data: bytes, is_foreign: bool = False) -> Any:
-        """Unpack as `unpack` does, by msgpack alone, which refuses lists as keys of maps."""
+        """Unpack like `unpack`, but by `msgpack` alone, which refuses lists as keys of maps."""
         try:
             if len(data) <= _CANNOT_HARM:
                 return self._unpack(data, strict_map_key=False)
@@ -55,8 +54,8 @@ class Unpacker:
             raise MalformedMessage(f"{len(data)} bytes are not a message of ours: {error}") from error
 
     def _safely(self, data: bytes) -> Any:
-        """Most maps have keys of text alone, whose hashes nobody can foresee. Others are looked at in a second
-        attempt."""
+        """Unpack, checking the keys of maps in a second attempt only: most maps have text keys only, whose hashes are
+        unpredictable."""
         try:
             return self._unpack(data, strict_map_key=True)
         except MalformedMessage:

@@ -1,7 +1,7 @@
-"""Upcasters: what turns the stored fields of an older schema version into those of the next one.
+"""Upcasters: functions that turn the stored fields of an older schema version into those of the next one.
 
-They are chained up to the class's ``schema_version``. A step without an upcaster lets the fields pass as they are:
-what was removed is left out and what was added gets its default when the message is made.
+They are chained up to the class's ``schema_version``. A step without an upcaster leaves the fields unchanged: when the
+message is made, removed fields are left out and added ones get their default.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ Chain = Sequence[tuple[int, Upcaster]]
 
 
 class UpcasterTable:
-    """Functions by class and version. A subclass that inherits its base's ``schema_version`` inherits the upcasters,
-    too; one with a version in its own body counts anew and has its own only."""
+    """A table of upcasters by class and version. A subclass that inherits ``schema_version`` inherits the upcasters,
+    too; a subclass with a version in its own body has only its own upcasters."""
 
     def __init__(self) -> None:
         self._own: dict[Upcastable, dict[int, Upcaster]] = {}
         self._chains: dict[tuple[Upcastable, int], Chain] = {}
 
     def add(self, cls: Upcastable, from_version: int, upcaster: Upcaster) -> None:
-        """Raises `DefinitionError` if the step has one already; a reloaded module replaces its own."""
+        """Add an upcaster; a reloaded module replaces its own. Raises `DefinitionError` if the step has another one."""
         steps = self._own.setdefault(cls, {})
         other = steps.get(from_version)
         if other is not None and _path(other) != _path(upcaster):
@@ -46,7 +46,7 @@ class UpcasterTable:
         self._chains.clear()
 
     def of(self, cls: Upcastable) -> Mapping[int, Upcaster]:
-        """By the version that they begin with, in order."""
+        """Return the upcasters of a class by the version that they start from, in order."""
         found: dict[int, Upcaster] = {}
         for base in cls.__mro__:
             found = {**self._own.get(base, {}), **found}
@@ -55,10 +55,10 @@ class UpcasterTable:
         return dict(sorted(found.items()))
 
     def upcast(self, cls: Upcastable, name: str, version: int, fields: Fields) -> Fields:
-        """``fields`` as the class has them now; they stay as they are, each upcaster gets a copy.
+        """Return ``fields`` in the class's schema version. ``fields`` is not changed: each upcaster gets a copy.
 
-        Raises `UnknownMessageType` for a version that is newer than the class here, and `MalformedMessage` for what
-        is not a version, what an upcaster raises, and what it returns if that is not a dict.
+        Raises `UnknownMessageType` for a version newer than the class here, and `MalformedMessage` for an invalid
+        version, and if an upcaster raises an error or does not return a dict.
         """
         if type(version) is not int or version < 1:
             raise MalformedMessage(f"{shown(name)} comes with schema version {shown(version)}, which is none")
@@ -97,7 +97,7 @@ def _refuse(
 
 
 def _copied(value: Any) -> Any:
-    """Plain values are copied as far as they can be changed."""
+    """Return a copy of a plain value, which shares only immutable values with it."""
     if type(value) is dict:
         return {key: _copied(each) for key, each in value.items()}
     if type(value) is list:
@@ -113,10 +113,10 @@ upcasters = UpcasterTable()
 
 
 def upcasts(*classes: Upcastable, from_version: int) -> Callable[[AnyUpcaster], AnyUpcaster]:
-    """Mark a function ``dict -> dict``: it takes the stored plain fields of that schema version of these events,
-    refusals or commands, and returns those of the next version.
+    """Mark a function ``dict -> dict`` as the upcaster of these events, refusals or commands: it takes the stored plain
+    fields of that schema version and returns those of the next version.
 
-    What it gets is a copy, which it may change and return. It must not depend on anything else: no clock, no queries.
+    It gets a copy, which it may change and return. It must not depend on anything else: no clock, no queries.
     """
     if not classes:
         raise DefinitionError("upcasts() names no class; write @upcasts(SomeEvent, from_version=1)")

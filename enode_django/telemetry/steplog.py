@@ -1,7 +1,7 @@
-"""The way of a command, step by step, as log records: sent, handled, committed, followed.
+"""Log records of the steps of a command: sent, handled, committed, followed.
 
-The logger ``enode_django.flow`` is silent unless somebody sets it to DEBUG, as `enodedev` does. A caller asks
-`enabled` once for a whole batch, so that a command costs nothing otherwise.
+The logger ``enode_django.flow`` is silent unless its level is DEBUG, as set by `enodedev`. Callers call `enabled` once
+per batch, so that a silent log costs nothing per command.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from enode_django.serialization.codec import decode_metadata
 logger = logging.getLogger("enode_django.flow")
 
 FIELDS = ("part", "flow_id", "command_id", "subject", "aggregate_root_id", "version", "outcome", "seconds")
-"""The attributes of each log record. ``flow_id`` is the correlation id, or the id of the first command if there is
-none; ``subject`` is a type name, a subscriber or a request; ``version`` and ``seconds`` may be None."""
+"""The attributes of each log record. ``flow_id`` is the correlation id, or the id of the first command without one;
+``subject`` is a type name, a subscriber or a request; ``version`` and ``seconds`` may be None."""
 
 
 def enabled() -> bool:
@@ -48,7 +48,7 @@ def log(
 
 
 def flow_id_of(metadata: bytes, command_id: str) -> str:
-    """Return the id that all steps of one request share."""
+    """Return the id that all steps of one request share: the correlation id, or the command id without one."""
     try:
         return decode_metadata(metadata).correlation_id or command_id
     except MessageError:

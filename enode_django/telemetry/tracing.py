@@ -4,11 +4,11 @@
                   ├─► publish
                   └─► each subscriber's handlers
 
-The context travels in the metadata, as ``traceparent`` of W3C Trace Context: from the sender in the command's, from the
-handler in those of the stored stream. Commands whose trace is not sampled carry none, and have no spans.
+The context is a ``traceparent`` (W3C Trace Context) in the metadata: the sender's in those of the command, the
+handler's in those of the stored stream. Commands whose trace is not sampled carry none and have no spans.
 
-Nothing is done where the package ``opentelemetry-api`` is missing, or nobody has set a tracer provider when a sender or
-a worker starts: then hooks are what they would be without this module, except for one call for each batch.
+Tracing is off if the package ``opentelemetry-api`` is missing, or no tracer provider is set when a sender or a worker
+starts. Then it costs one call per batch.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 
 TRACEPARENT = "traceparent"
 PROVIDER_VARIABLE = "OTEL_PYTHON_TRACER_PROVIDER"
-"""Names a provider that the package sets when it is first asked for one."""
+"""The environment variable that names the provider that ``opentelemetry-api`` sets at first use."""
 _MARK = TRACEPARENT.encode()
-"""Its key is in encoded metadata as it is here, so looking for it costs next to nothing."""
+"""The key as it occurs in encoded metadata, so that a search for it is cheap."""
 
 
 class Carrier(Protocol):
-    """A command on its way."""
+    """A command in transit."""
 
     id: str
     aggregate_root_id: str
@@ -61,7 +61,7 @@ class Stored(Protocol):
 class HasResult(Protocol):
     @property
     def result(self) -> Any:
-        """Return the result of the command, if it is known; it has ``status`` and ``error_type``."""
+        """The result of the command, with ``status`` and ``error_type``; None if it is not known."""
 
 
 HandledEvent = tuple[Any, Sequence[Callable[..., Any]]]
@@ -79,28 +79,28 @@ Events = TypeVar("Events", bound=FindsHandledEvents)
 
 
 class Tracing:
-    """The hooks, doing nothing. Safe for threads."""
+    """The hooks of tracing; these do nothing. Thread-safe."""
 
     def sending(self, what: str, metadata: Metadata) -> AbstractContextManager[Metadata]:
-        """Around sending; gives the metadata that the commands shall carry."""
+        """Return a context manager around sending, which gives the metadata for the commands."""
         return nullcontext(metadata)
 
     def handling(self, handle: Callable[[Slot, AnyCarrier], Made]) -> Callable[[Slot, AnyCarrier], Made]:
-        """Return the function to be called instead of ``handle``."""
+        """Return the function to call instead of ``handle``."""
         return handle
 
     def now(self) -> int:
         return 0
 
     def batch(self, name: str, carriers: Iterable[Carrier], began: int) -> None:
-        """Something was done with these commands, from a time of `now` until now."""
+        """Record that these commands were processed as one batch, from ``began`` (a result of `now`) until now."""
 
     def following(self, subscriber: str, events: Events) -> Events | FindsHandledEvents:
-        """Return the events to be used instead of ``events``."""
+        """Return the object to use instead of ``events``."""
         return events
 
     def followed(self, subscriber: str, record: Stored, followed: list[HandledEvent]) -> list[HandledEvent]:
-        """Return the handlers to be called for this record instead of ``followed``."""
+        """Return the handlers to call for this record instead of ``followed``."""
         return followed
 
 
@@ -108,7 +108,7 @@ NO_TRACING = Tracing()
 
 
 def current_tracing() -> Tracing:
-    """Decided at the time of the call: `NO_TRACING`, unless a tracer provider is set."""
+    """Return the tracing in force now: `NO_TRACING` unless a tracer provider is set."""
     trace = _api()
     if trace is None:
         return NO_TRACING
@@ -119,7 +119,7 @@ def current_tracing() -> Tracing:
 
 
 def _api() -> ModuleType | None:
-    """None, and nothing is imported, if nobody can have set a provider by a call or in the environment."""
+    """Return OpenTelemetry's API; None, without an import, if no provider can be set by a call or the environment."""
     if "opentelemetry.trace" not in sys.modules and PROVIDER_VARIABLE not in os.environ:
         return None
     try:
@@ -141,7 +141,7 @@ class _Traced(Tracing):
 
     @contextmanager
     def sending(self, what: str, metadata: Metadata) -> Iterator[Metadata]:
-        """The span's parent is the current one; else what the metadata says already, in a handler of events."""
+        """Open a span. Its parent is the current span or, in a handler of events, that of the metadata."""
         parent = None if self._trace.get_current_span().get_span_context().is_valid else self._parent(metadata.extra)
         with self._span(f"send {what}", parent, self._trace.SpanKind.PRODUCER) as span:
             yield self._with_context(metadata, span)
@@ -197,7 +197,7 @@ class _Traced(Tracing):
     def _call(
         self, subscriber: str, record: Stored, parent: Context, handler: Callable[..., Any], *arguments: Any
     ) -> Any:
-        """The generator of a process manager is worked off inside the span."""
+        """Call a handler inside a span. The generator of a process manager is exhausted inside the span, too."""
         attributes = {**_attributes(record.command_id, record.aggregate_root_id), "enode.subscriber": subscriber}
         with self._span(f"{subscriber} follows", parent, self._trace.SpanKind.CONSUMER, attributes):
             made = handler(*arguments)
@@ -214,7 +214,7 @@ class _Traced(Tracing):
         return span
 
     def parent_of(self, stored: Stored | Carrier) -> Context | None:
-        """None, unless it is sampled."""
+        """Return the context of a command or row; None if it has none that is sampled."""
         if _MARK not in stored.metadata:
             return None
         try:

@@ -1,8 +1,8 @@
 """Helpers for users' tests: commands executed in the test's own thread and transaction, and given/when/then.
 
-`inline` runs handlers, store and answers for real, without queue and processes. `given` tests one aggregate, process
-manager or `ModelProjection` with no database at all. `restore_event` reads a `StoredEvent` as it may lie in
-the store. `enode_django.testing.contracts` holds drivers of stores and transports to their ports, and
+`inline` runs the real handlers, store and answers, without queue and processes. `given` tests one aggregate, process
+manager or `ModelProjection` without a database. `restore_event` makes an event from a `StoredEvent`, such as one of an
+older version. `enode_django.testing.contracts` has test suites for drivers of stores and transports, and
 `enode_django.pytest_plugin` has fixtures.
 """
 

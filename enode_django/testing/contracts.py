@@ -1,15 +1,15 @@
-"""Contract suites for drivers of your own: subclass a suite, and give it the fixture that it names. They need pytest.
+"""Contract suites for your own drivers: subclass a suite and define its fixture. They need pytest.
 
 ========================  ===================  ==================================================================
-suite                     fixture              beside it, if the driver has more to show
+suite                     fixture              optional
 ========================  ===================  ==================================================================
-`EventStoreContract`      ``store``            ``second_store``: as another process has it; ``leave_thread()``
+`EventStoreContract`      ``store``            ``second_store``: that of another process; ``leave_thread()``
 `SnapshotStoreContract`   ``snapshots``        ``leave_thread()``
 `SharedStatesContract`    ``states``
-`TransportContract`       ``transport``        ``another``: as another process has it; ``trim_keeps_at_most``
+`TransportContract`       ``transport``        ``another``: that of another process; ``trim_keeps_at_most``
 ========================  ===================  ==================================================================
 
-``leave_thread`` is called at the end of each thread that a test has started.
+``leave_thread`` is called at the end of each thread that a test starts.
 """
 
 from enode_django.testing.event_store_contract import EventStoreContract

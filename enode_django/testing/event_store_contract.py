@@ -1,4 +1,4 @@
-"""The contract of every event store, as tests: subclass `EventStoreContract` and give it your store.
+"""The contract of every event store as tests: subclass `EventStoreContract` and define its store.
 
 .. code-block:: python
 
@@ -251,7 +251,7 @@ class EventStoreAppendContract(EventStoreCorrectionContract):
         assert max(Counter(record.aggregate_root_id for record in stored).values()) > 1
 
     def run_threads(self, calls: Sequence[Callable[[], None]]) -> None:
-        """Run calls at the same time, each in a thread; raises the first error of any."""
+        """Run the calls at the same time, each in a thread. Raises the first error."""
         errors: list[BaseException] = []
         start = threading.Barrier(len(calls))
 
@@ -275,11 +275,11 @@ class EventStoreAppendContract(EventStoreCorrectionContract):
 
 
 class EventStoreContract(EventStoreAppendContract, EventStoreFeedContract):
-    """All of it."""
+    """The whole contract of an event store."""
 
 
 def _append_for_sure(store: EventStore, batch: Sequence[StreamRecord], *, doubtful: bool) -> Sequence[Appended]:
-    """Append as a caller must do it: two writers who share commands may deadlock, and one of them has to send again."""
+    """Append with retries, as callers must: two writers that share commands may deadlock, and one must try again."""
     for _ in range(100):
         try:
             return store.append(batch, doubtful=doubtful)
@@ -289,7 +289,7 @@ def _append_for_sure(store: EventStore, batch: Sequence[StreamRecord], *, doubtf
 
 
 def _next_batch(chance: random.Random, roots: Sequence[str], commands: Sequence[str], heads: Any) -> list[StreamRecord]:
-    """Some commands handled on what this writer believes, as a worker would do it."""
+    """Return the rows of some commands, decided by the heads that this writer knows, as a worker does."""
     versions = {root: heads.get(root, 0) for root in roots}
     batch = []
     for _ in range(chance.randint(1, 6)):

@@ -1,4 +1,4 @@
-"""The contract of every event store's feed, which those who follow all rows depend on."""
+"""The contract of every event store's feed, for readers of all rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from enode_django.testing.event_store_read_contract import START, history, refus
 
 
 def read_on(store: Shard, after: Position, *, limit: int) -> tuple[list[FeedEntry], Position]:
-    """Page by page up to what is settled by now, and the position to go on from."""
+    """Return the settled entries after a position, read page by page, and the position to continue from."""
     entries: list[FeedEntry] = []
     while True:
         page = store.feed(after, limit=limit)
@@ -133,7 +133,7 @@ class EventStoreFeedContract(EventStorePositionContract):
 
     @staticmethod
     def when_fed(store: Shard, after: Position, rows: Iterable[StreamRecord]) -> list[FeedEntry]:
-        """The feed from there on, as soon as it has these rows: somebody else may hold it back for a moment."""
+        """Return the feed from ``after`` on as soon as it has these rows: another session may hold it back briefly."""
         wanted = {row.command_id for row in rows}
         deadline = time.monotonic() + SECONDS
         while True:

@@ -1,4 +1,4 @@
-"""The contract of every event store about positions; the part of `EventStoreContract` that subscribers depend on."""
+"""The part of `EventStoreContract` about positions, on which subscribers depend."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ENOUGH = 1_000
 
 
 def settled_between(store: Shard, after: Position, before: Position, limit: int = ENOUGH) -> Settled:
-    """All parts of a range as one."""
+    """Return all parts of a range as one."""
     heads: dict[str, tuple[str, int]] = {}
     refusals: list[StreamRecord] = []
     while after < before:
@@ -185,8 +185,8 @@ class EventStorePositionContract(EventStoreReadContract):
 
     @staticmethod
     def when_settled(store: Shard, after: Position, root_ids: Iterable[str]) -> Settled:
-        """Return what is settled from ``after`` on, as soon as these aggregates are among it: another session may hold
-        the position back for a moment."""
+        """Return the settled rows from ``after`` on as soon as they include these aggregates: another session may hold
+        the position back briefly."""
         wanted = set(root_ids)
         deadline = time.monotonic() + SECONDS
         while True:

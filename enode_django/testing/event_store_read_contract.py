@@ -17,7 +17,7 @@ START = datetime(2024, 2, 29, 23, 59, 59, 999_999, tzinfo=UTC)
 
 
 def stream(root_id: str, version: int | None, command_id: str = "", **changes: Any) -> StreamRecord:
-    """A record with its own command, unless one is named."""
+    """Return a record, with a new command id unless one is given."""
     record = StreamRecord(
         aggregate_root_id=root_id,
         version=version,
@@ -50,11 +50,11 @@ class EventStoreReadContract:
 
     @pytest.fixture
     def second_store(self, store: EventStore) -> EventStore:
-        """The same rows seen by somebody else; override it if another object is needed for that."""
+        """Return a store on the same rows, as another process has it. Override it if that takes another object."""
         return store
 
     def leave_thread(self) -> None:
-        """Called at the end of each thread that used the store; override it to close what a thread holds."""
+        """Called at the end of each thread that used the store. Override it to close the thread's connections."""
 
     def test_a_history_is_loaded_by_version_without_refusals(self, store: EventStore) -> None:
         streams = history("a", 12)

@@ -1,4 +1,4 @@
-"""Events of a test as an event store would give them: encoded, and each stream with its place."""
+"""The events of a test as stored rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from enode_django.serialization.codec import encode_refusal, encode_stream
 
 
 def check_events(events: Sequence[object]) -> None:
-    """Raise `DefinitionError` for what is not an event."""
+    """Raise `DefinitionError` unless all are domain events."""
     for event in events:
         if not isinstance(event, DomainEvent):
             raise DefinitionError(f"given() and when() take domain events, got {event!r}")
@@ -22,13 +22,13 @@ def check_events(events: Sequence[object]) -> None:
 def streams(
     id: str, events: Sequence[DomainEvent], *, after: int = 0, type_name: str = "given"
 ) -> Iterator[StreamRecord]:
-    """Each event as one command's."""
+    """Yield a stored stream for each event, as if each came from its own command."""
     for version, event in enumerate(events, after + 1):
         yield _record(id, version, f"given-{version}", type_name, encode_stream([event]))
 
 
 def refusal(id: str, refusal: DomainException, number: int) -> StreamRecord:
-    """Return a refusal as it is stored; the refused command is the ``number``-th of the test."""
+    """Return a refusal as a stored row; the refused command is the ``number``-th of the test."""
     return _record(id, None, f"refused-{number}", "given", encode_refusal(refusal))
 
 

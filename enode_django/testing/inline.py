@@ -1,4 +1,4 @@
-"""Both sides in the caller's thread: same mailbox code, same store, same subscribers, no queue."""
+"""Command handling and subscribers in the caller's thread: the same mailbox code, store and subscribers, no queue."""
 
 from __future__ import annotations
 
@@ -34,10 +34,11 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class InlineCommandBus(ImmediateCommandBus):
-    """Executes each command before ``send`` returns. ``results`` and ``events`` keep what happened, in order.
+    """A command bus that executes each command before ``send`` returns. ``results`` and ``events`` collect the outcomes
+    and the events in order.
 
-    A command sent by a command handler runs after the one being handled. Not for several threads at once: they wait
-    for each other. Nothing stays in memory between commands, so whatever a rollback takes away is gone.
+    A command sent by a command handler runs after the one being handled. Threads wait for each other. Aggregates are
+    not kept in memory between commands, so a rollback undoes everything.
     """
 
     def __init__(self, store: EventStore, followed_by: Sequence[Subscriber] = ()) -> None:
@@ -54,7 +55,7 @@ class InlineCommandBus(ImmediateCommandBus):
         return call()
 
     def _announce(self, decided: Sequence[Finished]) -> None:
-        """At once: the transaction of a test case never commits."""
+        """Announce the outcomes at once: the transaction of a test case never commits."""
         announce(decided)
 
     def _handle(self, envelope: Envelope, together: Together) -> Finished:
@@ -66,7 +67,7 @@ class InlineCommandBus(ImmediateCommandBus):
 
 
 class _InlineSubscribers:
-    """Raises a handler's error to the test."""
+    """The subscribers of an inline bus, which raise a handler's error to the test."""
 
     def __init__(self, followed_by: Sequence[Subscriber], bus: ImmediateCommandBus) -> None:
         self._subscriptions = [_subscription(subscriber, bus) for subscriber in followed_by]
@@ -79,10 +80,10 @@ class _InlineSubscribers:
             subscription.follow([record])
 
     def keep_up(self) -> None:
-        """Nothing is left behind: what fails is raised."""
+        """Do nothing: errors are raised, so no subscriber is behind."""
 
     def catch_up(self) -> None:
-        """Do what `keep_up` does."""
+        """Do nothing, like `keep_up`."""
 
     def progress(self, record: StreamRecord, keys: Sequence[str]) -> tuple[list[str], list[str]]:
         return [], []
@@ -102,8 +103,7 @@ Chosen = Iterable[type[Subscriber] | Callable[[Any], Any] | str | Subscriber]
 
 
 class Inline(ContextDecorator):
-    """The context manager that `inline` returns: each use, as a block or of a decorated function, has a bus of its
-    own."""
+    """The context manager that `inline` returns. Each block, or call of a decorated function, has its own bus."""
 
     def __init__(self, store: EventStore | None, followed_by: Chosen | None) -> None:
         self._store = store
@@ -152,14 +152,15 @@ def _subscriber(chosen: type[Subscriber] | Callable[[Any], Any] | str | Subscrib
 
 
 def inline(store: EventStore | None = None, *, followed_by: Chosen | None = None) -> Inline:
-    """Commands sent inside the block are executed at once, in this thread and in this database connection, and every
-    subscriber has handled their events before the next one is.
+    """Execute commands sent inside the block at once, in this thread and database connection. Every subscriber has
+    handled the events of a command before the next one is executed.
 
-    Inside a ``django.test.TestCase`` everything they store is rolled back with the test. Also usable as a decorator of
-    plain functions. What a subscriber's handler raises is raised where the command was sent. ``followed_by`` are the
+    Inside a ``django.test.TestCase`` everything is rolled back with the test. It also works as a decorator of plain
+    functions. An error of a subscriber's handler is raised where the command was sent. ``followed_by`` are the
     subscribers that run, by default all: classes, functions marked with `event_handler`, or names.
 
-    ``store`` replaces that of the settings. With a ``MemoryEventStore`` only projections need a database, and no
-    subscriber runs unless it is named. Where no database is configured, each block has one of its own.
+    ``store`` replaces the store of the settings; no subscriber runs then unless it is named. With a
+    ``MemoryEventStore`` only projections need a database. If no database is configured, each block has its own
+    ``MemoryEventStore``.
     """
     return Inline(store, followed_by)

@@ -1,4 +1,4 @@
-"""Given these events, when this one comes, then a process manager sends these commands: no database, no queue."""
+"""Given/when/then tests of a process manager, without a database and a queue."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from enode_django.testing.histories import refusal, streams
 class ProcessScenario:
     """``given(Transfers, "t", TransferStarted(…)).when(TransferConfirmed(…)).then(ConfirmWithdrawal("a", …), …)``
 
-    ``when`` may be called again; the ``then`` methods look at what came of the last event. They raise
-    `AssertionError`. ``commands`` are those that the process manager would send, with the ids that it gives them.
+    ``when`` may be called again; the ``then`` methods check the commands of the last event and raise `AssertionError`.
+    ``commands`` are the commands that the process manager would send, with their derived ids.
     """
 
     def __init__(self, process: type[ProcessManager], id: str, history: Sequence[DomainEvent]) -> None:
@@ -34,7 +34,7 @@ class ProcessScenario:
         self.commands: Sequence[Command] = ()
 
     def when(self, happened: DomainEvent | DomainException) -> Self:
-        """Hand it the aggregate's next event, or a stored refusal, twice, as a redelivery does.
+        """Deliver the aggregate's next event, or a stored refusal, twice, as after a redelivery.
 
         Raises what the handler raises, and `AssertionError` if it does not yield the same commands both times.
         """
@@ -46,7 +46,7 @@ class ProcessScenario:
         return self
 
     def then(self, *commands: Command) -> Self:
-        """Exactly these commands are sent, in this order; their ids do not count."""
+        """Assert that exactly these commands are sent, in this order. Their ids are ignored."""
         if not self._has_begun:
             raise AssertionError("nothing has happened yet; call when() first")
         if [content_of(one) for one in self.commands] != [content_of(one) for one in commands]:
@@ -54,7 +54,7 @@ class ProcessScenario:
         return self
 
     def then_nothing(self) -> Self:
-        """No command is sent."""
+        """Assert that no command is sent."""
         return self.then()
 
     def _stored(self, happened: DomainEvent | DomainException) -> StreamRecord:
@@ -90,5 +90,5 @@ def _delivered(command: Command) -> Command:
 
 
 def content_of(command: Command) -> tuple[type[Command], str, Any]:
-    """Return what a command says, without its id."""
+    """Return the class, aggregate root id and fields of a command, without its id."""
     return type(command), command.aggregate_root_id, plain_of(command)

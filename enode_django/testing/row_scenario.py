@@ -1,4 +1,4 @@
-"""Given these events, when this one comes, then the row of a `ModelProjection` has these values: without a database."""
+"""Given/when/then tests of a `ModelProjection`, without a database."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ Row = TypeVar("Row", bound=models.Model)
 class RowScenario(Generic[Row]):
     """``given(Summaries, AccountOpened(…)).when(Deposited(…)).then(balance=Decimal(5))``
 
-    ``row`` is what the handlers have made of the events, in memory, with the values that they gave it; None if there
-    is no row. Each event finds the values that the database would give back, where that can be told without it. The
-    ``then`` methods raise `AssertionError`.
+    ``row`` is the row in memory, with the values that the handlers gave it; None if there is no row. Before each event
+    the values are converted to those that the database would return, if this is possible without it. The ``then``
+    methods raise `AssertionError`.
     """
 
     def __init__(self, projection: type[ModelProjection[Row]], id: str, history: Sequence[DomainEvent]) -> None:
@@ -39,13 +39,13 @@ class RowScenario(Generic[Row]):
         self._handle(streams(id, history))
 
     def when(self, *events: DomainEvent) -> Self:
-        """Hand it the aggregate's next events, each as one command's. Raises what the handlers raise."""
+        """Deliver the aggregate's next events, each as if from its own command. Raises what the handlers raise."""
         check_events(events)
         self._handle(list(streams(self._id, events, after=self._version)))
         return self
 
     def then(self, /, **values: Any) -> Self:
-        """There is a row with these values; fields that are not named do not count."""
+        """Assert that there is a row with these values. Other fields are ignored."""
         if self.row is None:
             raise AssertionError(f"expected a row with {values!r}, but there is none")
         for name, value in values.items():
@@ -55,7 +55,7 @@ class RowScenario(Generic[Row]):
         return self
 
     def then_no_row(self) -> Self:
-        """There is no row: none was made yet, or it was deleted."""
+        """Assert that there is no row: none was made, or it was deleted."""
         if self.row is not None:
             raise AssertionError(f"expected no row, got {self.row!r}")
         return self
@@ -71,7 +71,7 @@ class RowScenario(Generic[Row]):
 
 
 def _normaliser(model: type[models.Model], alias: str) -> Callable[[Any], object]:
-    """Without a PostgreSQL in the settings rows stay as they are."""
+    """Return the function that converts a row's values. Without PostgreSQL in the settings it changes nothing."""
     connection = connections[alias]
     return (
         partial(RowNormaliser(model, connection).normalise, partly=True) if connection.vendor == "postgresql" else bool

@@ -1,4 +1,4 @@
-"""Given these events, when this command comes, then that happens: an aggregate's rules without any database."""
+"""Given/when/then tests of an aggregate, without a database."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def given(projection: type[ModelProjection[Row]], /, *events: DomainEvent) -> Ro
 @overload
 def given(projection: type[ModelProjection[Row]], id: str, /, *events: DomainEvent) -> RowScenario[Row]: ...
 def given(*what: Any) -> Scenario | ProcessScenario | RowScenario[Any]:
-    """Begin a scenario with what has happened to an aggregate. Each event counts as one command's.
+    """Begin a scenario with the past events of an aggregate, each as if from its own command.
 
-    Without a class it is one of aggregates: that whose method handles the first command, and with the command's id.
-    With a class of aggregates, of a process manager or of a `ModelProjection` it is one of that; an aggregate's id
-    may come next, and for a process manager it must.
+    Without a class, it tests the aggregate whose method handles the first command, with the command's id. With a class
+    of aggregates, a process manager or a `ModelProjection`, it tests that class; the aggregate's id may follow, and is
+    required for a process manager.
     """
     cls, rest = (what[0], what[1:]) if what and isinstance(what[0], type) else (None, what)
     id, events = (rest[0], rest[1:]) if cls and rest and isinstance(rest[0], str) else (None, rest)
@@ -66,7 +66,8 @@ def given(*what: Any) -> Scenario | ProcessScenario | RowScenario[Any]:
 
 
 class _KeepsSent(InlineCommandBus):
-    """Handles no command that a handler has sent by its context: a scenario is one aggregate's."""
+    """An inline bus that collects the commands that a handler sends by its context, and does not handle them: a
+    scenario is about one aggregate."""
 
     def __init__(self, store: EventStore) -> None:
         super().__init__(store)
@@ -80,8 +81,8 @@ class _KeepsSent(InlineCommandBus):
 class Scenario:
     """``given(AccountOpened(owner="Ada")).when(Withdraw("ada", …)).then(Withdrawn(…))``
 
-    ``when`` may be called again; the ``then`` methods look at the last command. They raise `AssertionError`.
-    ``result`` is that command's `CommandResult`.
+    ``when`` may be called again; the ``then`` methods check the last command and raise `AssertionError`. ``result`` is
+    that command's `CommandResult`.
     """
 
     def __init__(self, aggregate: type[AggregateRoot] | None, id: str | None, history: Sequence[DomainEvent]) -> None:
@@ -94,7 +95,7 @@ class Scenario:
         self.result: CommandResult | None = None
 
     def when(self, command: Command, *, expected_version: int | None = None) -> Self:
-        """Handle a command, as a command mailbox does."""
+        """Handle a command like a command mailbox."""
         if not isinstance(command, Command):
             raise DefinitionError(f"when() takes a command, got {command!r}")
         if self._history:
@@ -106,7 +107,7 @@ class Scenario:
         return self
 
     def then(self, *events: DomainEvent, result: Any = None) -> Self:
-        """The command succeeded with exactly these events (and, where given, this result)."""
+        """Assert that the command succeeded with exactly these events and, if it is not None, this result."""
         outcome = self._outcome()
         if outcome.status is not CommandStatus.SUCCESS:
             raise AssertionError(f"expected {list(events)!r}, got {outcome.status.value} {_reason(outcome)}")
@@ -115,29 +116,29 @@ class Scenario:
         return self if result is None else self.then_result(result)
 
     def then_result(self, result: Any) -> Self:
-        """The command succeeded, or changed nothing, with this result."""
+        """Assert that the command succeeded, or changed nothing, with this result."""
         outcome = self._outcome()
         if outcome.error_type or outcome.value != result:
             raise AssertionError(f"expected the result {result!r}, got {outcome.value!r} {_reason(outcome)}")
         return self
 
     def then_sends(self, *commands: Command) -> Self:
-        """The command's handler sends exactly these commands by ``context.send()``, in this order; their ids do not
-        count. They are not handled."""
+        """Assert that the handler sent exactly these commands by ``context.send()``, in this order. Their ids are
+        ignored. They are not handled."""
         self._outcome()
         if [content_of(one) for one in self._bus.sent] != [content_of(one) for one in commands]:
             raise AssertionError(f"expected the commands {list(commands)!r}, got {self._bus.sent!r}")
         return self
 
     def then_nothing(self) -> Self:
-        """The command changed nothing."""
+        """Assert that the command changed nothing."""
         outcome = self._outcome()
         if outcome.status is not CommandStatus.NOTHING_CHANGED:
             raise AssertionError(f"expected no change, got {outcome.status.value} {self._events!r} {_reason(outcome)}")
         return self
 
     def then_refused(self, refusal: type[DomainException], /, **fields: Any) -> Self:
-        """The command was refused by this class of domain exception, with these field values."""
+        """Assert that the command was refused by this class of domain exception, with these field values."""
         outcome = self._outcome()
         expected = types.name_of(refusal)
         if outcome.status is not CommandStatus.REFUSED or outcome.error_type != expected:
@@ -149,7 +150,7 @@ class Scenario:
         return self
 
     def then_failed(self, error: type[BaseException] | str) -> Self:
-        """The command failed with an exception of this class (or of this name)."""
+        """Assert that the command failed with an exception of this class (or of this name)."""
         outcome = self._outcome()
         name = error if isinstance(error, str) else error.__name__
         if outcome.status is not CommandStatus.FAILED or outcome.error_type != name:
@@ -181,11 +182,11 @@ def _reason(outcome: CommandResult) -> str:
 
 
 def _records(aggregate: type[AggregateRoot], id: str, history: Sequence[DomainEvent]) -> list[StreamRecord]:
-    """The history as stored streams; replaying it first finds events that the aggregate does not know."""
+    """Return the history as stored streams. The events are applied first, to detect events without an applier."""
     root = aggregate(id)
     records = []
     for record, event in zip(streams(id, history, type_name=types.name_of(aggregate)), history, strict=True):
-        root.apply(message_of(type(event), plain_of(event)))  # the test's own may be given again elsewhere
+        root.apply(message_of(type(event), plain_of(event)))  # a copy: the test may use its event again
         accept_events(root)
         records.append(record)
     return records

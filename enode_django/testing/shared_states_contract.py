@@ -1,4 +1,4 @@
-"""The contract of every driver of `SharedStates` while nothing fails. Subclass it, and give it a fixture ``states``."""
+"""The contract of every driver of `SharedStates` without failures. Subclass it and define the fixture ``states``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract of every `SnapshotStore`. Subclass it, and give it a fixture ``snapshots``."""
+"""The contract of every `SnapshotStore`. Subclass it and define the fixture ``snapshots``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SnapshotStoreContract:
         raise NotImplementedError
 
     def leave_thread(self) -> None:
-        """Called at the end of every thread that a test starts."""
+        """Called at the end of each thread that a test starts."""
 
     def test_what_is_saved_comes_back(self, snapshots: SnapshotStore) -> None:
         one, other = snapshot("a", payload=bytes(range(256)) * 100), snapshot("ü🙂" * 50, 2**40, payload=b"")

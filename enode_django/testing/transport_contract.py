@@ -1,4 +1,4 @@
-"""The contract of every transport, as tests. Run them against a driver of your own::
+"""The contract of every transport as tests. Run them against your own driver::
 
     class TestMyTransport(TransportContract):
         @pytest.fixture
@@ -7,8 +7,8 @@
             yield transport
             transport.close()
 
-Each test takes a topic name of its own, so that all of them can share one server. A fixture ``another`` may give a
-second transport to the same queues, as another process has it.
+Each test uses its own topic, so that all can share one server. The fixture ``another`` may return a second transport to
+the same queues, like that of another process.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class TransportContract(
     ) -> None:
         def sent_by(sender: int) -> list[tuple[int, bytes]]:
             placed: list[tuple[int, bytes]] = []
-            for size in (1, 7, 1_201, 1, 60):  # one of them larger than a driver may store in one step
+            for size in (1, 7, 1_201, 1, 60):  # one is larger than a driver may store in one step
                 bodies = [b"%d:%d" % (sender, len(placed) + index) for index in range(size)]
                 first = (transport, another)[sender % 2].send(topic, {1: bodies})[1]
                 placed += enumerate(bodies, first)
@@ -196,7 +196,7 @@ class TransportContract(
                 (batch,) = transport.pull(topic, {2: offset, 3: 0}, limit=1, wait=DEADLINE)
                 assert list(batch.bodies) == [b"%d" % offset]
             answer.result()
-        assert time.monotonic() - started < DEADLINE  # 80 waits, none of which was waited out
+        assert time.monotonic() - started < DEADLINE  # none of the 80 waits reached its timeout
 
     # Answers
 

@@ -1,5 +1,5 @@
-"""The part of the transport contract about deleting topics and queues, for transports that can (see `DeletesTopics` and
-`DeletesQueues`)."""
+"""The part of the transport contract about deleting topics and queues, for transports that support it (see
+`DeletesTopics` and `DeletesQueues`)."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ class TransportDeletionContract:
     def test_messages_sent_while_a_topic_is_deleted_are_in_it_or_refused(
         self, transport: Transport, another: Transport, topic: str
     ) -> None:
-        """All is committed whenever the deletion is tried: a send comes before and keeps the topic, or fails."""
+        """Everything is committed at each attempt to delete: a send either comes first and prevents it, or fails."""
 
         def send() -> int:
             for sent in range(SENDS):

@@ -1,4 +1,4 @@
-"""The part of the transport contract about members, changes of a topic's queues, and sends that are made again."""
+"""The part of the transport contract about members, changes of a topic's queues, and repeated sends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ALL = frozenset(range(QUEUES))
 
 
 def finished(transport: Transport, topic: str, group: str = "group") -> None:
-    """Let a group commit all that is in the topic."""
+    """Let a group commit all messages of the topic."""
     for queue, end in transport.end_offsets(topic).items():
         lease = transport.acquire(group, topic, queue, "one", 60)
         assert transport.commit(group, topic, {queue: Commit(lease.epoch, end)}) == set()
@@ -140,7 +140,7 @@ class TransportGroupContract(TransportLeaseContract):
         assert lease.deaths == {5: 1, 7: 2}
         transport.commit("group", topic, {0: Commit(lease.epoch, 6)})
         assert transport.acquire("group", topic, 0, "three", 60).deaths == {7: 2}
-        transport.bury("group", topic, "three", [(0, 2)])  # done with long since
+        transport.bury("group", topic, "three", [(0, 2)])  # committed before
         assert transport.acquire("group", topic, 0, "three", 60).deaths == {7: 2}
         assert transport.acquire("other group", topic, 0, "one", 60).deaths == {}
 
@@ -165,7 +165,7 @@ class TransportGroupContract(TransportLeaseContract):
         transport.bury("group", topic, "one", [(0, 5)])
         assert another.acquire("group", topic, 0, "two", 60).deaths == {5: 1}
 
-    # Where a group begins, and where it goes on
+    # Start offsets and changed offsets
 
     @pytest.mark.parametrize(("start", "expected"), [(Start.FIRST, 0), (Start.LAST, 3), (2, 2), (9, 3), (-1, 0)])
     def test_new_group_begins_where_it_says(
@@ -209,7 +209,7 @@ class TransportGroupContract(TransportLeaseContract):
         assert transport.committed("new group", topic)[1] == expected
         assert transport.acquire("new group", topic, 1, "one", 60, start=Start.LAST).committed == expected
 
-    # Looking, and forgetting
+    # Listing and deleting
 
     def test_groups_show_members_owners_and_offsets(self, transport: Transport, another: Transport, topic: str) -> None:
         assert transport.groups(topic) == {}
@@ -245,7 +245,7 @@ class TransportGroupContract(TransportLeaseContract):
         assert transport.renew("group", topic, "one", {0: lease.epoch}, 60) == {0}
         again = transport.acquire("group", topic, 0, "two", 60)
         assert (again.committed, again.previous_owner, again.deaths) == (0, None, {})
-        assert again.epoch > lease.epoch  # else the old owner could commit
+        assert again.epoch > lease.epoch  # otherwise the old owner could commit
         assert kept(transport, topic) == []
         assert transport.commit("group", topic, {0: Commit(lease.epoch, 8)}) == {0}
 

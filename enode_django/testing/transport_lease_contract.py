@@ -1,4 +1,4 @@
-"""The part of the transport contract about leases, commits and trimming, and what both parts need."""
+"""The part of the transport contract about leases, commits and trimming, and helpers for all parts."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from enode_django.exceptions import QueueHeld
 
 QUEUES = 4
 DEADLINE = 60.0
-"""Seconds after which something that should happen at once counts as not happening."""
+"""Seconds after which an expected event counts as missing."""
 
 T = TypeVar("T")
 
 
 def eventually(attempt: Callable[[], T | None]) -> T:
-    """The first answer of ``attempt`` that is not None; fails after `DEADLINE`."""
+    """Return the first result of ``attempt`` that is not None. Raises AssertionError after `DEADLINE`."""
     deadline = time.monotonic() + DEADLINE
     while (answer := attempt()) is None:
         assert time.monotonic() < deadline, f"did not happen within {DEADLINE} seconds"
@@ -32,7 +32,7 @@ def eventually(attempt: Callable[[], T | None]) -> T:
 
 
 def messages(transport: Transport, topic: str, queue: int, offset: int = 0) -> list[tuple[int, bytes]]:
-    """All (offset, body) pairs of a queue from an offset on, in as many pulls as it takes."""
+    """Return all (offset, body) pairs of a queue from an offset on, in as many pulls as needed."""
     found: list[tuple[int, bytes]] = []
     while batches := transport.pull(topic, {queue: offset}, limit=1_000, wait=0):
         found += zip(batches[0].offsets, batches[0].bodies, strict=True)
@@ -56,7 +56,7 @@ def kept(transport: Transport, topic: str, queue: int = 0, group: str = "group")
 
 
 def fill(transport: Transport, topic: str, queue: int, count: int) -> None:
-    """Fill a queue in several sends: a driver may delete all of a send, or nothing of it."""
+    """Fill a queue in several sends, because a driver may delete a send only as a whole."""
     while count:
         some = min(count, 500)
         transport.send(topic, {queue: [b"x" * 200] * some})
@@ -73,7 +73,8 @@ class TransportLeaseContract:
 
     @pytest.fixture
     def another(self, transport: Transport) -> Transport:
-        """A second transport to the same queues, as another process has it; a driver within one process has none."""
+        """Return a second transport to the same queues, as another process has it. A driver within one process returns
+        the same transport."""
         return transport
 
     @pytest.fixture
@@ -115,7 +116,7 @@ class TransportLeaseContract:
     def test_an_owner_is_told_again_whose_queue_it_took_until_it_has_shown_that_it_knows(
         self, transport: Transport, another: Transport, topic: str, shows: str
     ) -> None:
-        """The answer to its first call may have been lost."""
+        """The answer to the owner's first call may have been lost."""
         transport.acquire("group", topic, 0, "one", 0.02)
         eventually(lambda: acquired(another, "group", topic, "two"))
         again = another.acquire("group", topic, 0, "two", 60)
@@ -241,7 +242,7 @@ class TransportLeaseContract:
         assert kept(transport, topic) == [b"1", b"2", b"3"]
         transport.commit("group", topic, {0: Commit(epoch, 6, numbered(4, 6), 3)})
         assert kept(transport, topic) == [b"3", b"4", b"5"]
-        transport.commit("group", topic, {0: Commit(epoch, 7, keep=1)})  # nothing new, so nothing is touched
+        transport.commit("group", topic, {0: Commit(epoch, 7, keep=1)})  # no new receipts, so none is deleted
         assert kept(transport, topic) == [b"3", b"4", b"5"]
         transport.commit("group", topic, {0: Commit(epoch, 8, numbered(7, 8), 2)})
         assert kept(transport, topic) == [b"5", b"7"]
@@ -257,7 +258,7 @@ class TransportLeaseContract:
 
     def test_commit_that_is_repeated_keeps_its_receipts_once(self, transport: Transport, topic: str) -> None:
         epoch = transport.acquire("group", topic, 0, "one", 60).epoch
-        for end in (3, 3, 5):  # an acknowledgement was lost, and more was finished meanwhile
+        for end in (3, 3, 5):  # an acknowledgement was lost, and more was finished in between
             assert transport.commit("group", topic, {0: Commit(epoch, end, numbered(0, end), 10)}) == set()
         assert kept(transport, topic) == [b"%d" % number for number in range(5)]
 

@@ -1,4 +1,4 @@
-"""The part of the transport contract about pausing groups, for transports that can (see `PausesGroups`)."""
+"""The part of the transport contract about pausing groups, for transports that support it (see `PausesGroups`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The part of the transport contract about how much goes through it at once."""
+"""The part of the transport contract about large sends and receipts."""
 
 from __future__ import annotations
 

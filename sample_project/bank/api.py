@@ -1,7 +1,7 @@
-"""The accounts over HTTP: read from the read model, changed by commands.
+"""The HTTP API of accounts: reads use the read model, changes are commands.
 
-An account's ETag is its version. A change with ``If-Match`` takes effect if the account is still as it was seen. One
-with an ``Idempotency-Key`` takes effect once, however often it is sent.
+An account's ETag is its version. A change with ``If-Match`` takes effect if the account still has that version. A
+change with an ``Idempotency-Key`` takes effect once, however often it is sent.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class ByNumber(CursorPagination):
 
     def decode_cursor(self, request: Request) -> Any:
         cursor = super().decode_cursor(request)
-        if cursor is not None and "\0" in str(cursor.position or ""):  # PostgreSQL would not take it
+        if cursor is not None and "\0" in str(cursor.position or ""):  # PostgreSQL refuses it
             raise NotFound(self.invalid_cursor_message)
         return cursor
 

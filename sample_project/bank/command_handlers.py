@@ -1,4 +1,4 @@
-"""An account's part in a transfer, where there may be no such account: whoever starts a transfer may name anything."""
+"""Handlers of an account's part in a transfer. They are functions because a transfer may name an unknown account."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def cancel_reservation(command: CancelReservation, context: CommandContext) -> N
 
 
 def _account_to_reserve(context: CommandContext, transfer: str) -> BankAccount:
-    """Raises `InvalidId` for a transfer that can be none: no answer of the account could be sent there."""
+    """Raises `InvalidId` for a transfer that cannot be an id: no answer could be sent to it."""
     check_id(transfer, "transfer")
     if account := _find_account(context):
         return account
@@ -39,7 +39,7 @@ def _account_to_reserve(context: CommandContext, transfer: str) -> BankAccount:
 
 
 def _find_account(context: CommandContext) -> BankAccount | None:
-    """None for an id that is another aggregate's, too."""
+    """Return the account; None if there is none, or if the id belongs to another aggregate."""
     try:
         return context.find(BankAccount)
     except AggregateTypeMismatch:

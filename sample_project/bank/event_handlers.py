@@ -1,8 +1,8 @@
-"""Balances in Django's cache, for pages that are asked for often.
+"""Balances in Django's cache, for frequently requested pages.
 
-Only the events write to the cache: a reader that filled it, too, could put an old balance over a new one. What a worker
-that was slow for a moment might leave behind is gone after `KEEP` at the latest. A cache that cannot be reached, is
-full, or takes no writes until its replica is promoted, is waited for: it is not an event's fault, so none is parked.
+Only events write to the cache: a reader that filled it could overwrite a new balance with an old one. An old balance
+written by a slow worker expires after `KEEP`. If the cache cannot be reached, is full, or is read-only until a replica
+is promoted, the handlers wait: events are not parked for that.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ GROUP = "bank.balance_cache"
 KEEP = 300
 """Seconds."""
 RETRY = Retries(most_parked=3_600.0)
-"""A balance that could not be remembered waits an hour at most, not a day."""
+"""A balance that could not be cached is retried after at most an hour, not a day."""
 
 
 def cached_balance(account: str) -> Decimal | None:
-    """From the cache, else from the read model, which may be a moment behind; None for an account it does not know."""
+    """Return the balance from the cache, or else from the read model, which may lag; None for an unknown account."""
     balance: Decimal | None = cache.get(_key(account))
     if balance is not None:
         return balance
@@ -58,7 +58,8 @@ def _key(account: str) -> str:
 
 @contextmanager
 def _writable_or_retriable() -> Iterator[None]:
-    """An error that is retriable is tried again until it works, any other a few times only."""
+    """Raise the cache's transient errors as `SubscriberUnavailable`, which is retried without end; other errors are
+    retried a few times."""
     import redis  # here, so that workers with their cache elsewhere start sooner
 
     away = (redis.ConnectionError, redis.TimeoutError, redis.OutOfMemoryError, redis.ReadOnlyError)

@@ -1,4 +1,4 @@
-"""What people look at; the truth is in the event store."""
+"""The read models of the bank, derived from the event store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a transfer gets from one account to the other."""
+"""The process of a transfer from one account to another."""
 
 from __future__ import annotations
 
@@ -32,11 +32,12 @@ Refusal = InsufficientFunds | AccountIsClosed | UnknownAccount | InvalidAmount
 
 
 class TransferProcess(ProcessManager):
-    """An account is told to reserve before it is told to cancel, as the transfer's events are handled in order. So no
-    reservation outlives its transfer, even where it is made when the transfer is cancelled already."""
+    """The process manager of transfers. It handles a transfer's events in order, so an account receives the command to
+    reserve before the one to cancel. So no reservation outlives its transfer, even if it is made after the
+    cancellation."""
 
     name = "bank.transfers"
-    start = "beginning"  # a transfer that was started before the first worker ran is a transfer, too
+    start = "beginning"  # includes transfers that were started before the first worker ran
 
     @handles
     def started(self, event: TransferStarted) -> Iterator[Command]:
@@ -67,14 +68,14 @@ class TransferProcess(ProcessManager):
 
     @handles
     def refused(self, refusal: Refusal) -> Iterator[Command]:
-        """Deposits and withdrawals at the counter are refused, too: those name no transfer."""
+        """Cancel the transfer of a refused reservation. Refused deposits and withdrawals name no transfer."""
         if refusal.transfer is not None:
             yield CancelTransfer(refusal.transfer, reason=refusal.message)
 
     @handles_crash(ReserveWithdrawal, ReserveDeposit)
     def not_reserved(self, crash: CommandCrashed) -> Iterator[Command]:
-        """Nothing has moved yet, so nobody needs to wait until it is mended. What crashes later has to be done in the
-        end: it becomes a dead letter, to be sent again."""
+        """Cancel the transfer: no money has moved yet, so it need not wait for a fix. A command that crashes later must
+        be carried out eventually: it becomes a dead letter, to be sent again."""
         command = crash.command
         if isinstance(command, ReserveWithdrawal | ReserveDeposit):
             yield CancelTransfer(command.transfer, reason="It could not be carried out.")

@@ -1,4 +1,4 @@
-"""Who works at the counter: the group ``tellers``."""
+"""The group ``tellers`` and its permission."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SERVE = "bank.serve_customers"
 
 
 def tellers(using: str = "default") -> Group:
-    """The group, made if it is not there."""
+    """Return the group; make it if it does not exist."""
     group, _ = Group.objects.using(using).get_or_create(name="tellers")
     app, codename = SERVE.split(".")
     group.permissions.add(Permission.objects.using(using).get(content_type__app_label=app, codename=codename))
@@ -21,7 +21,7 @@ def tellers(using: str = "default") -> Group:
 
 
 def make_group(*, using: str, apps: Apps = installed, **_: Any) -> None:
-    """After ``migrate``, which makes the permission; ``apps`` are those whose tables there are by now."""
+    """Make the group after ``migrate`` has made the permission; ``apps`` are those whose tables exist."""
     made = {model._meta.app_label for model in apps.get_models()}
     if {"auth", "bank"} <= made and router.allow_migrate_model(using, Group):
         tellers(using)

@@ -1,4 +1,4 @@
-"""Notes: created, given another title, deleted."""
+"""Notes with a title."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class TitleChanged(DomainEvent):
 
 @upcasts(NoteCreated, TitleChanged, from_version=1)
 def without_blanks(fields: dict[str, Any]) -> dict[str, Any]:
-    """At first, titles were stored as they were typed."""
+    """Strip the title. In version 1 titles were stored with surrounding blanks."""
     return {"title": fields["title"].strip()}
 
 
@@ -78,7 +78,7 @@ class Note(AggregateRoot):
 
 
 def _checked(title: str) -> str:
-    """Without blanks around it."""
+    """Return the title without surrounding blanks. Raises `EmptyTitle`."""
     stripped = title.strip()
     if not stripped:
         raise EmptyTitle("a note needs a title")

@@ -1,1 +1,1 @@
-"""Readers: files, databases and the queue, as facts. What cannot be read is told with its place, and passed over."""
+"""Readers of files, databases and the queue. Unreadable data is reported with its place, and skipped."""

@@ -1,4 +1,4 @@
-"""The broker's log: messages, and the control records that tell who owned which queue and what was committed."""
+"""The broker's log: messages, and control records of owners and committed offsets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONTROL_TOPIC = "/control"
 
 
 def read_broker_log(directory: Path, topics: Topics, problems: Problems) -> QueueLog:
-    """``directory`` is the broker's. The last send of the log counts only if all its parts are there."""
+    """Read the log in a broker's ``directory``. The last send counts only if all its parts are present."""
     paths = chunk_paths(directory)
     found = QueueLog(is_whole=bool(paths) and int(paths[0].stem) == 0)
     if not paths:
@@ -70,12 +70,12 @@ _known_bytes: dict[bytes, bytes] = {}
 
 
 def intern_bytes(value: bytes) -> bytes:
-    """One object for equal values: the few producers name themselves in every batch."""
+    """Return one object for equal values: each batch names one of a few producers."""
     return _known_bytes.setdefault(value, value)
 
 
 def _control(place: str, name: str, arguments: Sequence[Any], named: object) -> Iterator[LogRecord]:
-    """Yield what a control record tells of owners and offsets; nothing for most."""
+    """Yield the facts about owners and offsets in a control record; most have none."""
     if name == "acquire":
         group, topic, queue, owner, _lease, _start, _bounds, epoch = arguments
         yield Acquired(place, (intern(group), intern(topic), queue), owner, epoch)

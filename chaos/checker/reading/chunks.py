@@ -1,8 +1,8 @@
 """The files of the broker's log, batch by batch, without the broker's code.
 
-A batch: magic ``EQB1``, CRC-32 of the header's rest, fixed fields, topic, body; filled up to a multiple of eight. All
-numbers are little-endian. A header holds its own position, so that only what was written there counts. A file is named
-by the position that it begins at, and ends where the next one begins; space that is reserved and not written is zeros.
+A batch is the magic ``EQB1``, the CRC-32 of the rest of the header, fixed fields, topic and body, padded to a multiple
+of eight bytes. All numbers are little-endian. A header holds its own position, so that only batches written there
+count. A file is named by its start position, and ends where the next one begins. Reserved but unwritten space is zeros.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LONGEST_HEADER = _FIXED + 255
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """``producer`` is empty where the sender was not told."""
+    """A batch. ``producer`` is empty if the sender is unknown."""
 
     place: str
     topic: str
@@ -60,12 +60,12 @@ class _Header(NamedTuple):
 
 
 def chunk_paths(directory: Path) -> list[Path]:
-    """The log's files, oldest first."""
+    """Return the files of the log, the oldest first."""
     return sorted((directory / "messages").glob("[0-9]*.chunk"))
 
 
 def read_batches(directory: Path, problems: Problems) -> Iterator[Batch]:
-    """All batches in the order of the log. Damage in the middle is a problem; a torn end is what a crash leaves."""
+    """Yield all batches in the order of the log. Damage in the middle is a problem; a torn end is left by a crash."""
     paths = chunk_paths(directory)
     starts = [int(path.stem) for path in paths]
     for path, start, end in zip_longest(paths, starts, starts[1:]):
@@ -97,7 +97,7 @@ class _Chunk:
             at = following
 
     def _tell_of_damage_at_the_end(self, at: int) -> None:
-        """Of a file with another one behind it: what was torn there was cut before anything else was written."""
+        """Report damage at the end of a file that is not the last: a torn end is cut before the next file begins."""
         if self._end is not None:
             self._file.seek(at)
             rest = self._file.read(self._end - self._start - at)
@@ -105,7 +105,7 @@ class _Chunk:
                 self._problems.add(f"{self._name} byte {at}", f"{len(rest)} bytes are no batch")
 
     def _batch(self, at: int) -> tuple[Batch, int] | None:
-        """The batch at this byte, and where the next one begins; None if it is not whole."""
+        """Return the batch at this byte and the place of the next one; None if it is not whole."""
         header = self._header(at)
         if header is None:
             return None
@@ -124,7 +124,7 @@ class _Chunk:
         return _decode_header(data, self._start + at)
 
     def _next_header(self, at: int) -> int | None:
-        """The first byte behind ``at`` where a whole header is."""
+        """Return the first place after ``at`` with a whole header; None if there is none."""
         at += ALIGNMENT
         while self._end is None or self._start + at < self._end:
             self._file.seek(at)
@@ -141,7 +141,7 @@ class _Chunk:
 
 
 def _told_by(header: _Header) -> tuple[int, int, int, bytes, int, int, int]:
-    """The fields of a `Batch` behind the topic."""
+    """Return the fields of a `Batch` after the topic."""
     producer = header.producer if any(header.producer) else b""
     place = (header.queue, header.first_offset, header.messages)
     return (*place, producer, header.sequence, header.part, header.parts)

@@ -1,4 +1,4 @@
-"""What clients, observing subscribers and the watcher have logged."""
+"""The logs of clients, observing subscribers and the watcher."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Wrong = (LookupError, TypeError, ValueError, AttributeError)
 
 @dataclass
 class ClientLogs:
-    """``acknowledged`` are the ids of commands that the queue has taken."""
+    """The logs of all clients. ``acknowledged`` are the ids of commands that the queue has stored."""
 
     sends: list[Send] = field(default_factory=list)
     acknowledged: set[str] = field(default_factory=set)
@@ -27,7 +27,7 @@ class ClientLogs:
 
 
 def read_clients(directory: Path, problems: Problems) -> ClientLogs:
-    """A command that is sent again counts once."""
+    """Read the clients' logs. A command that is sent again counts once."""
     logs, known = ClientLogs(), set[str]()
     for path in sorted(directory.glob("*.jsonl")):
         for place, values in read_lines(path, problems):
@@ -69,7 +69,7 @@ def _answer(values: dict[str, Any]) -> Answer:
 
 
 def read_handled(directory: Path, problems: Problems) -> list[Handled]:
-    """In the order of each file, the files in the order of their names."""
+    """Return the handled events in the order of each file, and the files in the order of their names."""
     paths = sorted(directory.glob("*.jsonl"))
     return [one for path in paths for one in _each(path, _handled, problems)]
 
@@ -80,7 +80,7 @@ def _handled(values: dict[str, Any]) -> Handled:
 
 
 def read_samples(path: Path, problems: Problems) -> list[Sample]:
-    """None if the watcher has written no file."""
+    """Return the watcher's samples; empty if it has written no file."""
     return list(_each(path, _sample, problems)) if path.exists() else []
 
 

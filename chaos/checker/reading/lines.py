@@ -1,4 +1,4 @@
-"""Files of one JSON object a line, flushed line by line by processes that may be killed."""
+"""Files of one JSON object per line, flushed line by line by processes that may be killed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Line(NamedTuple):
 
 
 def read_lines(path: Path, problems: Problems) -> Iterator[Line]:
-    """All whole lines. A last line without its end was torn when its writer was killed, and counts as not written."""
+    """Yield all whole lines. A last line without its end was torn when its writer was killed, and is ignored."""
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):

@@ -5,7 +5,7 @@ from chaos.checker.rules import UNREADABLE
 
 
 class Problems(list[Violation]):
-    """Places that could not be read."""
+    """The places that could not be read."""
 
     def add(self, place: str, error: object) -> None:
         self.append(Violation(UNREADABLE, f"{place}: {error}"))

@@ -1,4 +1,4 @@
-"""What a queue's log holds, whichever transport has written it."""
+"""The contents of a queue's log, for any transport."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chaos.checker.reading.problems import Problems
 
 
 class Topics(NamedTuple):
-    """``garbage``: the topics that the run itself has sent messages to which are none."""
+    """The topics of a run. ``garbage`` are those to which the run itself has sent invalid messages."""
 
     commands: str = "commands"
     events: str = "events"
@@ -21,9 +21,8 @@ class Topics(NamedTuple):
 
 @dataclass
 class QueueLog:
-    """``is_whole``: nothing was deleted from its start. ``samples``: what its administration shows at the end.
-
-    ``garbage`` counts messages of the events topic that are none, where the run has sent such.
+    """The log of a queue. ``is_whole`` is True if nothing was deleted from its start. ``samples`` are those of the
+    administration at the end. ``garbage`` is the number of invalid messages in the event topic that the run has sent.
     """
 
     published: list[Published] = field(default_factory=list)
@@ -35,7 +34,7 @@ class QueueLog:
 
 
 class MessageReader:
-    """Decodes the messages of the topic that is looked into, that of events."""
+    """Decodes the messages of the event topic."""
 
     def __init__(self, found: QueueLog, topics: Topics, problems: Problems) -> None:
         self._found = found
@@ -46,7 +45,7 @@ class MessageReader:
         return topic == self._topics.events
 
     def read(self, topic: str, queue: int, offset: int, body: bytes) -> None:
-        """Take a message of a topic that it `reads`."""
+        """Read a message of a topic for which `reads` is True."""
         try:
             self._published(queue, offset, body)
         except Undecodable as error:

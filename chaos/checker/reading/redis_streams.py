@@ -1,4 +1,4 @@
-"""The queue on Redis: a stream for each queue, whose entry ``n+1-0`` is the message at offset n."""
+"""The queue in Redis: a stream for each queue, whose entry ``n+1-0`` is the message at offset n."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ENTRIES_AT_ONCE = 1_000
 
 
 def read_redis(url: str, prefix: str, topics: Topics, problems: Problems, *, is_cluster: bool = False) -> QueueLog:
-    """``url`` is that of the server, or of one node of a cluster, which names the others."""
+    """Read the queue from Redis. ``url`` is that of the server, or of any node of a cluster."""
     found = QueueLog(is_whole=False)
     messages = MessageReader(found, topics, problems)
     client: Any = None
@@ -39,7 +39,7 @@ def read_redis(url: str, prefix: str, topics: Topics, problems: Problems, *, is_
 
 
 def _read_queue(client: Any, prefix: str, topic: str, queue: int, found: QueueLog, messages: MessageReader) -> None:
-    """Runs of messages without a gap between them become one record each."""
+    """Read a queue. Each run of messages without a gap becomes one record."""
     first = end = -1
     for offset, body in _entries(client, f"{prefix}:{{{topic}:{queue}}}:log"):
         if offset != end:

@@ -1,4 +1,4 @@
-"""A run's directory, and all that it names, as facts."""
+"""Reader of a run's directory, and of the databases and the queue that it names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class NoRun(Exception):
 
 
 def read_facts(directory: Path) -> tuple[Facts, Problems]:
-    """Blocks until everything is read; raises `NoRun`. Problems are places that could not be read."""
+    """Return the facts of a run, and the places that could not be read. Blocks. Raises `NoRun`."""
     run = _description(directory)
     problems = Problems()
     if not run.get("finished", True):
@@ -75,7 +75,7 @@ def _queue(run: dict[str, Any], garbage: frozenset[str], problems: Problems) -> 
 
 
 def _garbage(path: Path, problems: Problems) -> frozenset[str]:
-    """The topics that the run has sent messages to which are none, from its list of faults."""
+    """Return the topics to which the run has sent invalid messages, from its list of faults."""
     if not path.exists():
         return frozenset()
     faults = [line.values for line in read_lines(path, problems)]

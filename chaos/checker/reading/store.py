@@ -1,7 +1,4 @@
-"""The databases: stored rows, read models, checkpoints.
-
-They are read by server-side cursors, so that a million rows may come.
-"""
+"""Reader of the databases: stored rows, read models, checkpoints. It uses server-side cursors, for millions of rows."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ _STREAMS = """
     FROM enode_django_eventstream
 """
 _DEAD = "SELECT command_id, aggregate_root_id FROM enode_django_deadletter WHERE command_id <> ''"
-# A projection that was rebuilt has other checkpoints than before.
+# A rebuilt projection has checkpoints of another generation.
 _CHECKPOINTS = """
     SELECT subscriber, aggregate_root_id, version FROM enode_django_checkpoint AS one WHERE generation = coalesce(
         (SELECT generation FROM enode_django_projectiongeneration AS used WHERE used.subscriber = one.subscriber), 0)
@@ -52,7 +49,7 @@ class ReadSide:
 
 
 def read_shards(databases: Sequence[str], problems: Problems) -> list[StoredRow]:
-    """The rows of all shards that can be decoded."""
+    """Return the decodable rows of all shards."""
     rows: list[StoredRow] = []
     for shard, database in enumerate(databases):
         try:
@@ -63,7 +60,7 @@ def read_shards(databases: Sequence[str], problems: Problems) -> list[StoredRow]
 
 
 def read_dead_letters(databases: Sequence[str], problems: Problems) -> frozenset[CommandKey]:
-    """The commands that were kept as dead letters, in all shards."""
+    """Return the commands among the dead letters of all shards."""
     dead: set[CommandKey] = set()
     for shard, database in enumerate(databases):
         try:

@@ -1,1 +1,1 @@
-"""The rules of the bank and of the notes, written a second time: what stored events make of them."""
+"""The rules of the bank and of the notes, written a second time: a replay of stored events."""

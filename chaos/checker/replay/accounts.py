@@ -1,4 +1,4 @@
-"""An account, replayed: its balance, what is reserved, its ledger, its row in the read model."""
+"""An account, replayed: its balance, its reservations, its ledger, and its row in the read model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ZERO = Decimal(0)
 
 
 class Booking(NamedTuple):
-    """A row of the ledger; ``amount`` is negative for what was taken out, ``transfer`` empty at the counter."""
+    """A row of the ledger. ``amount`` is negative for withdrawals; ``transfer`` is empty without a transfer."""
 
     version: int
     kind: str
@@ -31,7 +31,7 @@ class Movement(NamedTuple):
 
 @dataclass(slots=True)
 class Account:
-    """``problems`` are sentences about events that the bank's rules cannot have made."""
+    """An account. ``problems`` are sentences about events that the bank's rules do not allow."""
 
     id: str
     version: int = 0
@@ -47,12 +47,12 @@ class Account:
     problems: list[str] = field(default_factory=list)
 
     def apply(self, version: int, at: int, event: Event) -> None:
-        """Raises LookupError, TypeError or ValueError for an event that is none of an account's."""
+        """Apply an event. Raises LookupError, TypeError or ValueError if it is not an account's."""
         self.version = version
         _APPLIERS[event.type_name](self, at, event.fields)
 
     def settle(self, transfer: str, reserved: dict[str, Decimal], amount: Decimal) -> None:
-        """Take a reservation away that is confirmed."""
+        """Remove a confirmed reservation."""
         expected = reserved.pop(transfer, None)
         if expected != amount:
             self.complain(f"moves {amount} for transfer {transfer}, for which {expected} is reserved")
@@ -142,7 +142,7 @@ _APPLIERS: Mapping[str, Apply] = {
 
 
 def movements(accounts: Iterable[Account]) -> dict[str, list[Movement]]:
-    """What each transfer has added to which account, by the transfer's id."""
+    """Return the amounts that each transfer has added to accounts, by the transfer's id."""
     moved: dict[str, list[Movement]] = {}
     for account in accounts:
         for booking in account.bookings:

@@ -23,8 +23,8 @@ class Aggregate(Protocol):
 
 @dataclass
 class Replay:
-    """Aggregates by id, each with problems of its own. ``problems``: sentences about what cannot be replayed at all.
-    ``events``: of each aggregate its versions, and how many events each has."""
+    """The replayed aggregates by id, each with its own problems. ``problems`` are sentences about rows that cannot be
+    replayed. ``events`` holds the versions of each aggregate, with their numbers of events."""
 
     accounts: dict[str, Account] = field(default_factory=dict)
     transfers: dict[str, Transfer] = field(default_factory=dict)
@@ -53,7 +53,7 @@ _MAKERS: Mapping[str, Make] = {accounts.TYPE: _account, transfers.TYPE: _transfe
 
 
 def replay(histories: Mapping[str, Sequence[Row]], refusals: Iterable[Row]) -> Replay:
-    """``histories``: the rows of each aggregate, by version."""
+    """Replay the rows. ``histories`` are those of each aggregate, sorted by version."""
     state = Replay()
     for id, rows in histories.items():
         _replay_aggregate(state, id, rows)

@@ -1,4 +1,4 @@
-"""Which commands the process manager of transfers must send, under which ids."""
+"""The commands that the process manager of transfers must send, and their ids."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Target: TypeAlias = tuple[str, str]
 
 
 class FollowUp(NamedTuple):
-    """A command that follows from the event or refusal ``cause``; ``transfer`` is the one that it belongs to."""
+    """A command that follows from the event or refusal ``cause``, for the transfer ``transfer``."""
 
     command_id: str
     aggregate_root_id: str
@@ -37,7 +37,7 @@ def refusal_id(aggregate_root_id: str, command_id: str) -> str:
 
 
 def follow_ups(cause: str, aggregate_root_id: str, type_name: str, fields: Mapping[str, Any]) -> Iterator[FollowUp]:
-    """The commands that must follow from an event or refusal of an aggregate; nothing for most."""
+    """Yield the commands that must follow from an event or refusal of an aggregate; for most there are none."""
     targets = _TARGETS.get(type_name)
     if targets is None:
         return
@@ -49,7 +49,7 @@ def follow_ups(cause: str, aggregate_root_id: str, type_name: str, fields: Mappi
 
 
 def derived_id(cause: str, command_type: str, aggregate_root_id: str, number: int) -> str:
-    """A UUID of version 5 over the parts, each behind its length; ``number`` counts equal commands from 1."""
+    """Return a UUID of version 5 over the parts, each after its length. ``number`` counts equal commands from 1."""
     parts = (cause, PROCESS_MANAGER, command_type, aggregate_root_id, str(number))
     return str(uuid.uuid5(_NAMESPACE, "".join(f"{len(part)}:{part}" for part in parts)))
 
@@ -63,7 +63,7 @@ def _transfer(command_type: str) -> Callable[[str, Mapping[str, Any]], list[Targ
 
 
 def _cancelled(id: str, fields: Mapping[str, Any]) -> list[Target]:
-    """Deposits and withdrawals at the counter are refused, too: those name no transfer."""
+    """Return the cancellation of the transfer. Refused deposits and withdrawals name no transfer."""
     return [] if fields.get("transfer") is None else [("bank.CancelTransfer", fields["transfer"])]
 
 

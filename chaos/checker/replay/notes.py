@@ -11,7 +11,7 @@ TYPE = "notes.Note"
 
 @dataclass(slots=True)
 class Note:
-    """``titles`` are all that it ever had; ``changed_at`` is when it got the newest."""
+    """A note. ``titles`` are all its titles so far; ``changed_at`` is the time of the newest."""
 
     id: str
     version: int = 0
@@ -22,13 +22,13 @@ class Note:
     problems: list[str] = field(default_factory=list)
 
     def apply(self, version: int, at: int, event: Event) -> None:
-        """Raises LookupError, TypeError or ValueError for an event that is none of a note's."""
+        """Apply an event. Raises LookupError, TypeError or ValueError if it is not a note's."""
         self.version = version
         if self.deleted:
             self.problems.append(f"version {version} of note {self.id} changes it, which was deleted")
         match event.type_name:
             case "notes.NoteCreated" | "notes.TitleChanged":
-                # In the first version of these events, a title was stored as it was typed.
+                # In version 1 of these events titles were stored with surrounding blanks.
                 title = event.fields["title"]
                 self.title = title.strip() if event.schema_version == 1 else title
                 self.titles.add(self.title)

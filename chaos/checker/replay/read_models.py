@@ -1,4 +1,4 @@
-"""What the tables of the projections must hold. Columns of each table:
+"""The expected rows of the projections' tables. The columns of each table:
 
 * ``bank_accountsummary``: aggregate root id, version, owner, balance, available, opened at, closed
 * ``bank_ledgerentry``: account, version, kind, amount, balance, transfer, booked at
@@ -20,7 +20,7 @@ COLUMNS = {
 
 
 def expected_rows(state: Replay, table: str) -> Iterator[tuple[Any, ...]]:
-    """In the order of the columns above; moments in microseconds since 1970."""
+    """Yield the expected rows of a table, in the order of the columns above. Times are in microseconds since 1970."""
     if table == "bank_accountsummary":
         for one in state.accounts.values():
             yield (one.id, one.version, one.owner, one.balance, one.available, one.opened_at, one.closed)

@@ -6,7 +6,7 @@ from chaos.checker.decoding import Contents
 
 
 class Row(Protocol):
-    """What a replay needs of a stored row; ``created_at`` in microseconds since 1970."""
+    """The interface of a stored row for a replay. ``created_at`` is in microseconds since 1970."""
 
     @property
     def aggregate_root_type(self) -> str: ...

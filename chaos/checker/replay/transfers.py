@@ -13,7 +13,7 @@ SIDES = {"source", "target"}
 
 @dataclass(slots=True)
 class Transfer:
-    """``status`` is started, confirmed, completed or cancelled."""
+    """A transfer. ``status`` is started, confirmed, completed or cancelled; empty before the first event."""
 
     id: str
     version: int = 0
@@ -30,7 +30,7 @@ class Transfer:
         return self.status in ("completed", "cancelled")
 
     def apply(self, version: int, at: int, event: Event) -> None:
-        """Raises LookupError, TypeError or ValueError for an event that is none of a transfer's."""
+        """Apply an event. Raises LookupError, TypeError or ValueError if it is not a transfer's."""
         self.version = version
         fields = event.fields
         match event.type_name:

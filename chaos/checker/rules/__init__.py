@@ -1,4 +1,4 @@
-"""The promises, by name. Each rule is a pure function of the facts and yields what breaks it."""
+"""The promises, by name. Each rule is a pure function of the facts that yields its violations."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ RULES: Mapping[str, Rule] = {
     "published": published,
 }
 UNREADABLE = "unreadable"
-"""What is told of places that could not be read."""
+"""The rule of violations for places that could not be read."""
 
 
 def violations(facts: Facts) -> Iterator[Violation]:

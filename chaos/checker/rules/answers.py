@@ -1,4 +1,4 @@
-"""What clients were told, held against what is stored."""
+"""Comparison of the answers to clients with the stored rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from chaos.checker.rules.texts import same_text
 
 
 def success_stored(facts: Facts) -> Iterator[str]:
-    """Every SUCCESS is stored exactly once, at the version and with the value that were told."""
+    """Every SUCCESS is stored exactly once, with the answered version and value."""
     for answer in facts.answers:
         if answer.status == "SUCCESS":
             yield from _success(answer, [*facts.rows_by_key.get(answer.key, ())])
@@ -31,7 +31,7 @@ def _success(answer: Answer, rows: list[StoredRow]) -> Iterator[str]:
 
 
 def failed_not_stored(facts: Facts) -> Iterator[str]:
-    """What was answered FAILED or NOTHING_CHANGED is not stored; what was answered REFUSED is stored as a refusal."""
+    """A command answered FAILED or NOTHING_CHANGED is not stored. One answered REFUSED is stored as a refusal."""
     for answer in facts.answers:
         rows = facts.rows_by_key.get(answer.key, ())
         if answer.status == "REFUSED":
@@ -61,7 +61,7 @@ def _said(answer: Answer) -> str:
 
 
 def agree(facts: Facts) -> Iterator[str]:
-    """All answers to one command are the same, and are its own."""
+    """All answers to one command are equal, and belong to it."""
     for id, answers in facts.answers_by_command.items():
         for answer in answers[1:]:
             if answer != answers[0]:

@@ -7,7 +7,7 @@ from chaos.checker.replay.follow_ups import PROCESS_MANAGER
 
 
 def checkpoints(facts: Facts) -> Iterator[str]:
-    """Each subscriber stands at the stored version of each aggregate that it follows, and none is parked."""
+    """Each subscriber is at the stored version of each aggregate that it follows, and none is parked."""
     heads = {id: rows[-1].version or 0 for id, rows in facts.histories.items()}
     for parked in facts.parked:
         place = f"{parked.aggregate_root_id} at version {parked.version}"
@@ -21,8 +21,8 @@ def checkpoints(facts: Facts) -> Iterator[str]:
 
 
 def _followed(facts: Facts) -> Iterator[tuple[str, str]]:
-    """Whom every run's subscribers must have followed. A projection of one row for each aggregate has a checkpoint
-    only where the row is deleted."""
+    """Yield the (subscriber, aggregate root id) pairs that must have a checkpoint. A projection with one row for each
+    aggregate has one only if the row was deleted."""
     state = facts.replay
     for id in (*state.accounts, *state.transfers):
         yield PROCESS_MANAGER, id

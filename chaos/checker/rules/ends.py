@@ -10,8 +10,8 @@ _CREATING = {"bank.OpenAccount", "bank.StartTransfer", "notes.CreateNote"}
 
 
 def every_command_ends(facts: Facts) -> Iterator[str]:
-    """Each command that the queue acknowledged is stored, answered or a dead letter, unless it may have left nothing
-    behind; and the queues of commands are consumed up to their ends."""
+    """Each command that the queue acknowledged is stored, answered or a dead letter, unless it may have left no trace;
+    and the command queues are consumed up to their ends."""
     answered = facts.answers_by_command
     for send in facts.sends:
         key = (send.command_id, send.aggregate_root_id)
@@ -22,7 +22,7 @@ def every_command_ends(facts: Facts) -> Iterator[str]:
 
 
 def _may_leave_nothing(facts: Facts, send: Send) -> bool:
-    """Tell whether the command may have changed nothing, or failed without a refusal that is stored."""
+    """Return True if the command may have changed nothing, or failed without a stored refusal."""
     id, state = send.aggregate_root_id, facts.replay
     exists = id in facts.histories
     if send.type_name in _CREATING:

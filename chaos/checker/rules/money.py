@@ -9,8 +9,8 @@ from chaos.checker.replay.transfers import Transfer
 
 
 def money(facts: Facts) -> Iterator[str]:
-    """Balances follow from what was moved and are never below zero; a transfer moves its amount twice, or never; what
-    is in all accounts was paid in."""
+    """Balances follow from the movements and are never negative; a transfer moves its amount on both sides or on none;
+    the sum of all balances was paid in."""
     state = facts.replay
     moved = movements(state.accounts.values())
     for account in state.accounts.values():
@@ -26,7 +26,8 @@ def money(facts: Facts) -> Iterator[str]:
 
 
 def _moved(transfer: Transfer, found: list[Movement]) -> Iterator[str]:
-    """Before a transfer is completed it may have moved one side; that it ends at all is another rule's."""
+    """Yield the wrong or missing movements of a transfer. One side alone may have moved before it is completed; another
+    rule checks that it ends."""
     both = [Movement(transfer.source, -transfer.amount), Movement(transfer.target, transfer.amount)]
     allowed = transfer.status in ("confirmed", "completed")
     for movement in found:

@@ -7,7 +7,7 @@ from chaos.checker.facts import Appended, Committed, Consumption, Facts, LogReco
 
 
 def offsets_forward(facts: Facts) -> Iterator[str]:
-    """Offsets of a queue have no gap, a send is stored once and whole, and what is committed never goes back."""
+    """Offsets of a queue have no gap, a send is stored once and completely, and committed offsets never decrease."""
     log = _Log(facts.log_is_whole)
     for record in facts.log:
         yield from log.next(record)
@@ -27,7 +27,7 @@ def _back(place: str, consumption: Consumption, offset: int, before: int) -> str
 
 @dataclass
 class _Log:
-    """``is_whole``: the log begins with the first message that was ever sent."""
+    """The state of the log so far. ``is_whole`` is True if it begins with the first message ever sent."""
 
     is_whole: bool
     ends: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class _Log:
         self.ends[queue] = batch.first_offset + batch.count
 
     def _sent(self, batch: Appended) -> Iterator[str]:
-        """Parts of a send follow each other. Its first one must be new."""
+        """Check that the parts of a send are consecutive, and that its first one is new."""
         if not batch.producer:
             return
         if batch.part == 0:

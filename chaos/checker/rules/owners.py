@@ -6,7 +6,7 @@ from chaos.checker.facts import Acquired, Committed, Consumption, Facts, OffsetS
 
 
 def one_owner(facts: Facts) -> Iterator[str]:
-    """A queue has one owner in an epoch; epochs only rise; and nobody commits in an epoch that is over."""
+    """A queue has one owner per epoch; epochs only rise; and nobody commits in a past epoch."""
     owners: dict[tuple[Consumption, int], str] = {}
     yield from _in_log(facts, owners)
     yield from _in_samples(facts, owners)
@@ -34,7 +34,7 @@ def _in_log(facts: Facts, owners: dict[tuple[Consumption, int], str]) -> Iterato
 def _in_samples(facts: Facts, owners: dict[tuple[Consumption, int], str]) -> Iterator[str]:
     epochs: dict[Consumption, int] = {}
     for sample in facts.samples:
-        if not sample.epoch:  # nobody rules: the broker has just been started
+        if not sample.epoch:  # nobody owns it: the broker has just started
             continue
         place = f"sample at {sample.at:.3f}"
         before = epochs.get(sample.consumption, 0)

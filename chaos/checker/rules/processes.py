@@ -8,7 +8,7 @@ from chaos.checker.replay.follow_ups import TYPES, FollowUp
 
 
 def process_managers(facts: Facts) -> Iterator[str]:
-    """Each command that must follow is stored, no other of its kinds is, and every transfer has ended."""
+    """Each command that must follow is stored, no other command of these types is, and every transfer has ended."""
     for follow_up in facts.replay.follow_ups.values():
         rows = facts.rows_by_key.get(follow_up.key, ())
         if not rows and not _may_leave_no_row(facts.replay, follow_up):
@@ -29,7 +29,7 @@ def _named(follow_up: FollowUp) -> str:
 
 
 def _may_leave_no_row(state: Replay, follow_up: FollowUp) -> bool:
-    """Tell whether the command may have changed nothing, so that it left no row."""
+    """Return True if the command may have changed nothing, and so left no row."""
     transfer = state.transfers.get(follow_up.transfer)
     if follow_up.type_name in ("bank.NoteReserved", "bank.CancelTransfer"):
         return transfer is None or transfer.status == "cancelled"

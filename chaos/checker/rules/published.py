@@ -6,8 +6,8 @@ from chaos.checker.facts import CommandKey, Facts, Published, StoredRow
 
 
 def published(facts: Facts) -> Iterator[str]:
-    """Each stored row is in the events topic as it is stored, and the first publications of an aggregate's versions
-    are in their order. Of what retention has deleted nothing is asked."""
+    """Each stored row is in the event topic with the same contents, and the first publications of an aggregate's
+    versions are in order. Messages deleted by retention are exempt."""
     if facts.published is None:
         return
     first: dict[CommandKey, Published] = {}
@@ -30,7 +30,7 @@ def published(facts: Facts) -> Iterator[str]:
 
 
 class _Streams:
-    """Which versions of each aggregate are there: its queue, the version that was found first, the highest one."""
+    """The published versions of each aggregate: its queue, the first version found, and the highest one."""
 
     def __init__(self, trimmed: frozenset[int]) -> None:
         self._trimmed = trimmed

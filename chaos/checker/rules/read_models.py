@@ -8,7 +8,7 @@ from chaos.checker.replay.read_models import COLUMNS, expected_rows
 
 
 def read_models(facts: Facts) -> Iterator[str]:
-    """The tables of the projections hold what a replay makes of the stored events, row by row."""
+    """The tables of the projections hold the rows that a replay of the stored events makes."""
     for table, rows in facts.tables.items():
         keys = 2 if table == "bank_ledgerentry" else 1
         yield from _differences(table, keys, rows, {row[:keys]: row for row in expected_rows(facts.replay, table)})
@@ -17,7 +17,7 @@ def read_models(facts: Facts) -> Iterator[str]:
 def _differences(
     table: str, keys: int, rows: Sequence[TableRow], expected: dict[tuple[Any, ...], TableRow]
 ) -> Iterator[str]:
-    """``keys``: how many columns name a row. Takes away what it has found of ``expected``."""
+    """Yield the differences. The first ``keys`` columns identify a row. Removes the rows found from ``expected``."""
     for row in rows:
         replayed = expected.pop(row[:keys], None)
         if replayed is None:

@@ -6,7 +6,7 @@ from chaos.checker.facts import Facts
 
 
 def replayable(facts: Facts) -> Iterator[str]:
-    """Each stored event belongs to a known type of aggregate, and follows from the ones before."""
+    """Each stored event belongs to a known type of aggregate, and is valid after the events before."""
     yield from facts.replay.problems
     for note in facts.replay.notes.values():
         yield from note.problems

@@ -8,7 +8,7 @@ from chaos.checker.rules.texts import same_text
 
 
 def as_sent(facts: Facts) -> Iterator[str]:
-    """The first event of a client's command says what the command said, in all fields that both have."""
+    """The first event of a client's command has the command's values in all common fields."""
     for row in facts.stored:
         send = facts.sent.get(row.command_id)
         contents = row.contents if send is not None else None

@@ -22,7 +22,7 @@ def subscriber_order(facts: Facts) -> Iterator[str]:
 def _of_aggregate(
     subscriber: str, id: str, counts: Sequence[tuple[int, int]], lines: Sequence[Handled]
 ) -> Iterator[str]:
-    """``counts``: the number of events of each version."""
+    """Check one aggregate. ``counts`` are its versions with their numbers of events."""
     places = _places(id, counts)
     reached = 0
     for line in sorted(lines, key=lambda line: line.at):
@@ -39,6 +39,6 @@ def _of_aggregate(
 
 
 def _places(id: str, counts: Sequence[tuple[int, int]]) -> Mapping[str, int]:
-    """The place of each event among those of its aggregate, by its id."""
+    """Return the place of each event among those of its aggregate, by its id."""
     ids = (event_id(id, version, index) for version, count in counts for index in range(count))
     return {id: place for place, id in enumerate(ids)}

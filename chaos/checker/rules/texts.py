@@ -4,7 +4,7 @@ from decimal import Decimal, InvalidOperation
 
 
 def same_text(left: str | None, right: str | None) -> bool:
-    """Compare texts of values: numbers by their value, others without blanks around them.
+    """Compare texts of values: numbers by their value, other texts without surrounding blanks.
 
     >>> same_text("5", "5.00"), same_text(" a", "a"), same_text(None, "None"), same_text(None, "0")
     (True, True, True, False)

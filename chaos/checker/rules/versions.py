@@ -7,7 +7,7 @@ from chaos.checker.replay.follow_ups import TYPES as FOLLOW_UPS
 
 
 def versions_without_gaps(facts: Facts) -> Iterator[str]:
-    """Versions are 1, 2, 3 …; an aggregate is in one shard; a command is there once; and somebody sent it."""
+    """Versions are 1, 2, 3 …; an aggregate is in one shard; a command is stored once, and was sent."""
     for id, rows in facts.histories.items():
         yield from _gaps(id, rows)
     for (command_id, id), rows in facts.rows_by_key.items():
@@ -21,7 +21,7 @@ def versions_without_gaps(facts: Facts) -> Iterator[str]:
 
 
 def _gaps(id: str, rows: Sequence[StoredRow]) -> Iterator[str]:
-    """The first place of an aggregate where its versions do not go on by one."""
+    """Yield the first gap in the versions of an aggregate."""
     for expected, row in enumerate(rows, 1):
         if row.version != expected:
             yield f"aggregate {id} has version {row.version} where {expected} should be"
@@ -47,5 +47,5 @@ def _sender(facts: Facts, row: StoredRow) -> Iterator[str]:
                 f"command {row.command_id} was sent as {send.type_name} of {send.aggregate_root_id}, "
                 f"and is stored as {row.command_type} of {row.aggregate_root_id}"
             )
-    elif row.command_type not in FOLLOW_UPS:  # those are for the rule of the process managers
+    elif row.command_type not in FOLLOW_UPS:  # those are checked by the rule of process managers
         yield f"command {row.command_id} ({row.command_type} of {row.aggregate_root_id}) is stored, and nobody sent it"

@@ -1,4 +1,4 @@
-"""What the demo measured."""
+"""Measurements of the demo."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from sample_project.bank.demo.workload import Workload
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """Of the movements. ``seconds`` are from the first stored to the last; a batch is the rows of one transaction."""
+    """Figures of the movements. ``seconds`` is the time from the first stored one to the last; a batch is the rows of
+    one transaction."""
 
     stored: int
     refused: int
@@ -31,7 +32,7 @@ class Figures:
 
 
 class Transfers(NamedTuple):
-    """How many have ended, and how."""
+    """The number of transfers that have ended, by outcome."""
 
     completed: int
     cancelled: int
@@ -91,7 +92,7 @@ def _batches(movements: QuerySet[EventStream]) -> Iterator[int]:
 
 
 def percentile(seconds: Sequence[float], percent: int) -> float:
-    """The time within which so many percent of the answers came (nearest rank); at least one is needed.
+    """Return a percentile of at least one time (nearest rank).
 
     >>> percentile([0.1, 0.3, 0.2], 50)
     0.2

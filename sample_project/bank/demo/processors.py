@@ -11,12 +11,12 @@ from typing import Any
 from django.conf import settings
 
 END_SECONDS = 45.0
-"""More than the grace time that workers have to drain."""
+"""More than the grace time of workers."""
 LOG_LINES = 15
 
 
 class Processors:
-    """``with`` starts it and ends it; its log and its report lie in ``directory``."""
+    """A ``runprocessors`` process. ``with`` starts and ends it; its log and its report are in ``directory``."""
 
     def __init__(self, processes: int, directory: Path) -> None:
         self._log = directory / "runprocessors.log"
@@ -38,7 +38,7 @@ class Processors:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                process_group=0,  # Ctrl-C is for the demo, which then says when to drain
+                process_group=0,  # Ctrl-C is for the demo, which then stops it
             )
         return self
 
@@ -50,7 +50,7 @@ class Processors:
         return self._process is not None and self._process.poll() is not None
 
     def stop(self) -> int:
-        """Let it drain and wait for its end; returns the exit status. Safe to call twice."""
+        """Stop the process gracefully, wait for its end and return the exit status. Safe to call twice."""
         if self._process is None:
             return 0
         self._process.terminate()
@@ -62,7 +62,7 @@ class Processors:
             raise
 
     def report(self) -> dict[str, Any]:
-        """The figures it wrote last; empty if it never did."""
+        """Return the last report of figures; empty if there is none."""
         try:
             report: dict[str, Any] = json.loads(self._report.read_text())
         except FileNotFoundError:
@@ -70,5 +70,5 @@ class Processors:
         return report
 
     def last_words(self) -> str:
-        """The end of its log."""
+        """Return the last lines of the log."""
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-LOG_LINES:])

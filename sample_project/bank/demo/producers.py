@@ -14,14 +14,14 @@ END_SECONDS = 5.0
 
 
 class Progress(NamedTuple):
-    """How many messages a producer has sent; ``error`` says why it could not go on."""
+    """The number of messages that a producer has sent; ``error`` is the reason if it had to stop."""
 
     sent: int
     error: str = ""
 
 
 def produce(workload: Workload, number: int, owner: Connection) -> None:
-    """The main function of a producer: says that it is ready, waits for the start, sends. Ends with its owner."""
+    """Run a producer: report readiness, wait for the start, send. It ends with its owner."""
     import django
 
     django.setup()
@@ -52,7 +52,7 @@ class ProducerFailed(Exception):
 
 
 class Producers:
-    """``with`` starts the processes and ends them; they wait for `start`. For the main thread."""
+    """The producer processes. ``with`` starts and ends them; they wait for `start`. For the main thread only."""
 
     def __init__(self, workload: Workload) -> None:
         context = multiprocessing.get_context("spawn")
@@ -68,7 +68,7 @@ class Producers:
             self._processes.append((process, theirs))
 
     def __enter__(self) -> Producers:
-        # What is ignored here stays ignored in them, from their first moment on: Ctrl-C reaches the whole group.
+        # Children inherit ignored signals, and Ctrl-C reaches the whole process group.
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             for process, theirs in self._processes:
@@ -87,7 +87,7 @@ class Producers:
                 process.join(END_SECONDS)
 
     def start(self) -> None:
-        """Blocks until every producer is ready, so that all of them begin at once."""
+        """Block until every producer is ready, and start all at once."""
         for number, connection in enumerate(self._connections):
             if not connection.poll(START_SECONDS):
                 raise ProducerFailed(f"producer {number} was not ready within {START_SECONDS:g} s")
@@ -96,7 +96,7 @@ class Producers:
             connection.send("start")
 
     def look(self) -> bool:
-        """Bring ``sent`` up to date; returns whether all have ended. Raises `ProducerFailed`."""
+        """Update ``sent``, and return True if all producers have ended. Raises `ProducerFailed`."""
         running = [process.is_alive() for process, _ in self._processes]
         for number, connection in enumerate(self._connections):
             while connection.poll() and self._hear(number, connection):

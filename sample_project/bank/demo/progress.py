@@ -1,4 +1,4 @@
-"""What a person sees while the demo runs, and the table at its end."""
+"""The progress bars of the demo, and the table at its end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def progress_on(console: Console) -> Progress:
 
 
 class Result(NamedTuple):
-    """``report`` is that of runprocessors, empty if it is not ours."""
+    """The result of the demo. ``report`` is that of runprocessors, empty if the demo did not start it."""
 
     figures: Figures
     transfers: Transfers

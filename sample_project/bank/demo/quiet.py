@@ -1,4 +1,4 @@
-"""When the workers are done with all there is, and how fast each subscriber followed."""
+"""Detection of the moment when workers have nothing left to do, and the pace of each subscriber."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Place = tuple[str, str]
 
 
 class Pace(NamedTuple):
-    """``streams`` were published; a subscriber was through them after ``seconds``."""
+    """The ``seconds`` that a subscriber took for the published ``streams``."""
 
     streams: int
     seconds: float
@@ -26,11 +26,11 @@ class Pace(NamedTuple):
 
 
 class Lookout:
-    """Looks at the offsets of the commands' topic and, for each subscriber, of the events' topic. Blocks on the queue.
+    """Watches the offsets of the command topic and, for each subscriber, of the event topic. Blocks on the queue.
 
     A command is committed when its events are published, and an event when the commands that follow from it are sent.
-    So if everything that was there at the beginning of a look is committed, and nothing has come by its end, there is
-    nothing on its way.
+    So if everything present at the beginning of a check is committed, and nothing is added until its end, nothing is in
+    transit.
     """
 
     def __init__(self, transport: Transport) -> None:
@@ -55,16 +55,16 @@ class Lookout:
 
     @property
     def seconds_without_progress(self) -> float:
-        """Since an offset that was looked at moved last."""
+        """The seconds since a watched offset last moved."""
         return time.monotonic() - max([self._began, *(since for _, since in self._moved.values())])
 
     def paces(self) -> dict[str, Pace]:
-        """Of each subscriber, once it is quiet."""
+        """Return the pace of each subscriber. Call it when everything is quiet."""
         streams = sum(self._ends(self._events).values()) - self._published_before
         return {name: Pace(streams, self._moved[name, self._events][1] - self._began) for name in self._subscriptions}
 
     def followed(self) -> int:
-        """How many streams the subscriber that is furthest behind is past."""
+        """Return the number of streams that every subscriber has passed."""
         totals = [sum(self._transport.committed(name, self._events).values()) for name in self._subscriptions]
         return max(0, min(totals) - self._published_before)
 

@@ -1,4 +1,4 @@
-"""Whether the projections show what is in the store."""
+"""Comparison of the projections with the event store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sample_project.bank.models import AccountSummary, LedgerEntry
 
 
 def read_model_problems(workload: Workload, accounts: Mapping[str, BankAccount]) -> Iterator[str]:
-    """``accounts`` are those of the store, by id. Sentences for a person."""
+    """Yield the differences as sentences. ``accounts`` are those of the store, by id."""
     mine = f"{workload.run}-"
     summaries = {row.pk: row for row in AccountSummary.objects.filter(pk__startswith=mine)}
     entries = LedgerEntry.objects.filter(account__startswith=mine).values_list("account").annotate(Sum("amount"))

@@ -1,4 +1,4 @@
-"""The demo from its first line to its last."""
+"""The course of the demo."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from sample_project.bank.demo.verification import Verification
 from sample_project.bank.demo.workload import SENT_AT_ONCE, Workload
 
 ALREADY_RUNNING_SECONDS = 0.5
-"""Whoever runs already answers an opening within this time, unless it is busy; a second runprocessors harms nobody."""
+"""The time for running processors to answer an opening. A second runprocessors next to busy ones is harmless."""
 START_SECONDS = 120.0
-"""For processors that the demo starts; if they end, it hears of it."""
+"""The time limit for processors that the demo starts; the demo notices if they end."""
 FOUND_SECONDS = 30.0
-"""For processors that others start."""
+"""The time limit for processors that others start."""
 STALLED_SECONDS = 120.0
 TICK = 0.2
 ASKED_WHEN_IDLE = 300
@@ -42,7 +42,7 @@ PROBLEMS_SHOWN = 10
 
 
 class DemoFailed(Exception):
-    """The text says what went wrong."""
+    """The demo failed for the reason in the message."""
 
 
 def new_workload(accounts: int, commands: int, producers: int, transfers: int) -> Workload:
@@ -51,9 +51,8 @@ def new_workload(accounts: int, commands: int, producers: int, transfers: int) -
 
 
 class Demo:
-    """`run` blocks until all is verified and shown; raises `DemoFailed`. Whatever happens, it ends what it started.
-
-    ``processes`` is None when only processors that run already are to be used.
+    """The demo. `run` blocks until everything is verified and shown, and raises `DemoFailed`. It always ends the
+    processes that it started. ``processes`` is None to use running processors only.
     """
 
     def __init__(self, workload: Workload, processes: int | None, console: Console) -> None:
@@ -69,7 +68,7 @@ class Demo:
         with ExitStack() as stack:
             stack.callback(close_bus)
             directory = Path(stack.enter_context(TemporaryDirectory(prefix="bankdemo-")))
-            # Before the processors: they get ready side by side.
+            # Before the processors, so that both start in parallel.
             producers = stack.enter_context(Producers(self._workload))
             self._find_processors(stack, directory)
             with progress_on(self._console) as progress:
@@ -151,14 +150,14 @@ class Demo:
             self._paces = lookout.paces()
 
     def _let_subscribers_catch_up(self) -> None:
-        """An answer does not wait for them, and what they have not pulled when they stop is left for the next ones."""
+        """Wait for the subscribers. Answers do not wait for them, and they would leave unpulled events when stopped."""
         with contextlib.closing(make_transport()) as transport:
             lookout = Lookout(transport)
             for _ in self._until(lookout, lookout.is_quiet):
                 pass
 
     def _until(self, lookout: Lookout, done: Callable[[], bool]) -> Iterator[None]:
-        """Raises `DemoFailed` when nothing moves."""
+        """Yield regularly until ``done``. Raises `DemoFailed` if there is no progress."""
         while not done():
             yield
             self._check_processors()
@@ -194,7 +193,7 @@ class Demo:
 
 
 class _Bars:
-    """Of what goes on behind the queue."""
+    """The progress bars of the workers."""
 
     def __init__(self, workload: Workload, progress: Progress) -> None:
         self._workload = workload

@@ -1,4 +1,4 @@
-"""The demo's rows of the event store, in whichever of its databases they are."""
+"""The demo's rows in all databases of the event store."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ PORTION = 2_000
 
 
 def streams() -> Sequence[QuerySet[EventStream]]:
-    """Those of each shard."""
+    """Return the streams of each shard."""
     return [EventStream.objects.using(alias) for alias in conf().EVENT_STORE.DATABASES]
 
 
 def stored_records(workload: Workload) -> Iterator[StreamRecord]:
-    """Every row of the run, by account and version; an account's refusals come last. One that has rows in two shards
-    comes once, with all of them."""
+    """Yield every row of the run by account and version, an account's refusals last. Rows of one account in two shards
+    are merged."""
     return heapq.merge(*(_records(workload, rows) for rows in streams()), key=_place)
 
 
@@ -33,5 +33,5 @@ def _records(workload: Workload, rows: QuerySet[EventStream]) -> Iterator[Stream
 
 
 def _place(record: StreamRecord) -> tuple[str, bool, int]:
-    """As PostgreSQL sorts: NULL comes last."""
+    """Return a sort key for PostgreSQL's order, in which NULL comes last."""
     return record.aggregate_root_id, record.version is None, record.version or 0

@@ -1,4 +1,4 @@
-"""Somebody who waits for the answers, to measure how long they take."""
+"""A client that waits for answers and measures their latency."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from sample_project.bank.demo.workload import Workload
 from sample_project.bank.domain import Deposit, OpenAccount
 
 PACE = 0.02
-"""Seconds between two commands, however long the answers take: whoever waits for an answer before asking again
-measures the good moments only."""
+"""Seconds between two commands, whatever the latency: a client that waits for each answer measures good moments
+only."""
 TIMEOUT = 60.0
 
 
@@ -26,7 +26,7 @@ class Answer(NamedTuple):
 
 
 class Teller:
-    """Has an account of its own. ``with`` asks beside the load; `ask` asks one by one."""
+    """A teller with its own account. ``with`` sends commands during the load; `ask` sends them one by one."""
 
     def __init__(self, workload: Workload) -> None:
         self.account = f"{workload.run}-teller"
@@ -41,7 +41,7 @@ class Teller:
         self._thread = threading.Thread(target=lambda: asyncio.run(self._ask_beside()), name="teller", daemon=True)
 
     def open(self, timeout: float) -> CommandResult:
-        """Safe to call again after a `CommandTimeout`."""
+        """Open the teller's account. Safe to call again after a `CommandTimeout`."""
         return execute_command(self._opening, timeout=timeout)
 
     def __enter__(self) -> Teller:
@@ -49,14 +49,14 @@ class Teller:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
-        """Waits for the answers that are due, unless the block failed."""
+        """Wait for outstanding answers, unless the block failed."""
         if kind is not None:
             self._abandon.set()
         self._stop.set()
         self._thread.join()
 
     def stop(self) -> None:
-        """Ask no more beside the load; answers that are due still come. Safe to call twice."""
+        """Stop sending; outstanding answers still arrive. Safe to call twice."""
         self._stop.set()
 
     def ask(self, times: int) -> None:

@@ -1,4 +1,4 @@
-"""Whether the database holds exactly what the demo sent and was answered."""
+"""Verification that the database holds exactly what the demo sent and was answered."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from sample_project.bank.domain import (
 
 
 class Verification:
-    """Reads the records once; ``problems`` are sentences for a person, empty when all is well.
+    """The result of a verification, which reads the records once. ``problems`` are sentences, empty if there are none.
 
-    ``accounts`` are the stored ones, ``paid_in`` is what was accepted at their counters, less what was taken out.
+    ``accounts`` are the stored ones, ``paid_in`` is the sum of accepted deposits less withdrawals.
     """
 
     def __init__(self, workload: Workload, answered: Sequence[CommandResult], records: Iterable[StreamRecord]) -> None:
@@ -77,7 +77,7 @@ class Verification:
             self._problem(f"account {account.id} has reservations: {[*account.outgoing, *account.incoming]}")
 
     def _account_for(self, record: StreamRecord) -> Decimal:
-        """Note that a command is stored; returns what it was to add to the balance if it was accepted."""
+        """Note that a command is stored, and return the amount that it adds to the balance if it was accepted."""
         if record.command_type in ("bank.ConfirmWithdrawal", "bank.ConfirmDeposit"):
             return self._account_for_transfer(record)
         prefix = self._workload.movement_prefix
@@ -94,7 +94,7 @@ class Verification:
         return self._paid_in(signed_amount(movement)) if record.version is not None else Decimal(0)
 
     def _account_for_other(self, record: StreamRecord) -> Decimal:
-        """Openings, starts of transfers, and what was answered: an answer is final, so it is what the row says."""
+        """Account for openings, starts of transfers, and answered commands, whose row must equal their final answer."""
         self._others[record.command_id] += 1
         answer = self._answered.get(record.command_id)
         if answer is not None and answer != stored_result(record):
@@ -102,7 +102,7 @@ class Verification:
         return self._paid_in(Decimal(1)) if answer is not None and record.version is not None else Decimal(0)
 
     def _account_for_transfer(self, record: StreamRecord) -> Decimal:
-        """What moved is what was sent, whatever the events say."""
+        """Account for a transfer. The amount is the sent one, not that of the events."""
         moved = Decimal(0)
         for event in events_of(record) if record.version is not None else ():
             if isinstance(event, WithdrawalConfirmed | DepositConfirmed):

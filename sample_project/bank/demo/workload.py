@@ -1,5 +1,4 @@
-"""What the demo sends. Everything follows from the run's name and a number, so that who verifies a command need not
-have kept it."""
+"""The commands of the demo. They follow from the run's name and a number, so that none is kept to verify it."""
 
 from __future__ import annotations
 
@@ -14,18 +13,18 @@ from sample_project.bank.domain import Deposit, OpenAccount, StartTransfer, With
 
 SENT_AT_ONCE = 250
 OVERDRAFT = Decimal(1_000_000)
-"""Nobody ever has so much."""
+"""More than any balance."""
 OVERDRAFT_PERCENT = 3
 WITHDRAW_PERCENT = 27
 TWICE_PERCENT = 1
 UNKNOWN_PERCENT = 2
-"""Transfers to an account that does not exist."""
+"""The percentage of transfers to an account that does not exist."""
 
 Movement = Deposit | Withdraw
 
 
 class Draw(NamedTuple):
-    """What chance decided for one movement; ``kind`` and ``twice`` are 0 to 99."""
+    """The random values of one movement; ``kind`` and ``twice`` are 0 to 99."""
 
     account: int
     cents: int
@@ -35,8 +34,8 @@ class Draw(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """``run`` begins every id, ``commands`` counts the movements of money on one account. Movement or transfer n is
-    producer n % producers's."""
+    """The commands of one run. ``run`` is the prefix of every id, ``commands`` the number of movements on one account.
+    Movement or transfer n belongs to producer n % producers."""
 
     run: str
     accounts: int
@@ -58,7 +57,7 @@ class Workload:
 
     @property
     def nobody(self) -> str:
-        """The id of no account."""
+        """An id that no account has."""
         return f"{self.run}-nobody"
 
     def account(self, number: int) -> str:
@@ -80,7 +79,7 @@ class Workload:
         return Deposit(account, id=id, amount=amount)
 
     def transfer(self, number: int) -> StartTransfer:
-        """From one account to another; ``accounts`` must be two at least."""
+        """Return a transfer from one account to another; ``accounts`` must be at least 2."""
         draw = self._draw(number, "transfer")
         id = f"{self.transfer_prefix}{number:09d}"
         amount = Decimal(draw.cents).scaleb(-2)
@@ -95,7 +94,7 @@ class Workload:
         return self._draw(number).twice < TWICE_PERCENT
 
     def batches(self, producer: int) -> Iterator[list[Movement | StartTransfer]]:
-        """What one producer sends; a command that is sent twice comes again in the batch after its own."""
+        """Yield the batches of one producer. A command that is sent twice is repeated in the next batch."""
         transfers = map(self.transfer, range(producer, self.transfers, self.producers))
         again: list[Movement] = []
         numbers = range(producer, self.commands, self.producers)
@@ -120,5 +119,5 @@ class Workload:
 
 
 def signed_amount(movement: Movement) -> Decimal:
-    """What an accepted movement adds to its account's balance."""
+    """Return the amount that an accepted movement adds to its account's balance."""
     return movement.amount if isinstance(movement, Deposit) else -movement.amount

@@ -1,6 +1,6 @@
-"""Accounts: opened, filled, emptied, closed; money that a transfer is to move is reserved first.
+"""Bank accounts. Money that a transfer moves is reserved first.
 
-Whatever refuses a reservation names the transfer, so that this can be cancelled.
+A refusal of a reservation names the transfer, so that the transfer can be cancelled.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class DepositConfirmed(DomainEvent):
 
 
 class ReservationCancelled(DomainEvent):
-    """``released`` may be spent again: nothing if a deposit was reserved."""
+    """``released`` is the amount that may be spent again: 0 if a deposit was reserved."""
 
     transfer: str
     released: Decimal
@@ -113,7 +113,7 @@ class AccountIsClosed(DomainException):
 
 
 class UnknownAccount(DomainException):
-    """Of a reservation. (A failure for want of an aggregate is neither stored nor published.)"""
+    """A reservation for an unknown account: a refusal, because an `AggregateNotFound` would not be published."""
 
     transfer: str
 
@@ -131,7 +131,7 @@ class TransfersUnderWay(DomainException):
 
 
 class BankAccount(AggregateRoot):
-    """``outgoing`` and ``incoming`` are what is reserved, by transfer."""
+    """A bank account. ``outgoing`` and ``incoming`` are the reserved amounts by transfer."""
 
     owner: str = ""
     balance: Decimal = Decimal(0)
@@ -141,7 +141,7 @@ class BankAccount(AggregateRoot):
 
     @property
     def reserved(self) -> Decimal:
-        """What is in the balance and must not be spent."""
+        """The part of the balance that must not be spent."""
         return sum(self.outgoing.values(), Decimal(0))
 
     @command_handler(creates=True)
@@ -163,7 +163,7 @@ class BankAccount(AggregateRoot):
 
     @command_handler
     def close(self, command: CloseAccount) -> None:
-        """Closing a closed account changes nothing."""
+        """Close the account. Does nothing if it is closed."""
         if self.closed:
             return
         if self.outgoing or self.incoming:
@@ -172,7 +172,7 @@ class BankAccount(AggregateRoot):
             raise AccountNotEmpty("withdraw what is left first", balance=self.balance)
         self.apply(AccountClosed())
 
-    # -- transfers: the handlers of the first three are functions, as there may be no such account -----------------
+    # -- transfers: the handlers of the first three are functions, because the account may not exist ---------------
 
     def reserve_withdrawal(self, transfer: str, amount: Decimal) -> None:
         if transfer in self.outgoing:
@@ -182,14 +182,14 @@ class BankAccount(AggregateRoot):
         self.apply(WithdrawalReserved(transfer=transfer, amount=amount))
 
     def reserve_deposit(self, transfer: str, amount: Decimal) -> None:
-        """As long as it is reserved the account cannot be closed."""
+        """Reserve a deposit. The account cannot be closed while it is reserved."""
         if transfer in self.incoming:
             return
         self._check(amount, transfer)
         self.apply(DepositReserved(transfer=transfer, amount=amount))
 
     def cancel_reservation(self, transfer: str) -> None:
-        """Changes nothing where nothing is reserved: this side may be the one that refused."""
+        """Cancel a reservation. Does nothing if nothing is reserved: this account may be the one that refused."""
         if transfer in self.outgoing or transfer in self.incoming:
             released = self.outgoing.get(transfer, Decimal(0))
             self.apply(ReservationCancelled(transfer=transfer, released=released))
@@ -224,7 +224,7 @@ class BankAccount(AggregateRoot):
             raise NothingReserved("nothing is reserved for this transfer", transfer=transfer)
         return reservations[transfer]
 
-    # -- what events change ---------------------------------------------------------------------------------------
+    # -- appliers -------------------------------------------------------------------------------------------------
 
     @applies
     def _opened(self, event: AccountOpened) -> None:

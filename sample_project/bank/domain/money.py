@@ -1,4 +1,4 @@
-"""Amounts of money, and when to refuse one."""
+"""Amounts of money, and their validation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class InvalidAmount(DomainException):
 
 
 def check_amount(amount: Decimal, transfer: str | None = None) -> None:
-    """Raises `InvalidAmount`."""
+    """Raise `InvalidAmount` unless the amount is positive, in whole cents and not above `LARGEST_AMOUNT`."""
     if not ZERO < amount <= LARGEST_AMOUNT or amount % CENT:
         message = f"the amount must be positive, in whole cents, and at most {LARGEST_AMOUNT:,}"
         raise InvalidAmount(message, amount=amount, transfer=transfer)

@@ -1,8 +1,8 @@
 """Transfers of money between two accounts.
 
 A transfer is started; both accounts reserve the amount; it is confirmed; both accounts move the money; it is completed.
-Unless it is confirmed it can be cancelled: then both accounts let go of what they reserved. Once it is confirmed no
-account can refuse any more, so nothing has to be taken back.
+Before it is confirmed it can be cancelled: then both accounts release their reservations. After that no account can
+refuse, so nothing has to be reversed.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class MoneyTransfer(AggregateRoot):
 
     @command_handler(creates=True)
     def start(self, command: StartTransfer) -> None:
-        """Raises `InvalidId` for what cannot be an account's id: no command could be sent there."""
+        """Start a transfer. Raises `InvalidId` for an invalid account id, to which no command could be sent."""
         check_id(command.source, "source")
         check_id(command.target, "target")
         if command.source == command.target:
@@ -109,7 +109,7 @@ class MoneyTransfer(AggregateRoot):
 
     @command_handler
     def note_reserved(self, command: NoteReserved) -> None:
-        """Changes nothing if it was cancelled meanwhile: then the account will cancel the reservation, too."""
+        """Note a reservation. Does nothing if the transfer was cancelled: the account then cancels its reservation."""
         if self.status is not TransferStatus.STARTED or command.side in self.reserved:
             return
         self.apply(ReservationNoted(side=command.side))
@@ -126,7 +126,7 @@ class MoneyTransfer(AggregateRoot):
 
     @command_handler
     def cancel(self, command: CancelTransfer) -> None:
-        """Cancelling again changes nothing: both accounts may have refused."""
+        """Cancel the transfer. Does nothing if it is cancelled: both accounts may have refused."""
         if self.status is TransferStatus.CANCELLED:
             return
         if self.status is not TransferStatus.STARTED:

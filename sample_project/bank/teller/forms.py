@@ -1,4 +1,4 @@
-"""What a teller fills in. What only the account itself can decide is left to it: its refusals become errors here."""
+"""The forms of a teller. The account's refusals become form errors."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class CloseForm(CommandForm):
 
 
 class TransferForm(CommandForm):
-    """The money moves later, when both accounts agree. So what can be seen to fail by now is said now. The amount is up
-    to the view: a form that is sent again finds the money gone with its own transfer."""
+    """The form of a transfer. The money moves later, when both accounts agree, so the form reports foreseeable failures
+    now. The view checks the amount: when a form is sent again, its own transfer has already taken the money."""
 
     target = forms.CharField(label="To account", max_length=255, widget=forms.TextInput(attrs={"autofocus": True}))
     amount = forms.DecimalField(

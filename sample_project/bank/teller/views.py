@@ -1,6 +1,6 @@
-"""The counter: find an account, and do with it what its customer asks for.
+"""The pages of a teller: find an account, and deposit, withdraw, transfer or close it.
 
-Money goes in and out by the bank's API (``teller.js``). Without JavaScript each form goes to its own page.
+Deposits and withdrawals use the bank's API (``teller.js``). Without JavaScript each form is sent to its own page.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Logout(LogoutView):
 
 
 class Teller:
-    """Of all pages but those for logging in and out."""
+    """A mixin of all pages except login and logout."""
 
     permission_required: Any = SERVE
     login_url: Any = reverse_lazy("bank:login")
@@ -76,7 +76,7 @@ class Account(Teller, PermissionRequiredMixin, DetailView):  # type: ignore[type
     def get_object(self, queryset: QuerySet[AccountSummary] | None = None) -> AccountSummary:
         try:
             check_id(self.kwargs["account"])
-        except InvalidId as error:  # a database refuses some of it, such as a NUL
+        except InvalidId as error:  # for example a NUL, which a database refuses
             raise Http404(str(error)) from error
         return super().get_object(queryset)  # type: ignore[no-any-return]
 
@@ -86,8 +86,8 @@ class Account(Teller, PermissionRequiredMixin, DetailView):  # type: ignore[type
 
 
 class TellerCommand(Teller, CommandView):
-    """``title`` heads the page, ``done`` is said after it. The page that follows shows what was done, so that is waited
-    for."""
+    """A page for a command. ``title`` heads the page, ``done`` is the message afterwards. The next page shows the
+    effect, so the view waits until the command is handled."""
 
     template_name = "bank/teller/command.html"
     model = AccountSummary
@@ -96,7 +96,7 @@ class TellerCommand(Teller, CommandView):
     title = ""
     done = ""
     api = ""
-    """The bank's API for the same thing, by its name."""
+    """The name of the API's URL for the same command."""
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
         return super().get_context_data(**{"title": self.title, "done": self.done, "api": self.get_api(), **context})
@@ -104,7 +104,7 @@ class TellerCommand(Teller, CommandView):
     def get_api(self) -> str:
         try:
             return reverse(self.api, args=[self.object.pk]) if self.api else ""
-        except NoReverseMatch:  # an id with a slash has no place in it
+        except NoReverseMatch:  # an id with a slash does not fit into the URL
             return ""
 
     def command_done(self, form: CommandForm, result: CommandResult) -> HttpResponse:
@@ -134,7 +134,7 @@ class PayOut(TellerCommand):
 
 
 class Close(TellerCommand):
-    """Refused if anything happened on the account since the teller saw it."""
+    """The page that closes an account. It is refused if the account has changed since the page was shown."""
 
     form_class = CloseForm
     expects_version = True
@@ -142,7 +142,7 @@ class Close(TellerCommand):
 
 
 class Transfer(TellerCommand):
-    """The command makes a new aggregate, the transfer; the account of the URL is the one that pays."""
+    """The page that starts a transfer. The command makes a new aggregate; the account of the URL is the source."""
 
     form_class = TransferForm
     title = "Transfer"

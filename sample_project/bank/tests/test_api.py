@@ -1,4 +1,4 @@
-"""The accounts over HTTP."""
+"""The HTTP API of accounts."""
 
 from __future__ import annotations
 

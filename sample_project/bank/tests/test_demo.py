@@ -1,4 +1,4 @@
-"""The demo: what it sends, whether its verification finds faults, and a small run of it."""
+"""The demo: its commands, its verification, and a small run."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class TheVerification(TestCase):
         return "\n".join(Verification(self.workload, self.asked, stored).problems)
 
     def one_movement(self) -> EventStream:
-        """The last accepted movement of an account, so that its absence leaves no gap."""
+        """Return the last accepted movement of an account, so that removing it leaves no gap."""
         rows = EventStream.objects.filter(command_id__startswith=self.workload.movement_prefix, version__gt=1)
         row = rows.exclude(aggregate_root_id=self.workload.account(0)).order_by("version").last()
         assert row is not None
@@ -190,7 +190,7 @@ class TheVerificationOfTransfers(TestCase):
         assert f"transfer {last.aggregate_root_id} has not ended, it is confirmed" in problems
 
     def test_money_that_was_made_up_is_found(self) -> None:
-        """As if the target had got money that the source never gave."""
+        """The target received money that the source never paid."""
         row = self.streams("bank.ConfirmWithdrawal").order_by("-version")[0]
         (event,) = events_of(StreamRecord(*(getattr(row, field) for field in StreamRecord._fields)))
         assert isinstance(event, WithdrawalConfirmed)
@@ -234,7 +234,7 @@ def test_options_that_make_no_sense_are_refused(options: Sequence[str], said: st
 
 @pytest.fixture
 def services(postgres_url: str, private_broker: Broker) -> Iterator[Mapping[str, str]]:
-    """An empty database and an empty queue; no Redis, which the demo does without."""
+    """Return the environment with an empty database and an empty queue, without Redis, which the demo does not need."""
     environment = {name: value for name, value in os.environ.items() if name != "REDIS_URL"}
     with new_database(postgres_url) as url:
         yield {**environment, "DATABASE_URL": url, "QUEUE_URL": private_broker.url}
@@ -242,7 +242,7 @@ def services(postgres_url: str, private_broker: Broker) -> Iterator[Mapping[str,
 
 @contextlib.contextmanager
 def new_database(server: str) -> Iterator[str]:
-    """The URL of an empty database on the server."""
+    """Make an empty database on the server, and give its URL."""
     name = f"demo_{uuid.uuid4().hex}"
     with psycopg.connect(server, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}".encode())
@@ -255,7 +255,7 @@ def new_database(server: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def running_demo(environment: Mapping[str, str], *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """In a session of its own; whatever of that is left at the end is killed."""
+    """Run the demo in a new session, whose remaining processes are killed at the end."""
     command = [sys.executable, "manage.py", "bankdemo", *arguments]
     with subprocess.Popen(
         command,
@@ -312,8 +312,8 @@ def url_has_rows(url: str) -> bool:
 def test_money_is_conserved_in_two_shards_though_workers_are_killed(
     services: Mapping[str, str], postgres_url: str
 ) -> None:
-    """The demo's own verification says so. Each kill is at another step of the way, and of the worker that has lived
-    longest, so that they come to either role."""
+    """The demo verifies the money. Each kill comes at another step, and ends the oldest worker, so that both roles are
+    killed."""
     with new_database(postgres_url) as one, new_database(postgres_url) as other:
         environment = {**services, "EVENT_DATABASE_URLS": f"{one} {other}"}
         with running_demo(environment, "--accounts=20", "--commands=400", "--transfers=400") as demo:
@@ -332,12 +332,12 @@ def test_money_is_conserved_in_two_shards_though_workers_are_killed(
 
 
 def kill_oldest_worker(demo: int) -> None:
-    """Of those that handle commands or follow events: children of the process that forks for the supervisor."""
+    """Kill the oldest command or event worker: a child of the process that forks for the supervisor."""
     found = []
     with contextlib.suppress(psutil.Error):
         for process in psutil.Process(demo).children(recursive=True):
             with contextlib.suppress(psutil.Error):
-                # A forked process has the command line of the one that it was forked from.
+                # A forked process has the command line of its parent.
                 if all("runprocessors" in parent.cmdline() for parent in process.parents()[:2]):
                     found.append((process.create_time(), process.pid))
     if found:

@@ -12,7 +12,7 @@ from tests import warm
 
 
 class TheSchemas(SimpleTestCase):
-    """In a process of its own, as in CI: what tests declare is not a part of it."""
+    """Runs in a separate process, as in CI, without the classes that tests declare."""
 
     def check(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return warm.run(["manage.py", "enode", "eventschemas", "--check", *arguments], cwd=settings.BASE_DIR)

@@ -60,7 +60,7 @@ class ReadSideCase(TestCase):
         send_commands([StartTransfer("t", source=source, target=target, amount=Decimal(amount))])
 
     def summary(self, account: str) -> object:
-        """Balance, and what is available of it."""
+        """Return the balance, and its available part."""
         row = AccountSummary.objects.get(pk=account)
         return row.balance, row.available
 

@@ -1,4 +1,4 @@
-"""What the settings name does what a bank relies on: to be run before another queue, database or cache is taken."""
+"""Contract tests of the services that the settings name: run them before using another queue, database or cache."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class TestTheSnapshots(SnapshotStoreContract):
 class TestTheSharedStates(SharedStatesContract):
     @pytest.fixture
     def states(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[SharedStates]:
-        # Shared states are given up after 50 ms, which a busy machine may need for many of them.
+        # Calls for shared states time out after 50 ms, which is too short for many of them on a busy machine.
         monkeypatch.setattr("enode_django.repository.redis_states.TIMEOUT", 60.0)
         cache = {"LOCATION": os.environ["REDIS_URL"], "PREFIX": f"test-{os.getpid()}"}
         with override_settings(ENODE={"AGGREGATE_CACHE": cache}):

@@ -1,4 +1,4 @@
-"""The counter, as a teller's browser sees it."""
+"""The pages of a teller, as a browser gets them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Counter(TestCase):
     def balance(self, account: str = "a") -> Decimal:
         return AccountSummary.objects.get(pk=account).balance
 
-    # -- what a teller does ---------------------------------------------------------------------------------------
+    # -- the work of a teller -------------------------------------------------------------------------------------
 
     def test_accounts_are_found_by_number_and_by_name(self) -> None:
         assert "Ada" in self.page("?q=a")
@@ -139,7 +139,7 @@ class Counter(TestCase):
         assert "<em>closed</em>" in page
         assert "deposit/" not in page
 
-    # -- who may not ----------------------------------------------------------------------------------------------
+    # -- permissions ----------------------------------------------------------------------------------------------
 
     def test_nobody_else_sees_the_counter(self) -> None:
         paths = [
@@ -182,14 +182,14 @@ class Counter(TestCase):
         assert self.client.post("/teller/accounts/nobody/deposit/", {"amount": "5"}).status_code == 404
         assert EventStream.objects.count() == before
 
-    # -- when the workers or the queue are away -------------------------------------------------------------------
+    # -- unavailable workers or queue -----------------------------------------------------------------------------
 
     def test_a_command_that_is_late_is_asked_for_again(self) -> None:
         path, sent = "/teller/accounts/a/deposit/", {**self.hidden(self.page("accounts/a/deposit/")), "amount": "5"}
         with use_bus(Late(self.bus)):
             late = self.client.post(path, sent)
         self.assertContains(late, "This was not answered in time.", status_code=504)
-        assert self.balance() == 15  # it was done, but nobody said so
+        assert self.balance() == 15  # it was executed without an answer
         again = {**self.hidden(late.content.decode()), "amount": "5"}
         self.assertRedirects(self.client.post(path, again), "/teller/accounts/a/")
         assert self.balance() == 15
@@ -203,7 +203,7 @@ class Counter(TestCase):
 
 
 class Late(InlineCommandBus):
-    """Executes, and does not answer in time."""
+    """A bus that executes, but does not answer in time."""
 
     def __init__(self, bus: InlineCommandBus) -> None:
         self.bus = bus

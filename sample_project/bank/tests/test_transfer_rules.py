@@ -1,4 +1,4 @@
-"""What accounts, transfers and the process between them do, each alone."""
+"""The rules of accounts, transfers and their process manager, each tested alone."""
 
 from __future__ import annotations
 

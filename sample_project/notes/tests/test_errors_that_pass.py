@@ -1,4 +1,4 @@
-"""A handler that asks a service for something, which is too busy at first."""
+"""A handler that calls a service, which is too busy at first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class TranslateTitle(ChangeTitle):
 
 
 class Translator:
-    """Is too busy so many times."""
+    """A service that is too busy for the next ``busy`` calls."""
 
     def __init__(self) -> None:
         self.busy = 0

@@ -1,4 +1,4 @@
-"""Notes, tested with the fixtures that pytest has from the package."""
+"""Tests of notes with the package's pytest fixtures."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def _counted(noun: str, count: int) -> str:
 
 @contextlib.contextmanager
 def _exiting_on(*numbers: signal.Signals) -> Iterator[None]:
-    """A signal inside the block raises SystemExit, so that children are ended on the way out."""
+    """Raise SystemExit on a signal inside the block, so that children are ended."""
 
     def leave(number: int, frame: object) -> None:
         raise SystemExit(128 + number)
