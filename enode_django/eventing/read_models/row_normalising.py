@@ -1,5 +1,5 @@
-"""Rows in memory with the values that the database would give back, so that an event sees the same row whether the one
-before it was handled in its batch or in another."""
+"""Give rows in memory the values that the database would give back, so that an event sees the same row whether the
+previous event was handled in the same batch or in another one."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _NEVER_SEEN = object()
 
 
 class RowNormaliser:
-    """Normalises instances of ``model`` in memory. The functions for its fields are chosen once, when it is made; it
-    is used by one thread."""
+    """Normalises instances of ``model`` in memory. The functions for its fields are chosen once, by the constructor.
+    Used by one thread."""
 
     def __init__(self, model: type[models.Model], connection: BaseDatabaseWrapper) -> None:
         fields = [field for field in model._meta.concrete_fields if field.name not in ("aggregate_root_id", "version")]
