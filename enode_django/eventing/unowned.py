@@ -21,7 +21,7 @@ WAYS_OUT = """
 
 
 class Unowned(NamedTuple):
-    """``kept_since`` is None unless somebody has said that it is to be kept."""
+    """A subscription that no code owns. ``kept_since`` is None unless it was marked to be kept."""
 
     key: str
     database: str
@@ -56,5 +56,5 @@ def unowned_in(aliases: Iterable[str]) -> Sequence[Unowned]:
 
 
 def possible_databases() -> Collection[str]:
-    """Return the databases that removed subscribers may have had: those that any model is written to."""
+    """Return the databases that removed subscribers may have used: those that any model is written to."""
     return {checkpoint_database(), *(router.db_for_write(model) for model in apps.get_models())}
