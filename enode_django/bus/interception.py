@@ -55,7 +55,7 @@ def _wrapped(key: str, handle: Handle) -> Handle:
 
 @lru_cache(maxsize=1)
 def handlers_in_use() -> Handlers:
-    """Return the command handlers of this process, within their middleware; raises `ConfigurationError`."""
+    """Return the command handlers of this process, within their middleware. Raises `ConfigurationError`."""
     return InterceptedHandlers(command_handlers) if conf().COMMAND_MIDDLEWARE else command_handlers
 
 

@@ -40,8 +40,8 @@ class CommandStatus(Enum):
 class WaitFor:
     """The point up to which `execute_command` waits. Use the values and the method below, not the constructor.
 
-    ``handling``: also for subscribers, for ``only`` the one of this name or class or (None) for all that handle one of
-    the command's events.
+    ``handling``: also wait for subscribers. ``only`` is the name or class of the one to wait for; None stands for all
+    that handle one of the command's events.
     """
 
     handling: bool = False
@@ -55,7 +55,7 @@ class WaitFor:
 
     @classmethod
     def subscriber(cls, only: str | type[Subscriber]) -> WaitFor:
-        """Wait as `HANDLED` does, but for one projection, process manager or group of event handlers only: that of the
+        """Wait as `HANDLED` does, but only for one projection, process manager or group of event handlers, given by its
         class or name."""
         return cls(True, only)
 

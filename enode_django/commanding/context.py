@@ -188,8 +188,7 @@ class CommandContext:
         self._error = self._error or error
 
     def note_failure(self, error: BaseException) -> None:
-        """Called for the error of a handler that may be swallowed by what is around it: half of what a handler does is
-        not stored."""
+        """Note the error of a handler, which middleware may swallow: half of what a handler does is not stored."""
         if self._changed or self.sent:
             self.note_error(error)
 

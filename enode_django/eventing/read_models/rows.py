@@ -66,7 +66,7 @@ class RowTable(Generic[Row]):
         )
         self._insert = f"INSERT INTO {table} AS known ({', '.join(column.name for column in self._columns)})"
         self._update = {adding: self._update_statement(adding) for adding in (True, False)}
-        # Binary, since arrays take twice as long to write as text.
+        # Binary: arrays as text take twice as long to write.
         arrays = ", ".join(f"%b::{column.array}[]" for column in self._columns)
         self._upsert = {
             adding: f"{self._insert} SELECT * FROM unnest({arrays}) {update}" for adding, update in self._update.items()
