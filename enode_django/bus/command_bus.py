@@ -73,8 +73,7 @@ class CommandBus(Protocol):
         expected_version: int | None = None,
     ) -> CommandResult:
         """Return the command's outcome. Block until it is durable, and handled by the ``awaited`` subscribers of its
-        events (None: by none). Raises `CommandTimeout` after ``timeout`` seconds, connecting and sending included, and
-        whatever ``awaited`` raises."""
+        events (None: by none). Raises `CommandTimeout` after ``timeout`` seconds, and whatever ``awaited`` raises."""
 
     async def aexecute(
         self,
@@ -136,8 +135,7 @@ class QueueCommandBus:
         return sent
 
     def _store(self, producer: Producer, messages: Sequence[tuple[str, bytes]], deadline: float) -> list[SendResult]:
-        """Store the messages, in up to `SEND_TRIES` tries, none of which begins after the deadline. Raises
-        `TransportUnavailable`."""
+        """Store the messages, in up to `SEND_TRIES` tries, none after the deadline. Raises `TransportUnavailable`."""
 
         def persist(call: Callable[[], None], /) -> None:
             for delay in islice(delays(), SEND_TRIES - 1):
@@ -197,8 +195,7 @@ class QueueCommandBus:
         expected_version: int | None,
     ) -> Iterator[tuple[Wait, Future[SendResult]]]:
         """Send from another thread, and expect the answer until the block ends. A failed send ends the wait, too.
-        ``metadata`` are passed in, so that the other thread reads none from a database, over a connection that nobody
-        closes.
+        ``metadata`` are given: the other thread must not ask a database for them, over a connection that nobody closes.
 
         The answer may come before the queue has confirmed the command, and is valid then. Giving up does not keep the
         command from being sent.

@@ -78,8 +78,7 @@ class InterceptedHandlers:
         return value
 
     def find(self, command: type[Command]) -> Handler:
-        """Return the middleware around the handler. Raises as `HandlerTable.find` does: middleware is not called for a
-        command without a handler."""
+        """Return the middleware around the handler. Raises as `HandlerTable.find` does if there is no handler."""
         self._table.find(command)
         return self._handle
 
@@ -107,8 +106,7 @@ class SubscriberContext:
         return self._made
 
     def check(self, returned: Any) -> Any:
-        """Return what middleware returned. Raises `ConfigurationError` if that is None although the handler yielded
-        commands."""
+        """Return what middleware returned. Raises `ConfigurationError` if that is None in place of commands."""
         if returned is None and self._made and self.subscriber._enode_may_yield:
             raise ConfigurationError(
                 f"ENODE[{SUBSCRIBERS!r}] returns nothing for the commands of {self.subscriber.name}; "

@@ -19,7 +19,7 @@ LONGEST_ERROR = 1_000
 
 
 class Notice(NamedTuple):
-    """``error`` says why the aggregate is parked at or before the command's version. It is empty if the events are
+    """``error`` says why the aggregate is parked at or before the command's version; it is empty if the events are
     handled."""
 
     command_id: str

@@ -34,8 +34,7 @@ class Replies:
 
     @property
     def address(self) -> str:
-        """The address for answers to this process. Blocks the first time, to open the inbox. Raises
-        `TransportUnavailable`."""
+        """The address for answers. Blocks the first time, to open the inbox. Raises `TransportUnavailable`."""
         with self._opening:
             if self._inbox is None:
                 self._inbox = self._transport.open_inbox()
@@ -52,8 +51,7 @@ class Replies:
         return wait
 
     def forget(self, key: CommandKey, wait: Wait) -> None:
-        """Stop waiting. Safe to call when everything has come. Messages for a command that nobody waits for are
-        dropped."""
+        """Stop waiting. Safe to call when everything has come. Later messages for the command are dropped."""
         with self._lock:
             waits = self._expected.get(key, [])
             if wait in waits:
@@ -92,8 +90,7 @@ class Replies:
                 wait.take_answer(reply)
 
     def close(self) -> None:
-        """Close the inbox. Block for up to a second until the receiving thread has ended. An inbox that cannot be
-        reached is left to expire."""
+        """Close the inbox, after up to a second for its thread to end. An unreachable inbox is left to expire."""
         self._closed = True
         inbox, thread = self._inbox, self._thread
         if inbox is None or thread is None:

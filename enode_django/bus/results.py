@@ -55,8 +55,7 @@ class WaitFor:
 
     @classmethod
     def subscriber(cls, only: str | type[Subscriber]) -> WaitFor:
-        """Wait as `HANDLED` does, but only for one projection, process manager or group of event handlers, given by its
-        class or name."""
+        """Wait as `HANDLED` does, but only for one projection, process manager or group of event handlers."""
         return cls(True, only)
 
 
@@ -187,8 +186,7 @@ def encode_result(result: CommandResult) -> bytes:
     """Encode all but ``parked``, which only the waiting sender knows.
 
     Earlier versions know no refused commands, but failed ones with the type name of a domain exception, so a refusal
-    travels as that. A type name without a dot travels as refused, since it could be the class name of another
-    exception.
+    travels as that. Without a dot, the name could be that of another exception, so the refusal travels as refused.
     """
     is_told_by_name = result.status is CommandStatus.REFUSED and "." in result.error_type
     return ANSWER + pack(

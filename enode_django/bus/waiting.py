@@ -20,9 +20,8 @@ AwaitedSubscribers = Callable[[Sequence[str]], Mapping[str, str]]
 
 
 class Wait:
-    """One sender's wait. ``future`` is done when the answer and the notice of each ``awaited`` subscriber (None: there
-    are none) have come, in any order. Called by the receiving thread; the sender's thread may call `progress` at any
-    time."""
+    """One sender's wait. ``future`` is done when the answer and a notice of each of ``awaited`` (None: of none) have
+    come, in any order. Called by the receiving thread; the sender's thread may call `progress` at any time."""
 
     def __init__(self, awaited: AwaitedSubscribers | None = None) -> None:
         self.future: Future[CommandResult] = Future()
@@ -32,8 +31,7 @@ class Wait:
         self._errors: dict[str, str] = {}
 
     def take_sent(self, sending: Future[SendResult]) -> None:
-        """End the wait with an error if the command could not be sent. Called by the thread that has sent it, or has
-        closed the bus."""
+        """End the wait if the command could not be sent. Called by the thread that has sent, or has closed the bus."""
         if sending.cancelled():
             error: BaseException | None = TransportUnavailable("the bus was closed before it was sent; send it again")
         else:
@@ -61,8 +59,8 @@ class Wait:
         self._settle_if_complete()
 
     def progress(self) -> tuple[CommandResult | None, tuple[str, ...]]:
-        """Return the answer so far, and the subscribers whose notices are missing. Before the answer, which names them,
-        there are none."""
+        """Return the answer so far, and the subscribers whose notices are missing (none before the answer, which names
+        them)."""
         answer, errors = self._answer, dict(self._errors)
         if answer is None:
             return None, ()

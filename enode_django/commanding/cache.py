@@ -88,8 +88,7 @@ class AggregateCache:
             slot.unfinished = {entry.envelope: entry}
 
     def settle(self, slot: Slot) -> None:
-        """Make a slot idle, or drop it if its aggregate does not exist. Call this when it has no unfinished entry
-        left."""
+        """Make a slot idle when it has no unfinished entry left, or drop it if its aggregate does not exist."""
         slot.unfinished = ()
         if slot.aggregate is None:
             self.drop(slot.id)

@@ -55,11 +55,10 @@ class CommandProcessor:
     """Handles the commands of one mailbox. All methods but `postponed_in` are called by one thread. They block on the
     store to load aggregates, to find stored commands, and to look for corrections.
 
-    ``note[0]`` is the position of the command being handled, or `NOTHING_IN_FLIGHT`; it is read after the worker has
-    died. ``suspects`` is held while a suspect is handled, so that suspects run one at a time in this process.
-    ``keeper`` writes durable states to the shared states; the ``loader`` begins with them. ``shard`` holds the
-    aggregates of the mailbox. Aggregates whose events are corrected there are reloaded (None: corrections are not
-    looked for).
+    ``note[0]`` is the position of the command being handled, or `NOTHING_IN_FLIGHT`; the supervisor reads it.
+    ``suspects`` is held while a suspect is handled, so that suspects run one at a time in this process. ``keeper``
+    writes durable states to the shared states; the ``loader`` begins with these. ``shard`` holds the aggregates of the
+    mailbox: those whose events are corrected there are reloaded (None: they are not looked for).
     """
 
     def __init__(
@@ -146,8 +145,8 @@ class CommandProcessor:
         return self._postponed.count_in(window)
 
     def _let_go_of_postponed(self, entries: Iterable[Decision]) -> None:
-        """Settle the idle slots of postponed commands. Call this after all ``entries`` were handled: the slots stay
-        until then."""
+        """Settle the idle slots of postponed commands, after all ``entries`` were handled: the slots stay until
+        then."""
         if not self._waiting:
             return
         for entry in entries:
@@ -330,9 +329,9 @@ class CommandProcessor:
             return aggregate
 
     def _load_foreign(self, id: str) -> AggregateRoot | None:
-        """Load another aggregate for a handler. The store is asked once only: if the handler's transaction is lost,
-        retries would never end. The time counts as the handler's. A `StoreUnavailable` ends the attempt, even if the
-        handler swallows it."""
+        """Load another aggregate for a handler. The store is asked once: a retry inside a lost transaction would never
+        end. The time counts as the handler's. A `StoreUnavailable` ends the attempt, even if the handler swallows
+        it."""
         try:
             corrections = self._corrections
             begin = Begin.STATE if corrections is None else corrections.begin_of(self._loader.store, id)
@@ -363,8 +362,7 @@ class CommandProcessor:
             self._suspects.acquire()
 
     def _restore(self, id: str, slot: Slot) -> None:
-        """Undo what a failed command did: reload the aggregate from the store, then replay its streams that are not
-        stored yet."""
+        """Undo what a failed command did: reload the aggregate, and replay its streams that are not stored yet."""
         try:
             aggregate = self._load(id, Begin.SNAPSHOT)
             for entry in _unfinished(slot):
@@ -475,8 +473,7 @@ class CommandProcessor:
         return Postponed(envelope, slot.epoch, due, result)
 
     def _clean(self, slot: Slot, envelope: Envelope, context: CommandContext) -> None:
-        """Restore the aggregate if the handler has changed it. Refusals are common, and most come before any
-        ``apply``."""
+        """Restore the aggregate if the handler has changed it. Most refusals, which are common, have not."""
         if context.has_changes:
             self._restore(envelope.aggregate_root_id, slot)
 

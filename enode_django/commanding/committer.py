@@ -52,7 +52,7 @@ class Committed(NamedTuple):
 
 
 class Committer:
-    """Stores and settles decisions. All methods are called by one thread. `commit` blocks until the store has
+    """Stores and settles decisions. All methods are called by one thread; `commit` blocks until the store has
     decided."""
 
     def __init__(self, store: EventStore, *, persist: Persist, clock: Callable[[], float]) -> None:

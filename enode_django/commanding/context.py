@@ -76,8 +76,7 @@ class CommandContext:
         return decode_metadata(self._metadata)
 
     def get(self, cls: type[Root], id: str | None = None) -> Root:
-        """Return the command's aggregate, or a private read-only copy of another one, loaded from the store (this
-        blocks).
+        """Return the command's aggregate, or a private read-only copy of another one, from the store (this blocks).
 
         Raises `AggregateNotFound`, `AggregateTypeMismatch` if the id is that of another class, or `InvalidId` if no
         aggregate of this class can have it.
@@ -113,9 +112,8 @@ class CommandContext:
     def add(self, aggregate: AggregateRoot) -> None:
         """Add the aggregate that the command creates.
 
-        Raises `AggregateAlreadyExists`, `ForeignAggregateChanged` for an id that is not the command's,
-        `AggregateNotFound` for an aggregate that has a version but is not stored, or `DefinitionError` for a value that
-        is not an aggregate.
+        Raises `AggregateAlreadyExists`, `ForeignAggregateChanged` for an id that is not the command's, and
+        `AggregateNotFound` for an aggregate that has a version but is not stored.
         """
         if not isinstance(aggregate, AggregateRoot):
             raise DefinitionError(f"context.add({shown(aggregate)}) is given no aggregate; pass the new one")
@@ -154,10 +152,10 @@ class CommandContext:
         """Send a command if, and only if, the events of the command being handled are stored. Return its id.
 
         The command is stored with the events, as it is now, and sent when they are durable. It is not sent if the
-        command being handled is refused or fails. Its id is derived from the handled command's id, and from how many
+        command being handled is refused or fails. Its id is derived from the handled command's, and from how many
         commands of its class went to its aggregate before, so that handling that command again sends the same one. It
-        carries the handled command's metadata, with the handled command as its cause. Raises `InvalidField` for a
-        command that cannot be sent.
+        carries the handled command's metadata, with that command as its cause. Raises `InvalidField` for a command that
+        cannot be sent.
 
         The handled command fails with a `DefinitionError` if it applies no event. Raises `DefinitionError` for a value
         that is not a command, and if it is called by another thread than the handler's, or after the handler.

@@ -56,7 +56,7 @@ class CorrectionLookout:
         keeper: SharedStateWriter | None,
         restore: Callable[[str, Slot], None],
     ) -> None:
-        """Drop corrected aggregates that are idle from the cache, and ``restore`` the others. Block as long as `look`
+        """Drop corrected aggregates that are idle from the cache; ``restore`` the others. Block as long as `look`
         does."""
         for id in self.look():
             loader.without_states = self.ids

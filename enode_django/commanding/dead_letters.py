@@ -66,8 +66,8 @@ def kept_and_answered(finished: Iterable[Finished]) -> tuple[list[Decision], lis
 
 
 def is_kept(envelope: Envelope, result: CommandResult | None) -> bool:
-    """Return True if a command becomes a dead letter: an exception has ended it while nobody waited, or it could not
-    be handled at all."""
+    """Return True if a command becomes a dead letter: an exception ended it while nobody waited, or it could not be
+    handled at all."""
     return (
         isinstance(result, Crash)
         and envelope.window is not None

@@ -113,8 +113,7 @@ POSTPONED = DecisionKind.POSTPONED
 
 
 class Decision:
-    """The decision of a command mailbox on one command. ``rests_on`` is the version it was made on, or None if it does
-    not depend on the aggregate."""
+    """A command mailbox's decision on one command, made on the version ``rests_on`` (None: on any)."""
 
     __slots__ = ("aggregate_root_id", "envelope", "epoch", "kind", "record", "rests_on", "result")
 

@@ -1,7 +1,7 @@
 """Commands that are handled again after an error that passes, and those that wait behind them.
 
-Failed attempts are counted in the memory of one command mailbox. The count starts again after a restart, and in the
-next owner of the queue.
+Failed attempts are counted in the memory of one command mailbox. A restart, or another owner of the queue, begins at
+zero.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ LOOK_AGAIN = 0.5
 
 
 class HandlerRetries(NamedTuple):
-    """The rule by which a command is handled again after its handler has raised an error that passes. ``attempts`` is
-    the most attempts in all.
+    """How often a command is attempted, ``attempts`` times at most, if its handler raises errors that pass.
 
     ``delay`` is the seconds between the first two attempts, and doubles with each further one, unless a `Retry` says
     how many. ``retry_on`` are the errors that pass, beside the package's own retriable ones. If nobody can wait
@@ -39,8 +38,7 @@ class HandlerRetries(NamedTuple):
     waits: bool = True
 
     def is_passing(self, error: BaseException, own: Errors | None) -> bool:
-        """Return True if the error passes. ``own`` are the handler's errors, which replace all others; `Retry` always
-        passes.
+        """Return True if the error passes. ``own`` are the handler's errors, in place of all others but `Retry`.
 
         >>> retries = HandlerRetries(3, 0.1, (ConnectionError,))
         >>> [retries.is_passing(ConnectionError(), own) for own in (None, (), (OSError,))]

@@ -105,8 +105,7 @@ def is_conflict(result: object) -> bool:
 
 
 def _is_derived(envelope: Envelope) -> bool:
-    """Return True for the command of a process manager. Its id says which event it follows from, so it is the same
-    command whatever its fields."""
+    """Return True for a process manager's command. It is the same one whatever its fields: its id names its event."""
     try:
         return envelope.id[14:15] == _DERIVED and decode_metadata(envelope.metadata).causation_id is not None
     except MalformedMessage:

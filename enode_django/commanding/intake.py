@@ -88,8 +88,7 @@ class Intake:
 
     @property
     def delayed(self) -> int:
-        """The number of commands in open windows that wait for their type to become known. May be read by any
-        thread."""
+        """The number of delayed commands in open windows. May be read by any thread."""
         return sum(not window.closed for window in self._windows_of_delayed())
 
     def delayed_in(self, window: OffsetWindow) -> int:
@@ -131,8 +130,8 @@ class Intake:
         return received
 
     def retry(self) -> Received:
-        """Try delayed commands again that are due. Return those whose type is known now, and those that fail after
-        their last delay."""
+        """Try due delayed commands again. Return those whose type is known now, and those that fail after their last
+        delay."""
         received = Received([], [], is_backlog=True)  # they may have been delayed since the takeover
         if self._delayed:
             now = self._clock()

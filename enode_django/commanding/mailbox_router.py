@@ -12,8 +12,7 @@ MAILBOX_SEED = 0x3A11B0
 
 class MailboxRouter:
     """Assigns aggregates to mailboxes. Each shard has ``command_mailboxes`` and ``event_mailboxes`` of its own: a
-    mailbox that waits for its shard does not block the others. ``place_of`` returns the index of an aggregate's shard,
-    below ``shards``.
+    mailbox that waits for its shard does not block the others. ``place_of`` returns the index of an aggregate's shard.
 
     Both mailboxes are chosen by one hash, but by different bits: aggregates of one command mailbox spread over the
     event mailboxes.
@@ -42,7 +41,7 @@ class MailboxRouter:
         return place * commands + (hashed & 0xFFFF) % commands, place * events + (hashed >> 16) % events
 
     def event_mailbox_beside(self, command_mailbox: int, aggregate_root_id: str) -> int:
-        """Return the event mailbox to which this command mailbox sends entries of the aggregate, whichever shard has it
+        """Return the event mailbox to which this command mailbox sends the aggregate's entries, whichever shard has it
         now."""
         _, events = self._per_shard
         own = self.mailboxes(aggregate_root_id)[1] % events

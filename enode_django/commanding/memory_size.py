@@ -10,8 +10,7 @@ from enode_django.domain.aggregate import AggregateRoot
 
 
 def weight_of(value: Any) -> int:
-    """Return the size in bytes. Containers, dataclasses and aggregates are followed, each once; any other value counts
-    by itself."""
+    """Return the size in bytes. Containers, dataclasses and aggregates are followed, each once."""
     total, seen, left = 0, set[int](), [value]
     while left:
         one = left.pop()

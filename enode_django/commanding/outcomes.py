@@ -33,8 +33,7 @@ SENDERS_ERRORS = (AggregateAlreadyExists, AggregateNotFound, AggregateTypeMismat
 
 
 def failed(envelope: Envelope, error: BaseException) -> CommandResult:
-    """Return the answer to a command that an exception ended: a `Crash`, unless its sender is told of its own
-    mistake."""
+    """Return the answer to a command that an exception ended: a `Crash`, unless its sender is told of its mistake."""
     if envelope.reply_to and isinstance(error, SENDERS_ERRORS):
         return failure(envelope.id, envelope.aggregate_root_id, error)
     is_told = bool(envelope.reply_to)
@@ -69,7 +68,7 @@ def stream_of(
 def refusal_of(
     envelope: Envelope, aggregate: AggregateRoot | None, refusal: DomainException, max_bytes: int
 ) -> StreamRecord:
-    """Return the row of a durable refusal. Raises as `stream_of` does, and whatever application code in its class
+    """Return the row of a durable refusal. Raises as `stream_of` does, and whatever code of the refusal's class
     raises."""
     return StreamRecord(
         envelope.aggregate_root_id,
@@ -111,8 +110,8 @@ def check_version(expected_version: int, aggregate_root_id: str, version: int) -
 
 
 def nothing_changed(envelope: Envelope, version: int, value: Any, max_bytes: int) -> CommandResult:
-    """Return the answer to a command that changed nothing. ``value`` can be encoded, and does not change afterwards.
-    Raises `MessageTooLarge`."""
+    """Return the answer to a command that changed nothing. ``value`` is encodable and immutable. Raises
+    `MessageTooLarge`."""
     if value is not None:
         _check_size("result", len(pack(value)), max_bytes)
     return CommandResult(

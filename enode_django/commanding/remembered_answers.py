@@ -87,8 +87,8 @@ class RememberedAnswers:
         """Remember the answer that is about to be given to the message at ``offset``, which is not finished yet.
         ``content`` is its `identity.content_of`.
 
-        An answer remembered earlier for the command stays. Nothing is remembered of a queue that was lost: its new
-        owner decides.
+        An answer remembered earlier for the command stays. A queue that was lost remembers nothing: its new owner
+        decides.
         """
         lease = self._leases.get(window.queue)
         key = (answer.command_id, answer.aggregate_root_id)

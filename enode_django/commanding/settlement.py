@@ -195,8 +195,8 @@ TABLE: Mapping[DecisionKind, Mapping[Finding, Settle]] = {
 
 
 def settle(batch: Batch, decision: Decision, finding: Finding, fact: Any = None) -> None:
-    """Settle a decision as the table says. ``fact``: see `Settle`. Raises `AssertionError` for a pair that is not in
-    the table."""
+    """Settle a decision as the table says. ``fact``: see `Settle`. Raises `AssertionError` for a pair not in the
+    table."""
     effect = TABLE.get(decision.kind, {}).get(finding)
     if effect is None:
         raise AssertionError(f"a decision of the kind {decision.kind.value!r} cannot be {finding.value!r}")

@@ -90,8 +90,7 @@ RefusalKey = tuple[str, str]
 
 
 class Subscription(NamedTuple):
-    """A subscriber's subscription in one shard. ``start_position`` and ``swept_position`` are positions in that shard;
-    ``started_at`` is aware."""
+    """A subscription in one shard, in which both positions are. ``started_at`` is aware."""
 
     started_at: datetime
     start_position: Position
@@ -104,8 +103,8 @@ def read(alias: str, subscriber: str, ids: Sequence[str]) -> dict[str, int]:
 
 
 def lock(alias: str, subscriber: str, ids: Sequence[str]) -> dict[str, int]:
-    """Return the versions that all of these aggregates have reached, locked until the transaction ends. Missing
-    checkpoints are made."""
+    """Return the versions that all of these aggregates have reached, locked until the transaction ends. Make missing
+    checkpoints."""
     locked = dict(_fetch(alias, _LOCK, (subscriber, subscriber, ids)))
     missing = [id for id in ids if id not in locked]
     if missing:
@@ -189,8 +188,7 @@ def subscriptions(alias: str) -> Sequence[tuple[str, datetime, datetime | None]]
 
 
 def keep(alias: str, subscriber: str, *, is_kept: bool) -> bool:
-    """Set or clear the mark with which runprocessors starts although no code owns the subscription. Return False if
-    there is no subscription."""
+    """Let runprocessors start although no code owns the subscription, or no longer. Return False if there is none."""
     return execute(alias, _KEEP, (is_kept, subscriber)).rowcount > 0
 
 

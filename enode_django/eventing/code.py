@@ -20,8 +20,8 @@ logger = logging.getLogger("enode_django.subscribers")
 
 @lru_cache(maxsize=1_000)
 def code_fingerprint(subscriber: Subscriber) -> str:
-    """Return ``<tag>:<32 hexadecimal digits>``, as `codetexts.digest` does. It is computed once in a process, when all
-    apps are loaded.
+    """Return ``<tag>:<32 hexadecimal digits>``, as `codetexts.digest` does; computed once in a process, when all apps
+    are loaded.
 
     It covers the handlers and what they use of the same package, the upcasters of the types that they handle, and the
     types that the process knows. It is empty if the code cannot be read.

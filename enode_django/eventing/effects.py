@@ -43,8 +43,7 @@ class EffectProcessor(EventProcessor):
         self._known: dict[int, checkpoints.Subscription] = {}
 
     def commands_of(self, record: StreamRecord) -> Sequence[tuple[Command, Metadata]]:
-        """Return the commands that follow from a stored stream or refusal. Calls the handlers, and raises what they
-        raise."""
+        """Call the handlers for a stored stream or refusal. Return their commands; raise what they raise."""
         calls = Calls(self.subscriber, self._send)
         refused = followed_refusal(self.subscriber, record) if record.version is None else None
         self.in_flight.begin(
@@ -172,8 +171,8 @@ class EffectProcessor(EventProcessor):
         return checkpoints.lock_known(self.alias, self.key, ids)
 
     def take_back(self, kept: Mapping[str, int]) -> bool:
-        """Set the checkpoints back and return False: effects cannot be undone. What is stored in place of the erased
-        events is handled, too."""
+        """Return False, with the checkpoints set back: effects cannot be undone, and the streams stored instead are
+        handled."""
         checkpoints.set_back(self.alias, self.key, kept)
         return False
 

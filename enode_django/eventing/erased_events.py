@@ -52,8 +52,8 @@ def notice(processor: EventProcessor, shard: Shard, generation: int) -> None:
 
 
 def heal(processor: EventProcessor, shard: Shard, ids: Sequence[str]) -> None:
-    """Compare aggregates with the newest known generation, unless that was done. One transaction locks their
-    checkpoints, so that nobody handles them meanwhile."""
+    """Compare aggregates with the newest known generation, unless that was done. In one transaction, in which nobody
+    else handles them."""
     with transaction.atomic(using=processor.alias):
         handled = processor.claimed(sorted(ids))
         known = failovers.known(processor.alias, processor.key)[shard.number]
@@ -106,7 +106,7 @@ def heal_claims(processor: EventProcessor, shard: Shard, known: Known, claims: S
 class Lookout:
     """Looks every second, while there is something to handle, for new generations and for corrections. Earlier messages
     may be handled only while no generation has begun, and messages have the originals of corrected events. `look`
-    blocks on the shards; it asks one that is unavailable again in ten times as long as that took, and not before
+    blocks on the shards; an unavailable one is asked again in ten times as long as that took, and not before
     `LOOK_EVERY`."""
 
     def __init__(self, processor: EventProcessor, clock: Callable[[], float] = time.monotonic) -> None:

@@ -47,8 +47,7 @@ class EventHandler(NamedTuple):
 
     @property
     def full_name(self) -> str:
-        """The given name, or ``"<app_label>.<function>"``. Empty for a function without a given name outside the
-        installed apps."""
+        """The given name, or ``"<app_label>.<function>"``; empty if there is neither, outside the installed apps."""
         if self.name:
             return self.name
         label = types.label_of(self.function.__module__)
@@ -78,8 +77,7 @@ class EventHandlerGroup(Subscriber):
         return self._group
 
     def take_name(self) -> bool:
-        """Name the group of a handler that is alone after it. Return False if the handler has no name, because it is
-        outside the installed apps."""
+        """Name a lone handler's group after it. Return False if it has no name, being outside the installed apps."""
         self.name = self.name or self.handlers[0].full_name
         return bool(self.name)
 
@@ -95,8 +93,7 @@ class EventHandlerGroup(Subscriber):
         self._enode_known_types.clear()
 
     def _longest_limit(self) -> float | None:
-        """Return the longest limit that a handler names, since all are called in turn for an event; None if none names
-        one."""
+        """Return the longest limit that a handler names, or None: all handlers are called in turn for an event."""
         return max((one.time_limit for one in self.handlers if one.time_limit is not None), default=None)
 
     def _enode_followed(self) -> Iterable[Followed]:
@@ -142,8 +139,8 @@ def handler_groups() -> Sequence[EventHandlerGroup]:
 
 
 def group_of(function: Callable[..., Any]) -> EventHandlerGroup:
-    """Return the group that calls a function. Raises `DefinitionError` for a function that is not an event handler, or
-    can have no name."""
+    """Return the group that calls a function. Raises `DefinitionError` if it is no event handler, or can have no
+    name."""
     for group in handler_groups():
         if any(handler.function is function for handler in group.handlers):
             return group

@@ -83,8 +83,7 @@ class EventProcessor(ABC):
     # -- after a failover -----------------------------------------------------------------------------------------
 
     def claims(self, after: str, limit: int) -> Sequence[tuple[str, int]]:
-        """Return the versions that the next ``limit`` aggregates with ids above ``after`` have reached, in the order of
-        ids."""
+        """Return the versions of the next ``limit`` aggregates with ids above ``after``, in the order of ids."""
         return ()
 
     def claimed(self, ids: Sequence[str]) -> Mapping[str, int]:
@@ -124,8 +123,7 @@ def reached(work: PendingAggregate, version: int, streams: Sequence[StreamRecord
 
 
 class RowProcessor(EventProcessor):
-    """Applies events to a `ModelProjection`: rows are loaded and locked in one query, changed in memory and stored in
-    another.
+    """Applies events to a `ModelProjection`: one query loads and locks rows, another one stores them.
 
     A row's version is its checkpoint. Without a row, the checkpoint has the version and is locked instead, so that a
     late worker cannot bring a deleted row back.
@@ -224,8 +222,7 @@ class RowProcessor(EventProcessor):
 
 
 class TransactionProcessor(EventProcessor):
-    """Applies events to a `Projection`: checkpoints are locked, any ORM code runs, and checkpoints move in the same
-    transaction.
+    """Applies events to a `Projection`: checkpoints are locked, ORM code runs, checkpoints move, in one transaction.
 
     Handlers run without savepoints first, which cost more than most handlers, and rows that they insert are sent
     together. When a handler raises, or an insert fails, everything is rolled back and run again with a savepoint for
@@ -321,8 +318,8 @@ class TransactionProcessor(EventProcessor):
         return checkpoints.lock(self.alias, self.key, ids)
 
     def take_back(self, kept: Mapping[str, int]) -> bool:
-        """Delete the rows and return True if every model has the ``aggregate_field``. Otherwise set the checkpoints
-        back and return False."""
+        """Delete the rows and return True if all models have the ``aggregate_field``. Else only set the checkpoints
+        back."""
         field = self.subscriber.aggregate_field
         models = [model for model in reversed(self.subscriber.models) if has_field(model, field)]
         if len(models) < len(self.subscriber.models):

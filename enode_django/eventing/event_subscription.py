@@ -42,8 +42,8 @@ RETRYING_AT_ONCE = 1.0
 
 class EventSubscription:
     """Handles the events of a subscriber. All methods are called by one thread and block on the databases.
-    ``hand_over`` is called between portions of the work: it may close windows, whose messages are left to others
-    then."""
+    ``hand_over`` is called between portions of the work; it may close windows, whose messages are then left to
+    others."""
 
     def __init__(
         self,
@@ -69,8 +69,8 @@ class EventSubscription:
     # -- what is pulled -------------------------------------------------------------------------------------------
 
     def suspect(self, queue: int, deaths: Mapping[int, int]) -> None:
-        """Note how many workers died at which offset of a queue that was acquired. The aggregates of these messages are
-        handled alone."""
+        """Note how many workers died at which offset of an acquired queue. The aggregates of these messages are handled
+        alone."""
         self._deaths[queue] = deaths
 
     def handle(self, pulled: Sequence[PulledMessages]) -> None:
@@ -168,8 +168,7 @@ class EventSubscription:
 
     def retry_due(self) -> None:
         """Try again what is due, each aggregate alone and one version first, so that the failing event stands alone.
-        What is left after `RETRYING_AT_ONCE` stays due: handlers that wait for a server in vain must not hold up
-        others."""
+        What is left after `RETRYING_AT_ONCE` stays due: handlers that wait in vain must not hold up others."""
         now = self._clock()
         due = sorted((work for work in self._aside.values() if work.next_try <= now), key=attrgetter("next_try"))
         for work in due:
@@ -248,8 +247,7 @@ class EventSubscription:
         return False
 
     def _given_up_on(self, work: PendingAggregate) -> Iterator[tuple[Message, str]]:
-        """Finish the messages of versions that are not stored, in a store restored from a dump, without notifying
-        anybody."""
+        """Finish messages of versions that are not stored, in a store restored from a dump, without notices."""
         for message in work.messages:
             name, id, version = self.subscriber.name, message.aggregate_root_id, message.version
             extra = _extra(name, id)

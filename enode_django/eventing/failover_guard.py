@@ -1,5 +1,4 @@
-"""Decide whether events may be handled: not if a failover may have erased them, or events that were handled before
-them."""
+"""Decide whether events may be handled: not if a failover may have erased them, or earlier events that were handled."""
 
 from __future__ import annotations
 
@@ -54,8 +53,8 @@ class Heeded:
                 _heed(alias, subscriber, shard, known, some)
 
     def confirm(self, alias: str, subscriber: str) -> None:
-        """Raise `StoreMovedOn` if another generation was noted since `heed`. Otherwise none is noted until the
-        transaction ends."""
+        """Raise `StoreMovedOn` if a generation was noted since `heed`. Else none is noted until the transaction
+        ends."""
         if failovers.generations(alias, subscriber) != {shard: one.generation for shard, one in self._known.items()}:
             raise StoreMovedOn
 

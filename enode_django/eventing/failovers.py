@@ -87,8 +87,7 @@ def known(alias: str, subscriber: str) -> dict[int, Known]:
 
 
 def generations(alias: str, subscriber: str) -> dict[int, int]:
-    """Return the newest generation of each shard that the subscriber knows. It does not change until the transaction
-    ends."""
+    """Return the newest known generation of each shard, which stays the same until the transaction ends."""
     return dict(execute(alias, _GENERATIONS, (subscriber,)).fetchall())
 
 
@@ -146,6 +145,5 @@ def have_ended(alias: str, before: int) -> bool:
 
 
 def merged(*several: Sequence[tuple[str, int]], limit: int) -> list[tuple[str, int]]:
-    """Return the first ``limit`` entries of several lists. Each is in the order of ids, and has the first ones of its
-    kind."""
+    """Return the first ``limit`` entries of lists that are sorted by id and begin at the same id."""
     return sorted(one for some in several for one in some)[:limit]

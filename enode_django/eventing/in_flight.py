@@ -26,8 +26,7 @@ Hook = Callable[[], Any]
 
 
 class InFlight:
-    """The marker of one subscriber in one process. `alone`, `begin`, `step` and `end` are called by the subscriber's
-    thread.
+    """The marker of one subscriber in one process. Its thread calls `alone`, `begin`, `step` and `end`.
 
     ``note`` has two integers: the position that is being handled (`NOTHING_IN_FLIGHT`: none), and a number that differs
     for each stream, since all streams of an aggregate have one position. ``suspects`` is a lock that all subscribers of
@@ -49,8 +48,7 @@ class InFlight:
             yield
 
     def begin(self, work: PendingAggregate, version: int) -> None:
-        """Note that handlers are about to be called for the work. ``version`` is the first one that it has not
-        reached."""
+        """Note that handlers are about to be called for the work, at ``version`` first."""
         self.step()
         self._note[0] = place_of(work, version)
 
@@ -94,8 +92,7 @@ def place_of(work: PendingAggregate, version: int) -> int:
 
 
 def suspect_swept(work: PendingAggregate, version: int, deaths: Mapping[int, int]) -> None:
-    """Make a suspect of a work without messages if ``deaths`` of the first queue name its aggregate. ``version`` is the
-    first one that it has not reached."""
+    """Make a work without messages, at ``version``, a suspect if ``deaths`` of the first queue name its aggregate."""
     offset = _swept_offset(work.aggregate_root_id, version)
     work.deaths = deaths.get(offset, 0)
     work.suspect = any(known >> 16 == offset >> 16 for known in deaths)

@@ -146,9 +146,8 @@ def remove(alias: str, rows: Iterable[Parked]) -> None:
 
 
 def release(alias: str, rows: Sequence[Parked], is_behind: Callable[[], bool]) -> bool:
-    """Unpark the aggregate that has these rows. Return False, and leave it parked, if it has other rows, or if
-    ``is_behind`` returns True. ``is_behind`` is called when nobody can find the aggregate parked and pass over it any
-    more."""
+    """Unpark the aggregate that has these rows. Return False, and leave it parked, if it has other rows or
+    ``is_behind()`` is true. That is called when nobody can find the aggregate parked, and pass over it, any more."""
     with transaction.atomic(using=alias):
         remove(alias, rows)
         if list_parked(alias, rows[0].subscriber, rows[0].aggregate_root_id) or is_behind():

@@ -112,8 +112,8 @@ class Failure(NamedTuple):
         return (self.version, self.command_id) == (other.version, other.command_id)
 
     def to_be_kept(self) -> Failure:
-        """Return the failure with the text of its error only. The error would keep its frames, and with them the whole
-        batch."""
+        """Return the failure with only the text of its error, which would keep its frames and so the whole batch in
+        memory."""
         return self._replace(error=Exception(self.text))
 
     @property
@@ -137,8 +137,8 @@ class Failure(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """The progress in an aggregate: up to ``version``, where a ``failure`` stops it, or where it is ``parked`` by an
-    error of that class."""
+    """The progress in an aggregate, up to ``version``: there a ``failure`` stops it, or it is ``parked`` by that
+    error."""
 
     version: int
     failure: Failure | None = None
@@ -151,8 +151,7 @@ class Progress(NamedTuple):
 
 
 def fit_portion(works: Iterable[PendingAggregate], positions: Mapping[str, int], portion: int, at_once: int) -> int:
-    """Return the portion, halved until all works together have at most ``at_once`` versions to handle. Versions that
-    are not at hand count, too."""
+    """Return the portion, halved until all works have at most ``at_once`` versions to handle, at hand or not."""
     counts = [work.until - positions[work.aggregate_root_id] for work in works]
     while portion > 1 and sum(min(count, portion) for count in counts if count > 0) > at_once:
         portion //= 2

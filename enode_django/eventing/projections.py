@@ -78,8 +78,7 @@ def makes_row(projection: ModelProjection[Any] | type[ModelProjection[Any]]) -> 
 
 
 class Projection(Subscriber):
-    """A projection with any ORM code. Handlers are ``(self, event) -> None`` and may touch only the rows of the event's
-    aggregate.
+    """A projection with any ORM code. Handlers are ``(self, event) -> None`` and may touch only the aggregate's rows.
 
     ``models`` names every model that the handlers write; they must lie in one database. `insert` is the cheap way to
     create a row.
@@ -164,6 +163,6 @@ def _check_start(cls: type[Subscriber]) -> None:
 
 
 def _is_of_read_model(version: models.Field[Any, Any]) -> bool:
-    """Return True for a field as `ReadModel` declares it. An application's own number would be editable, or have
-    another default."""
+    """Return True for a field as `ReadModel` declares it. An application's own would be editable, or begin
+    elsewhere."""
     return isinstance(version, models.BigIntegerField) and not version.editable and version.default == 0

@@ -46,17 +46,15 @@ Sent = tuple[Command, Metadata]
 
 
 class _Goal(NamedTuple):
-    """The goal of a check: the streams below ``position`` are handled, and their commands were sent below the offsets
-    ``ends``."""
+    """The streams below ``position`` are handled, and their commands were sent below the offsets ``ends``."""
 
     position: Position
     ends: Mapping[int, int]
 
 
 class Resender:
-    """Looks for the effects of the commands of one process manager that follow from the streams of one shard.
-    ``dead_letters`` are those of all shards. `tick` is called by the subscriber's thread, in the worker that owns the
-    first queue."""
+    """Looks for the effects of one process manager's commands that follow from one shard's streams. ``dead_letters``
+    are those of all shards. `tick` is called by the subscriber's thread, in the worker that owns the first queue."""
 
     def __init__(
         self,
@@ -103,8 +101,7 @@ class Resender:
         self.next_step = self._clock() + self._interval
 
     def _begin(self) -> Position:
-        """Return the position to go on from. The first time, it is the swept position, so only later streams are
-        checked."""
+        """Return the position to go on from. It is at first the swept one: only later streams are checked."""
         for generation, transaction_id in execute(self._processor.alias, _READ, self._key):
             return Position(generation, transaction_id)
         swept = self._processor.subscribe(self._shard).swept_position

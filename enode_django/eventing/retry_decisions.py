@@ -96,8 +96,8 @@ class RetryPolicy(NamedTuple):
         return is_conflict and failures <= len(self.pauses(error))
 
     def next_try(self, error: Exception, failures: int, failing_for: float = 0.0) -> NextTry:
-        """Return when the next try of an event comes that has failed ``failures`` times in ``failing_for`` seconds, the
-        latest time with ``error``.
+        """Return the next try of an event that has failed ``failures`` times in ``failing_for`` seconds, now with
+        ``error``.
 
         >>> policy = RetryPolicy(2, 1.0, passing=(ConnectionError,))
         >>> policy.next_try(ValueError(), 1), policy.next_try(ValueError(), 2)

@@ -29,9 +29,9 @@ Value = TypeVar("Value")
 
 class Runner:
     """Runs the handlers of a subscriber. All methods are called by one thread. ``persist`` decides how long to try
-    while the databases are unavailable; ``in_flight`` is told what is being handled. With ``singles_out``, an aggregate
-    whose handler meets a database error while the subscriber's own database answers has failed alone; without it, such
-    an error is raised."""
+    while the databases are unavailable; ``in_flight`` notes what is being handled. With ``singles_out``, an aggregate
+    whose handler meets a database error, while the subscriber's database answers, has failed alone; else the error is
+    raised."""
 
     def __init__(
         self,
@@ -82,8 +82,7 @@ class Runner:
         return (work.refusals[command_id] for id, command_id in keys if (id, command_id) not in handled)
 
     def persisted(self, call: Callable[[], Value]) -> Value:
-        """Return what ``call`` returns. Block while the databases are unavailable; raise whatever else ``call``
-        raises."""
+        """Return what ``call`` returns. Block while the databases are unavailable; raise what else it raises."""
 
         def guarded() -> Value:
             heal_connections()
@@ -101,8 +100,7 @@ class Runner:
         return self._persist(guarded)
 
     def _run(self, works: Sequence[PendingAggregate], portion: int, even_parked: bool) -> Mapping[str, Progress]:
-        """Apply works. Those that have failed at an unknown type are applied again if the record says that the
-        subscriber may pass over it."""
+        """Apply works. Those that failed at an unknown type are applied again if the subscriber may pass over it."""
         progress = self._run_uninterrupted(works, portion, even_parked)
         failed = {id for id, one in progress.items() if one.failure is not None and one.failure.is_of_unknown_type}
         if failed and event_types.recall(self.alias, self.subscriber):

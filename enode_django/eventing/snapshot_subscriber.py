@@ -36,8 +36,7 @@ class SnapshotSubscriber(Subscriber):
     replays = False
 
     def _enode_follows(self, aggregate_root_type: str) -> bool:
-        """Return True if snapshots of this type are on. A type that this process does not know is left to a process
-        that knows it."""
+        """Return True if snapshots of this type are on. A type unknown here is left to a process that knows it."""
         try:
             return policy.is_on(types.class_of(AggregateRoot, aggregate_root_type))
         except UnknownMessageType:
@@ -55,8 +54,8 @@ class SnapshotProcessor(EventProcessor):
     def apply(
         self, works: Sequence[PendingAggregate], portion: int, *, even_parked: bool = False
     ) -> dict[str, Progress]:
-        """Apply all versions of an aggregate at once. When `AT_ONCE` snapshots are made, the other aggregates stay
-        where they are."""
+        """Apply all versions of an aggregate at once. After `AT_ONCE` snapshots the other aggregates stay where they
+        are."""
         ids = [work.aggregate_root_id for work in works]
         parked = self.parked(ids, even_parked)
         reached = self._maker.reached(ids)

@@ -160,8 +160,7 @@ def handlers_of(subscriber: Subscriber, cls: Followed) -> Sequence[Handler]:
 
 def event_handlers_of(subscriber: Subscriber, type_name: str) -> Sequence[Handler]:
     """Return the functions to call for an event of this stored name, in order; none if it is not followed. Raises
-    `UnknownMessageType` for a name that this process does not know, since newer code may follow it, unless it is one of
-    the removed types."""
+    `UnknownMessageType` for an unknown name, which newer code may follow, unless it is one of the removed types."""
     handlers = subscriber._enode_known_handlers.get(type_name)
     if handlers is None:
         try:
@@ -219,8 +218,8 @@ _declared: list[type[Subscriber]] = []
 
 
 def declared_subscribers() -> Sequence[type[Subscriber]]:
-    """Return the declared classes in the order of definition. A class defined again by a reloaded module replaces the
-    earlier one."""
+    """Return the declared classes in the order of definition. A reloaded module's classes replace their earlier
+    ones."""
     return list({(cls.__module__, cls.__qualname__): cls for cls in _declared}.values())
 
 

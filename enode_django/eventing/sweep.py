@@ -47,8 +47,7 @@ FORGET_REFUSALS = 86_400.0
 
 
 def behind(subscription: EventSubscription, settled: Settled) -> Collection[PendingAggregate]:
-    """Return the works of a part that the subscriber has not handled, without those that it passes over because their
-    type is unknown."""
+    """Return the works of a part that the subscriber has not handled and does not pass over as unknown."""
     subscriber, processor = subscription.subscriber, subscription.runner.processor
     heads = {id: head for id, head in settled.heads.items() if follows(subscriber, head[0])}
     positions = processor.positions(list(heads)) if heads else {}
@@ -132,8 +131,7 @@ class Sweeper:
         self.next_step = self._clock() + self._interval
 
     def _begin(self) -> Position | None:
-        """Return the position to compare from. Return None if it must be asked for again, because the store had not
-        noticed a restore."""
+        """Return the position to compare from; None to ask again, because the store had not noticed a restore."""
         self._come_back()
         swept, position = (
             self._subscription.runner.processor.subscribe(self._shard).swept_position,
@@ -212,8 +210,8 @@ class Sweeper:
         self.postpone()
 
     def _is_worked_off(self, ends: Mapping[int, int]) -> bool:
-        """Return True if the queue is worked off. Before that, most of what the checkpoints lack is still in the queue,
-        and would only be handled twice."""
+        """Return True if the queue is worked off. Before that, most of what is missing comes by it, and would be
+        handled twice."""
         try:
             return is_worked_off(self._transport, self._subscription.runner.key, self._topic, ends)
         except QueueError as error:
@@ -264,8 +262,7 @@ class SweepingSubscription(EventSubscription):
         self._has_begun = False
 
     def begin(self) -> None:
-        """Subscribe in each shard. Call this before the first pull: it decides what is new to a subscriber that begins
-        at *now*."""
+        """Subscribe in each shard. Call this before the first pull: a subscriber that begins at *now* begins here."""
         if not self._has_begun:
             for shard in self._shards:
                 self.runner.persisted(partial(self._begin, shard))

@@ -57,8 +57,8 @@ def is_passed_over(subscriber: Subscriber, record: StreamRecord) -> bool:
 
 
 def _handles_any(subscriber: Subscriber, record: StreamRecord) -> bool:
-    """Return True if the subscriber handles the refusal or one of the events. An unknown type does not count; a record
-    that cannot be read does."""
+    """Return True if the subscriber handles the refusal or one of the events. Unknown types do not count; unreadable
+    records do."""
     try:
         stored = read_stored(record.events)
     except MessageError:
@@ -81,8 +81,8 @@ def _is_handled(subscriber: Subscriber, stored: StoredStream | StoredRefusal, na
 def passed_over_among(
     subscriber: Subscriber, store: EventStore, heads: Mapping[str, tuple[str, int]], positions: Mapping[str, int]
 ) -> set[str]:
-    """Return the ids of the aggregates with these heads and positions that are passed over. Blocks on the store if a
-    type is unknown."""
+    """Return those of the aggregates with these heads that are passed over. Blocks on the store if a type is
+    unknown."""
     unknown = [id for id, (type_name, _) in heads.items() if not is_known(type_name)]
     passed: set[str] = set()
     for some in _in_parts(unknown):
@@ -112,8 +112,8 @@ def note(alias: str, subscriber: str, shard: int, names: Collection[str]) -> Non
 
 
 class Arrived(NamedTuple):
-    """Noted types that are known now. ``since`` is where the sweep has to begin for those that the subscriber follows
-    (None: it follows none)."""
+    """Noted types that are known now. For those that the subscriber follows, the sweep begins at ``since`` (None: for
+    none)."""
 
     names: Sequence[str]
     since: Position | None

@@ -42,8 +42,7 @@ class Unowned(NamedTuple):
 
 
 def unowned_in(aliases: Iterable[str]) -> Sequence[Unowned]:
-    """Return the stored subscriptions in these databases whose key no subscriber of this code has. Raises the errors of
-    the databases."""
+    """Return the stored subscriptions in these databases that no code owns. Raises the errors of the databases."""
     owned = {key_of(one) for one in subscribers.known()}
     postgres = [alias for alias in sorted(aliases) if connections[alias].vendor == "postgresql"]
     return [

@@ -105,8 +105,8 @@ def _release(subscription: EventSubscription, rows: Sequence[Parked], head: int)
 def _park_again(
     subscription: EventSubscription, work: PendingAggregate, failed: Failure, rows: Sequence[Parked]
 ) -> bool:
-    """Park the aggregate where it has failed now, for longer if it was parked there before. Return False if there is
-    nothing left to park."""
+    """Park the aggregate where it failed now, for longer if that is the same place. Return False if nothing is left to
+    park."""
     since = min((row.first_failed_at for row in rows if row.command_id == failed.command_id), default=failed.failed_at)
     pause = subscription.policy.parked_pause(failed.error, (failed.failed_at - since).total_seconds())
     others = [row for row in rows if row.attempts and row.command_id != failed.command_id]

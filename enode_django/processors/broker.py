@@ -41,8 +41,7 @@ class BrokerProcess:
         self._process, self._connection, _ = self._children.start(job)
 
     def wait_ready(self) -> str:
-        """Return the broker's location. Raises `ConfigurationError` if it ends instead, and `TransportUnavailable`
-        after `START_SECONDS`."""
+        """Return the location. Raises `ConfigurationError` if it ends, `TransportUnavailable` after `START_SECONDS`."""
         if not self._connection.poll(START_SECONDS):
             raise TransportUnavailable(f"the broker did not start within {START_SECONDS:g} s; see its log")
         try:

@@ -29,8 +29,7 @@ class Share(NamedTuple):
 def connections_by_database(
     conf: Conf, plans: Iterable[Plan], subscribers: Sequence[Subscriber]
 ) -> Mapping[str, Sequence[Share]]:
-    """Return the shares by alias, one for each role that uses the database. Connections that handlers open elsewhere
-    are not counted."""
+    """Return the shares by alias, one for each role that uses it, without what handlers open elsewhere."""
     shares: dict[str, list[Share]] = {}
     for plan in plans:
         for alias, each in _of_one_worker(conf, plan.role, subscribers).items():

@@ -270,8 +270,7 @@ class SubscriberThread:
 
 
 def oldest_of(pulled: Sequence[PulledMessages]) -> float | None:
-    """Return when the oldest of these streams was stored, in seconds since 1970, or None. The first message of a window
-    counts as its oldest."""
+    """Return when the oldest of these streams was stored, in seconds since 1970; each window's first is its oldest."""
     times = []
     for _, _, bodies in pulled:
         with suppress(MalformedMessage):
@@ -282,8 +281,7 @@ def oldest_of(pulled: Sequence[PulledMessages]) -> float | None:
 
 
 class EventPipeline:
-    """The threads of an event worker. `start`, `drain` and `close` are called by the worker's main thread; the rest
-    runs in threads of its own.
+    """An event worker's threads. Its main thread calls `start`, `drain` and `close`; the rest runs in the threads.
 
     ``notes`` has a marker for each subscriber, by key, where it notes what it is handling.
     """

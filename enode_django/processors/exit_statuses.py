@@ -26,6 +26,5 @@ def status_of_death(note: InFlightMarker) -> int:
 
 
 def is_nobodys_fault(status: int | None) -> bool:
-    """Return True if the thread that died was handling nothing. Then nothing that other threads were handling is to
-    blame."""
+    """Return True if the thread that died was handling nothing. What other threads were handling is not to blame."""
     return status == THREAD_DIED

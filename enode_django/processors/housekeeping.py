@@ -98,8 +98,8 @@ def store_duties(
     """Return duties that wait for the store. They need another thread than those of `queue_keepers`."""
 
     def before(seconds: float | None) -> datetime | None:
-        """Return the time before which to delete, or None if nothing is to be deleted here. The worker that owns the
-        first queue does it for all."""
+        """Return the time before which to delete; None unless this worker owns the first queue, and so deletes for
+        all."""
         if seconds is None or 0 not in consumer.owned:
             return None
         close_old_connections()

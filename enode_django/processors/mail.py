@@ -45,8 +45,8 @@ CommandItem = Commands | Outcomes | Taken
 
 
 class Sized(NamedTuple, Generic[Item]):
-    """Items for an event mailbox or the publisher, with the bytes that they take of a room. When the items are done,
-    the bytes are to be given back."""
+    """Items for an event mailbox or the publisher, and the bytes they take of a room: to be given back when they are
+    done."""
 
     items: Sequence[Item]
     size: int
@@ -82,8 +82,7 @@ def joined(batches: Sequence[Sized[Item]]) -> Sized[Item]:
 
 
 def divided(batch: Sized[Decision], most: int, most_bytes: int) -> Iterable[Sized[Decision]]:
-    """Divide a batch into pieces, one COPY each: up to ``most`` decisions and ``most_bytes``, or one larger
-    decision."""
+    """Divide a batch into pieces, one COPY each, of up to ``most`` decisions and ``most_bytes``, or one larger one."""
     if len(batch.items) <= most and batch.size <= most_bytes:
         return (batch,)
     pieces = portions(batch.items, size_of_decision, most_bytes=most_bytes, most_items=most)

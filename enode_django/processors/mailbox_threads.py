@@ -34,8 +34,7 @@ FLUSH = 0.5
 
 
 class CommandMailboxThread:
-    """The thread of a command mailbox: `run` ends when the mailbox is closed and empty. ``shard`` has the mailbox's
-    aggregates."""
+    """`run` is the thread: it ends when the mailbox is closed and empty. ``shard`` has the mailbox's aggregates."""
 
     def __init__(
         self, number: int, mailboxes: Mailboxes, processor: CommandProcessor, shard: Shard, lookups: Lookups
@@ -107,8 +106,7 @@ class CommandMailboxThread:
                 self._take_outcomes(item)
 
     def _end_sessions(self, owner: str) -> None:
-        """End the sessions of a previous owner. One that was stopped in the middle of a COPY would block its
-        successor."""
+        """End a previous owner's sessions: one that was stopped in the middle of a COPY would block its successor."""
         ended = until_it_works(partial(self._shard.end_sessions, owner))
         if ended:
             logger.warning("ended %d sessions of %s in %s", ended, owner, self._shard.name)

@@ -65,8 +65,7 @@ class Mailboxes:
         return {self.router.shard_of(number) for number, share in enumerate(shares) if share}
 
     def _post_finished(self, finished: Sequence[Finished]) -> None:
-        """Post broken commands to the first event mailbox, which makes them dead letters, and answers to the
-        publisher."""
+        """Post broken commands to the first event mailbox, which makes them dead letters; answers to the publisher."""
         broken, answered = kept_and_answered(finished)
         room = self.rooms[self.router.shard_beside(0)]
         if broken:

@@ -27,8 +27,7 @@ Backlog = dict[str, dict[str, int]]
 
 
 class Observations:
-    """What is known of one ``runprocessors``. `look` is called by the supervisor, and never blocks; everything else by
-    any thread.
+    """The figures and the health of one ``runprocessors``. Only the supervisor calls `look`, which never blocks.
 
     Before `start` only the supervisor's report is known.
     """

@@ -39,8 +39,7 @@ LOOK_AGAIN = 0.2
 
 
 class Pipeline:
-    """The threads of a command worker. `start`, `drain` and `close` are called by the worker's main thread; the rest
-    runs in threads of its own.
+    """A command worker's threads. Its main thread calls `start`, `drain` and `close`; the rest runs in the threads.
 
     ``markers`` has one for each command mailbox, where it notes which command it is handling. ``progress`` is set
     whenever the puller or the publisher has done something.

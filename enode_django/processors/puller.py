@@ -106,9 +106,8 @@ class Puller:
 
 
 class ShardBacklogs:
-    """Limits the unfinished commands of each shard to its share of ``max_unfinished``. A large command counts for
-    several. Beyond the share, the queues that bring the shard more pause, and the others go on. Used by the pulling
-    thread.
+    """Limits the unfinished commands of each shard to its share of ``max_unfinished``; a large one counts for several.
+    Beyond it, the queues that bring the shard more pause, and the others go on. Used by the pulling thread.
 
     A queue that brings commands of several shards counts for each of them, since it is not known which of its commands
     are unfinished.

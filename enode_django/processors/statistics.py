@@ -39,8 +39,7 @@ class _HandledEvents(NamedTuple):
 
 
 class Statistics:
-    """The figures of one worker. A batch is counted by the thread that has stored it, a subscriber's progress by its
-    own; a report may lag behind."""
+    """The figures of one worker. Each thread counts its own batches or subscriber; a report may lag behind."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self.finished = 0
@@ -83,9 +82,8 @@ class Statistics:
         self.published += published
 
     def set_followed(self, subscriber: str, handled: int, parked: int, behind_since: float | None = None) -> None:
-        """Set how many event streams a subscriber has handled, and how many aggregates it has parked, so far.
-        ``behind_since`` is when its oldest pulled and unhandled stream was stored, as a time of the clock (None: it has
-        none)."""
+        """Set how many event streams a subscriber has handled, and how many aggregates it has parked, so far; and when
+        its oldest pulled and unhandled stream was stored, as a time of the clock (None: it has none)."""
         self._followed[subscriber] = _HandledEvents(handled, parked, behind_since)
 
     def report(self) -> dict[str, Any]:

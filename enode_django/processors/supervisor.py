@@ -28,8 +28,7 @@ BEYOND_GRACE = 5.0
 
 
 class Supervisor:
-    """Keeps the workers running. `run` blocks until a signal. `stop` may be called by a signal handler: once to drain,
-    again to abort."""
+    """`run` blocks until a signal. `stop` may be called by a signal handler: once to drain, again to abort."""
 
     def __init__(
         self,

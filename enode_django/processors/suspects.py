@@ -9,8 +9,7 @@ from enode_django.concurrency.in_flight import NOTHING_IN_FLIGHT, queue_and_offs
 
 
 class Seat(NamedTuple):
-    """A thread of a worker that notes what it is handling, for a consumer group. It may be at one thing for
-    ``time_limit`` seconds."""
+    """A thread that notes what it is handling for a consumer group, for up to ``time_limit`` seconds at one thing."""
 
     group: str
     time_limit: float
@@ -63,8 +62,7 @@ class Patience:
         self._since: dict[int, tuple[Hand, float]] = {}
 
     def overdue(self, hands: Sequence[Hand], now: float) -> Overdue | None:
-        """Return a seat that has been at one thing for longer than its limit, with the queue and offset; None if there
-        is none."""
+        """Return a seat that has been at one thing for too long, with queue and offset; None if there is none."""
         for number, (hand, seat) in enumerate(zip(hands, self._seats, strict=False)):
             known, since = self._since.get(number, (Hand(NOTHING_IN_FLIGHT), now))
             if hand != known:

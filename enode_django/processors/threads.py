@@ -18,8 +18,7 @@ PULL_WAIT = 0.2
 def start_worker_thread(
     name: str, run: Callable[[], None], status: Callable[[], int] = thread_died
 ) -> threading.Thread:
-    """Start a vital thread. If ``run`` raises, the process ends with this status. The thread's connections are closed
-    in any case."""
+    """Start a vital thread. If ``run`` raises, the process ends with ``status()``. Its connections are closed."""
     return start_thread(name, partial(_then_disconnect, run), vital=True, status=status)
 
 

@@ -24,8 +24,7 @@ CLOSE_TIMEOUT = 1.0
 
 
 class WorkerOptions(NamedTuple):
-    """The options of a worker. ``name`` owns the leases and names the worker's database sessions (63 bytes of it
-    count)."""
+    """``name`` owns the leases and names the worker's database sessions (63 bytes of it count)."""
 
     name: str
     role: Role

@@ -153,8 +153,7 @@ class WorkerGroup:
                 self._start(number)
 
     def _start(self, number: int) -> None:
-        """Start a worker. An error is no reason to end the living workers: it is logged, and the start is tried
-        again."""
+        """Start a worker. An error, which must not end the living workers, is logged, and the start tried again."""
         name = worker_name(self._supervisor, self.role, number)
         options = WorkerOptions(name, self.role, self._conf.WORKERS.GRACE, self._verbosity)
         try:

@@ -30,8 +30,7 @@ class Breaker:
         return self._clock() < self._until
 
     def trip(self) -> bool:
-        """Open the breaker. Return True if it was closed, so that one of several callers that fail together reports
-        it."""
+        """Open the breaker. Return True if it was closed: one of several callers that fail together reports it."""
         with self._lock:
             was_closed = not self.is_open
             if was_closed:

@@ -42,8 +42,7 @@ def digest(lines: Iterable[str], reader: CodeReader) -> str:
 
 
 class CodeReader:
-    """Makes texts of code. It follows names from function to function, within one package, and shows each function and
-    class once.
+    """Follows names from function to function, within one package, and shows each function and class once.
 
     The meaning of ``value.name`` is not known before it runs, so a method of that name of any of the ``owners`` counts.
     """
@@ -254,8 +253,7 @@ def _package(module: str | None) -> str:
 
 
 def _place(thing: type | FunctionType) -> str:
-    """Return the module of a class or function, or its package in the standard library, whose modules move between
-    versions."""
+    """Return the module of a class or function; of the standard library, which moves its modules, the package."""
     package = _package(thing.__module__)
     return package if package in sys.stdlib_module_names else thing.__module__
 

@@ -122,7 +122,7 @@ LONG = 1_000
 
 
 class Begin(Enum):
-    """The form that a load begins with: this one, or the ones below it if there is none."""
+    """The form that a load begins with: this one, or the next one of these if there is none."""
 
     STATE = "a shared state"
     SNAPSHOT = "a snapshot, which counts as the store"
@@ -184,9 +184,8 @@ class Portion(NamedTuple):
 
 
 class AggregateLoader:
-    """Loads aggregates. It blocks on the store, and raises its `StoreUnavailable`. A snapshot or shared state that
-    cannot be used counts as missing, and is deleted; with ``only_reads`` a snapshot is not deleted. Used by one
-    thread."""
+    """Loads aggregates. Blocks on the store; raises its `StoreUnavailable`. An unusable snapshot or shared state counts
+    as missing, and is deleted; a snapshot is not with ``only_reads``. Used by one thread."""
 
     def __init__(
         self,
@@ -266,8 +265,7 @@ class AggregateLoader:
         return [portion for portion in portions + alone if portion.ids], large
 
     def _most(self, sizes: Mapping[str, int], heads: Mapping[str, int]) -> int:
-        """Return how many streams to read at once. If that is too few for a history, measure some of its streams first:
-        more may fit."""
+        """Return how many streams to read at once. If they are too few for a history, measure some of it first."""
         some = next((id for id, size in sizes.items() if self._lookups.count < size <= PORTION), None)
         if some is not None:
             newest = {some: (max(0, heads[some] - _MEASURED), _NO_END)}
@@ -283,8 +281,7 @@ class AggregateLoader:
         return found
 
     def histories_of(self, portion: Portion) -> Mapping[str, History]:
-        """Return the histories of all ids of the portion, read in one query. An id without streams has an empty
-        history."""
+        """Return the histories of the portion's ids, read in one query. An id without streams has an empty history."""
         if portion.snapshots:
             ranges = dict.fromkeys(portion.ids, (0, _NO_END))
             ranges.update({id: (snapshot.version - 1, _NO_END) for id, snapshot in portion.snapshots.items()})
@@ -301,8 +298,7 @@ class AggregateLoader:
             self._lookups.found(len(looked_at), sum(len(record.events) for record in looked_at))
 
     def reject(self, history: History, error: UnusableSnapshot) -> None:
-        """Reject the history's snapshot. Call this with what `History.rebuild` raised, if the aggregate could be loaded
-        from ``next_begin``."""
+        """Reject the snapshot after `History.rebuild` raised ``error``, if the ``next_begin`` led to the aggregate."""
         snapshot = history.snapshot
         reader = self._states if snapshot is not None and snapshot.is_shared else self._snapshots
         if reader is not None and snapshot is not None:

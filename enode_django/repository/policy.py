@@ -13,8 +13,7 @@ def is_on(cls: type[AggregateRoot]) -> bool:
 
 
 def is_due(cls: type[AggregateRoot], previous: int, version: int) -> bool:
-    """Return True if an aggregate at ``version`` is due for a snapshot. Its last one has the version ``previous`` (0:
-    it has none).
+    """Return True if an aggregate at ``version`` is due for a snapshot, the last one being of ``previous`` (0: none).
 
     Raises what the class's own function raises.
     """

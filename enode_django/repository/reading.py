@@ -29,8 +29,7 @@ class KeepsSnapshots(Protocol):
 
 
 class SnapshotReader:
-    """Reads snapshots. All methods block on where the snapshots are kept. A faulty snapshot is logged once, and never
-    raised.
+    """Reads snapshots. Blocks on where they are kept. A faulty one is logged once, and never raised.
 
     With ``only_reads`` an unusable snapshot is not deleted: reading a state changes nothing.
     """
@@ -42,14 +41,13 @@ class SnapshotReader:
         self._only_reads = only_reads
 
     def find_for(self, heads: Mapping[str, int]) -> Mapping[str, ReadSnapshot]:
-        """Find snapshots, as `find` does, of aggregates at these versions. Aggregates that are too young to have one
-        are not looked up."""
+        """Find snapshots as `find` does, of aggregates at these versions. Those too young to have one are not looked
+        up."""
         lowest = policy.lowest()
         return self.find([id for id, head in heads.items() if lowest is not None and head >= lowest])
 
     def find(self, aggregate_root_ids: Iterable[str]) -> Mapping[str, ReadSnapshot]:
-        """Return, by one query, the snapshots that this process's code has made, with sound bytes. Raises
-        `StoreUnavailable`."""
+        """Return the sound snapshots that this process's code has made, by one query. Raises `StoreUnavailable`."""
         found = {}
         for id, stored in self._load(aggregate_root_ids).items():
             try:

@@ -29,8 +29,7 @@ UNSUITABLE = "its class keeps state that no snapshot can hold; see the log"
 
 
 class Due(NamedTuple):
-    """An aggregate that was due. ``failure`` says why no snapshot could be made; it is empty if one was or would be
-    made."""
+    """An aggregate that was due. ``failure`` says why no snapshot could be made (empty: it was, or would be)."""
 
     aggregate_root_type: str
     aggregate_root_id: str
@@ -38,9 +37,8 @@ class Due(NamedTuple):
 
 
 def build(store: EventStore, snapshots: SnapshotStore, classes: Classes = None, *, dry_run: bool) -> Iterator[Due]:
-    """Make the snapshots that are due, in this thread, and yield each aggregate when its snapshot is saved. With
-    ``dry_run`` only yield the aggregates. Raises `StoreUnavailable`, and what ends the work that this is part of, see
-    `stopping`.
+    """Make the snapshots that are due, in this thread, and yield each aggregate when its snapshot is saved, or would
+    be. Raises `StoreUnavailable`, and what ends the work that this is part of, see `stopping`.
 
     An aggregate may be yielded again: it is met in each part of the store that it has streams in.
     """
@@ -87,8 +85,8 @@ def _make(maker: SnapshotMaker, snapshots: SnapshotStore, some: list[tuple[Due, 
 
 
 class Compared(NamedTuple):
-    """A snapshot that was compared with its streams. ``problem`` is empty if there is none. ``is_foreign``: it was made
-    by other code, and is not used."""
+    """A snapshot compared with its streams. ``problem`` is empty if there is none; ``is_foreign``: other code made
+    it."""
 
     snapshot: Snapshot
     problem: str = ""

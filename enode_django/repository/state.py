@@ -43,8 +43,7 @@ class ReadSnapshot(NamedTuple):
         return self.stored.version
 
     def rebuild(self) -> AggregateRoot:
-        """Return the aggregate at that version. Raises `UnusableSnapshot`, since hooks and types are application
-        code."""
+        """Return the aggregate at that version. Raises `UnusableSnapshot`: hooks and types are application code."""
         id = self.stored.aggregate_root_id
         try:
             return restored(self.cls, id, self.version, self.plain)

@@ -24,7 +24,7 @@ class SharedStates(Protocol):
         """Return the states by aggregate root id. An id without a state is left out."""
 
     def save(self, states: Sequence[Snapshot]) -> None:
-        """Save states. Each replaces the one that is there, whatever that is."""
+        """Save states. Each replaces whatever state its aggregate has."""
 
     def delete(self, aggregate_root_id: str) -> None: ...
 

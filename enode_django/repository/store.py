@@ -36,8 +36,7 @@ class SnapshotVersion(NamedTuple):
 
 
 class SnapshotStore(Protocol):
-    """A store of snapshots. All methods block, and may be called from any thread. Each raises `StoreUnavailable`
-    (retriable)."""
+    """Stores snapshots. All methods block, may be called from any thread, and raise `StoreUnavailable` (retriable)."""
 
     def load(self, aggregate_root_ids: Iterable[str]) -> Mapping[str, Snapshot]:
         """Return the snapshots by aggregate root id. An id without a snapshot is left out."""
@@ -46,8 +45,7 @@ class SnapshotStore(Protocol):
         """Return the snapshots as `load` does, without the payloads."""
 
     def save(self, snapshots: Sequence[Snapshot]) -> int:
-        """Save these, at most one per aggregate, except where a snapshot of the same code and the same or a newer
-        version is stored.
+        """Save these, at most one per aggregate, unless one as new and of the same code is stored.
 
         Return how many were saved.
         """

@@ -10,8 +10,8 @@ from typing import Any
 
 
 def type_text(annotation: Any) -> str:
-    """Return the text of an annotation: the same for ``Optional[List["int"]]`` and ``list[int] | None``. Classes are
-    their qualified names."""
+    """Return a text, the same for ``Optional[List["int"]]`` and ``list[int] | None``. Classes are their qualified
+    names."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Annotated:
         return type_text(arguments[0])

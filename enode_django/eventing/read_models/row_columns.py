@@ -88,8 +88,7 @@ class Column:
         self._get = attrgetter(field.attname) if type(field).pre_save is models.Field.pre_save else None
 
     def raw(self, rows: Sequence[models.Model]) -> Iterator[Any]:
-        """Return the values of the rows before they are prepared. Sets what fields set when they are saved
-        (``auto_now``)."""
+        """Return the unprepared values. Sets what fields set when they are saved (``auto_now``)."""
         if self._get is not None:
             return map(self._get, rows)
         pre_save = self.field.pre_save
@@ -127,8 +126,7 @@ def columns_of(model: type[models.Model], connection: BaseDatabaseWrapper) -> Se
 
 
 def _array_of(field: models.Field[Any, Any], connection: BaseDatabaseWrapper) -> str | None:
-    """Return None if the values of this field do not go into an array: they are arrays themselves, or of an unknown
-    type."""
+    """Return None if the field's values do not go into an array: they are arrays, or of an unknown type."""
     placeholder = getattr(type(field), "get_placeholder", None)
     if placeholder not in (None, models.BinaryField.get_placeholder):  # type: ignore[attr-defined]
         return None

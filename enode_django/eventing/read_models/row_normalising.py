@@ -26,8 +26,7 @@ _NEVER_SEEN = object()
 
 
 class RowNormaliser:
-    """Normalises instances of ``model`` in memory. The functions for its fields are chosen once, by the constructor.
-    Used by one thread."""
+    """Normalises instances of ``model`` in memory. The functions for its fields are chosen once. Used by one thread."""
 
     def __init__(self, model: type[models.Model], connection: BaseDatabaseWrapper) -> None:
         fields = [field for field in model._meta.concrete_fields if field.name not in ("aggregate_root_id", "version")]

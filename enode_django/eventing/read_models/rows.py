@@ -193,8 +193,7 @@ class RowTable(Generic[Row]):
             return cursor.execute(self._upsert[adding], values, prepare=False).rowcount
 
     def _store_in_values(self, connection: BaseDatabaseWrapper, rows: Sequence[Row], adding: bool) -> int:
-        """Store rows with any fields: Django's compiler prepares the values, and the client puts them into the
-        statement."""
+        """Store rows with any fields: Django's compiler prepares the values, and the client puts them into the text."""
         fields = [column.field for column in self._columns]
         query = InsertQuery(self._model)
         query.insert_values(fields, list(rows))

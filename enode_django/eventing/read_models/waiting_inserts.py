@@ -42,8 +42,7 @@ class WaitingInserts(StatementsWait):
         return self.failed is None and not self._connection.needs_rollback
 
     def send(self) -> None:
-        """Send all rows, model by model, in the order of their first rows. Send nothing in a transaction that is to be
-        rolled back."""
+        """Send all rows, models in the order of their first rows; none if the transaction is to be rolled back."""
         if not self._rows or self._connection.needs_rollback:
             return
         waiting, self._rows = self._rows, {}
