@@ -73,7 +73,8 @@ class CommandBus(Protocol):
         expected_version: int | None = None,
     ) -> CommandResult:
         """Return the command's outcome. Block until it is durable, and handled by the ``awaited`` subscribers of its
-        events (None: by none). Raises `CommandTimeout` after ``timeout`` seconds, and whatever ``awaited`` raises."""
+        events (None: by none). Raises `CommandTimeout` after ``timeout`` seconds in all, sending included, and what
+        ``awaited`` raises."""
 
     async def aexecute(
         self,

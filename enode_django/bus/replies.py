@@ -51,7 +51,7 @@ class Replies:
         return wait
 
     def forget(self, key: CommandKey, wait: Wait) -> None:
-        """Stop waiting. Safe to call when everything has come. Later messages for the command are dropped."""
+        """Stop waiting. Safe to call when everything has come. Messages that nobody waits for are dropped."""
         with self._lock:
             waits = self._expected.get(key, [])
             if wait in waits:

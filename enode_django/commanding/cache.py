@@ -50,8 +50,8 @@ class Slot:
 
 class AggregateCache:
     """A cache of up to ``limit`` slots, whose aggregates take up to ``max_bytes`` of memory. The least recently used
-    slot leaves first; a slot with unfinished entries is pinned. An aggregate counts towards ``max_bytes`` once it has
-    had `WEIGHED_AFTER` bytes of events.
+    slot leaves first; a slot with unfinished entries is pinned. A new aggregate counts towards ``max_bytes`` once it
+    has had `WEIGHED_AFTER` bytes of events.
 
     If there are many slots, several leave at a time. There may be more than ``limit`` slots, but never more than
     ``limit`` plus the unfinished commands. ``evicted`` is called with each slot that leaves to make room.

@@ -26,8 +26,8 @@ logger = logging.getLogger("enode_django.commands")
 
 
 class Received(NamedTuple):
-    """Commands and outcomes, each in order. ``commands`` go to command mailboxes. Of ``finished``, the answers given
-    before go to the publisher, and broken messages to an event mailbox, which makes dead letters of them.
+    """Commands and outcomes, each in order. ``commands`` go to command mailboxes. In ``finished``, answers given before
+    go to the publisher, and broken messages to an event mailbox, which makes dead letters of them.
 
     ``is_backlog`` says that some of the commands were in their queue when it was taken over: they may be stored.
     """

@@ -10,7 +10,8 @@ from enode_django.domain.aggregate import AggregateRoot
 
 
 def weight_of(value: Any) -> int:
-    """Return the size in bytes. Containers, dataclasses and aggregates are followed, each once."""
+    """Return the size in bytes. Containers, dataclasses and aggregates are followed, each once; other values are
+    not."""
     total, seen, left = 0, set[int](), [value]
     while left:
         one = left.pop()

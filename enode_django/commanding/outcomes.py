@@ -110,8 +110,8 @@ def check_version(expected_version: int, aggregate_root_id: str, version: int) -
 
 
 def nothing_changed(envelope: Envelope, version: int, value: Any, max_bytes: int) -> CommandResult:
-    """Return the answer to a command that changed nothing. ``value`` is encodable and immutable. Raises
-    `MessageTooLarge`."""
+    """Return the answer to a command that changed nothing. ``value`` can be encoded, and is not changed afterwards.
+    Raises `MessageTooLarge`."""
     if value is not None:
         _check_size("result", len(pack(value)), max_bytes)
     return CommandResult(

@@ -33,7 +33,8 @@ Mark = tuple[int | None, str, datetime]
 
 
 class SharedStateWriter:
-    """Encodes durable states for the shared states. All methods are called by the mailbox's thread, and none blocks.
+    """Encodes durable states for the shared states. All methods are called by the command mailbox's thread; none
+    blocks.
 
     It works in rounds, ``interval`` seconds apart. A round takes the aggregates that have changed before it begins, so
     an aggregate is encoded at most once per round, however many commands change it.

@@ -1,8 +1,8 @@
 """Store the version that each subscriber has reached in each aggregate. All functions work in the calling thread's
 connection ``alias``.
 
-`save` never lowers a version, whoever else is at work. Checkpoints are those of the projection's tables that are in
-use; inside a transaction that holds a lock on these tables they stay in use.
+`save` never lowers a version, even if several processes call it. Checkpoints are those of the projection's tables that
+are in use; inside a transaction that holds a lock on these tables they stay in use.
 """
 
 from __future__ import annotations
@@ -188,7 +188,8 @@ def subscriptions(alias: str) -> Sequence[tuple[str, datetime, datetime | None]]
 
 
 def keep(alias: str, subscriber: str, *, is_kept: bool) -> bool:
-    """Let runprocessors start although no code owns the subscription, or no longer. Return False if there is none."""
+    """Set or clear the mark that lets runprocessors start although no code owns the subscription. Return False if there
+    is no subscription."""
     return execute(alias, _KEEP, (is_kept, subscriber)).rowcount > 0
 
 

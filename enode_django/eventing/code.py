@@ -1,4 +1,4 @@
-"""The fingerprint of a subscriber's code. What has failed is tried again when it changes."""
+"""The fingerprint of a subscriber's code. Failed events are tried again when it changes."""
 
 from __future__ import annotations
 

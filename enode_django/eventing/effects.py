@@ -72,8 +72,7 @@ class EffectProcessor(EventProcessor):
         self, works: Sequence[PendingAggregate], portion: int, *, even_parked: bool = False
     ) -> dict[str, Progress]:
         ids = [work.aggregate_root_id for work in works]
-        # Parked aggregates are read first: nothing is locked here, and an aggregate is unparked after its checkpoint is
-        # saved.
+        # In this order: nothing is locked here, and an aggregate is unparked after its checkpoint is saved.
         parked = self.parked(ids, even_parked)
         positions = self.positions(ids)
         alone = len(works) == 1 and portion == 1
@@ -171,7 +170,7 @@ class EffectProcessor(EventProcessor):
         return checkpoints.lock_known(self.alias, self.key, ids)
 
     def take_back(self, kept: Mapping[str, int]) -> bool:
-        """Return False, with the checkpoints set back: effects cannot be undone, and the streams stored instead are
+        """Set the checkpoints back and return False: effects cannot be undone. The streams stored instead are
         handled."""
         checkpoints.set_back(self.alias, self.key, kept)
         return False

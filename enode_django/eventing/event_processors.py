@@ -123,7 +123,7 @@ def reached(work: PendingAggregate, version: int, streams: Sequence[StreamRecord
 
 
 class RowProcessor(EventProcessor):
-    """Applies events to a `ModelProjection`: one query loads and locks rows, another one stores them.
+    """Applies events to a `ModelProjection` in memory: one query loads and locks rows, another one stores them.
 
     A row's version is its checkpoint. Without a row, the checkpoint has the version and is locked instead, so that a
     late worker cannot bring a deleted row back.

@@ -37,8 +37,8 @@ class Heeded:
         """Forget streams at hand that were corrected, or written before the newest known generation: they are read from
         the store instead. Raises `StoreMovedOn`.
 
-        Call this when the aggregates are locked: whoever notes a generation, and compares them afterwards, comes either
-        before this or after the batch.
+        Call this when the aggregates are locked: noting a generation, and comparing the aggregates with it, then
+        happens either before this or after the batch.
         """
         self._known = failovers.known(alias, subscriber)
         places: dict[int, list[PendingAggregate]] = {}

@@ -1,7 +1,7 @@
 """Mark what a subscriber is handling, in memory that outlives its process.
 
 The supervisor reads the notes of its event workers. It kills a worker whose note stays the same for longer than the
-subscriber's time limit. What was noted when a worker ended is a *suspect*: it is handled alone from then on, and parked
+subscriber's time limit. The work noted when a worker ended is a *suspect*: it is handled alone from then on, and parked
 when it was found at too many ends.
 """
 
@@ -48,7 +48,7 @@ class InFlight:
             yield
 
     def begin(self, work: PendingAggregate, version: int) -> None:
-        """Note that handlers are about to be called for the work, at ``version`` first."""
+        """Note that handlers are about to be called for the work, whose next version is ``version``."""
         self.step()
         self._note[0] = place_of(work, version)
 
@@ -92,7 +92,8 @@ def place_of(work: PendingAggregate, version: int) -> int:
 
 
 def suspect_swept(work: PendingAggregate, version: int, deaths: Mapping[int, int]) -> None:
-    """Make a work without messages, at ``version``, a suspect if ``deaths`` of the first queue name its aggregate."""
+    """Make a suspect of a work without messages, whose next version is ``version``, if ``deaths`` of the first queue
+    name its aggregate."""
     offset = _swept_offset(work.aggregate_root_id, version)
     work.deaths = deaths.get(offset, 0)
     work.suspect = any(known >> 16 == offset >> 16 for known in deaths)

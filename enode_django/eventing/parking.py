@@ -1,9 +1,9 @@
 """Aggregates that a subscriber has set aside after repeated failure, in the subscriber's database.
 
-The row of an aggregate that has attempts is what failed. Further rows are refusals that wait behind it. Later versions
-need no rows, since the checkpoint says where to go on. What failed is tried again when it is due, or when the code has
-changed since the last try. Whoever finds an aggregate parked locks its rows against removal, so that whoever unparks it
-knows everything that was passed over.
+The row of an aggregate that has attempts names the failed event. Further rows are refusals that wait behind it. Later
+versions need no rows, since the checkpoint says where to go on. The failed event is tried again when it is due, or when
+the code has changed since the last try. A worker that finds an aggregate parked locks its rows against removal, so that
+unparking takes everything into account that was passed over.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def park(
 
 
 def wait_behind(alias: str, subscriber: str, aggregate_root_id: str, refusals: Iterable[StreamRecord]) -> bool:
-    """Let refusals of the aggregate wait. Return False, and let none wait, if it is not parked any more."""
+    """Let refusals of the aggregate wait. Return False, and let none wait, if it is no longer parked."""
     with transaction.atomic(using=alias):
         if not parked_among(alias, subscriber, [aggregate_root_id]):
             return False
@@ -147,7 +147,7 @@ def remove(alias: str, rows: Iterable[Parked]) -> None:
 
 def release(alias: str, rows: Sequence[Parked], is_behind: Callable[[], bool]) -> bool:
     """Unpark the aggregate that has these rows. Return False, and leave it parked, if it has other rows or
-    ``is_behind()`` is true. That is called when nobody can find the aggregate parked, and pass over it, any more."""
+    ``is_behind()`` is true. At that call, nobody can find the aggregate parked and pass over it."""
     with transaction.atomic(using=alias):
         remove(alias, rows)
         if list_parked(alias, rows[0].subscriber, rows[0].aggregate_root_id) or is_behind():

@@ -161,8 +161,8 @@ def fit_portion(works: Iterable[PendingAggregate], positions: Mapping[str, int],
 def next_streams(
     store: EventStore, works: Iterable[PendingAggregate], positions: Mapping[str, int], portion: int
 ) -> dict[str, Sequence[StreamRecord]]:
-    """Return the next streams of each aggregate after its position, at most ``portion``, without a gap. What is not at
-    hand is read from the store, in one query for all. Blocks on the store."""
+    """Return the next streams of each aggregate after its position, at most ``portion``, without a gap. Missing streams
+    are read from the store, in one query for all. Blocks on the store."""
     found: dict[str, Sequence[StreamRecord]] = {}
     gaps: dict[str, tuple[int, int]] = {}
     for work in works:
@@ -191,8 +191,8 @@ HandledEvent = tuple[DomainEvent | DomainException, Sequence[Handler]]
 
 
 class HandledEvents:
-    """Finds the events that a subscriber handles. What events of a type have in common is looked up once, and does not
-    change with later registrations, so an instance is for one batch. Used by one thread."""
+    """Finds the events that a subscriber handles. The handlers of a type are looked up once, and do not change with
+    later registrations, so an instance is for one batch. Used by one thread."""
 
     def __init__(self, subscriber: Subscriber) -> None:
         self._subscriber = subscriber

@@ -78,7 +78,8 @@ def makes_row(projection: ModelProjection[Any] | type[ModelProjection[Any]]) -> 
 
 
 class Projection(Subscriber):
-    """A projection with any ORM code. Handlers are ``(self, event) -> None`` and may touch only the aggregate's rows.
+    """A projection with any ORM code. Handlers are ``(self, event) -> None`` and may touch only the rows of the event's
+    aggregate.
 
     ``models`` names every model that the handlers write; they must lie in one database. `insert` is the cheap way to
     create a row.

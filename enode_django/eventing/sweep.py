@@ -288,7 +288,7 @@ class SweepingSubscription(EventSubscription):
         super().retry_due()
 
     def tick(self, owned: Collection[int]) -> None:
-        """Retry what is parked, sweep and resend, as far as due. ``owned`` are the queues of this worker."""
+        """Retry what is parked, sweep, and resend, if due. ``owned`` are the queues of this worker."""
         if FIRST_QUEUE not in owned:
             self._sweepers = self._resenders = ()
             return

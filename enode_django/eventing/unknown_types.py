@@ -1,4 +1,4 @@
-"""Aggregates of types that this process does not know: newer code has them, or no code has them any more.
+"""Aggregates of types that this process does not know: newer code has them, or no code has them.
 
 They are not parked, unless a subscriber handles one of their events. They are passed over, without a checkpoint, and
 the sweep notes the type with the position below which it has met none. A sweep by code that knows the type, and whose

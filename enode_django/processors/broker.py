@@ -73,7 +73,7 @@ class BrokerProcess:
         self._start()
 
     def stop(self) -> bool:
-        """Stop the broker, when no process needs it any more. Return True if it ended well."""
+        """Stop the broker when no process needs it. Return True if it ended well."""
         self._process.terminate()
         self._process.join(STOP_SECONDS)
         if self._process.is_alive():

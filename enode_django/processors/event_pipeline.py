@@ -190,7 +190,7 @@ class SubscriberThread:
 
     def _hand_over(self) -> None:
         """Release the queues that others are to have, with all that is unfinished. Called between portions of a batch,
-        when nothing is being handled. What cannot be done for the moment is done after the batch."""
+        when nothing is being handled. If that fails for the moment, it is done after the batch."""
         try:
             self._succeed(self.consumer.acquire_missing())
             self.consumer.release_drained(lambda window: window.unfinished)
@@ -236,7 +236,7 @@ class SubscriberThread:
 
     def _end_sessions_in(self, shard: Shard, owner: str) -> int:
         """End the sessions in one shard. If it is unavailable, the other shards are still used: of what is done there,
-        only storing a snapshot could make somebody wait."""
+        only storing a snapshot could cause a wait."""
         try:
             return shard.end_sessions(owner)
         except StoreUnavailable as error:

@@ -34,8 +34,8 @@ Duty = tuple[float, Callable[[], None]]
 
 
 class Housekeeper:
-    """Does duties on timers. `tick` is called by one thread, at once and then after ``pause`` seconds. What fails for
-    the moment is tried at its next turn."""
+    """Does duties on timers. `tick` is called by one thread, at once and then after ``pause`` seconds. A duty that
+    fails for the moment is tried at its next turn."""
 
     def __init__(self, duties: Sequence[Duty], clock: Callable[[], float] = time.monotonic) -> None:
         self._duties = duties
@@ -98,7 +98,7 @@ def store_duties(
     """Return duties that wait for the store. They need another thread than those of `queue_keepers`."""
 
     def before(seconds: float | None) -> datetime | None:
-        """Return the time before which to delete; None unless this worker owns the first queue, and so deletes for
+        """Return the time before which to delete, or None. Only the worker that owns the first queue deletes, for
         all."""
         if seconds is None or 0 not in consumer.owned:
             return None

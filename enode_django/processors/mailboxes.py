@@ -44,7 +44,7 @@ class Mailboxes:
         return self.rooms[self.router.shard_of(command_mailbox)]
 
     def close_rooms(self) -> None:
-        """Let no thread wait for room any more. Safe to call twice."""
+        """End all waiting for room, from now on. Safe to call twice."""
         for room in self.rooms:
             room.close()
 

@@ -27,7 +27,8 @@ Backlog = dict[str, dict[str, int]]
 
 
 class Observations:
-    """The figures and the health of one ``runprocessors``. Only the supervisor calls `look`, which never blocks.
+    """The figures and the health of one ``runprocessors``. `look` is called by the supervisor, and never blocks; any
+    thread may call the rest.
 
     Before `start` only the supervisor's report is known.
     """

@@ -6,7 +6,7 @@
     pruner: deletes old refusals, and may wait for the store
     states: gives what command mailboxes have encoded to the shared states, if there are any
 
-They pass lists of messages, which do not change any more. `enode_django.processors.wiring` builds all of it.
+They pass lists of messages that no thread changes. `enode_django.processors.wiring` builds all of it.
 """
 
 from __future__ import annotations

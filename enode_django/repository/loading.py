@@ -298,7 +298,8 @@ class AggregateLoader:
             self._lookups.found(len(looked_at), sum(len(record.events) for record in looked_at))
 
     def reject(self, history: History, error: UnusableSnapshot) -> None:
-        """Reject the snapshot after `History.rebuild` raised ``error``, if the ``next_begin`` led to the aggregate."""
+        """Reject the snapshot because of ``error``, which `History.rebuild` raised. Call this when the aggregate was
+        loaded from the ``next_begin``."""
         snapshot = history.snapshot
         reader = self._states if snapshot is not None and snapshot.is_shared else self._snapshots
         if reader is not None and snapshot is not None:
