@@ -27,7 +27,7 @@ def reply_address(inbox: str, *, handling: bool = False) -> str:
 
 
 def answer_address(reply_to: str) -> str:
-    """The inbox for the answer.
+    """Return the inbox for the answer.
 
     >>> answer_address("in1"), answer_address("handled@in1"), answer_address("")
     ('in1', 'in1', '')
@@ -45,7 +45,7 @@ def crashes_address(process_manager: str) -> str:
 
 
 def crash_handler_in(reply_to: str) -> str:
-    """The name of the process manager that handles the command's crash, or empty.
+    """Return the name of the process manager that handles the command's crash, or an empty text.
 
     >>> crash_handler_in("crashes@bank.transfers"), crash_handler_in("in1")
     ('bank.transfers', '')
@@ -54,8 +54,8 @@ def crash_handler_in(reply_to: str) -> str:
 
 
 def notice_address(reply_to: str) -> str:
-    """The inbox for notices, which the published stream carries; empty where nobody waits for them, so that commands
-    that are only executed cost subscribers nothing.
+    """Return the inbox for notices, which the published stream carries. It is empty if nobody waits for them, so that
+    commands that are only executed cost subscribers nothing.
 
     >>> notice_address("in1"), notice_address("handled@in1"), notice_address("")
     ('', 'in1', '')

@@ -47,8 +47,8 @@ def nobody(command: Command) -> str:
 class CommandBus(Protocol):
     """The port behind `enode_django.send_command` and its kin.
 
-    ``joins_transactions``: whether commands run in the caller's transaction, so that a rollback undoes them.
-    ``store`` is what the bus itself stores in; None if workers store, in the event store of the settings.
+    ``joins_transactions`` says whether commands run in the caller's transaction, so that a rollback undoes them.
+    ``store`` is the store that the bus itself writes; None if workers write the event store of the settings.
     """
 
     joins_transactions: bool
@@ -57,8 +57,9 @@ class CommandBus(Protocol):
     def store(self) -> EventStore | None: ...
 
     def send(self, commands: Sequence[Command], expected_versions: Sequence[int | None] = ()) -> None:
-        """Blocks until the queue has stored the commands. Each is refused by a `VersionMismatch` if its aggregate has
-        another version than the expected one (None: any will do) when it is handled. No versions expect nothing."""
+        """Send commands. Block until the queue has stored them. A command is refused by a `VersionMismatch` if its
+        aggregate does not have the expected version when the command is handled (None: any version). Without
+        ``expected_versions`` nothing is expected."""
 
     def forward(self, commands: Sequence[tuple[Command, Metadata]], crash_handler: CrashHandler = nobody) -> None:
         """Send commands, each with its own metadata. ``crash_handler`` returns the process manager that handles the
@@ -71,8 +72,8 @@ class CommandBus(Protocol):
         awaited: AwaitedSubscribers | None = None,
         expected_version: int | None = None,
     ) -> CommandResult:
-        """Blocks until the command's outcome is durable, and handled by the ``awaited`` of its events (None: by
-        nobody); raises `CommandTimeout` after so many seconds, those of connecting and sending included, and what
+        """Return the command's outcome. Block until it is durable, and handled by the ``awaited`` subscribers of its
+        events (None: by none). Raises `CommandTimeout` after ``timeout`` seconds in all, sending included, and what
         ``awaited`` raises."""
 
     async def aexecute(
@@ -87,10 +88,10 @@ class CommandBus(Protocol):
 
 
 class QueueCommandBus:
-    """Safe for threads.
+    """The bus that sends commands to a queue. Thread-safe.
 
-    A connection lost while sending leaves it unknown whether the queue has the commands. They are sent again, a few
-    times: a command that comes twice takes effect once.
+    After a connection is lost while sending, it is unknown whether the queue has the commands. They are sent again, up
+    to `SEND_TRIES` times in all: a command that comes twice takes effect once.
     """
 
     joins_transactions = False
@@ -111,8 +112,8 @@ class QueueCommandBus:
             self._send([(command, encoded) for command in commands], nobody, self._producer, expected_versions)
 
     def forward(self, commands: Sequence[tuple[Command, Metadata]], crash_handler: CrashHandler = nobody) -> None:
-        """They continue the traces of the events that they follow from. A full queue takes them from its reserve: until
-        they are sent, those events are not done with."""
+        """Send commands as `CommandBus.forward` says. They continue the traces of the events that they follow from. A
+        full queue takes them from its reserve: those events are not finished until the commands are sent."""
         encoded = [(command, encode_metadata(metadata)) for command, metadata in commands]
         self._send(encoded, lambda command: crashes_address(crash_handler(command)), self._forwarding)
 
@@ -135,8 +136,7 @@ class QueueCommandBus:
         return sent
 
     def _store(self, producer: Producer, messages: Sequence[tuple[str, bytes]], deadline: float) -> list[SendResult]:
-        """Store the messages, in up to `SEND_TRIES` tries, none of which begins after the deadline. Raises
-        `TransportUnavailable`."""
+        """Store the messages, in up to `SEND_TRIES` tries, none after the deadline. Raises `TransportUnavailable`."""
 
         def persist(call: Callable[[], None], /) -> None:
             for delay in islice(delays(), SEND_TRIES - 1):
@@ -195,11 +195,11 @@ class QueueCommandBus:
         awaited: AwaitedSubscribers | None,
         expected_version: int | None,
     ) -> Iterator[tuple[Wait, Future[SendResult]]]:
-        """Send from another thread, and expect the answer until the block ends. A send that fails ends the wait, too.
-        ``metadata`` are known: that thread asks no database for them, over a connection that nobody would look after.
+        """Send from another thread, and expect the answer until the block ends. A failed send ends the wait, too.
+        ``metadata`` are given: the other thread must not ask a database for them, over a connection that nobody closes.
 
-        The answer may come before the queue has confirmed the command; then it is as good as any. Whoever gives up does
-        not keep the command from being sent.
+        The answer may come before the queue has confirmed the command, and is valid then. Giving up does not keep the
+        command from being sent.
         """
         deadline = time.monotonic() + timeout
         wait = self._replies.expect(_key(command), awaited)
@@ -218,7 +218,7 @@ class QueueCommandBus:
 
 
 async def acurrent_metadata() -> Metadata:
-    """Return `current_metadata`. If they have to be asked for, that is done in the thread of Django's synchronous code,
+    """Return `current_metadata`. If they must be looked up, that is done in the thread of Django's synchronous code,
     which closes the connections of a request."""
     known = known_metadata()
     return await sync_to_async(current_metadata)() if known is None else known
@@ -233,7 +233,7 @@ def _key(command: Command) -> CommandKey:
 
 
 def _give_up(command: Command, wait: Wait, sending: Future[SendResult], timeout: float) -> CommandResult:
-    """The result, if it came while the time ran out; else raises `CommandTimeout`."""
+    """Return the result if it came while the time ran out. Otherwise raise `CommandTimeout`."""
     executed, missing = wait.progress()
     if executed is not None and not missing:
         return executed

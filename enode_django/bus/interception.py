@@ -1,8 +1,7 @@
 """Middleware around the handlers of commands, and around those of subscribers, as the settings name it.
 
-Its shape is that of Django's: a callable that takes the next one and returns one, or a class whose instances are
-called. It is made once in a process, and again when the settings change. Where the settings name none, handlers are
-called as they are.
+It has the form of Django's: a callable that takes the next one and returns one, or a class whose instances are called.
+It is made once in a process, and again when the settings change. Without middleware, handlers are called directly.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ Handle = Callable[[Any, Any], Any]
 
 
 def factories(key: str) -> list[Callable[[Handle], Any]]:
-    """Return what the settings name as middleware, the outermost first; raises `ConfigurationError`."""
+    """Return the middleware that the settings name, the outermost first. Raises `ConfigurationError`."""
     return [imported(path, key) for path in getattr(conf(), key)]
 
 
@@ -56,7 +55,7 @@ def _wrapped(key: str, handle: Handle) -> Handle:
 
 @lru_cache(maxsize=1)
 def handlers_in_use() -> Handlers:
-    """Return the command handlers of this process, within their middleware; raises `ConfigurationError`."""
+    """Return the command handlers of this process, within their middleware. Raises `ConfigurationError`."""
     return InterceptedHandlers(command_handlers) if conf().COMMAND_MIDDLEWARE else command_handlers
 
 
@@ -68,7 +67,7 @@ class InterceptedHandlers:
         self._handle = _wrapped(COMMANDS, self._call)
 
     def _call(self, command: Command, context: Any) -> Any:
-        """Call the handler. What middleware does not pass on, its result and its error, the context knows."""
+        """Call the handler. The context notes its result and its error, even if middleware does not pass them on."""
         try:
             value = self._table.find(type(command))(command, context)
         except BaseException as error:
@@ -79,7 +78,7 @@ class InterceptedHandlers:
         return value
 
     def find(self, command: type[Command]) -> Handler:
-        """Raises as `HandlerTable.find`: middleware is not called for a command without a handler."""
+        """Return the middleware around the handler. Raises as `HandlerTable.find` does if there is no handler."""
         self._table.find(command)
         return self._handle
 
@@ -91,7 +90,7 @@ class InterceptedHandlers:
 
 
 class SubscriberContext:
-    """One call of a subscriber's handler, as middleware sees it: ``subscriber`` is whose handler is called."""
+    """One call of a subscriber's handler, as middleware sees it. ``subscriber`` is the one whose handler is called."""
 
     __slots__ = ("_handler", "_made", "subscriber")
 
@@ -101,13 +100,13 @@ class SubscriberContext:
         self._made: Any = None
 
     def call(self, event: Any) -> Any:
-        """Call the handler. The generator of a process manager is worked off inside the middleware."""
+        """Call the handler. The generator of a process manager is exhausted inside the middleware."""
         made = self._handler(event)
         self._made = list(made) if isgenerator(made) else made
         return self._made
 
     def check(self, returned: Any) -> Any:
-        """Return what middleware returned. Raises `ConfigurationError` if it is nothing, in the place of commands."""
+        """Return what middleware returned. Raises `ConfigurationError` if that is None in place of commands."""
         if returned is None and self._made and self.subscriber._enode_may_yield:
             raise ConfigurationError(
                 f"ENODE[{SUBSCRIBERS!r}] returns nothing for the commands of {self.subscriber.name}; "
@@ -120,7 +119,7 @@ AnyHandler = Callable[..., Any]
 
 
 def intercepted(subscriber: Any, handlers: Sequence[AnyHandler]) -> Sequence[AnyHandler]:
-    """Return functions to be called instead of a subscriber's handlers, which take an event, or a row and an event."""
+    """Return functions to call instead of a subscriber's handlers, which take an event, or a row and an event."""
     handle = subscriber_middleware()
     return handlers if handle is None else [partial(_through, handle, subscriber, handler) for handler in handlers]
 
@@ -133,7 +132,7 @@ def _through(handle: Handle, subscriber: Any, handler: AnyHandler, *arguments: A
 
 @lru_cache(maxsize=1)
 def subscriber_middleware() -> Handle | None:
-    """Return the middleware around the handlers of subscribers, None if there is none; raises `ConfigurationError`."""
+    """Return the middleware around the handlers of subscribers, or None. Raises `ConfigurationError`."""
     return _wrapped(SUBSCRIBERS, _call) if conf().SUBSCRIBER_MIDDLEWARE else None
 
 

@@ -1,8 +1,8 @@
 """A stored event stream as a message of the events topic.
 
 ``[1, aggregate root type, aggregate root id, version, command id, command type, created at, events, metadata, reply,
-generation]``: the stored bytes as they are, so that every delivery says the same. The generation is left out when it is
-the first one, which is the form that older versions send and read.
+generation]``: the stored bytes as they are, so that every delivery says the same. The first generation is left out:
+that is the form that older versions send and read.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _FIRST_GENERATION = FIRST.generation
 
 
 class PublishedStream(NamedTuple):
-    """``reply_to`` is the address of the inbox where somebody waits for the stream to be handled, or empty.
-    ``generation`` is that of the store in which the stream was written, or an earlier one. ``record.events`` is empty
-    if the message is so large that the stream is to be read from the store instead."""
+    """A message of the events topic. ``reply_to`` is the inbox that waits for the stream to be handled, or empty.
+    ``generation`` is the one of the store in which the stream was written, or an earlier one. ``record.events`` is
+    empty if the message is so large that the stream must be read from the store."""
 
     record: StreamRecord
     reply_to: str
@@ -41,8 +41,8 @@ def encode_published(record: StreamRecord, reply_to: str = "", generation: int =
 
 
 def decode_published(body: bytes) -> PublishedStream:
-    """Raises `MalformedMessage`, also for a refusal of more than `MOST_VALUES` values. What else may have more comes
-    without its events and metadata."""
+    """Decode a message. Raises `MalformedMessage`, also for a refusal of more than `MOST_VALUES` values. A stream that
+    may have more comes without its events and metadata."""
     try:
         form, kind, id, version, command_id, command_type, created_at, events, metadata, reply_to, *rest = unpack(
             body, is_foreign=True
@@ -54,7 +54,7 @@ def decode_published(body: bytes) -> PublishedStream:
         raise MalformedMessage(f"an event stream of format {shown(form)} was published by another version")
     if type(generation) is not int:
         raise MalformedMessage(f"an event stream of generation {shown(generation)}, which is not an integer")
-    # A subscriber keys dictionaries with these and gives them to a database: what is wrong here must not reach it.
+    # A subscriber uses these as keys and as query parameters: wrong values must not get there.
     if not (
         type(id) is type(command_id) is type(kind) is type(command_type) is type(reply_to) is str
         and type(events) is type(metadata) is bytes

@@ -1,5 +1,4 @@
-"""The notices of a subscriber to those who wait for it: a command's events are handled, or their aggregate is
-parked."""
+"""The notices of a subscriber to waiting senders: a command's events are handled, or their aggregate is parked."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ LONGEST_ERROR = 1_000
 
 
 class Notice(NamedTuple):
-    """``error`` says why the aggregate is parked at or before the command's version; it is empty when the events are
+    """``error`` says why the aggregate is parked at or before the command's version; it is empty if the events are
     handled."""
 
     command_id: str
@@ -39,7 +38,7 @@ def encode_notice(notice: Notice) -> bytes:
 
 
 def decode_notice(body: bytes) -> Notice:
-    """Raises `MalformedMessage`."""
+    """Decode a notice. Raises `MalformedMessage`."""
     try:
         parts = unpack(body.removeprefix(NOTICE), is_foreign=True)
         if body.startswith(NOTICE) and all(type(part) is str for part in parts):
@@ -50,8 +49,8 @@ def decode_notice(body: bytes) -> Notice:
 
 
 def notices_through(transport: Transport, persist: Persist) -> SendNotices:
-    """Sends through a transport; the function blocks as ``persist`` does while the queue cannot be reached. A notice
-    to an inbox that is gone is dropped."""
+    """Return a function that sends notices through a transport. It blocks as ``persist`` does while the queue is
+    unavailable. A notice to an inbox that is gone is dropped."""
 
     def send(notices: Sequence[tuple[str, Notice]]) -> None:
         replies = [(address, encode_notice(notice)) for address, notice in notices if address]

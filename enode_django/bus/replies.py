@@ -1,4 +1,4 @@
-"""Waiting for answers and notices: one inbox and one thread a process, opened when somebody first waits."""
+"""Waiting for answers and notices: one inbox and one thread per process, opened when first needed."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ RECEIVE_WAIT = 5.0
 
 
 class Replies:
-    """Safe for threads. ``address`` blocks the first time, to open the inbox. A command is known by both its ids: the
-    same command id may be used for several aggregates."""
+    """The expected answers and notices of this process. Thread-safe. A command is named by both its ids: one command id
+    may be used for several aggregates."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self._opening = threading.Lock()  # not the other one: opening lasts, and who expects an answer does not wait
+        self._opening = threading.Lock()  # not the other lock: opening takes time, and `expect` must not wait for it
         self._lock = threading.Lock()
         self._inbox: Inbox | None = None
         self._thread: threading.Thread | None = None
@@ -34,25 +34,24 @@ class Replies:
 
     @property
     def address(self) -> str:
-        """Return the address for answers to this process. Raises `TransportUnavailable`."""
+        """The address for answers. Blocks the first time, to open the inbox. Raises `TransportUnavailable`."""
         with self._opening:
             if self._inbox is None:
                 self._inbox = self._transport.open_inbox()
             if self._thread is None or not self._thread.is_alive():
-                # Also after an error that it could not survive: else nobody would get an answer ever again.
+                # Also after an error that ended the thread: otherwise no answer would ever arrive again.
                 self._thread = start_thread("enode-replies", self._receive_all)
             return self._inbox.address
 
     def expect(self, key: CommandKey, awaited: AwaitedSubscribers | None = None) -> Wait:
-        """To be called before the command is sent, and to be followed by `forget` in any case."""
+        """Expect the answer to a command. Call this before the command is sent, and `forget` afterwards in any case."""
         wait = Wait(awaited)
         with self._lock:
             self._expected.setdefault(key, []).append(wait)
         return wait
 
     def forget(self, key: CommandKey, wait: Wait) -> None:
-        """Stop waiting. Safe to call when everything has come. What comes for a command that nobody waits for is
-        dropped."""
+        """Stop waiting. Safe to call when everything has come. Messages that nobody waits for are dropped."""
         with self._lock:
             waits = self._expected.get(key, [])
             if wait in waits:
@@ -91,7 +90,7 @@ class Replies:
                 wait.take_answer(reply)
 
     def close(self) -> None:
-        """Blocks shortly until the receiving thread has ended. An inbox that cannot be reached is left to expire."""
+        """Close the inbox, after up to a second for its thread to end. An unreachable inbox is left to expire."""
         self._closed = True
         inbox, thread = self._inbox, self._thread
         if inbox is None or thread is None:

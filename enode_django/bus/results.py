@@ -40,8 +40,8 @@ class CommandStatus(Enum):
 class WaitFor:
     """The point up to which `execute_command` waits. Use the values and the method below, not the constructor.
 
-    ``handling``: also for subscribers, for ``only`` the one of this name or class or (None) for all that handle one of
-    the command's events.
+    ``handling``: also wait for subscribers. ``only`` is the name or class of the one to wait for; None stands for all
+    that handle one of the command's events.
     """
 
     handling: bool = False
@@ -55,8 +55,7 @@ class WaitFor:
 
     @classmethod
     def subscriber(cls, only: str | type[Subscriber]) -> WaitFor:
-        """Wait as `HANDLED` does, but for one projection, process manager or group of event handlers only: that of the
-        class or name."""
+        """Wait as `HANDLED` does, but only for one projection, process manager or group of event handlers."""
         return cls(True, only)
 
 
@@ -69,14 +68,16 @@ _NO_VALUE: Any = None
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CommandResult(Generic[ResultT]):
-    """``value`` is what the handler set; ``version`` the aggregate's after the command (None where it has none);
-    ``event_types`` are the stored names of its events, each once.
+    """The outcome of a command, as its sender sees it.
+
+    ``value`` is what the handler set; ``version`` the aggregate's after the command (None if it has none);
+    ``event_types`` the stored names of its events, each once.
 
     ``error_type`` is the type name of the domain exception that refused the command, or the class name of the exception
     that it failed with; ``error_fields`` are the plain fields of the domain exception.
 
-    ``parked`` names those of the subscribers waited for that have parked the aggregate at or before this version: they
-    have not handled the command's events, and will not until somebody looks after it.
+    ``parked`` names those of the awaited subscribers that have parked the aggregate at or before this version. They
+    have not handled the command's events, and may need help to do so.
     """
 
     status: CommandStatus
@@ -92,10 +93,10 @@ class CommandResult(Generic[ResultT]):
 
     @property
     def error(self) -> DomainException | CommandFailed | None:
-        """Return what `execute_command` raises for this result, a new one each time; None if there is nothing.
+        """The exception that `execute_command` raises for this result, a new one each time; None if there is none.
 
-        The domain exception that refused the command has its class and its typed fields. If the class is unknown here,
-        or does not have these fields, it is an `UnknownRefusal`.
+        A domain exception has its class and its typed fields. If the class is unknown here, or does not have these
+        fields, it is an `UnknownRefusal`.
         """
         if self.status is CommandStatus.REFUSED:
             return refusal_with_result(_refusal_of(self), self)
@@ -105,23 +106,23 @@ class CommandResult(Generic[ResultT]):
         return None
 
     def raise_for_status(self) -> Self:
-        """Raises the `error` of a command that was refused or failed; else returns the result itself."""
+        """Raise the `error` of a command that was refused or failed; otherwise return the result itself."""
         error = self.error
         if error is not None:
             try:
                 raise error
             finally:
-                del error  # its traceback holds this frame: it would hold itself
+                del error  # its traceback holds this frame, which holds it
         return self
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Crash(CommandResult):
-    """A failure by an exception that is not a refusal, as the worker has it; its sender gets a plain result.
+    """A failure by an exception that is not a refusal, as the worker has it. Its sender gets a plain result.
 
-    ``traceback`` is empty where the sender waits for the answer. ``is_told``: the sender of this command, or of a copy
-    of it, gets this answer, so it is final. ``is_conflict``: the command has the ids of another one (see `identity`),
-    so this must not be remembered as the outcome that the ids stand for.
+    ``traceback`` is empty if the sender waits for the answer, unless the command could not be handled at all.
+    ``is_told``: the sender of this command, or of a copy of it, gets this answer, so it is final. ``is_conflict``: the
+    command has the ids of another one (see `identity`), so this must not be remembered as the outcome of these ids.
     """
 
     traceback: str = dataclasses.field(default="", compare=False)
@@ -159,7 +160,7 @@ def error_type_of(error: BaseException) -> str:
 
 
 def stored_result(record: StreamRecord) -> CommandResult:
-    """The outcome that a stored row stands for; raises `MalformedMessage`."""
+    """Return the outcome that a stored row stands for. Raises `MalformedMessage`."""
     stored = read_stored(record.events)
     if isinstance(stored, StoredRefusal):
         status, error_type, error_fields = _ending_of(stored.type_name, current_fields(stored))
@@ -184,8 +185,8 @@ def stored_result(record: StreamRecord) -> CommandResult:
 def encode_result(result: CommandResult) -> bytes:
     """Encode all but ``parked``, which only the waiting sender knows.
 
-    Earlier versions know no refused commands, but failed ones with the type name of a domain exception. So that is what
-    travels; only a type name without a dot cannot be told from the class of another exception.
+    Earlier versions know no refused commands, but failed ones with the type name of a domain exception, so a refusal
+    travels as that. Without a dot, the name could be that of another exception, so the refusal travels as refused.
     """
     is_told_by_name = result.status is CommandStatus.REFUSED and "." in result.error_type
     return ANSWER + pack(
@@ -204,7 +205,7 @@ def encode_result(result: CommandResult) -> bytes:
 
 
 class Receipt(NamedTuple):
-    """An answer without a row, and what its command said (see `identity.content_of`; empty: that is not known)."""
+    """An answer without a row. ``content`` is that of its command (see `identity.content_of`); empty if unknown."""
 
     answer: CommandResult
     content: str
@@ -213,8 +214,8 @@ class Receipt(NamedTuple):
 def encode_receipt(result: CommandResult, content: str = "") -> bytes:
     """Encode an answer without a row, in a bounded size: a large one loses its value, its fields and most of its text.
 
-    ``content`` is that of its command (see `Receipt`). It stands where other results have the types of their events, of
-    which these have none: so earlier versions can read it.
+    ``content`` is that of its command (see `Receipt`). It takes the place of the types of events, which such results do
+    not have, so that earlier versions can read it.
     """
     result = dataclasses.replace(result, event_types=(content,)) if content else result
     body = encode_result(result)
@@ -225,14 +226,14 @@ def encode_receipt(result: CommandResult, content: str = "") -> bytes:
 
 
 def decode_receipt(body: bytes) -> Receipt:
-    """Raises `MalformedMessage`."""
+    """Decode a receipt. Raises `MalformedMessage`."""
     result = decode_result(body)
     content = result.event_types[0] if result.event_types else ""
     return Receipt(dataclasses.replace(result, event_types=()), content)
 
 
 def decode_result(body: bytes) -> CommandResult:
-    """Raises `MalformedMessage`."""
+    """Decode a result. Raises `MalformedMessage`."""
     try:
         if not body.startswith(ANSWER):
             raise ValueError("they begin otherwise")
@@ -256,7 +257,7 @@ def decode_result(body: bytes) -> CommandResult:
 
 
 def _ending_of(type_name: str, fields: dict[str, Any]) -> tuple[CommandStatus, str, dict[str, Any]]:
-    """Return status, ``error_type`` and ``error_fields`` for what is stored as a refusal: a crash may be, too."""
+    """Return status, ``error_type`` and ``error_fields`` for a stored refusal, which may be a crash."""
     if type_name == types.name_of(CommandCrashed):
         return CommandStatus.FAILED, str(fields.get("error_type", type_name)), {}
     return CommandStatus.REFUSED, type_name, fields

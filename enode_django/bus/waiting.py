@@ -1,4 +1,4 @@
-"""One sender's wait for one command, without threads of its own: what came in, and what is missing."""
+"""One sender's wait for one command, without a thread of its own: what has come, and what is missing."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ AwaitedSubscribers = Callable[[Sequence[str]], Mapping[str, str]]
 
 
 class Wait:
-    """``future`` is done when the answer has come and each of ``awaited`` (None: nobody is waited for) has sent its
-    notice, in any order. Called by the receiving thread; the sender's thread may ask for `progress` at any
-    time."""
+    """One sender's wait. ``future`` is done when the answer and a notice of each of ``awaited`` (None: of none) have
+    come, in any order. Called by the receiving thread; the sender's thread may call `progress` at any time."""
 
     def __init__(self, awaited: AwaitedSubscribers | None = None) -> None:
         self.future: Future[CommandResult] = Future()
@@ -32,8 +31,7 @@ class Wait:
         self._errors: dict[str, str] = {}
 
     def take_sent(self, sending: Future[SendResult]) -> None:
-        """The command was sent, or could not be: then there is nothing to be waited for. Called by the thread that has
-        sent, or has closed the bus."""
+        """End the wait if the command could not be sent. Called by the thread that has sent, or has closed the bus."""
         if sending.cancelled():
             error: BaseException | None = TransportUnavailable("the bus was closed before it was sent; send it again")
         else:
@@ -47,22 +45,22 @@ class Wait:
         if self._find_awaited is not None and answer.event_types:
             try:
                 self._awaited = self._find_awaited(answer.event_types)
-            except Exception as error:  # of whoever asked: the thread that receives answers goes on
+            except Exception as error:  # of ``awaited``: the receiving thread goes on
                 self._settle(partial(self.future.set_exception, error))
                 return
         self._answer = answer
         self._settle_if_complete()
 
     def take_notice(self, notice: Notice) -> None:
-        """One that comes before the answer is kept."""
+        """Take in a notice. One that comes before the answer is kept."""
         if self._errors.get(notice.subscriber) == "":
             return
         self._errors[notice.subscriber] = notice.error
         self._settle_if_complete()
 
     def progress(self) -> tuple[CommandResult | None, tuple[str, ...]]:
-        """The answer as far as things have come, and the subscribers whose notices are missing then (none before the
-        answer says which they are)."""
+        """Return the answer so far, and the subscribers whose notices are missing (none before the answer, which names
+        them)."""
         answer, errors = self._answer, dict(self._errors)
         if answer is None:
             return None, ()

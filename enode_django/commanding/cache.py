@@ -1,4 +1,4 @@
-"""The aggregates that one command mailbox holds in memory. One thread touches it: no locks."""
+"""The aggregates that one command mailbox holds in memory. One thread uses them, so there are no locks."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ while, so that the oldest is the dearer to find, the more have left one by one."
 
 
 class Slot:
-    """One aggregate (None: it does not exist) and its unfinished entries by their envelopes, in order.
+    """One aggregate (None if it does not exist) and its unfinished entries, in order, by their envelopes.
 
-    ``id`` is the aggregate's; whoever remembers it for long takes this one, so that there is one string and not many.
-    ``epoch`` is that of the in-memory state: raised when the state is thrown away. ``error`` is set where the stored
+    ``id`` is the aggregate's id. Code that keeps the id for long keeps this string, so that there is only one copy.
+    ``epoch`` is that of the state in memory; it is raised when the state is thrown away. ``error`` is set if the stored
     history cannot be read; every command then fails with it.
     """
 
@@ -49,12 +49,12 @@ class Slot:
 
 
 class AggregateCache:
-    """Keeps up to ``limit`` slots, whose aggregates take up to ``max_bytes`` of memory (those that have had less than
-    `WEIGHED_AFTER` bytes of events do not count), the least recently used one leaving first; one with unfinished
-    entries is pinned.
+    """A cache of up to ``limit`` slots, whose aggregates take up to ``max_bytes`` of memory. The least recently used
+    slot leaves first; a slot with unfinished entries is pinned. A new aggregate counts towards ``max_bytes`` once it
+    has had `WEIGHED_AFTER` bytes of events.
 
-    Of many slots, several leave at a time. There may be more than ``limit`` slots, but never more than ``limit`` plus
-    the unfinished commands. ``evicted`` is called with each slot that leaves for want of room.
+    If there are many slots, several leave at a time. There may be more than ``limit`` slots, but never more than
+    ``limit`` plus the unfinished commands. ``evicted`` is called with each slot that leaves to make room.
     """
 
     def __init__(self, limit: int, evicted: Callable[[Slot], None] | None = None, max_bytes: int = sys.maxsize) -> None:
@@ -77,7 +77,7 @@ class AggregateCache:
         self.slots[slot.id] = slot
 
     def pin(self, slot: Slot, entry: Decision) -> None:
-        """Hold a slot until this entry, which has an envelope, is taken out of its unfinished ones."""
+        """Keep a slot until ``entry``, which has an envelope, is removed from its unfinished entries."""
         assert entry.envelope is not None
         if entry.record is not None:
             slot.grown += len(entry.record.events)
@@ -88,7 +88,7 @@ class AggregateCache:
             slot.unfinished = {entry.envelope: entry}
 
     def settle(self, slot: Slot) -> None:
-        """To be called when a slot has no unfinished entry any more."""
+        """Make a slot idle when it has no unfinished entry left, or drop it if its aggregate does not exist."""
         slot.unfinished = ()
         if slot.aggregate is None:
             self.drop(slot.id)

@@ -1,7 +1,7 @@
 """A command mailbox without its thread: commands in, entries out.
 
-The aggregates of a mailbox live here, in memory. A command is handled without waiting until the one before is stored;
-what was handled and is not yet durable is remembered, so that it can be handled again when the store refuses it.
+The aggregates of a mailbox live here, in memory. A command is handled without waiting until the previous one is stored.
+Commands that are handled but not yet durable are remembered, to be handled again if the store refuses them.
 """
 
 from __future__ import annotations
@@ -52,12 +52,13 @@ logger = logging.getLogger("enode_django.commands")
 
 
 class CommandProcessor:
-    """All methods are called by one thread. They block on the store only to load aggregates.
+    """Handles the commands of one mailbox. All methods but `postponed_in` are called by one thread. They block on the
+    store to load aggregates, to find stored commands, and to look for corrections.
 
-    ``note[0]`` is the position that is being handled (`NOTHING_IN_FLIGHT`: none), for whoever looks at a dead worker.
-    ``suspects`` lets commands that may have ended a worker run one at a time in this process. ``keeper`` gives durable
-    states to the shared states; the ``loader`` begins with what is there. ``shard`` has the aggregates of the mailbox:
-    those of which events are corrected there are loaded anew (None: they are not looked for).
+    ``note[0]`` is the position of the command being handled, or `NOTHING_IN_FLIGHT`; the supervisor reads it.
+    ``suspects`` is held while a suspect is handled, so that suspects run one at a time in this process. ``keeper``
+    writes durable states to the shared states; the ``loader`` begins with these. ``shard`` holds the aggregates of the
+    mailbox: those whose events are corrected there are reloaded (None: they are not looked for).
     """
 
     def __init__(
@@ -96,12 +97,12 @@ class CommandProcessor:
 
     @property
     def cached(self) -> int:
-        """Return how many aggregates are in memory."""
+        """The number of aggregates in memory."""
         return len(self._cache)
 
     def take_stored(self, envelopes: Sequence[Envelope]) -> tuple[list[Decision], list[Envelope]]:
-        """Divide the backlog of a queue: return the entries of commands that are stored already, to be published first,
-        and the commands that are left to `handle`."""
+        """Divide the backlog of a queue. Return the entries of commands that are already stored, to be published first,
+        and the commands that are left to `handle`. Block on the store if there is a backlog."""
         keys = [(envelope.id, envelope.aggregate_root_id) for envelope in envelopes if envelope.is_backlog]
         found = self._persist(lambda: self._loader.store.find(keys)) if keys else {}
         entries: list[Decision] = []
@@ -116,7 +117,7 @@ class CommandProcessor:
         return entries, left
 
     def handle(self, envelopes: Sequence[Envelope], most_bytes: int | None = None) -> list[Decision]:
-        """Handle commands in order; return one entry for each, with its record encoded. Stop behind the command that
+        """Handle commands in order. Return one entry for each, with its record encoded. Stop after the command that
         brings the records to ``most_bytes``."""
         self._heed_corrections()
         self._load_missing(envelopes)
@@ -136,15 +137,16 @@ class CommandProcessor:
         return entries
 
     def take_due(self) -> list[Envelope]:
-        """Commands that have waited long enough since their handlers failed, to be given to `handle`."""
+        """Return the postponed commands that are due, to be given to `handle`."""
         return self._postponed.take_due()
 
     def postponed_in(self, window: OffsetWindow) -> int:
-        """Return how many commands of this lease wait to be handled again. May be called by any thread."""
+        """Return the number of commands of this lease that wait to be handled again. May be called by any thread."""
         return self._postponed.count_in(window)
 
     def _let_go_of_postponed(self, entries: Iterable[Decision]) -> None:
-        """After all of these were handled: their slots must stay until then."""
+        """Settle the idle slots of postponed commands, after all ``entries`` were handled: the slots stay until
+        then."""
         if not self._waiting:
             return
         for entry in entries:
@@ -175,17 +177,17 @@ class CommandProcessor:
         return entry
 
     def finish(self, entries: Iterable[Decision]) -> None:
-        """Let go of entries that are durable (or not ours to finish any more), in whatever order they come."""
+        """Release entries that are durable, or no longer this worker's to finish, in any order."""
         slots, keeper = self._cache.slots, self._keeper
         for entry in entries:
             slot, envelope = slots.get(entry.aggregate_root_id), entry.envelope
             if slot is None or not slot.unfinished or envelope is None:
                 continue
-            # Another entry may stand there for the same command, if the aggregate was recovered meanwhile.
+            # The slot may hold another entry for the same command, if the aggregate was recovered meanwhile.
             if (held := slot.unfinished.pop(envelope, None)) is None:
                 continue
             if entry.kind is STORED:
-                self._recent.forget_message(envelope.id, slot.id)  # it may not be what the row was made of
+                self._recent.forget_message(envelope.id, slot.id)  # the row may be made of another message
             if envelope.window is not None and envelope.window.closed:
                 self._recent.forget(envelope.id, slot.id)  # its verdict, if it is one, was never confirmed
             elif entry.result is not None and is_withdrawn(entry):
@@ -196,11 +198,11 @@ class CommandProcessor:
                 self._cache.settle(slot)
 
     def recover(self, *recoveries: Recovery) -> list[Decision]:
-        """Reload the aggregates from the store alone, all together, and handle their unfinished commands again, each
-        aggregate's under a new epoch. A snapshot counts as the store: it was made of streams that were durable, and is
-        held against them. A shared state does not, and is deleted.
+        """Reload the aggregates from the store, all together, and handle their unfinished commands again, each
+        aggregate's under a new epoch. Snapshots are used: they were made of durable streams and are checked against
+        them. Shared states are not used, and are deleted.
 
-        An aggregate's first entry says that the new epoch begins. A recovery for an epoch that is over changes nothing.
+        An aggregate's first entry announces the new epoch. A recovery for an epoch that is over changes nothing.
         """
         resumed: list[Decision] = []
         again: dict[str, list[tuple[Decision, Envelope]]] = {}
@@ -220,7 +222,7 @@ class CommandProcessor:
         return resumed + [entry for id, unfinished in again.items() for entry in self._handle_again(id, unfinished)]
 
     def _drop_refused(self, id: str, slot: Slot | None) -> list[tuple[Decision, Envelope]]:
-        """Forget the aggregate's state; returns what is unfinished of it."""
+        """Forget the aggregate's state. Return its unfinished entries with their envelopes."""
         entries = _unfinished(slot) if slot is not None else []
         self._cache.drop(id)
         if self._keeper is not None:
@@ -233,13 +235,13 @@ class CommandProcessor:
         return unfinished
 
     def _handle_again(self, id: str, decided: list[tuple[Decision, Envelope]]) -> list[Decision]:
-        waiting = self._postponed.suspend(id)  # it came after all of these
+        waiting = self._postponed.suspend(id)  # these came after all of ``decided``
         slot = self._cache.slots[id]
         entries = [Decision(DecisionKind.RESUMED, id, slot.epoch, None, None)]
         seen: set[str] = set()
         take = logged(self._take) if steplog.enabled() else self._take
         for entry, envelope in decided:
-            # A verdict from memory is that of a copy which is finished: answered once, it stays as it is.
+            # A verdict from memory repeats the answer of a finished copy, which must not change.
             if envelope.id not in seen and not (entry.kind is DecisionKind.VERDICT and entry.rests_on is None):
                 self._recent.forget(envelope.id, id)
             seen.add(envelope.id)
@@ -250,10 +252,10 @@ class CommandProcessor:
         return entries
 
     def forget(self, queue: int) -> None:
-        """Drop what is held of a queue that was acquired anew: another worker may have changed it since.
+        """Drop what is held of a queue that was acquired again: another worker may have changed it since.
 
-        What is unfinished of an earlier lease comes again, and is decided by what is stored by then: it is not
-        remembered either, since the store never confirmed it.
+        Commands that were unfinished under an earlier lease are delivered again, and decided by what is stored then.
+        They are not remembered either, since the store never confirmed their decisions.
         """
         for id, slot in list(self._cache.slots.items()):
             if slot.queue == queue and all(map(_is_lost, unfinished := _unfinished(slot))):
@@ -268,8 +270,7 @@ class CommandProcessor:
             self._keeper.forget_evicted(queue)
 
     def _heed_corrections(self) -> None:
-        """Let aggregates whose events were corrected be as the store has them now, and what is unfinished of them on
-        top of that."""
+        """Reload aggregates whose events were corrected, and apply their unfinished decisions on top."""
         if self._corrections is not None:
             self._corrections.heed(self._loader, self._cache, self._keeper, self._restore)
 
@@ -277,17 +278,17 @@ class CommandProcessor:
 
     @property
     def pause(self) -> float | None:
-        """Seconds until `keep` or `take_due` has something to do; None: not before something happens."""
+        """Seconds until `keep` or `take_due` has something to do; None if nothing waits."""
         keeping = self._keeper.pause if self._keeper is not None else None
         return min((pause for pause in (keeping, self._postponed.pause) if pause is not None), default=None)
 
     def keep(self) -> None:
-        """Encode durable states for the shared states, for a moment."""
+        """Encode some durable states for the shared states. Takes about `shared_state_writer.AT_ONCE` seconds."""
         if self._keeper is not None:
             self._keeper.work(self._cache.slots)
 
     def keep_rest(self, seconds: float) -> None:
-        """Keep all that is left, as `keep` does, as far as the time allows."""
+        """Encode all remaining states, as `keep` does, for up to ``seconds``."""
         if self._keeper is not None:
             self._keeper.flush(self._cache.slots, seconds)
 
@@ -328,8 +329,9 @@ class CommandProcessor:
             return aggregate
 
     def _load_foreign(self, id: str) -> AggregateRoot | None:
-        """Asks once, and counts as the handler's time: it may be in a transaction that is lost, and would wait for ever
-        for a store that is there again. What it raises ends the attempt, whatever the handler makes of it."""
+        """Load another aggregate for a handler. The store is asked once: a retry inside a lost transaction would never
+        end. The time counts as the handler's. A `StoreUnavailable` ends the attempt, even if the handler swallows
+        it."""
         try:
             corrections = self._corrections
             begin = Begin.STATE if corrections is None else corrections.begin_of(self._loader.store, id)
@@ -339,7 +341,7 @@ class CommandProcessor:
             raise
 
     def _load(self, id: str, begin: Begin = Begin.STATE) -> AggregateRoot | None:
-        self._note[0] = NOTHING_IN_FLIGHT  # a store that is slow to answer is not the fault of the handler
+        self._note[0] = NOTHING_IN_FLIGHT  # a slow store is not the handler's fault
         with self._letting_suspects_go_on():
             loaded = self._persist(lambda: self._loader.try_to_load(id, begin=begin))
         if isinstance(loaded, UnknownMessageType):
@@ -348,7 +350,8 @@ class CommandProcessor:
 
     @contextmanager
     def _letting_suspects_go_on(self) -> Iterator[None]:
-        """A suspect that waits for its shard is noted nowhere, so it need not keep those of other shards waiting."""
+        """Release ``suspects`` meanwhile. A suspect that waits for its shard is not noted as in flight, so suspects of
+        other shards need not wait for it."""
         if self._suspects is None or not self._is_alone:
             yield
             return
@@ -359,7 +362,7 @@ class CommandProcessor:
             self._suspects.acquire()
 
     def _restore(self, id: str, slot: Slot) -> None:
-        """Undo what a failed command did to the aggregate: the store, then our own streams that are not stored yet."""
+        """Undo what a failed command did: reload the aggregate, and replay its streams that are not stored yet."""
         try:
             aggregate = self._load(id, Begin.SNAPSHOT)
             for entry in _unfinished(slot):
@@ -377,7 +380,7 @@ class CommandProcessor:
 
     def _execute(self, slot: Slot, envelope: Envelope) -> Decision:
         if envelope.suspect and self._suspects is not None:
-            self._note[0] = NOTHING_IN_FLIGHT  # whoever waits here is handling nothing
+            self._note[0] = NOTHING_IN_FLIGHT  # nothing is handled while this waits
             with self._suspects:
                 self._is_alone = True
                 entry = self._handle(slot, envelope)
@@ -437,7 +440,7 @@ class CommandProcessor:
                 record = refusal_of(envelope, slot.aggregate, refusal, self._max_bytes)
             else:
                 result = refused_for_now(envelope, refusal, self._max_bytes)
-        except Exception as error:  # its class may skip our __init__, or its fields hold what they cannot
+        except Exception as error:  # its class may skip our __init__, or a field may hold an invalid value
             return self._raised(slot, envelope, context, error)
         self._clean(slot, envelope, context)
         kind = DecisionKind.REFUSAL if refusal.durable else DecisionKind.VERDICT
@@ -470,7 +473,7 @@ class CommandProcessor:
         return Postponed(envelope, slot.epoch, due, result)
 
     def _clean(self, slot: Slot, envelope: Envelope, context: CommandContext) -> None:
-        """A handler that raised before any ``apply`` left the aggregate as it was: refusals are common."""
+        """Restore the aggregate if the handler has changed it. Most refusals, which are common, have not."""
         if context.has_changes:
             self._restore(envelope.aggregate_root_id, slot)
 

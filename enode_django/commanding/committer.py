@@ -1,8 +1,9 @@
-"""An event mailbox without its thread: decisions in, final outcomes out. `enode_django.commanding.settlement` has the
-table of what becomes of each.
+"""An event mailbox without its thread: decisions in, final outcomes out. The table in
+`enode_django.commanding.settlement` says how each decision ends.
 
-What the store refuses is not failed but decided again: the aggregate's later decisions of that epoch are dropped, here
-and as they arrive, and a `Recovery` tells the command mailbox to start anew. No thread waits for another.
+A decision that conflicts with the store does not fail: it is made again. The aggregate's later decisions of that epoch
+are dropped, here and as they arrive, and a `Recovery` tells the command mailbox to reload the aggregate. No thread
+waits for another.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ UNSTORED = (DecisionKind.VERDICT, DecisionKind.REPEAT)
 class Committed(NamedTuple):
     """The outcome of one batch.
 
-    ``finished`` is for the publisher, in order. ``released`` are decisions the command mailbox can let go of, and
-    ``recoveries`` what it must do after that.
+    ``finished`` goes to the publisher, in order. ``released`` are the decisions that the command mailbox can release,
+    and ``recoveries`` the aggregates that it must reload after that.
     """
 
     finished: Sequence[Finished]
@@ -51,7 +52,8 @@ class Committed(NamedTuple):
 
 
 class Committer:
-    """All methods are called by one thread. ``commit`` blocks until the store has decided."""
+    """Stores and settles decisions. All methods are called by one thread; `commit` blocks until the store has
+    decided."""
 
     def __init__(self, store: EventStore, *, persist: Persist, clock: Callable[[], float]) -> None:
         self._store = store
@@ -66,7 +68,7 @@ class Committer:
 
     @property
     def awaiting(self) -> Mapping[str, int]:
-        """Aggregates whose decisions are dropped, up to an epoch, until the command mailbox has recovered them."""
+        """The epochs up to which decisions are dropped, by aggregate, until the command mailbox has recovered it."""
         return self._refused
 
     def commit(self, decisions: Sequence[Decision]) -> Committed:
@@ -75,7 +77,7 @@ class Committer:
         if self._are_streams_of_ours(decisions, batch.began):
             sent, appended = self._send(decisions)
             if len(sent) == len(decisions) and _are_all_stored(appended):
-                batch.finish_stored(decisions)  # nearly every batch: with no step for each decision that is not needed
+                batch.finish_stored(decisions)  # nearly every batch: settled without a step for each decision
             else:
                 self._settle(decisions, _by_decision(sent, appended), batch)
         else:
@@ -86,7 +88,7 @@ class Committer:
         return Committed(batch.finished, batch.released, batch.recoveries)
 
     def _settle(self, live: Sequence[Decision], outcomes: Mapping[int, Appended], batch: Batch) -> None:
-        """Decide on decisions whose records have these outcomes, by the decisions' identities."""
+        """Settle decisions. ``outcomes`` are those of their records, by ``id(decision)``."""
         unstored = [decision for decision in live if decision.kind in UNSTORED]
         facts = self._look_up(unstored) if unstored else _NO_FACTS
         heads = _own_heads(live, outcomes) if unstored else {}
@@ -97,7 +99,7 @@ class Committer:
                 and decision.epoch <= refused.get(decision.aggregate_root_id, -1)
                 and decision.kind is not STORED
             ):
-                continue  # it rests on what was refused; it will be handled again
+                continue  # it rests on a refused decision, and is handled again
             if decision.kind in UNSTORED:
                 settle(batch, decision, *self._finding(decision, facts, heads))
             elif decision.kind is STORED:
@@ -109,7 +111,7 @@ class Committer:
     # -- what may be stored at all --------------------------------------------------------------------------------
 
     def _are_streams_of_ours(self, decisions: Sequence[Decision], now: float) -> bool:
-        """Return True if all decisions are streams, none is to be dropped, and no lease of theirs is over."""
+        """Return True if all decisions are streams, none is to be dropped, and all leases are still held."""
         if not decisions or self._refused or [decision for decision in decisions if decision.kind is not STREAM]:
             return False
         windows = {decision.envelope.window for decision in decisions if decision.envelope is not None}
@@ -138,7 +140,7 @@ class Committer:
         return window is None or _is_held(window, now)
 
     def _store_records(self, records: Sequence[Decision]) -> Mapping[int, Appended]:
-        """By the decisions' identities. What is missing was not stored, and is not ours any more."""
+        """Return the outcomes by ``id(decision)``. A missing decision was not stored, because its lease is over."""
         outdated = self._outdated(records)
         if not outdated:
             return self._append(records)
@@ -148,8 +150,8 @@ class Committer:
         return outcomes
 
     def _outdated(self, records: Sequence[Decision]) -> set[str]:
-        """Aggregates with a refusal that was not decided on the stored head. A refusal has no version that the index
-        could judge, and once it is stored it is final; so somebody else's write is looked for before."""
+        """Return the aggregates with a refusal that was not decided on the stored head. A refusal has no version for
+        the index to check, and is final once it is stored; so the heads are read first."""
         refusing = {decision.aggregate_root_id for decision in records if decision.kind is REFUSAL}
         if not refusing:
             return set()
@@ -166,15 +168,15 @@ class Committer:
         return _by_decision(*self._send(decisions))
 
     def _send(self, decisions: Sequence[Decision]) -> tuple[Sequence[Decision], Sequence[Appended]]:
-        """Store the decisions' records. Return the decisions that were sent at last, and the outcome of each: all of
-        them, unless leases ended while the store was away."""
+        """Store the decisions' records. Return the decisions of the last attempt, and the outcome of each. These are
+        all decisions, unless leases ended while the store was away."""
         sent = decisions
         doubtful = False
 
         def append() -> tuple[Sequence[Decision], Sequence[Appended]]:
             nonlocal sent, doubtful
             if doubtful:
-                # The store was away, maybe for longer than a lease: what somebody else has decided must stay decided.
+                # The store was away, maybe for longer than a lease. What another worker has decided since must stand.
                 now = self._clock()
                 sent = [decision for decision in sent if self._is_ours(decision, now)]
             records = [decision.record for decision in sent if decision.record is not None]
@@ -201,7 +203,7 @@ class Committer:
     def _finding(
         decision: Decision, facts: _Facts, own_heads: Mapping[str, int]
     ) -> tuple[Finding, StreamRecord | None]:
-        """Return what the store says of a decision that left nothing to be written, and the row of its command."""
+        """Return the finding on a decision without a record, and the stored row of its command, if there is one."""
         stored = None if is_conflict(decision.result) else facts.found.get(key_of(decision))
         if stored is not None:
             return Finding.FOUND, stored
@@ -221,7 +223,7 @@ _NO_FACTS = _Facts({}, {})
 
 
 def _is_held(window: OffsetWindow, now: float) -> bool:
-    """Return True if the window's lease is ours. One that has run out is closed."""
+    """Return True if the window's lease is still held. Close the window if its lease has run out."""
     if not window.closed and now >= window.deadline:
         logger.warning("the lease of %s/%d ran out: whoever takes it handles its commands", window.topic, window.queue)
         window.close()
@@ -229,17 +231,17 @@ def _is_held(window: OffsetWindow, now: float) -> bool:
 
 
 def _by_decision(sent: Sequence[Decision], appended: Sequence[Appended]) -> Mapping[int, Appended]:
-    """The outcomes by the decisions' identities."""
+    """Return the outcomes by ``id(decision)``."""
     return dict(zip(map(id, sent), appended, strict=True))
 
 
 def _are_all_stored(appended: Sequence[Appended]) -> bool:
-    """Return True if every record was stored. Drivers give the same object for each, so this takes hardly any time."""
+    """Return True if every record was stored. Drivers return the same object for each, which makes ``count`` fast."""
     return bool(appended) and appended[0] == _STORED and appended.count(appended[0]) == len(appended)
 
 
 def _own_heads(records: Iterable[Decision], outcomes: Mapping[int, Appended]) -> dict[str, int]:
-    """The newest version per aggregate that this batch has stored itself."""
+    """Return the newest version of each aggregate that this batch itself has stored."""
     heads: dict[str, int] = {}
     for decision in records:
         version = decision.record.version if decision.record is not None else None

@@ -76,10 +76,10 @@ class CommandContext:
         return decode_metadata(self._metadata)
 
     def get(self, cls: type[Root], id: str | None = None) -> Root:
-        """The command's aggregate, or a private read-only copy of another one from the store (this blocks).
+        """Return the command's aggregate, or a private read-only copy of another one, from the store (this blocks).
 
-        Raises `AggregateNotFound`, `AggregateTypeMismatch` if the id is that of another type, or `InvalidId` if none of
-        this class can have it.
+        Raises `AggregateNotFound`, `AggregateTypeMismatch` if the id is that of another class, or `InvalidId` if no
+        aggregate of this class can have it.
         """
         aggregate = self.find(cls, id)
         if aggregate is None:
@@ -90,7 +90,7 @@ class CommandContext:
         return aggregate
 
     def find(self, cls: type[Root], id: str | None = None) -> Root | None:
-        """Return the aggregate as `get` does, but None for an id that does not exist."""
+        """Return the aggregate as `get` does, or None if it does not exist."""
         if not isinstance(cls, type) or not issubclass(cls, AggregateRoot):
             raise DefinitionError(
                 f"{shown(cls)} is not an aggregate class; pass the class, then the id if it is another's"
@@ -110,9 +110,10 @@ class CommandContext:
         return aggregate
 
     def add(self, aggregate: AggregateRoot) -> None:
-        """Hand in the aggregate that the command creates.
+        """Add the aggregate that the command creates.
 
-        Raises `AggregateAlreadyExists`, or `ForeignAggregateChanged` for an id that is not the command's.
+        Raises `AggregateAlreadyExists`, `ForeignAggregateChanged` for an id that is not the command's, and
+        `AggregateNotFound` for an aggregate that has a version but is not stored.
         """
         if not isinstance(aggregate, AggregateRoot):
             raise DefinitionError(f"context.add({shown(aggregate)}) is given no aggregate; pass the new one")
@@ -133,8 +134,8 @@ class CommandContext:
         self._aggregate = aggregate
 
     def set_result(self, value: Any) -> None:
-        """Set ``result.value`` for the caller of ``execute_command``: plain values, lists and dicts of them, copied as
-        they are now. Raises `InvalidField` for anything else."""
+        """Set ``result.value`` for the caller of ``execute_command``: plain values, lists and dicts of them. The value
+        is copied. Raises `InvalidField` for anything else."""
         try:
             self._result = taken(value)
         except InvalidField as error:
@@ -144,19 +145,20 @@ class CommandContext:
 
     @property
     def result(self) -> Any:
-        """Return the result as the sender will receive it."""
+        """The result as the sender will receive it."""
         return self._result
 
     def send(self, command: Command) -> str:
-        """Send a command if, and only if, the events of the command being handled are stored. Returns its id.
+        """Send a command if, and only if, the events of the command being handled are stored. Return its id.
 
-        It is stored with the events, as it is now, and sent when they are durable: until then nobody handles it, and
-        nobody if this command is refused or fails. Its id follows from this command's, and from how many of its class
-        went to its aggregate before, so that handling this command again sends the same. It carries this command's
-        metadata, with this command as its cause. Raises `InvalidField` for a command that cannot be sent.
+        The command is stored with the events, as it is now, and sent when they are durable. It is not sent if the
+        command being handled is refused or fails. Its id is derived from the handled command's, and from how many
+        commands of its class went to its aggregate before, so that handling that command again sends the same one. It
+        carries the handled command's metadata, with that command as its cause. Raises `InvalidField` for a command that
+        cannot be sent.
 
-        The command being handled fails by a `DefinitionError` if it applies no event. Raises one when it is called by
-        another thread than the handler's, or after it.
+        The handled command fails with a `DefinitionError` if it applies no event. Raises `DefinitionError` for a value
+        that is not a command, and if it is called by another thread than the handler's, or after the handler.
         """
         if handled_command.get() is not self:
             raise DefinitionError(
@@ -169,32 +171,31 @@ class CommandContext:
 
     @property
     def sent(self) -> Sequence[SentCommand]:
-        """Return the commands that were given to `send`, as they travel."""
+        """The commands that were given to `send`, as they travel."""
         return self._sent.messages if self._sent is not None else ()
 
     def _own_or(self, id: str | None) -> str:
         return self.command.aggregate_root_id if id is None else id
 
     def note_change(self, aggregate: AggregateRoot) -> None:
-        """Called by the first ``apply`` of every aggregate that changes while the command is handled."""
+        """Note an aggregate that changes. Called by its first ``apply`` while the command is handled."""
         self._changed.append(aggregate)
 
     def note_error(self, error: BaseException) -> None:
-        """Called for each error of an applier; the first one counts."""
+        """Note an error of an applier. The first one counts."""
         self._error = self._error or error
 
     def note_failure(self, error: BaseException) -> None:
-        """Called for the error of a handler that may be swallowed by what is around it: half of what a handler does is
-        not stored."""
+        """Note the error of a handler, which middleware may swallow: half of what a handler does is not stored."""
         if self._changed or self.sent:
             self.note_error(error)
 
     def changed_aggregate(self) -> AggregateRoot | None:
-        """The command's aggregate if it has uncommitted events.
+        """Return the command's aggregate if it has uncommitted events, else None.
 
         Raises the first error that was noted and swallowed: replaying the event of an applier would raise it again.
         Raises `ForeignAggregateChanged` or `AggregateNotAdded` if another aggregate has events, and `DefinitionError`
-        if commands are to be sent with events that there are not.
+        if commands are to be sent but no event was applied.
         """
         if self._error is not None:
             raise self._error
@@ -220,5 +221,5 @@ class CommandContext:
 
     @property
     def has_changes(self) -> bool:
-        """Return True if the command's stored aggregate (not a new one) has applied events."""
+        """True if the command's stored aggregate (not a new one) has applied events."""
         return not self._is_new and self._aggregate is not None and bool(self._aggregate.uncommitted_events)

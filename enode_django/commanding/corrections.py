@@ -1,5 +1,4 @@
-"""A command mailbox looks for corrections of stored events, and loads the aggregates anew that were made of the
-originals."""
+"""The lookout of a command mailbox for corrections of stored events. Aggregates made of the originals are reloaded."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ LOOK_EVERY = 1.0
 
 
 class CorrectionLookout:
-    """Looks every second, while there are commands, which aggregates of a shard were corrected. Used by one thread."""
+    """Looks every second, while there are commands, for corrected aggregates of a shard. Used by one thread."""
 
     def __init__(self, shard: Shard, clock: Callable[[], float] = time.monotonic) -> None:
         self._shard = shard
@@ -31,8 +30,8 @@ class CorrectionLookout:
         """The aggregates that have ever had a correction."""
 
     def look(self) -> Collection[str]:
-        """Return the aggregates that were corrected since the last call. Blocks on the shard if it is time to look; one
-        that is away is asked again after a while."""
+        """Return the aggregates corrected since the last call. Block on the shard if a look is due. After an
+        unavailable shard the next look is due in ten times as long as it took to fail, but not before `LOOK_EVERY`."""
         began = self._clock()
         if began < self._next:
             return ()
@@ -57,7 +56,8 @@ class CorrectionLookout:
         keeper: SharedStateWriter | None,
         restore: Callable[[str, Slot], None],
     ) -> None:
-        """Let idle aggregates that were corrected leave the cache, and ``restore`` the others. Blocks as `look`."""
+        """Drop corrected aggregates that are idle from the cache; ``restore`` the others. Block as long as `look`
+        does."""
         for id in self.look():
             loader.without_states = self.ids
             if keeper is not None:
@@ -69,7 +69,7 @@ class CorrectionLookout:
                 cache.drop(id)
 
     def begin_of(self, store: EventStore, aggregate_root_id: str) -> Begin:
-        """Return what the load of another aggregate begins with: of other shards nobody looks here what was corrected,
-        so that their shared states cannot be used."""
+        """Return what the load of another aggregate begins with. Corrections in other shards are not looked for here,
+        so the shared states of their aggregates cannot be used."""
         is_ours = store.shards[store.place_of(aggregate_root_id)] is self._shard
         return Begin.STATE if is_ours else Begin.SNAPSHOT

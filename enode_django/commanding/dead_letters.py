@@ -1,4 +1,4 @@
-"""Which finished commands become dead letters, what is in them, and how they are written."""
+"""Dead letters of commands: which finished commands become one, what is in it, and how it is written."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ _NAMES_OF_SENDERS_ERRORS = frozenset(error.__name__ for error in SENDERS_ERRORS)
 
 
 def crashed_among(finished: Iterable[Finished]) -> list[Finished]:
-    """Return the outcomes of commands that an exception ended, also those that are their senders' mistakes. Usually
-    there are none."""
+    """Return the outcomes of commands that an exception ended, senders' mistakes included. Usually there are none."""
     return [one for one in finished if one.result is not None and _is_crash(one.result)]
 
 
@@ -37,8 +36,8 @@ def letters_of(crashed: Iterable[Finished]) -> list[DeadLetter]:
 
 
 def keep_crashed(dead_letters: DeadLetters, crashed: Sequence[Finished], persist: Persist) -> None:
-    """Write the dead letters of commands that an exception ended, in portions: their messages may be large. Returns
-    when they are durable."""
+    """Write the dead letters of commands that an exception ended, in portions, since their messages may be large. Mark
+    earlier dead letters of answered commands as answered. Return when all this is durable."""
     for some in portions(letters_of(crashed), lambda letter: len(letter.body) + len(letter.error)):
         persist(partial(dead_letters.keep, some))
     if answered := answered_keys(crashed):
@@ -46,8 +45,8 @@ def keep_crashed(dead_letters: DeadLetters, crashed: Sequence[Finished], persist
 
 
 def answered_keys(crashed: Iterable[Finished]) -> list[str]:
-    """Return the keys of commands whose senders are told that they failed. If such a command is a dead letter from an
-    earlier attempt, the letter counts as answered from now on."""
+    """Return the keys of commands whose senders are told that they failed. A dead letter from an earlier attempt of
+    such a command counts as answered from now on."""
     return [
         key_of(envelope.id, envelope.aggregate_root_id, b"")
         for envelope, _, result, _ in crashed
@@ -56,7 +55,7 @@ def answered_keys(crashed: Iterable[Finished]) -> list[str]:
 
 
 def kept_and_answered(finished: Iterable[Finished]) -> tuple[list[Decision], list[Finished]]:
-    """Divide outcomes of commands that were never handled: entries that become dead letters, and all others."""
+    """Divide the outcomes of commands that were never handled into entries that become dead letters, and all others."""
     broken, answered = list[Decision](), list[Finished]()
     for one in finished:
         if is_kept(one.envelope, one.result):
@@ -67,8 +66,8 @@ def kept_and_answered(finished: Iterable[Finished]) -> tuple[list[Decision], lis
 
 
 def is_kept(envelope: Envelope, result: CommandResult | None) -> bool:
-    """Return True if a command becomes a dead letter: an exception has ended it while nobody waited, or it could not
-    be handled at all."""
+    """Return True if a command becomes a dead letter: an exception ended it while nobody waited, or it could not be
+    handled at all."""
     return (
         isinstance(result, Crash)
         and envelope.window is not None
@@ -77,13 +76,13 @@ def is_kept(envelope: Envelope, result: CommandResult | None) -> bool:
 
 
 def is_withdrawn(entry: Decision) -> bool:
-    """Return True if nobody is told the outcome. The same command may then be sent again and decided anew."""
+    """Return True if nobody is told the outcome. The same command may then be sent and decided again."""
     envelope, result = entry.envelope, entry.result
     return envelope is not None and isinstance(result, Crash) and not result.is_told and is_kept(envelope, result)
 
 
 def as_told(envelope: Envelope, result: CommandResult) -> CommandResult:
-    """Return the outcome of an earlier copy as that of this one. What its sender is told is final."""
+    """Return the outcome of an earlier copy as that of this one. An outcome that its sender is told is final."""
     if envelope.reply_to and isinstance(result, Crash) and not result.is_told:
         return replace(result, is_told=True)
     return result

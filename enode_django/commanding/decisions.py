@@ -18,13 +18,13 @@ from enode_django.eventstore.positions import FIRST
 
 
 class Envelope:
-    """A command that was pulled, with all that is known of it; never changed once it left the intake.
+    """A pulled command with all that is known of it. It does not change once it has left the intake.
 
-    Exactly one of ``command`` (to be handled) and ``failed`` (it cannot be: the error) is set. ``window`` is None
-    where no queue stands behind the command (in a user's test). ``position`` names queue and offset in one integer
-    above 0. ``body`` is the message, for the dead letters. ``expected_version`` is the only one of
-    the aggregate that the command may be handled on (None: any). ``crash_handler`` names the process manager that
-    handles the command's crash, if one does; nobody waits for its answer then.
+    At most one of ``command`` (to be handled) and ``failed`` (why it cannot be) is set; neither is for a command that
+    was answered before. ``window`` is None if the command does not come from a queue. ``position`` encodes queue and
+    offset as one integer above 0. ``body`` is the message. ``expected_version`` is the only version of the aggregate
+    that the command may be handled on (None: any). ``crash_handler`` names the process manager that handles the
+    command's crash, if one does; nobody waits for its answer then.
     """
 
     __slots__ = (
@@ -83,7 +83,7 @@ class Envelope:
 
     @property
     def is_backlog(self) -> bool:
-        """Return True if the command stood in its queue when that was taken over."""
+        """True if the command was in its queue when the queue was taken over."""
         return self.window is not None and self.offset < self.window.backlog_end
 
 
@@ -104,17 +104,16 @@ class DecisionKind(Enum):
     RESUMED = "resumed"
     """No command: decisions on this aggregate of an older epoch will not come any more."""
 
-    __hash__ = object.__hash__  # tables are asked for each decision
+    __hash__ = object.__hash__  # looked up for each decision
 
 
-# A member costs several times as much to look up in its class as a global, for every decision again.
+# A global is several times faster than a member of the class, and these are looked up for every decision.
 STREAM, REFUSAL, STORED, RESUMED = DecisionKind.STREAM, DecisionKind.REFUSAL, DecisionKind.STORED, DecisionKind.RESUMED
 POSTPONED = DecisionKind.POSTPONED
 
 
 class Decision:
-    """The decision on one command by a command mailbox. ``rests_on`` is the version it was decided on (None: the
-    decision did not look at the aggregate)."""
+    """A command mailbox's decision on one command, made on the version ``rests_on`` (None: on any)."""
 
     __slots__ = ("aggregate_root_id", "envelope", "epoch", "kind", "record", "rests_on", "result")
 
@@ -140,9 +139,9 @@ class Decision:
 class Finished(NamedTuple):
     """A command whose outcome is final: a stored ``record`` to answer from and to publish, or else a ``result``.
 
-    ``result`` is answered once the consume offset has moved past the command, and is remembered by the queue from
-    then on: nothing in the store would keep a redelivery or a copy from being decided otherwise. ``generation`` is
-    that of the store in which the record was written, or an earlier one.
+    ``result`` is answered once the consume offset has moved past the command. The queue remembers it from then on: no
+    row in the store keeps a redelivery or a copy from being decided otherwise. ``generation`` is the one of the store
+    in which the record was written, or an earlier one.
     """
 
     envelope: Envelope
@@ -152,9 +151,9 @@ class Finished(NamedTuple):
 
 
 class Recovery(NamedTuple):
-    """The store refused a stream of this aggregate: what was handled since in this epoch is lost.
+    """Says that the store refused a stream of this aggregate: what was handled since in this epoch is lost.
 
-    ``command_mailbox`` is the one that handled it. Where the shard map has changed it is not that of later commands.
+    ``command_mailbox`` is the one that handled it. If the shard map has changed, later commands have another one.
     """
 
     aggregate_root_id: str

@@ -1,7 +1,7 @@
 """Commands that are handled again after an error that passes, and those that wait behind them.
 
-What is known of a command's attempts lives in one command mailbox: whoever gets the command after a restart, or with
-its queue, begins to count anew.
+Failed attempts are counted in the memory of one command mailbox. A restart, or another owner of the queue, begins at
+zero.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ LOOK_AGAIN = 0.5
 
 
 class HandlerRetries(NamedTuple):
-    """A command whose handler has raised an error that passes is handled again, up to ``attempts`` times in all.
+    """How often a command is attempted, ``attempts`` times at most, if its handler raises errors that pass.
 
-    ``delay`` seconds lie between the first two attempts, and twice as much between the next, unless a `Retry` says how
-    many. ``retry_on`` are the errors that pass, beside those of ours that are retriable. Where nobody can wait
-    (``waits`` False) the next attempt comes at once.
+    ``delay`` is the seconds between the first two attempts, and doubles with each further one, unless a `Retry` says
+    how many. ``retry_on`` are the errors that pass, beside the package's own retriable ones. If nobody can wait
+    (``waits`` False), the next attempt comes at once.
     """
 
     attempts: int
@@ -38,7 +38,7 @@ class HandlerRetries(NamedTuple):
     waits: bool = True
 
     def is_passing(self, error: BaseException, own: Errors | None) -> bool:
-        """``own`` are the handler's, which take the place of all others; `Retry` passes always.
+        """Return True if the error passes. ``own`` are the handler's errors, in place of all others but `Retry`.
 
         >>> retries = HandlerRetries(3, 0.1, (ConnectionError,))
         >>> [retries.is_passing(ConnectionError(), own) for own in (None, (), (OSError,))]
@@ -47,11 +47,11 @@ class HandlerRetries(NamedTuple):
         if own is not None:
             return isinstance(error, (Retry, *own))
         if isinstance(error, EnodeError) and error.retriable:
-            return not isinstance(error, UnknownMessageType)  # this process will not know it the next time either
+            return not isinstance(error, UnknownMessageType)  # this process will not know it at the next attempt either
         return isinstance(error, self.retry_on)
 
     def delay_after(self, failures: int, error: BaseException) -> float:
-        """Seconds from the latest of so many failed attempts to the next one.
+        """Return the seconds from the latest of so many failed attempts to the next one.
 
         >>> retries = HandlerRetries(3, 0.1)
         >>> [retries.delay_after(failures, ConnectionError()) for failures in (1, 2, 3, 1_000)]
@@ -70,8 +70,8 @@ NO_RETRIES = HandlerRetries(1, 0.0)
 
 
 class Postponed(Decision):
-    """Stands for a command that is not decided yet; the event mailbox passes over it. ``due`` is when it is handled
-    again; ``result`` is what it would have come to, and None for one that only waits behind another."""
+    """Stands for a command that is not decided yet; the event mailbox skips it. ``due`` is when it is handled again.
+    ``result`` is its latest failure, or None for a command that only waits behind another."""
 
     __slots__ = ("due",)
 
@@ -91,8 +91,8 @@ class _Waiting:
 
 
 class PostponedCommands:
-    """Called by the command mailbox's thread; any thread may call `count_in`. ``waiting`` has the aggregates whose
-    commands wait, ``failures`` how many attempts of which command have failed, as far as it is not decided."""
+    """The postponed commands of one mailbox, called by its thread; any thread may call `count_in`. ``waiting`` has the
+    waiting commands by aggregate, ``failures`` the failed attempts of each command that is not decided."""
 
     def __init__(self, retries: HandlerRetries, clock: Callable[[], float]) -> None:
         self.waiting: dict[str, _Waiting] = {}
@@ -104,21 +104,21 @@ class PostponedCommands:
 
     @property
     def pause(self) -> float | None:
-        """Seconds until something may be due; None: nothing waits."""
+        """Seconds until something may be due; None if nothing waits."""
         return max(0.0, self._earliest - self._clock()) if self.waiting else None
 
     def count_in(self, window: OffsetWindow) -> int:
-        """Return how many commands of this lease wait."""
+        """Return the number of waiting commands of this lease."""
         waiting = list(self.waiting.values())
         return sum(envelope.window is window for one in waiting for envelope in list(one.envelopes))
 
     # -- attempts -------------------------------------------------------------------------------------------------
 
     def fail(self, envelope: Envelope, error: BaseException, own: Errors | None, *, counts: bool) -> float | None:
-        """Take note of an attempt that has failed; returns when the next one is due, or None if there is none.
+        """Note a failed attempt. Return the time of the next one, or None if there is none.
 
-        ``own`` are the handler's errors that pass. An attempt that does not count is followed by another one in any
-        case, unless nobody can wait.
+        ``own`` are the handler's errors that pass. An attempt that does not count is always followed by another one,
+        unless nobody can wait.
         """
         failures = self.failures.pop(envelope, 0)
         retries = self._retries
@@ -150,7 +150,7 @@ class PostponedCommands:
         self.waiting[envelope.aggregate_root_id].envelopes.append(envelope)
 
     def take_due(self) -> list[Envelope]:
-        """Commands to be handled now, in the order of each aggregate. They wait no more."""
+        """Remove and return the commands to be handled now, in the order of each aggregate."""
         if not self.waiting or (now := self._clock()) < self._earliest:
             return []
         due = [id for id, one in self.waiting.items() if one.due <= now]
@@ -159,7 +159,7 @@ class PostponedCommands:
         return taken
 
     def suspend(self, aggregate_root_id: str) -> _Waiting | None:
-        """Take out what waits of an aggregate, to be put back by `resume`: what came before it is handled again."""
+        """Remove the waiting commands of an aggregate while earlier ones are handled again. `resume` puts them back."""
         return self.waiting.pop(aggregate_root_id, None)
 
     def resume(self, aggregate_root_id: str, waiting: _Waiting | None) -> None:
@@ -171,7 +171,7 @@ class PostponedCommands:
             earlier.envelopes.extend(waiting.envelopes)
 
     def drop_lost(self) -> None:
-        """Forget what was pulled under leases that are over: it comes again, here or elsewhere."""
+        """Forget commands that were pulled under leases that are over. They are delivered again, here or elsewhere."""
         for id, waiting in list(self.waiting.items()):
             ours = self._still_ours(waiting.envelopes)
             if len(ours) < len(waiting.envelopes):

@@ -1,9 +1,9 @@
-"""Tell a repeated command from another command that was given the same ids.
+"""Tell a repeated command from another command that has the same ids.
 
-(command id, aggregate root id) names a command. Two commands that share them and have different types or fields are a
-mistake of their sender, or an attack. To answer the second with the outcome of the first would lose it without a word,
-so it fails by `CommandIdReused`, as far as it is known what the first one was: a row has its type, the recent commands
-have its message, the remembered answers a digest. It is compared when the same ids come again: others pay nothing.
+(command id, aggregate root id) names a command. Two commands with the same ids but different types or fields are a
+mistake of their sender, or an attack. To answer the second with the outcome of the first would lose it silently, so it
+fails with `CommandIdReused` if enough is known of the first one: a row has its type, the recent commands have its
+message, the remembered answers a digest. Commands are compared only when ids repeat: others pay nothing.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _DERIVED = "5"
 
 
 def content_of(body: bytes | None) -> str:
-    """Return what a command's message says, as ``"<oldest type name>/<schema version>/<digest of the fields>"``; empty
-    for a message that cannot be read here.
+    """Return the content of a command's message, as ``"<oldest type name>/<schema version>/<digest of the fields>"``,
+    or an empty string for a message that cannot be read here.
 
-    Fields that have their default are left out, so that one which is added to the class makes no other content. Nor
-    does another order of items or keys: that of a set is another in each process.
+    Fields that have their default are left out, so that a field added to the class does not change the content. The
+    order of items and keys does not matter: that of a set differs between processes.
     """
     if body is None:
         return ""
@@ -58,7 +58,7 @@ def _settled(value: Any) -> Any:
 
 def conflict_with_message(envelope: Envelope, known: bytes | None) -> Crash | None:
     """Return the failure of a command that has the ids of another one, whose message is ``known``. Return None if it is
-    the same command, or if nothing is known of the other one."""
+    the same command, or if the other one cannot be compared."""
     if known is None or known == envelope.body:
         return None
     return conflict_with_content(envelope, content_of(known))
@@ -84,8 +84,8 @@ def conflict_with_content(envelope: Envelope, known: str) -> Crash | None:
 
 
 def conflict_with_row(envelope: Envelope, stored: StreamRecord) -> Crash | None:
-    """The failure of a command with the ids of a stored one that has another type; None for the same type, and while it
-    is not known whether one name is an alias of the other."""
+    """Return the failure of a command that has the ids of a stored one of another type. Return None if the types are
+    the same, or if it is not known here whether one name is an alias of the other."""
     name, other = envelope.type_name, stored.command_type
     if name == other or not name:
         return None
@@ -100,13 +100,12 @@ def conflict_with_row(envelope: Envelope, stored: StreamRecord) -> Crash | None:
 
 
 def is_conflict(result: object) -> bool:
-    """Return True for what the functions above return: it says nothing about the command that the ids stand for."""
+    """Return True for a failure made by the functions above. It says nothing about the command that has the ids."""
     return isinstance(result, Crash) and result.is_conflict
 
 
 def _is_derived(envelope: Envelope) -> bool:
-    """Return True for the command of a process manager: its id says which event it follows from, so that it is the same
-    one whatever it says."""
+    """Return True for a process manager's command. It is the same one whatever its fields: its id names its event."""
     try:
         return envelope.id[14:15] == _DERIVED and decode_metadata(envelope.metadata).causation_id is not None
     except MalformedMessage:

@@ -1,5 +1,5 @@
-"""Make envelopes of pulled bytes: decode them, find commands that were answered before, and set aside those that cannot
-be decoded yet."""
+"""Make envelopes of pulled messages: decode them, find commands that were answered before, and set aside those that
+cannot be decoded yet."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ logger = logging.getLogger("enode_django.commands")
 
 
 class Received(NamedTuple):
-    """``commands`` go to command mailboxes; of ``finished`` what was answered before goes to the publisher, and what is
-    broken to an event mailbox, which keeps it; in order.
+    """Commands and outcomes, each in order. ``commands`` go to command mailboxes. In ``finished``, answers given before
+    go to the publisher, and broken messages to an event mailbox, which makes dead letters of them.
 
-    ``is_backlog`` says that some of the commands stood in their queue when it was taken over: they may be stored.
+    ``is_backlog`` says that some of the commands were in their queue when it was taken over: they may be stored.
     """
 
     commands: list[Envelope]
@@ -44,11 +44,11 @@ class _Pulled(NamedTuple):
     wire: WireCommand
 
 
-_pulled: Callable[[Iterable[Any]], _Pulled] = partial(tuple.__new__, _Pulled)  # in a third of the time
+_pulled: Callable[[Iterable[Any]], _Pulled] = partial(tuple.__new__, _Pulled)  # takes a third of the time
 
 
 class _Delayed:
-    """A command of an unknown type, and whatever came after it for the same aggregate."""
+    """A command of an unknown type, and the later ones for the same aggregate."""
 
     __slots__ = ("attempts", "due", "waiting")
 
@@ -59,13 +59,14 @@ class _Delayed:
 
 
 class Intake:
-    """All methods are called by the pulling thread; they block on the transport for what it remembers of a queue that
-    was acquired, and never on the store: one shard that is away must not keep the others' commands in the queue.
+    """Decodes pulled commands. All methods are called by the pulling thread, but any thread may read `delayed`. They
+    block on the transport for the answers that it remembers of an acquired queue. They never block on the store: an
+    unavailable shard must not hold up the commands for others.
 
-    ``delays`` are the seconds after which a command of an unknown type is looked at again (a rolling deploy may bring
-    a worker that knows it); after the last it fails. A command that a worker was handling when it died is a suspect,
-    handled one at a time, so that the innocent beside it are not found again; after ``max_deaths`` it is condemned:
-    never handled again.
+    ``delays`` are the seconds after which a command of an unknown type is tried again (a rolling deploy may bring a
+    worker that knows it); after the last it fails. A command that a worker was handling when it died is a suspect.
+    Suspects are handled one at a time, so that innocent commands do not become suspects again. After ``max_deaths`` a
+    command is condemned: it is never handled again.
     """
 
     def __init__(
@@ -87,11 +88,11 @@ class Intake:
 
     @property
     def delayed(self) -> int:
-        """Return how many commands wait for their type to become known, in open windows. May be read by any thread."""
+        """The number of delayed commands in open windows. May be read by any thread."""
         return sum(not window.closed for window in self._windows_of_delayed())
 
     def delayed_in(self, window: OffsetWindow) -> int:
-        """Return how many commands of one window wait for their type to become known."""
+        """Return the number of commands of one window that wait for their type to become known."""
         return sum(other is window for other in self._windows_of_delayed())
 
     def _windows_of_delayed(self) -> Iterator[OffsetWindow]:
@@ -100,7 +101,7 @@ class Intake:
                 yield one.window
 
     def suspect(self, queue: int, deaths: Mapping[int, int]) -> None:
-        """Take note of how many workers died at which offset of a queue that was acquired."""
+        """Note how many workers died at which offset of a queue that was acquired."""
         self._deaths.pop(queue, None)
         if deaths:
             self._deaths[queue] = deaths
@@ -129,7 +130,8 @@ class Intake:
         return received
 
     def retry(self) -> Received:
-        """Return the delayed commands whose type is known by now, or that have waited long enough."""
+        """Try due delayed commands again. Return those whose type is known now, and those that fail after their last
+        delay."""
         received = Received([], [], is_backlog=True)  # they may have been delayed since the takeover
         if self._delayed:
             now = self._clock()
@@ -197,7 +199,7 @@ class Intake:
         type_name, id, aggregate_root_id, _, metadata, reply_to, _, expected_version = wire
         command_mailbox, event_mailbox = self._router.mailboxes(aggregate_root_id)
         handler = crash_handler_in(reply_to) if reply_to else ""
-        # Not by keywords, which would take more than twice the time, for every command.
+        # Without keywords, which would more than double the time, for every command.
         return Envelope(
             id,
             aggregate_root_id,
@@ -226,7 +228,6 @@ class Intake:
 
 
 def _extra(wire: WireCommand) -> dict[str, str]:
-    """Return the attributes for log records."""
     return {"command_id": wire.id, "aggregate_root_id": wire.aggregate_root_id}
 
 
@@ -235,8 +236,8 @@ def _place(window: OffsetWindow, offset: int) -> str:
 
 
 def _salvage(body: bytes) -> tuple[str, str, str]:
-    """Command id, aggregate root id and reply address, as far as they can be made out, so that nobody waits in vain. An
-    address that is too long is nobody's."""
+    """Return command id, aggregate root id and reply address, each empty if it cannot be read, so that no sender waits
+    in vain. An address that is too long is left empty."""
     try:
         value = unpack(body, is_foreign=True)
     except MessageError:

@@ -18,7 +18,7 @@ Take = Callable[[Slot, Envelope], Decision]
 
 
 def logged(take: Take) -> Take:
-    """``take``, which also logs how each command was handled, and how long that took."""
+    """Return ``take`` with logging: how each command was handled, and how long that took."""
 
     def log_and_take(slot: Slot, envelope: Envelope) -> Decision:
         begun = time.perf_counter()
@@ -37,7 +37,7 @@ def logged(take: Take) -> Take:
 
 
 def log_committed(committed: Committed, seconds: float) -> None:
-    """``seconds``: what the whole batch took."""
+    """Log the outcomes of a batch. ``seconds`` is how long the whole batch took."""
     for envelope, record, result, _ in committed.finished:
         version = record.version if record is not None else result.version if result is not None else None
         outcome = _stored(record) if record is not None else _decided(result)

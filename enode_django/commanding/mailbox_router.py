@@ -1,4 +1,4 @@
-"""Which mailbox of a worker an aggregate belongs to."""
+"""The choice of a worker's mailboxes for an aggregate."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ MAILBOX_SEED = 0x3A11B0
 
 
 class MailboxRouter:
-    """Each shard has so many command mailboxes and so many event mailboxes of its own: one that waits for its shard
-    keeps nobody from the others. ``place_of`` says which of the ``shards`` has an aggregate.
+    """Assigns aggregates to mailboxes. Each shard has ``command_mailboxes`` and ``event_mailboxes`` of its own: a
+    mailbox that waits for its shard does not block the others. ``place_of`` returns the index of an aggregate's shard.
 
-    One hash, two choices, from different bits: aggregates of one command mailbox spread over the event mailboxes.
+    Both mailboxes are chosen by one hash, but by different bits: aggregates of one command mailbox spread over the
+    event mailboxes.
     """
 
     def __init__(
@@ -31,7 +32,7 @@ class MailboxRouter:
         self._has_choice = self.command_mailboxes > 1 or self.event_mailboxes > 1
 
     def mailboxes(self, aggregate_root_id: str) -> tuple[int, int]:
-        """(command mailbox, event mailbox), each counted from 0, those of the first shard first."""
+        """Return (command mailbox, event mailbox), each counted from 0, those of the first shard first."""
         if not self._has_choice:
             return 0, 0
         hashed = mmh3.hash(aggregate_root_id, MAILBOX_SEED, signed=False)
@@ -40,16 +41,16 @@ class MailboxRouter:
         return place * commands + (hashed & 0xFFFF) % commands, place * events + (hashed >> 16) % events
 
     def event_mailbox_beside(self, command_mailbox: int, aggregate_root_id: str) -> int:
-        """Return the event mailbox to which this command mailbox sends entries of the aggregate, whatever shard has it
-        by now."""
+        """Return the event mailbox to which this command mailbox sends the aggregate's entries, whichever shard has it
+        now."""
         _, events = self._per_shard
         own = self.mailboxes(aggregate_root_id)[1] % events
         return self.shard_of(command_mailbox) * events + own
 
     def shard_of(self, command_mailbox: int) -> int:
-        """The place of the shard whose aggregates are handled in this mailbox."""
+        """Return the index of the shard whose aggregates are handled in this mailbox."""
         return command_mailbox // self._per_shard[0]
 
     def shard_beside(self, event_mailbox: int) -> int:
-        """The place of the shard whose streams are stored in this mailbox."""
+        """Return the index of the shard whose streams are stored in this mailbox."""
         return event_mailbox // self._per_shard[1]

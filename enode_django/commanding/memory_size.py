@@ -1,4 +1,4 @@
-"""About how much memory a value takes, with all that it holds."""
+"""The approximate memory that a value takes, with everything it holds."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from enode_django.domain.aggregate import AggregateRoot
 
 
 def weight_of(value: Any) -> int:
-    """Return the size in bytes. Containers, dataclasses and aggregates are looked into, each once; any other value
-    counts by itself."""
+    """Return the size in bytes. Containers, dataclasses and aggregates are followed, each once; other values are
+    not."""
     total, seen, left = 0, set[int](), [value]
     while left:
         one = left.pop()

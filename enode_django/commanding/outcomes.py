@@ -1,4 +1,4 @@
-"""Turn one handled command into a row to be stored, or an answer without one. Pure."""
+"""Turn a handled command into a row to be stored, or into an answer without a row."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SENDERS_ERRORS = (AggregateAlreadyExists, AggregateNotFound, AggregateTypeMismat
 
 
 def failed(envelope: Envelope, error: BaseException) -> CommandResult:
-    """The answer to a command that an exception has ended: a `Crash`, unless its sender is told of its own mistake."""
+    """Return the answer to a command that an exception ended: a `Crash`, unless its sender is told of its mistake."""
     if envelope.reply_to and isinstance(error, SENDERS_ERRORS):
         return failure(envelope.id, envelope.aggregate_root_id, error)
     is_told = bool(envelope.reply_to)
@@ -44,8 +44,8 @@ def failed(envelope: Envelope, error: BaseException) -> CommandResult:
 def stream_of(
     envelope: Envelope, aggregate: AggregateRoot, result: Any, sent: Sequence[SentCommand], max_bytes: int
 ) -> StreamRecord:
-    """The row of an aggregate's uncommitted events, and of the commands that its handler sends; raises `InvalidField`,
-    `TypeNameError`, `MessageTooLarge`."""
+    """Return the row of an aggregate's uncommitted events, and of the commands that its handler sends. Raises
+    `InvalidField`, `TypeNameError` or `MessageTooLarge`."""
     events, metadata = aggregate.uncommitted_events, envelope.metadata
     encoded = encode_stream(events, result, sent)
     size = len(encoded) + len(metadata)
@@ -68,7 +68,8 @@ def stream_of(
 def refusal_of(
     envelope: Envelope, aggregate: AggregateRoot | None, refusal: DomainException, max_bytes: int
 ) -> StreamRecord:
-    """The row of a durable refusal; raises as `stream_of`, and whatever application code does in its class."""
+    """Return the row of a durable refusal. Raises as `stream_of` does, and whatever code of the refusal's class
+    raises."""
     return StreamRecord(
         envelope.aggregate_root_id,
         None,
@@ -84,7 +85,7 @@ def refusal_of(
 def crash_record(
     envelope: Envelope, aggregate: AggregateRoot | None, error: BaseException, max_bytes: int
 ) -> StreamRecord | None:
-    """The row of a crash that a process manager handles; None for one that cannot be stored."""
+    """Return the row of a crash that a process manager handles, or None for one that cannot be stored."""
     assert envelope.command is not None
     try:
         crash = CommandCrashed.of(envelope.command, error, sender=envelope.crash_handler, body=envelope.body)
@@ -97,8 +98,8 @@ def crash_record(
 
 
 def check_version(expected_version: int, aggregate_root_id: str, version: int) -> None:
-    """Raises `VersionMismatch`. ``version`` is what the command would build on, stored or not: should the store turn
-    out to have something else, the refusal is decided anew, as every other one."""
+    """Raise `VersionMismatch` if the versions differ. ``version`` is the one that the command would build on, stored or
+    not. If the store turns out to have another one, the refusal is decided again, like every other."""
     if version != expected_version:
         raise VersionMismatch(
             f"{aggregate_root_id!r} has the version {version}, not {expected_version}; "
@@ -109,7 +110,8 @@ def check_version(expected_version: int, aggregate_root_id: str, version: int) -
 
 
 def nothing_changed(envelope: Envelope, version: int, value: Any, max_bytes: int) -> CommandResult:
-    """``value`` is one that can travel, and that nobody changes any more. Raises `MessageTooLarge`."""
+    """Return the answer to a command that changed nothing. ``value`` can be encoded, and is not changed afterwards.
+    Raises `MessageTooLarge`."""
     if value is not None:
         _check_size("result", len(pack(value)), max_bytes)
     return CommandResult(
@@ -122,7 +124,7 @@ def nothing_changed(envelope: Envelope, version: int, value: Any, max_bytes: int
 
 
 def refused_for_now(envelope: Envelope, refusal: DomainException, max_bytes: int) -> CommandResult:
-    """The answer of a refusal that is not stored; raises as `refusal_of`."""
+    """Return the answer of a refusal that is not stored. Raises as `refusal_of` does."""
     _check_size("refusal", len(encode_refusal(refusal)), max_bytes)
     return CommandResult(
         status=CommandStatus.REFUSED,
@@ -143,7 +145,7 @@ def _checked(events: bytes, envelope: Envelope, max_bytes: int) -> bytes:
 
 
 def _check_size(what: str, size: int, max_bytes: int) -> None:
-    """Raise `MessageTooLarge` if the size is above the limit: events and answers must fit into a message of the queue,
+    """Raise `MessageTooLarge` if the size is above the limit. Events and answers must fit into a message of the queue,
     and this is the last moment to refuse them."""
     if size > max_bytes:
         raise _too_large(what, size, max_bytes)

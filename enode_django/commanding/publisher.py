@@ -1,4 +1,4 @@
-"""The last step of the write path: answer, publish, let the window move on."""
+"""The last step of the write path: answer, publish, move the window."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ that are committed, and those wait for their events."""
 
 
 class EventPublisher:
-    """All methods are called by one thread and block until the queue has taken what they send, except for events that
-    a full queue does not take for `FULL_SECONDS`.
+    """Answers and publishes outcomes. All methods are called by one thread. They block until the queue has taken what
+    they send, except for events that a full queue does not take for `FULL_SECONDS`.
 
-    An outcome that is in the store is answered at once. Any other is answered when ``commit`` has moved the consume
-    offset past its command, and has let the queue remember the answer in the same step: from then on the command is
-    not delivered again, and a copy of it gets the same answer, so nobody can decide it otherwise.
+    A stored outcome is answered at once. Any other is answered after ``commit`` has, in one step, moved the consume
+    offset past its command and made the queue remember the answer. From then on the command is not delivered again, and
+    a copy of it gets the same answer: it cannot be decided otherwise.
     """
 
     def __init__(
@@ -70,19 +70,19 @@ class EventPublisher:
 
     @property
     def max_record(self) -> int:
-        """Return how many bytes of events and metadata a stored stream may have, so that its message can be sent."""
+        """The most bytes of events and metadata that a stored stream may have, so that its message can be sent."""
         return self._producer.max_message
 
     @property
     def waiting(self) -> int:
-        """Return how many answers wait for the consume offset to move."""
+        """The number of outcomes that wait for the consume offset to move."""
         return len(self._waiting)
 
     def publish(self, finished: Sequence[Finished], size: int | None = None) -> None:
-        """``size``: how many bytes that is about, if the caller knows.
+        """Answer, publish and finish commands. ``size`` is about how many bytes they take, if the caller knows.
 
-        Large outcomes go in portions, each to its end: so many may stand in a queue that is taken over that no
-        transport takes them at once, and what was sent of them must not be sent again for the sake of the rest.
+        Large outcomes are published in portions, one after the other. The backlog of a queue may be too large for any
+        transport to take at once, and no part of it must be sent again because of the rest.
         """
         if (sum(map(_size, finished)) if size is None else size) <= PORTION_BYTES:
             self._publish(finished)
@@ -104,7 +104,7 @@ class EventPublisher:
             self.answer_committed()
 
     def answer_committed(self) -> None:
-        """Commit the offsets and answer what waited for that."""
+        """Commit the offsets, and answer the commands that waited for that."""
         self._commit()
         due, waiting = [], []
         for one in self._waiting:
@@ -118,12 +118,12 @@ class EventPublisher:
             if one.result is not None and one.envelope.reply_to
         )
         _announce(due)
-        self._waiting = waiting  # last: whoever shuts down goes by it
+        self._waiting = waiting  # last, because the shutdown reads it
 
     def _remember(self, unstored: Sequence[Finished]) -> None:
-        """Before the windows move: whatever commits them takes these answers along. Where nobody waits, nothing is
-        promised, and nothing kept. A body that is not a command has no outcome, and the store was not asked about it;
-        nor has a command with another one's ids, which must not speak for that."""
+        """Keep the answers before the windows move, so that the commit of the windows includes them. Only answers that
+        somebody waits for are kept. A body that is not a command has no outcome, and the store was not asked about it.
+        A conflict of ids must not answer for the other command."""
         for one in unstored:
             envelope, result = one.envelope, one.result
             if envelope.window is None or result is None or not envelope.type_name or is_conflict(result):
@@ -133,7 +133,7 @@ class EventPublisher:
     def _send_streams(self, streams: Sequence[tuple[str, bytes]]) -> None:
         largest = self._transport.max_send
         if streams and max([len(body) for _, body in streams]) > largest:
-            # Stored with other limits. Nothing is lost: the sweep takes from the store what no queue brings.
+            # Stored under other limits. Nothing is lost: the sweep reads it from the store.
             for id in [id for id, body in streams if len(body) > largest]:
                 logger.error("a stream of %r is too large for the queue; subscribers get it when they sweep", id)
             streams = [(id, body) for id, body in streams if len(body) <= largest]
@@ -141,8 +141,8 @@ class EventPublisher:
             self._producer.send_all(self._event_topic, streams, persist=self._persist_unless_full)
 
     def _send_commands(self, records: Sequence[StreamRecord]) -> None:
-        """Send what handlers have sent with these streams. A full queue takes it from its reserve: until it is sent,
-        the commands whose handlers sent it are not done with."""
+        """Send the commands that handlers have sent with these streams. A full queue takes them from its reserve: the
+        commands whose handlers sent them are not finished before."""
         commands = [command for record in records for command in _sent_with(record)]
         largest = self._producer.max_message
         for id in [id for id, body in commands if len(body) > largest]:  # stored with other limits
@@ -152,8 +152,8 @@ class EventPublisher:
             self._forwarding.send_all(self._command_topic, commands, persist=self._persist)
 
     def _persist_unless_full(self, send: Callable[[], None], /) -> None:
-        """As ``persist``, but once the queue has been full for `FULL_SECONDS`, what it refuses is left to the sweeps.
-        It is in the store, so no subscriber misses it."""
+        """Send as ``persist`` does. Once the queue has been full for `FULL_SECONDS`, the events that it refuses are
+        left to the sweeps. They are in the store, so no subscriber misses them."""
         self._persist(partial(self._send_unless_full, send))
 
     def _send_unless_full(self, send: Callable[[], None]) -> None:
@@ -168,7 +168,7 @@ class EventPublisher:
             self._full_since, self._is_leaving_events = None, False
 
     def _leaves_events_to_sweeps(self) -> bool:
-        """Return True if the queue, which is full now, has been so for long."""
+        """Return True if the queue, which is full now, has been full for `FULL_SECONDS`."""
         now = self._clock()
         if self._full_since is None:
             self._full_since = now
@@ -199,7 +199,7 @@ class EventPublisher:
 
 
 def _stream_of(one: Finished) -> tuple[str, bytes]:
-    """The key and the body of a stored outcome's message."""
+    """Return the key and the body of a stored outcome's message."""
     envelope, record, _, generation = one
     assert record is not None
     reply_to = notice_address(envelope.reply_to) if envelope.reply_to else ""
@@ -215,7 +215,7 @@ def _sent_with(record: StreamRecord) -> Sequence[SentCommand]:
 
 
 def _size(one: Finished) -> int:
-    """Return the bytes that go through the queue for it, as far as that is known before it is encoded."""
+    """Return about how many bytes an outcome takes in the queue, before it is encoded."""
     record = one.record
     return len(record.events) + len(record.metadata) if record is not None else len(one.envelope.body or b"")
 
@@ -229,7 +229,7 @@ def _stored_answer(one: Finished) -> bytes:
 
 
 def answer_of(one: Finished) -> CommandResult:
-    """The result of a finished command."""
+    """Return the result of a finished command."""
     if one.record is None:
         assert one.result is not None
         return one.result
@@ -246,8 +246,8 @@ def is_announced() -> bool:
 
 
 def announce(finished: Sequence[Finished]) -> None:
-    """Send the signal `command_finished` for commands whose outcomes are durable. What is not a command, or is unknown
-    here, has none."""
+    """Send the signal `command_finished` for commands whose outcomes are durable. A message that is not a command, or
+    is of an unknown type, has no signal."""
     for one in finished if is_announced() else ():
         command = one.envelope.command
         if command is not None:
@@ -256,7 +256,7 @@ def announce(finished: Sequence[Finished]) -> None:
 
 
 def _announce(finished: Sequence[Finished]) -> None:
-    """Announce from the publisher's thread, whose connections nobody else looks after: receivers may use a database."""
+    """Announce from the publisher's thread. Receivers may use a database, so heal the thread's connections first."""
     if finished and is_announced():
         heal_connections()
         announce(finished)

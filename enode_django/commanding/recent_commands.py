@@ -1,4 +1,4 @@
-"""The commands a mailbox handled last: a bounded memory that catches repeats before they cost a failed write."""
+"""The commands that a mailbox handled last: a bounded memory that catches repeats before they cost a failed write."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _MOST_BYTES = 16 * 1024 * 1024
 
 
 class Remembered(NamedTuple):
-    """``result`` is set for an outcome that is not stored: a repeat gets the same answer. ``body`` is the command's
-    message, as long as there is room for it."""
+    """A recent command. ``result`` is set for an outcome that is not stored: a repeat gets the same answer. ``body`` is
+    the command's message, if there was room for it."""
 
     aggregate_root_id: str
     result: CommandResult | None
@@ -21,8 +21,8 @@ class Remembered(NamedTuple):
 
 
 class _Generation:
-    """The first aggregate of each command id, with its message; those that came after it, with the same id, are in
-    ``more``: hardly ever there are any. Results are apart, because few commands have one to remember."""
+    """The first aggregate of each command id, with the command's message. Later aggregates with the same command id,
+    which are rare, are in ``more``. Results are kept apart, because few commands have one."""
 
     __slots__ = ("bodies", "more", "results", "room", "roots")
 
@@ -42,9 +42,9 @@ class _Generation:
 
 
 class RecentCommands:
-    """Remembers at least the last ``limit`` / 2 commands and at most ``limit``. The store's index stays the judge.
+    """Remembers at least the last ``limit`` / 2 commands, and at most ``limit``. The store's index stays the authority.
 
-    A command is known by both its ids: the same command id may be used for several aggregates.
+    A command is named by both its ids: one command id may be used for several aggregates.
     """
 
     def __init__(self, limit: int) -> None:
@@ -86,13 +86,13 @@ class RecentCommands:
             generation.forget((command_id, aggregate_root_id))
 
     def forget_message(self, command_id: str, aggregate_root_id: str) -> None:
-        """Forget what the command said, and remember the command."""
+        """Forget the command's message, but remember the command."""
         for generation in (self._young, self._old):
             if generation.roots.get(command_id) == aggregate_root_id:
                 generation.bodies.pop(command_id, None)
 
     def withdraw(self, command_id: str, aggregate_root_id: str, result: CommandResult) -> None:
-        """Forget a command with this very result. If a copy of it has another one by now, that is to be told."""
+        """Forget a command if it has this very result. A newer result, that of a copy, stays."""
         known = self.find(command_id, aggregate_root_id)
         if known is not None and known.result is result:
             self.forget(command_id, aggregate_root_id)

@@ -1,4 +1,4 @@
-"""Answers that left no row in the store: the queue remembers them, so that whoever consumes it gives them again."""
+"""Answers without a row in the store. The queue remembers them, so that its next consumer gives them again."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class EarlierAnswers(Protocol):
 
 
 class RememberedAnswers:
-    """The newest ``limit`` answers of each queue that this worker owns; with 0 nothing is remembered.
+    """The newest ``limit`` answers of each queue that this worker owns; none if ``limit`` is 0.
 
-    The pulling thread calls `heed_route` after each pull and `of` for every window before anything of it is handed on,
-    and `find`; the publishing thread calls `add`. ``load`` tells what the transport has kept; it may block, and is
-    called once a lease. ``earlier`` is None where the queues of the topic are never changed.
+    The pulling thread calls `heed_route` after each pull, `of` for every window before any of its messages is passed
+    on, and `find`; the publishing thread calls `add`. ``load`` returns what the transport has kept; it may block, and
+    is called once per lease. ``earlier`` is None if the queues of the topic never change.
     """
 
     def __init__(
@@ -56,10 +56,10 @@ class RememberedAnswers:
         self._of_all: Mapping[CommandKey, bytes] = {}
 
     def heed_route(self) -> None:
-        """Load what was answered in other queues, if queues were added, hidden or shown since the last call.
+        """Load the answers given in other queues, if queues were added, hidden or shown since the last call.
 
-        Nothing was left behind in any queue when the new route began, so what was answered before has its receipt; and
-        a message that came by the new route was pulled after it began. Blocks; raises what ``earlier`` raises.
+        All queues were finished when the new route began, so every earlier answer has its receipt. A message sent by
+        the new route is pulled after it began. Blocks; raises what ``earlier`` raises.
         """
         if not self._limit or self._earlier is None or (version := self._earlier.route_version()) == self._route:
             return
@@ -68,7 +68,7 @@ class RememberedAnswers:
         self._route = version
 
     def of(self, window: OffsetWindow) -> Mapping[CommandKey, bytes]:
-        """The encoded answers of a window's queue, the oldest first. Blocks the first time."""
+        """Return the encoded answers of a window's queue, the oldest first. Block on the first call for a lease."""
         lease = self._leases.get(window.queue)
         if lease is None or lease.window is not window:
             receipts = self._load(window)[-self._limit :] if self._limit else ()
@@ -79,16 +79,16 @@ class RememberedAnswers:
         return lease.answers
 
     def find(self, window: OffsetWindow, key: CommandKey) -> Receipt | None:
-        """The answer that a command got before."""
+        """Return the receipt of the answer that a command got before, or None."""
         body = self.of(window).get(key) or self._of_all.get(key)
         return decode_receipt(body) if body is not None else None
 
     def add(self, window: OffsetWindow, offset: int, answer: CommandResult, content: str = "") -> None:
-        """Remember an answer that is about to be given to the message at ``offset``, which is not finished yet, and
-        what that says (see `identity.content_of`).
+        """Remember the answer that is about to be given to the message at ``offset``, which is not finished yet.
+        ``content`` is its `identity.content_of`.
 
-        What was remembered for the command already stays. Of a queue that was lost nothing is remembered: its new
-        owner decides.
+        An answer remembered earlier for the command stays. A queue that was lost remembers nothing: its new owner
+        decides.
         """
         lease = self._leases.get(window.queue)
         key = (answer.command_id, answer.aggregate_root_id)

@@ -1,4 +1,4 @@
-"""The commands that a handler sends by its context: stored with its events, and sent by the publisher."""
+"""The commands that a handler sends by its context. They are stored with its events, and sent by the publisher."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from enode_django.serialization.sent_commands import SentCommand
 
 
 class SentCommands:
-    """``messages`` are the commands as they travel. Their ids say which command's handler sends them, so that it sends
-    the same ones when it is handled again; they carry its metadata, with the command as their cause."""
+    """The commands that one call of a handler sends; ``messages`` are these as they travel. Their ids are derived from
+    the handled command, so that handling it again sends the same ones. They carry its metadata, with it as their
+    cause."""
 
     def __init__(self, command: Command, metadata: Metadata) -> None:
         self.messages: list[SentCommand] = []
@@ -24,13 +25,13 @@ class SentCommands:
         self._seen: Counter[tuple[str, str]] = Counter()
 
     def add(self, command: Command) -> str:
-        """Return the id that the command gets. Raises `InvalidField` for what cannot be sent, and `DefinitionError` for
-        what is not a command."""
+        """Add a command and return the id that it gets. Raises `InvalidField` for a command that cannot be sent, and
+        `DefinitionError` for a value that is not a command."""
         if not isinstance(command, Command):
             raise DefinitionError(f"context.send({shown(command)}) is given no command; pass one")
         key = (types.first_name_of(type(command)), command.aggregate_root_id)
         self._seen[key] += 1
-        sender = f"handler of {self._cause.aggregate_root_id}"  # with the id it names a command
+        sender = f"handler of {self._cause.aggregate_root_id}"  # with the causing id it names a command
         id = derived_id(self._cause.id, sender, *key, self._seen[key])
         self.messages.append((command.aggregate_root_id, encode_command(with_id(command, id), self._metadata)))
         return id

@@ -1,11 +1,11 @@
 """Settle decisions, by their kind and by what the store says about them.
 
-A decision of a command mailbox is final once the store agrees. The store says one thing of each, its `Finding`. Events
-and refusals are sent to it, and it stores them or tells why not. A verdict, which leaves no row, counts if the
-aggregate still has the version that it rests on. A repeat counts if its command has a row.
+A decision of a command mailbox is final once the store agrees. The store's answer on a decision is its `Finding`.
+Events and refusals are sent to the store, which stores them or says why not. A verdict, which leaves no row, counts if
+the aggregate still has the version that it rests on. A repeat counts if its command has a row.
 
-Whatever does not count is *refused*: all decisions on the aggregate up to that epoch are dropped, here and as they
-arrive, and the command mailbox decides them anew on what is stored.
+A decision that does not count is *refused*: all decisions on the aggregate up to that epoch are dropped, here and as
+they arrive, and the command mailbox decides them again on what is stored.
 
 |               | stored | repeated | invalid | conflict | unsent    | found    | stale  | agreed |
 |---------------|--------|----------|---------|----------|-----------|----------|--------|--------|
@@ -51,7 +51,7 @@ class Finding(Enum):
     AGREED = "agreed"
     """Nothing was to be written, and nothing speaks against it."""
 
-    __hash__ = object.__hash__  # a table is asked for each decision
+    __hash__ = object.__hash__  # looked up for each decision
 
 
 FINDINGS: Mapping[Outcome, Finding] = {
@@ -65,8 +65,8 @@ _finished: Callable[[Iterable[Any]], Finished] = partial(tuple.__new__, Finished
 
 
 class Batch:
-    """``began`` is when the commit began: leases are held against it. The last append to ``store`` by this thread is
-    the batch's."""
+    """The outcomes of one batch of decisions. ``began`` is when the commit began; leases are checked against it. The
+    last append to ``store`` by this thread is the batch's."""
 
     def __init__(self, refused: dict[str, int], began: float, store: EventStore) -> None:
         self.began = began
@@ -81,7 +81,7 @@ class Batch:
         if decision.envelope is not None:
             result, generation = decision.result, FIRST.generation
             if record is not None:
-                # What was read by another thread, maybe before a failover, is known to belong to the first one only.
+                # Another thread read the record, maybe before a failover: only the first generation is certain.
                 result = None
                 generation = 0 if decision.kind is STORED else self._store.generation_of(decision.aggregate_root_id)
             self.finished.append(_finished((decision.envelope, record, result, generation)))
@@ -90,7 +90,7 @@ class Batch:
     def finish_stored(self, decisions: Sequence[Decision]) -> None:
         """Finish streams whose records were all written now; the batch has no others."""
         if len(self._store.shards) == 1:
-            # One place, one generation: whatever aggregate is asked about.
+            # One shard has one generation, whichever aggregate is asked about.
             generation = self._store.generation_of(decisions[0].aggregate_root_id)
             found = [_finished((decision.envelope, decision.record, None, generation)) for decision in decisions]
         else:
@@ -102,7 +102,7 @@ class Batch:
         self.finished, self.released = found, list(decisions)
 
     def repeat(self, decision: Decision, stored: StreamRecord | None) -> None:
-        """Finish a decision with what is stored under its command's ids, or as the conflict of two commands."""
+        """Finish a decision with the row stored under its command's ids, or as a conflict of ids."""
         envelope = decision.envelope
         conflict = conflict_with_row(envelope, stored) if envelope is not None and stored is not None else None
         if envelope is None or conflict is None:
@@ -113,7 +113,7 @@ class Batch:
         decision.kind = STORED
 
     def overrule(self, decision: Decision, stored: StreamRecord | None) -> None:
-        """Finish a decision as `repeat` does, and drop what was decided in its place."""
+        """Finish a decision as `repeat` does, and drop the decisions that were made in its place."""
         self.repeat(decision, stored)
         self.refuse(decision)
         decision.kind = STORED
@@ -124,7 +124,7 @@ class Batch:
             self.released.append(decision)
 
     def refuse(self, decision: Decision) -> None:
-        """Drop all decisions on the aggregate up to this epoch: later in this batch, and until it is recovered."""
+        """Drop all decisions on the aggregate up to this epoch, in the rest of this batch and until it is recovered."""
         id, epoch = decision.aggregate_root_id, decision.epoch
         self.refused_now[id] = max(epoch, self.refused_now.get(id, epoch))
         self._refused[id] = max(epoch, self._refused.get(id, epoch))
@@ -154,7 +154,7 @@ def _overrule(batch: Batch, decision: Decision, appended: Appended) -> None:
 
 
 def _correct(batch: Batch, decision: Decision, stored: StreamRecord) -> None:
-    """The state that gave another verdict, if it was looked at, knows nothing of what is stored."""
+    """Finish a verdict with the stored row. If it rests on a version, that state lacked the row, and is overruled."""
     if decision.rests_on is not None:
         batch.overrule(decision, stored)
     else:
@@ -195,8 +195,8 @@ TABLE: Mapping[DecisionKind, Mapping[Finding, Settle]] = {
 
 
 def settle(batch: Batch, decision: Decision, finding: Finding, fact: Any = None) -> None:
-    """Do with a decision what the table says. ``fact``: see `Settle`. Raises `AssertionError` for a pair that the table
-    does not have."""
+    """Settle a decision as the table says. ``fact``: see `Settle`. Raises `AssertionError` for a pair not in the
+    table."""
     effect = TABLE.get(decision.kind, {}).get(finding)
     if effect is None:
         raise AssertionError(f"a decision of the kind {decision.kind.value!r} cannot be {finding.value!r}")

@@ -1,8 +1,8 @@
 """Decide which aggregates of a command mailbox go to the shared states, and when.
 
-Only states that are durable go there: that of an aggregate without unfinished commands, if its version is that of a
-stream which the event mailbox has found to be stored. They are encoded here, in the mailbox's thread, because nobody
-else may touch an aggregate; a moment at a time, so that no command waits for long.
+Only durable states go there. A state is durable if the aggregate has no unfinished commands, and its version is that of
+a stream which the event mailbox has found to be stored. States are encoded in the mailbox's thread, because no other
+may touch an aggregate, and for a moment at a time, so that no command waits for long.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ Mark = tuple[int | None, str, datetime]
 
 
 class SharedStateWriter:
-    """All methods are called by the thread of one command mailbox, and none blocks.
+    """Encodes durable states for the shared states. All methods are called by the command mailbox's thread; none
+    blocks.
 
-    The work goes in rounds, ``interval`` seconds apart: each takes what has changed until it begins. So an aggregate is
-    encoded once in a round at most, however many commands change it.
+    It works in rounds, ``interval`` seconds apart. A round takes the aggregates that have changed before it begins, so
+    an aggregate is encoded at most once per round, however many commands change it.
     """
 
     def __init__(
@@ -61,30 +62,30 @@ class SharedStateWriter:
     # -- what happens to aggregates -------------------------------------------------------------------------------
 
     def note(self, slot: Slot, entry: Decision) -> None:
-        """This entry of the slot has become durable."""
+        """Note that this entry of the slot is durable."""
         record = entry.record
         if record is not None and entry.kind is STREAM:
             self._changed[slot.id] = (record.version, record.command_id, record.created_at)
 
     def evict(self, slot: Slot) -> None:
-        """The slot, which is idle, has left the cache: nobody touches its aggregate any more."""
+        """Take over the aggregate of an idle slot that has left the cache; nothing else touches it from now on."""
         due = self._due.pop(slot.id, None)
         mark = self._changed.pop(slot.id, due)
         if mark is not None and slot.aggregate is not None and len(self._evicted) < MOST_EVICTED:
             self._evicted[slot.id] = (slot.aggregate, mark, slot.queue)
 
     def forget(self, aggregate_root_id: str) -> None:
-        """Keep nothing of what was noted of it."""
+        """Forget everything noted of the aggregate."""
         for noted in (self._changed, self._due, self._evicted):
             noted.pop(aggregate_root_id, None)
 
     def forget_evicted(self, queue: int) -> None:
-        """Forget, as `forget` does, the aggregates of this queue that have left the cache."""
+        """Forget the aggregates of this queue that have left the cache."""
         for id in [id for id, (_, _, of_queue) in self._evicted.items() if of_queue == queue]:
             del self._evicted[id]
 
     def delete(self, aggregate_root_id: str) -> None:
-        """Forget the aggregate, and let its shared state be deleted."""
+        """Forget the aggregate, and have its shared state deleted."""
         self.forget(aggregate_root_id)
         self._states.delete(aggregate_root_id)
 
@@ -92,13 +93,13 @@ class SharedStateWriter:
 
     @property
     def pause(self) -> float | None:
-        """Seconds until there is something to `work` at; None: not before something happens."""
+        """Seconds until `work` has something to do; None if nothing is noted."""
         if self._due or self._evicted:
             return 0.0
         return max(0.0, self._next_round - self._clock()) if self._changed else None
 
     def work(self, slots: Mapping[str, Slot], seconds: float = AT_ONCE) -> None:
-        """Encode some of what is due, for so many seconds of work; ``slots`` are those of the cache."""
+        """Encode some of the due states, for about ``seconds`` of work. ``slots`` are those of the cache."""
         if not self._due and self._changed and self._clock() >= self._next_round:
             self._due, self._changed = self._changed, {}
             self._next_round = self._clock() + self._interval
@@ -115,7 +116,7 @@ class SharedStateWriter:
         self._states.save(encoded)
 
     def flush(self, slots: Mapping[str, Slot], seconds: float) -> None:
-        """Encode what has not been yet, as much as the time allows."""
+        """Encode the remaining states, for up to ``seconds``."""
         end = self._clock() + seconds
         self._due.update(self._changed)
         self._changed = {}
@@ -131,12 +132,12 @@ class SharedStateWriter:
         if slot is None or slot.aggregate is None:
             return None
         if slot.unfinished:
-            self._changed.setdefault(id, mark)  # its turn comes when it rests
+            self._changed.setdefault(id, mark)  # encoded once it has no unfinished commands
             return None
         return self._encode(slot.aggregate, mark)
 
     def _encode(self, aggregate: AggregateRoot, mark: Mark) -> Snapshot | None:
-        """None for what is not known to be durable, or cannot be kept."""
+        """Return None for a state that is not known to be durable, or that cannot be kept."""
         cls = type(aggregate)
         version, command_id, made_at = mark
         if aggregate.version != version or cls in self._unsuitable or not policy.is_on(cls):

@@ -1,1 +1,1 @@
-"""Stored event streams on their way to whoever follows them."""
+"""The delivery of stored event streams to subscribers."""

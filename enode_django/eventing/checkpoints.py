@@ -1,7 +1,8 @@
-"""Store how far each subscriber got in each aggregate. All functions work in the calling thread's connection ``alias``.
+"""Store the version that each subscriber has reached in each aggregate. All functions work in the calling thread's
+connection ``alias``.
 
-A version that is saved never goes back: the statements say so, whoever else is at work. Checkpoints are those of the
-projection's tables that are in use; inside a transaction that holds a lock on these tables they stay in use.
+`save` never lowers a version, even if several processes call it. Checkpoints are those of the projection's tables that
+are in use; inside a transaction that holds a lock on these tables they stay in use.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ CHECKPOINT = "enode_django_checkpoint"
 SUBSCRIPTION = "enode_django_subscription"
 _REFUSAL = "enode_django_handledrefusal"
 
-# A projection that is rebuilt gets another generation of tables, and with it other checkpoints.
+# A rebuilt projection gets another generation of tables, and with it other checkpoints.
 _GENERATION = "coalesce((SELECT generation FROM enode_django_projectiongeneration WHERE subscriber = %s), 0)"
 OF_SUBSCRIBER = f"subscriber = %s AND generation = {_GENERATION}"
 
-# Arrays are binary, since as text they take twice as long to write.
+# Arrays are binary: as text they take twice as long to write.
 _READ = f"""
     SELECT aggregate_root_id, version FROM {CHECKPOINT}
     WHERE {OF_SUBSCRIBER} AND aggregate_root_id = ANY(%b::text[])
@@ -89,8 +90,7 @@ RefusalKey = tuple[str, str]
 
 
 class Subscription(NamedTuple):
-    """The subscription of one shard. ``start_position`` and ``swept_position`` are positions in that shard;
-    ``started_at`` is aware."""
+    """A subscription in one shard, in which both positions are. ``started_at`` is aware."""
 
     started_at: datetime
     start_position: Position
@@ -98,13 +98,13 @@ class Subscription(NamedTuple):
 
 
 def read(alias: str, subscriber: str, ids: Sequence[str]) -> dict[str, int]:
-    """The versions reached; an aggregate without a checkpoint is left out."""
+    """Return the versions reached. An aggregate without a checkpoint is left out."""
     return dict(_fetch(alias, _READ, (subscriber, subscriber, ids)))
 
 
 def lock(alias: str, subscriber: str, ids: Sequence[str]) -> dict[str, int]:
-    """The versions reached, of all of them: a checkpoint that is missing is made. Until the transaction ends nobody
-    else gets these locks."""
+    """Return the versions that all of these aggregates have reached, locked until the transaction ends. Make missing
+    checkpoints."""
     locked = dict(_fetch(alias, _LOCK, (subscriber, subscriber, ids)))
     missing = [id for id in ids if id not in locked]
     if missing:
@@ -114,7 +114,7 @@ def lock(alias: str, subscriber: str, ids: Sequence[str]) -> dict[str, int]:
 
 
 def lock_known(alias: str, subscriber: str, ids: Sequence[str]) -> dict[str, int]:
-    """Return the versions reached as `read`, locked until the transaction ends."""
+    """Return the versions reached as `read` does, locked until the transaction ends."""
     return dict(_fetch(alias, _LOCK, (subscriber, subscriber, ids)))
 
 
@@ -124,7 +124,7 @@ def save(alias: str, subscriber: str, versions: Mapping[str, int]) -> None:
 
 
 def set_back(alias: str, subscriber: str, versions: Mapping[str, int]) -> None:
-    """Let checkpoints go back to these versions: what came after them is not stored any more."""
+    """Set checkpoints back to these versions: later ones are no longer stored."""
     if versions:
         _run(alias, _SET_BACK, (list(versions), list(versions.values()), subscriber, subscriber))
 
@@ -135,15 +135,15 @@ def forget(alias: str, subscriber: str, ids: Sequence[str]) -> None:
 
 
 def subscription(alias: str, subscriber: str, shard: int) -> Subscription | None:
-    """Return where the subscriber began in that shard; None if it has not begun."""
+    """Return where the subscriber began in that shard, or None if it has not begun."""
     for started_at, *places in _fetch(alias, _SUBSCRIBED, (subscriber, shard)):
         return Subscription(started_at, Position(*places[:2]), Position(*places[2:]))
     return None
 
 
 def subscribe(alias: str, subscriber: str, shard: int, position: Position, generation: int | None = None) -> None:
-    """Let the subscriber begin at ``position``, before its transaction, if it has not begun. ``generation`` is that
-    which the shard is in, if it is another one."""
+    """Let the subscriber begin at ``position``, before its transaction, if it has not begun. ``generation`` is the
+    shard's generation, if it differs from the position's."""
     place = (position.generation, position.transaction_id)
     generation = position.generation if generation is None else generation
     _run(alias, _SUBSCRIBE, (subscriber, shard, *place, *place, generation, generation))
@@ -155,7 +155,7 @@ def save_swept(alias: str, subscriber: str, shard: int, position: Position) -> N
 
 
 def handled_refusals(alias: str, subscriber: str, keys: Iterable[RefusalKey]) -> set[RefusalKey]:
-    """Return those of the refusals that were handled already, as far as it is remembered."""
+    """Return those of the refusals that are remembered as handled."""
     roots, commands = _columns(keys)
     return set(_fetch(alias, _REFUSALS_HANDLED, (roots, commands, subscriber))) if roots else set()
 
@@ -172,7 +172,7 @@ def prune_refusals(alias: str, subscriber: str, age: str) -> None:
 
 
 def subscribed(alias: str) -> list[str]:
-    """The names of all subscribers that ever began in this database."""
+    """Return the keys of all subscribers that ever began in this database."""
     return [name for (name,) in _fetch(alias, f"SELECT DISTINCT subscriber FROM {SUBSCRIPTION}", ())]
 
 
@@ -182,18 +182,19 @@ def has_subscriptions(alias: str) -> bool:
 
 
 def subscriptions(alias: str) -> Sequence[tuple[str, datetime, datetime | None]]:
-    """Return the key of each subscriber that ever began in this database, when it began, and since when it is kept
+    """Return for each subscriber that ever began in this database: its key, when it began, and since when it is kept
     (None: it is not) if no code owns it."""
     return _fetch(alias, _SUBSCRIPTIONS, ())
 
 
 def keep(alias: str, subscriber: str, *, is_kept: bool) -> bool:
-    """Let runprocessors start although no code owns the subscription, or no longer. Return False if there is none."""
+    """Set or clear the mark that lets runprocessors start although no code owns the subscription. Return False if there
+    is no subscription."""
     return execute(alias, _KEEP, (is_kept, subscriber)).rowcount > 0
 
 
 def forget_subscriber(alias: str, subscriber: str) -> int:
-    """Delete everything that is remembered of a subscriber; returns how many rows that were."""
+    """Delete everything that is remembered of a subscriber. Return the number of rows."""
     with transaction.atomic(using=alias):
         return sum(
             execute(alias, f"DELETE FROM {table} WHERE subscriber = %s", (subscriber,)).rowcount for table in _TABLES

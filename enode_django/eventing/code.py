@@ -1,4 +1,4 @@
-"""The fingerprint of a subscriber's code: what has failed is tried again when it has changed."""
+"""The fingerprint of a subscriber's code. Failed events are tried again when it changes."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def code_fingerprint(subscriber: Subscriber) -> str:
     """Return ``<tag>:<32 hexadecimal digits>``, as `codetexts.digest` does; computed once in a process, when all apps
     are loaded.
 
-    Covered are the handlers, and what they use of the same package; the upcasters of what they handle; and which types
-    the process knows. Where the code cannot be read the text is empty: it stands for no code.
+    It covers the handlers and what they use of the same package, the upcasters of the types that they handle, and the
+    types that the process knows. It is empty if the code cannot be read.
     """
     try:
         followed = sorted(followed_by(subscriber), key=_name)
         reader = CodeReader([type(subscriber), *_models(subscriber), *followed])
         return digest(_description(subscriber, followed, reader), reader)
     except Exception:
-        # A worker must not end because it cannot look into application code.
+        # A worker must not end because it cannot read application code.
         logger.exception("the code of %s cannot be read: what it parks is not tried again when it changes", subscriber)
         return ""
 

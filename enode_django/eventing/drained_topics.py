@@ -8,7 +8,7 @@ from enode_django.equeue.transport import Transport
 
 
 def is_worked_off(transport: Transport, group: str, topic: str, ends: Mapping[int, int]) -> bool:
-    """Return True if nothing is left below ``ends``, by queue, that the group has not committed. Blocks on the queue;
+    """Return True if the group has nothing left to commit below ``ends``, the ends by queue. Blocks on the queue;
     raises `QueueError`.
 
     A queue that has lost its tail is never committed up to its end, so it is asked whether anything is left.

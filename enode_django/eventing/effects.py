@@ -1,4 +1,4 @@
-"""Events into commands and side effects: handlers run, commands are sent, and then the checkpoints move."""
+"""Turn events into commands and side effects: handlers run, commands are sent, and then the checkpoints move."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SIDE_EFFECTS_AT_ONCE = 50
 
 class EffectProcessor(EventProcessor):
     """Calls process managers and event handlers, at least once for each event. A process manager's commands have ids
-    derived from the events, so that sending them again changes nothing."""
+    derived from the events, so sending them again changes nothing."""
 
     def __init__(self, subscriber: Subscriber, store: EventStore, send: SendCommands) -> None:
         super().__init__(subscriber, store)
@@ -43,8 +43,7 @@ class EffectProcessor(EventProcessor):
         self._known: dict[int, checkpoints.Subscription] = {}
 
     def commands_of(self, record: StreamRecord) -> Sequence[tuple[Command, Metadata]]:
-        """Return the commands that follow from a stored stream or refusal, which calls the handlers. Raises what they
-        raise."""
+        """Call the handlers for a stored stream or refusal. Return their commands; raise what they raise."""
         calls = Calls(self.subscriber, self._send)
         refused = followed_refusal(self.subscriber, record) if record.version is None else None
         self.in_flight.begin(
@@ -60,11 +59,11 @@ class EffectProcessor(EventProcessor):
         return calls.commands
 
     def send(self, commands: Sequence[tuple[Command, Metadata]]) -> None:
-        """Returns when the queue has stored the commands."""
+        """Send commands. Return when the queue has stored them."""
         self._send(commands)
 
     def _subscription(self, place: int) -> checkpoints.Subscription:
-        """Return the subscription in the shard at this place."""
+        """Return the subscription in the shard at this index."""
         if place not in self._known:
             self._known[place] = self.subscribe(self.store.shards[place])
         return self._known[place]
@@ -73,7 +72,7 @@ class EffectProcessor(EventProcessor):
         self, works: Sequence[PendingAggregate], portion: int, *, even_parked: bool = False
     ) -> dict[str, Progress]:
         ids = [work.aggregate_root_id for work in works]
-        # In this order: whoever lets an aggregate go on has saved how far it is before, and nothing is locked here.
+        # In this order: nothing is locked here, and an aggregate is unparked after its checkpoint is saved.
         parked = self.parked(ids, even_parked)
         positions = self.positions(ids)
         alone = len(works) == 1 and portion == 1
@@ -109,14 +108,14 @@ class EffectProcessor(EventProcessor):
             self.in_flight.step()
             try:
                 calls.run(self._followed.of(record))
-            except Exception as error:  # handlers are application code: the aggregate has failed, nobody else
+            except Exception as error:  # handlers are application code: only this aggregate has failed
                 return calls.failed(version, record, error)
             version = record.version or 0
         for record in work.refusals.values():
             self.in_flight.step()
             try:
                 self._call_refusal(record, calls)
-            except Exception as error:  # handlers are application code: the aggregate has failed, nobody else
+            except Exception as error:  # handlers are application code: only this aggregate has failed
                 return calls.failed(version, record, error)
         return reached(work, version, streams, portion)
 
@@ -131,8 +130,8 @@ class EffectProcessor(EventProcessor):
             calls.handled.add(key)
 
     def _handled_refusals(self, works: Sequence[PendingAggregate]) -> set[checkpoints.RefusalKey]:
-        """Return the refusals that were handled, or were stored before this subscriber began: their positions say that,
-        and no times, which come from the clocks of several machines."""
+        """Return the refusals that were handled, or were stored before this subscriber began. Positions decide that,
+        not times, which come from the clocks of several machines."""
         keys = [(work.aggregate_root_id, command_id) for work in works for command_id in work.refusals]
         if not keys:
             return set()
@@ -146,7 +145,7 @@ class EffectProcessor(EventProcessor):
         return handled
 
     def positions(self, ids: Sequence[str]) -> Mapping[str, int]:
-        """Return the version of each aggregate's checkpoint. Without a checkpoint, streams that were stored before this
+        """Return the version of each aggregate's checkpoint. Without a checkpoint, streams stored before this
         subscriber began count as handled."""
         known = checkpoints.read(self.alias, self.key, ids)
         missing = [id for id in ids if id not in known]
@@ -166,11 +165,13 @@ class EffectProcessor(EventProcessor):
         return failovers.claims(self.alias, self.key, after, limit)
 
     def claimed(self, ids: Sequence[str]) -> Mapping[str, int]:
-        """Return the versions of checkpoints. What has none is counted from the store as it is now."""
+        """Return the versions of checkpoints, locked until the transaction ends. Aggregates without one are left out:
+        they are counted from the store as it is now."""
         return checkpoints.lock_known(self.alias, self.key, ids)
 
     def take_back(self, kept: Mapping[str, int]) -> bool:
-        """Return False: effects cannot be undone. What is stored in place of the erased events is handled, too."""
+        """Set the checkpoints back and return False: effects cannot be undone. The streams stored instead are
+        handled."""
         checkpoints.set_back(self.alias, self.key, kept)
         return False
 
@@ -179,11 +180,11 @@ class EffectProcessor(EventProcessor):
 
 
 class Calls:
-    """The calls and commands of the handlers of one batch; the ``handled`` refusals are left out.
+    """The calls and commands of the handlers of one batch, without the ``handled`` refusals.
 
-    A transient error ends the batch (``interruption``), but what was done before it counts: each try would do it again,
-    for as long as a database is away. ``alone``: commands are sent at once, so that one that cannot be sent is the
-    failure of what it follows from.
+    A transient error ends the batch (``interruption``), but what was done before it counts: otherwise each try would do
+    it again while a database is away. With ``alone``, commands are sent at once, so that a command that cannot be sent
+    is the failure of the event it follows from.
     """
 
     def __init__(
@@ -216,7 +217,7 @@ class Calls:
             self._send(commands)
 
     def run(self, followed: Iterable[HandledEvent]) -> None:
-        """All handlers for some messages; their commands are kept when none has raised."""
+        """Call all handlers for some messages. Their commands are kept if none has raised."""
         commands: list[tuple[Command, Metadata]] = []
         for message, handlers in followed:
             metadata = dataclasses.replace(message.metadata, causation_id=message.id)

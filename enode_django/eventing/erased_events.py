@@ -1,9 +1,9 @@
-"""Taking back what was handled of events that the store does not have any more.
+"""Take back what was handled of events that the store has lost.
 
 A failover to a standby that lagged, or a restore, loses the newest events; subscribers may have handled them. When a
-generation of the store has begun, each aggregate is compared with it, before its next event is handled or by the sweep:
-where more was handled than had been stored before that generation, projections are taken back and made anew from what
-is stored. What process managers and event handlers did cannot be taken back: it is reported.
+generation of the store has begun, each aggregate is compared with it, before its next event is handled or by the sweep.
+If more was handled than had been stored before that generation, projections are taken back and rebuilt from what is
+stored. The effects of process managers and event handlers cannot be taken back: they are reported.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NOTHING_LEFT = (
 
 
 def take_up(processor: EventProcessor, news: StoreMovedOn) -> None:
-    """Do what has to be done before a batch is begun anew. Blocks on the store and the subscriber's database."""
+    """Do what ``news`` asks for before the batch is begun again. Blocks on the store and the subscriber's database."""
     if news.shard is not None and news.generation is not None:
         notice(processor, news.shard, news.generation)
     elif news.shard is not None:
@@ -52,8 +52,8 @@ def notice(processor: EventProcessor, shard: Shard, generation: int) -> None:
 
 
 def heal(processor: EventProcessor, shard: Shard, ids: Sequence[str]) -> None:
-    """Compare aggregates with the newest generation that is known, unless that was done. In one transaction, in which
-    nobody handles them."""
+    """Compare aggregates with the newest known generation, unless that was done. In one transaction, in which nobody
+    else handles them."""
     with transaction.atomic(using=processor.alias):
         handled = processor.claimed(sorted(ids))
         known = failovers.known(processor.alias, processor.key)[shard.number]
@@ -72,7 +72,7 @@ def heal(processor: EventProcessor, shard: Shard, ids: Sequence[str]) -> None:
 def _checks(
     processor: EventProcessor, shard: Shard, known: Known, ids: Sequence[str], handled: Mapping[str, int]
 ) -> dict[str, Check]:
-    """Return what is to be said of those that were not compared yet. Each is held against what was stored before the
+    """Return the checks of the aggregates that were not compared yet. Each is compared with what was stored before the
     first generation that began after its last comparison."""
     compared = failovers.checked(processor.alias, processor.key, ids, known.healed)
     since: dict[int, list[str]] = {}
@@ -88,12 +88,12 @@ def _checks(
 
 
 def heal_claims(processor: EventProcessor, shard: Shard, known: Known, claims: Sequence[tuple[str, int]]) -> bool:
-    """Heal those of these aggregates that have come further than the store had. Return False, and heal none, if the
-    store has none of very many: then it is more likely to be another one."""
+    """Heal those of these aggregates that have come further than the store had, or are parked. Return False, and heal
+    none, if the store has none of very many: then it is more likely to be another store."""
     store = processor.store
     ours = {id: version for id, version in claims if store.shards[store.place_of(id)].number == shard.number}
     stored = shard.heads_before(ours, Position(known.healed + 1, 0))
-    parked = processor.parked(list(ours), even_parked=False)  # maybe at an event that is gone
+    parked = processor.parked(list(ours), even_parked=False)  # maybe at an erased event
     ahead = [id for id, version in ours.items() if version > stored.get(id, 0) or id in parked]
     if not stored and len(ours) >= LOST_AT_ONCE:
         logger.error(NOTHING_LEFT, processor.name, len(ours), shard.name)
@@ -104,9 +104,10 @@ def heal_claims(processor: EventProcessor, shard: Shard, known: Known, claims: S
 
 
 class Lookout:
-    """Looks every second, while there is something to handle, for generations that have begun: messages from before are
-    only to be handled as long as none has. And for corrections, since messages have the originals. `look` blocks on the
-    shards; one that is away is asked again after a while."""
+    """Looks every second, while there is something to handle, for new generations and for corrections. Earlier messages
+    may be handled only while no generation has begun, and messages have the originals of corrected events. `look`
+    blocks on the shards; an unavailable one is asked again in ten times as long as that took, and not before
+    `LOOK_EVERY`."""
 
     def __init__(self, processor: EventProcessor, clock: Callable[[], float] = time.monotonic) -> None:
         self._processor = processor

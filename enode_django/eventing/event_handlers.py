@@ -1,4 +1,4 @@
-"""Functions that are called for events: mails, caches, calls to other systems. At least once."""
+"""Functions that are called for events, at least once: mails, caches, calls to other systems."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class EventHandler(NamedTuple):
     aliases: tuple[str, ...] = ()
 
     def is_again(self, other: EventHandler) -> bool:
-        """Return True if ``other`` is this handler, from the same place of a module that was loaded again."""
+        """Return True if ``other`` is this handler, from the same place of a reloaded module."""
         return (self.followed, self.name, place_of(self.function)) == (
             other.followed,
             other.name,
@@ -47,7 +47,7 @@ class EventHandler(NamedTuple):
 
     @property
     def full_name(self) -> str:
-        """Return the name; ``"<app_label>.<function>"`` unless one was given. In no installed app it is empty."""
+        """The given name, or ``"<app_label>.<function>"``; empty if there is neither, outside the installed apps."""
         if self.name:
             return self.name
         label = types.label_of(self.function.__module__)
@@ -60,8 +60,8 @@ def place_of(function: Callable[..., Any]) -> Place:
 
 
 class EventHandlerGroup(Subscriber):
-    """Handlers that follow together: one consumer group and one checkpoint. What fails in one holds the others up for
-    that aggregate. A handler that names no group has one ``alone``, which gets the handler's name when it is known."""
+    """Handlers that follow together, with one consumer group and one checkpoint. If one fails, the others wait for that
+    aggregate. A handler that names no group has a group ``alone``, which gets the handler's name when it is known."""
 
     _enode_handles_refusals = True
     start = NOW
@@ -77,13 +77,12 @@ class EventHandlerGroup(Subscriber):
         return self._group
 
     def take_name(self) -> bool:
-        """Name the group of a handler that is alone after it. Return False if the handler has no name, being outside
-        the installed apps."""
+        """Name a lone handler's group after it. Return False if it has no name, being outside the installed apps."""
         self.name = self.name or self.handlers[0].full_name
         return bool(self.name)
 
     def add(self, handler: EventHandler) -> None:
-        """A handler that a reloaded module defines again stands for the one before."""
+        """Add a handler. It replaces an earlier one that a reloaded module defines again."""
         self.handlers = [known for known in self.handlers if not known.is_again(handler)]
         self.handlers.append(handler)
         self.start = handler.start
@@ -94,8 +93,7 @@ class EventHandlerGroup(Subscriber):
         self._enode_known_types.clear()
 
     def _longest_limit(self) -> float | None:
-        """Return the longest limit that a handler names, since all of them are called in turn for an event; None if
-        none names one."""
+        """Return the longest limit that a handler names, or None: all handlers are called in turn for an event."""
         return max((one.time_limit for one in self.handlers if one.time_limit is not None), default=None)
 
     def _enode_followed(self) -> Iterable[Followed]:
@@ -107,19 +105,19 @@ class EventHandlerGroup(Subscriber):
         return [handler.function for handler in sorted(found, key=attrgetter("priority", "full_name"))]
 
     def _enode_for_replay(self) -> EventHandlerGroup | None:
-        """All or none of its handlers: they have one checkpoint."""
+        """Return the group if all its handlers replay, else None: they share one checkpoint."""
         return self if all(handler.replays for handler in self.handlers) else None
 
     @property
     def ambiguous(self) -> Sequence[str]:
-        """Names that several functions have for one class."""
+        """The names that several functions have for one class."""
         names = Counter((handler.followed, handler.full_name) for handler in self.handlers)
         return sorted({name for (_, name), count in names.items() if count > 1})
 
     @property
     def is_at_one(self) -> bool:
-        """Return True if its handlers agree on where they begin, on whether they take part in replays, and, as far as
-        they say so, on when they are tried again and on the group's aliases."""
+        """True if the handlers agree on where they begin and on whether they take part in replays, and those that set
+        ``retry`` or ``aliases`` agree on these."""
         retries = {handler.retry for handler in self.handlers if handler.retry is not None}
         aliases = {handler.aliases for handler in self.handlers if handler.aliases}
         is_same = len({(handler.start, handler.replays) for handler in self.handlers}) == 1
@@ -131,18 +129,18 @@ _groups: dict[str | tuple[str, str, str], EventHandlerGroup] = {}
 
 
 def declared_groups() -> Sequence[EventHandlerGroup]:
-    """Return all groups, also those that can have no name."""
+    """Return all groups, including those that can have no name."""
     return [group for group in _groups.values() if group.handlers]
 
 
 def handler_groups() -> Sequence[EventHandlerGroup]:
-    """Return the groups that have a name. A handler that is alone and outside the installed apps has none."""
+    """Return the groups that have a name. A lone handler outside the installed apps has none."""
     return [group for group in declared_groups() if group.take_name()]
 
 
 def group_of(function: Callable[..., Any]) -> EventHandlerGroup:
-    """Return the group that calls a function. Raises `DefinitionError` for one that is not an event handler, or that
-    can have no name."""
+    """Return the group that calls a function. Raises `DefinitionError` if it is no event handler, or can have no
+    name."""
     for group in handler_groups():
         if any(handler.function is function for handler in group.handlers):
             return group
@@ -201,18 +199,17 @@ def event_handler(
     aliases: Sequence[str] = (),
 ) -> Any:
     """Mark a function ``(event) -> None`` to be called for these classes of events, or domain exceptions, and their
-    subclasses; without a class, those that its annotation names.
+    subclasses; without a class, for those that its annotation names.
 
     ``name`` is ``"<app_label>.<function>"`` unless given. The function is a subscriber of that name, with its own pace
-    and checkpoints, unless it names a ``group``: functions of one group share these, and for an event those with a
-    lower ``priority`` are called first, then by ``name``.
+    and checkpoints, unless it names a ``group``. Functions of one group share these. For an event, those with a lower
+    ``priority`` are called first, then by ``name``.
 
     It is called at least once for each event, in the order of each aggregate's versions. A new group begins at *now*,
-    or, with ``start="beginning"``, with all that is stored. In a replay of stored events it is not called unless it
-    says ``replays=True``. ``time_limit``: as of a `Subscriber`; of a group the longest counts, for all of its handlers
-    together. ``retry``: as of a `Subscriber`; the handlers of a group that have one must have the same. ``aliases``:
-    names that the function's group had before, the oldest first; the handlers of a group that have some must have the
-    same. Raises `DefinitionError`.
+    or with all that is stored if ``start="beginning"``. A replay of stored events calls it only with ``replays=True``.
+    ``time_limit`` is as for a `Subscriber`; the longest one counts for all handlers of a group together. ``retry`` is
+    as for a `Subscriber`; the handlers of a group that set it must agree. ``aliases`` are the earlier names of the
+    function's group, the oldest first; the handlers of a group that set it must agree. Raises `DefinitionError`.
     """
     given = () if is_bare(followed) else followed
     check_followed("event_handler", given)

@@ -1,4 +1,4 @@
-"""Events into projections, exactly once: what the handlers write and how far they got commit together."""
+"""Turn events into projections, exactly once: the handlers' writes and the checkpoints commit together."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class EventProcessor(ABC):
     other threads and processes may be at work on the same aggregates.
 
     ``attempted`` is, per aggregate, the first stream that the last `apply` was to handle. ``at_once`` is how many
-    streams it should be given at a time: what one transaction holds, and what is handled anew when a worker dies.
-    ``in_flight`` is told whenever application code is going to be called, and when no more of it is.
+    streams to give it at a time: these are held by one transaction, and handled again when a worker dies. ``in_flight``
+    is told before application code is called, and after the last of it.
     """
 
     at_once = 10_000
@@ -53,7 +53,7 @@ class EventProcessor(ABC):
         return self._tracing.following(self.name, HandledEvents(self.subscriber))
 
     def subscribe(self, shard: Shard) -> checkpoints.Subscription:
-        """Return where the subscriber began in that shard. A new one begins here and now, or with the first event."""
+        """Return the subscription in that shard. A new one begins now, or with the first event."""
         known = checkpoints.subscription(self.alias, self.key, shard.number)
         while known is None:
             position = shard.position()
@@ -66,25 +66,24 @@ class EventProcessor(ABC):
     def apply(
         self, works: Sequence[PendingAggregate], portion: int, *, even_parked: bool = False
     ) -> dict[str, Progress]:
-        """Handle up to ``portion`` more versions of each aggregate; returns how far each has come.
+        """Handle up to ``portion`` more versions of each aggregate. Return the progress of each.
 
-        What a handler raises becomes its aggregate's failure; every other error is raised, and then nothing counts
-        that was not saved before.
+        A handler's error becomes the failure of its aggregate, unless it is transient. Every other error is raised;
+        then only what was saved before counts.
         """
 
     @abstractmethod
     def positions(self, ids: Sequence[str]) -> Mapping[str, int]:
-        """The versions that these aggregates have reached."""
+        """Return the versions that these aggregates have reached."""
 
     @abstractmethod
     def skip_to(self, aggregate_root_id: str, version: int) -> None:
-        """Take the versions up to this one as handled."""
+        """Mark the versions up to this one as handled."""
 
     # -- after a failover -----------------------------------------------------------------------------------------
 
     def claims(self, after: str, limit: int) -> Sequence[tuple[str, int]]:
-        """Return the versions that the next ``limit`` aggregates have reached, those whose ids come after this one; in
-        the order of ids."""
+        """Return the versions of the next ``limit`` aggregates with ids above ``after``, in the order of ids."""
         return ()
 
     def claimed(self, ids: Sequence[str]) -> Mapping[str, int]:
@@ -92,12 +91,12 @@ class EventProcessor(ABC):
         return {}
 
     def take_back(self, kept: Mapping[str, int]) -> bool:
-        """Undo what was handled of these aggregates after the versions that are ``kept``, and return True; or else
-        undo nothing, go on after these versions, and return False. To be called as `claimed`, and after it."""
+        """Undo what was handled of these aggregates after the versions that are ``kept``, and return True; or undo
+        nothing, go on after these versions, and return False. Call this after `claimed`, in the same transaction."""
         return False
 
     def parked(self, ids: Sequence[str], even_parked: bool) -> dict[str, str]:
-        """Those of the aggregates that are parked, with the class name of the error; none with ``even_parked``."""
+        """Return the aggregates that are parked, with the class name of the error; none with ``even_parked``."""
         return {} if even_parked else parking.parked_among(self.alias, self.key, ids)
 
     def _next_streams(
@@ -116,19 +115,18 @@ _HIGHEST = 2**63 - 1
 
 
 def reached(work: PendingAggregate, version: int, streams: Sequence[StreamRecord], portion: int) -> Progress:
-    """After all ``streams`` were handled. The store knows none of the versions that are missing after them: whoever
-    announced these spoke of what is not stored, so there is no use in waiting."""
+    """Return the progress after all ``streams`` were handled. If they end early, the store does not have the versions
+    after them: ``work.until`` is lowered, since there is no use in waiting for these."""
     if len(streams) < min(portion, work.until - version + len(streams)):
         work.until = version
     return Progress(version)
 
 
 class RowProcessor(EventProcessor):
-    """Applies events to a `ModelProjection`: rows are loaded and locked in one query, changed in memory and stored in
-    another.
+    """Applies events to a `ModelProjection` in memory: one query loads and locks rows, another one stores them.
 
-    A row's version is its checkpoint. Where there is no row the checkpoint has the version, and is locked in its place,
-    so that a worker that comes late cannot bring a deleted row back.
+    A row's version is its checkpoint. Without a row, the checkpoint has the version and is locked instead, so that a
+    late worker cannot bring a deleted row back.
     """
 
     subscriber: ModelProjection[Any]
@@ -167,7 +165,7 @@ class RowProcessor(EventProcessor):
         missing = [id for id in ids if id not in rows]
         if missing:
             positions = checkpoints.lock(self.alias, self.key, missing)
-            # Somebody may have made rows while we waited for the locks. Beside a row there is no checkpoint.
+            # Rows may have been made while we waited for the locks. An aggregate with a row has no checkpoint.
             made = self._table.load_locked(missing)
             checkpoints.forget(self.alias, self.key, list(made))
             rows.update(made)
@@ -186,7 +184,7 @@ class RowProcessor(EventProcessor):
                 events = self._followed.of(record)
                 row = changed_row(self._model, id, row, events, self._table.normalise, self._makes_row)
             except Exception as error:  # handlers are application code
-                # The row in memory may be half changed; what was handled before comes with the next try, alone.
+                # The row in memory may be half changed. What was handled before is handled at the next try, alone.
                 return Progress(changes.positions[id], failure_of(record, error))
             version = record.version or 0
             if row is not None:
@@ -224,12 +222,11 @@ class RowProcessor(EventProcessor):
 
 
 class TransactionProcessor(EventProcessor):
-    """Applies events to a `Projection`: checkpoints are locked, any ORM code runs, and checkpoints move in the same
-    transaction.
+    """Applies events to a `Projection`: checkpoints are locked, ORM code runs, checkpoints move, in one transaction.
 
-    Handlers run without savepoints first, which cost more than what most of them do, and rows that they insert are sent
-    together. When one raises, or an insert fails, all is rolled back and run again with a savepoint for each aggregate,
-    so that only the guilty one's part is lost.
+    Handlers run without savepoints first, which cost more than most handlers, and rows that they insert are sent
+    together. When a handler raises, or an insert fails, everything is rolled back and run again with a savepoint for
+    each aggregate, so that only the part of the failing one is lost.
     """
 
     subscriber: Projection
@@ -285,7 +282,7 @@ class TransactionProcessor(EventProcessor):
         try:
             with inserts_wait(self.alias):
                 yield
-        except Exception as error:  # of handlers inside, or of a row that waited
+        except Exception as error:  # from a handler, or from a delayed insert
             if isinstance(error, _HandlerFailed | HandlerInterrupted) or is_transient(error):
                 raise
             raise _HandlerFailed from error
@@ -299,7 +296,7 @@ class TransactionProcessor(EventProcessor):
                     for event, handlers in self._followed.of(record):
                         for handler in handlers:
                             handler(event)
-                    # A handler may have swallowed an error after which its writes will be rolled back, silently.
+                    # A handler may have swallowed an error after which its writes would be rolled back silently.
                     connections[self.alias].validate_no_broken_transaction()
         except Exception as error:  # handlers are application code
             if record is None:
@@ -321,7 +318,8 @@ class TransactionProcessor(EventProcessor):
         return checkpoints.lock(self.alias, self.key, ids)
 
     def take_back(self, kept: Mapping[str, int]) -> bool:
-        """Rows can be taken back if the projection says whose they are."""
+        """Delete the rows and return True if all models have the ``aggregate_field``. Else only set the checkpoints
+        back."""
         field = self.subscriber.aggregate_field
         models = [model for model in reversed(self.subscriber.models) if has_field(model, field)]
         if len(models) < len(self.subscriber.models):
@@ -338,7 +336,7 @@ class TransactionProcessor(EventProcessor):
             checkpoints.save(self.alias, self.key, {aggregate_root_id: version})
 
     def _keep_tables(self) -> None:
-        """Before checkpoints are looked at: until the transaction ends no rebuild puts other tables in their place."""
+        """Lock the tables before checkpoints are read, so that no rebuild replaces them until the transaction ends."""
         execute(self.alias, self._lock_tables, ())
 
 

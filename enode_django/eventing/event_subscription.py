@@ -1,8 +1,8 @@
 """A subscriber's way through the events: pulled messages in, handled in order, each aggregate on its own.
 
-The queue is a wake-up, the store is the truth: a message says that there is something, and what is missing between the
-checkpoint and it is read from the event store. An aggregate whose handler fails is set aside and tried again alone,
-while the others go on, as its `RetryPolicy` says; after so many failures it is parked.
+The queue wakes the subscriber, and the store is the truth. A message announces a version; the streams between the
+checkpoint and that version are read from the event store. An aggregate whose handler fails is set aside and tried again
+alone, as its `RetryPolicy` says, while the others go on. After enough failures it is parked.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ RETRYING_AT_ONCE = 1.0
 
 
 class EventSubscription:
-    """All methods are called by one thread and block on the databases. ``hand_over`` is called between portions of the
-    work: it may close windows, whose messages are left to others then."""
+    """Handles the events of a subscriber. All methods are called by one thread and block on the databases.
+    ``hand_over`` is called between portions of the work; it may close windows, whose messages are then left to
+    others."""
 
     def __init__(
         self,
@@ -68,13 +69,12 @@ class EventSubscription:
     # -- what is pulled -------------------------------------------------------------------------------------------
 
     def suspect(self, queue: int, deaths: Mapping[int, int]) -> None:
-        """Take in what is known of a queue that was acquired: how many workers died while they were at which offset.
-        Aggregates that one of these messages concerns are handled alone."""
+        """Note how many workers died at which offset of an acquired queue. The aggregates of these messages are handled
+        alone."""
         self._deaths[queue] = deaths
 
     def handle(self, pulled: Sequence[PulledMessages]) -> None:
-        """Returns when every message is finished, or its aggregate set aside to be tried again, or its window
-        closed."""
+        """Handle messages. Return when each is finished, its aggregate is set aside, or its window is closed."""
         works: dict[str, PendingAggregate] = {}
         for window, offsets, bodies in pulled:
             skipped = []
@@ -94,7 +94,7 @@ class EventSubscription:
         self._drive_new(works.values())
 
     def follow(self, records: Iterable[StreamRecord]) -> None:
-        """Handle streams as `handle` does, from another source than a queue."""
+        """Handle streams as `handle` does, from a source other than a queue."""
         works: dict[str, PendingAggregate] = {}
         for record in records:
             if self._concerns(record):
@@ -102,14 +102,14 @@ class EventSubscription:
         self.catch_up(works.values())
 
     def catch_up(self, works: Iterable[PendingAggregate]) -> bool:
-        """Handle what the store has of these aggregates up to their ``until``; returns False if one is set aside."""
+        """Handle what the store has of these aggregates up to their ``until``. Return False if one is set aside."""
         works = list(works)
         self.suspect_swept(works)
         self._drive_new(works)
         return not any(work.aggregate_root_id in self._aside for work in works)
 
     def suspect_swept(self, works: Sequence[PendingAggregate]) -> None:
-        """Let those of these works be handled alone that a worker died at which had found them in the store."""
+        """Make suspects of those works, found by a sweep, that a worker died at."""
         deaths = {at: count for at, count in self._deaths.get(FIRST_QUEUE, {}).items() if is_of_a_sweep(at)}
         if deaths and works:
             ids = [work.aggregate_root_id for work in works]
@@ -126,7 +126,7 @@ class EventSubscription:
             return None
 
     def _message(self, window: OffsetWindow, offset: int, record: StreamRecord, reply_to: str) -> Message:
-        """Whoever waits hears from those that handle one of the events, and from no others."""
+        """Return the message. Its sender is notified only by subscribers that handle one of the events."""
         reply_to = reply_to if reply_to and follows_events(self.subscriber, record) else ""
         return Message(window, offset, record.aggregate_root_id, record.version, record.command_id, reply_to)
 
@@ -155,20 +155,20 @@ class EventSubscription:
 
     @property
     def next_retry(self) -> float | None:
-        """When `retry_due` has something to do next, as a time of the clock."""
+        """The time of the clock at which `retry_due` has something to do next; None if nothing is set aside."""
         return min((work.next_try for work in self._aside.values()), default=None)
 
     @property
     def held(self) -> int:
-        """Messages of aggregates that are set aside, in windows that are open: they are not finished."""
+        """The number of messages of aggregates that are set aside, in open windows: they are not finished."""
         return sum(not message.window.closed for work in self._aside.values() for message in work.messages)
 
     def held_in(self, window: OffsetWindow) -> int:
         return sum(message.window is window for work in self._aside.values() for message in work.messages)
 
     def retry_due(self) -> None:
-        """Try again what is due, each aggregate alone, from one version on, so that what fails stands alone. What is
-        left after a second is due at once: handlers that wait for a server in vain must not keep others waiting."""
+        """Try again what is due, each aggregate alone and one version first, so that the failing event stands alone.
+        What is left after `RETRYING_AT_ONCE` stays due: handlers that wait in vain must not hold up others."""
         now = self._clock()
         due = sorted((work for work in self._aside.values() if work.next_try <= now), key=attrgetter("next_try"))
         for work in due:
@@ -182,7 +182,7 @@ class EventSubscription:
     # -- the work itself ------------------------------------------------------------------------------------------
 
     def _drive_new(self, works: Iterable[PendingAggregate]) -> None:
-        """Drive what joins nothing that is set aside: suspects last, each alone, one version at a time."""
+        """Drive the works whose aggregates are not set aside: suspects last, each alone, one version at a time."""
         new = [work for work in works if not self._joins_what_is_aside(work)]
         self._drive([work for work in new if not work.suspect], PORTION)
         for work in new:
@@ -213,15 +213,15 @@ class EventSubscription:
                 some, portion = behind, 1 if some[0].suspect else min(portion * 2, PORTION)
 
     def _still_ours(self, works: Sequence[PendingAggregate]) -> list[PendingAggregate]:
-        """Hand over what others shall have; returns what is left of these works."""
+        """Call ``hand_over``. Return the works that are left to this worker."""
         self._hand_over()
         return [work for work in works if not work.messages or any(not m.window.closed for m in work.messages)]
 
     def _settle(self, work: PendingAggregate, progress: Progress, finished: list[tuple[Message, str]]) -> bool:
-        """Note what is finished; returns whether there is more to do for the aggregate at once."""
+        """Note what is finished. Return True if there is more to do for the aggregate at once."""
         if progress.parked is not None:
             if work.refusals and not self.runner.persisted(partial(self._let_wait, work)):
-                return True  # it was let go on in between
+                return True  # it was unparked meanwhile
             finished.extend((one, "" if one.is_handled(progress) else progress.parked) for one in work.messages)
             return False
         failure = progress.failure
@@ -247,7 +247,7 @@ class EventSubscription:
         return False
 
     def _given_up_on(self, work: PendingAggregate) -> Iterator[tuple[Message, str]]:
-        """Messages of what is not stored, in a store restored from a dump: nobody is told that it was handled."""
+        """Finish messages of versions that are not stored, in a store restored from a dump, without notices."""
         for message in work.messages:
             name, id, version = self.subscriber.name, message.aggregate_root_id, message.version
             extra = _extra(name, id)
@@ -255,7 +255,8 @@ class EventSubscription:
             yield message._replace(reply_to=""), ""
 
     def _next_try(self, work: PendingAggregate, failure: Failure) -> NextTry:
-        """Count the failure; returns when the aggregate is tried again, and whether it is parked until then."""
+        """Count the failure. Return when the aggregate is tried again, and whether it is parked until then. Raises the
+        error if the policy allows no attempts."""
         if not self.policy.attempts:
             raise failure.error
         if work.failure is None or not failure.is_same(work.failure):
@@ -278,7 +279,7 @@ class EventSubscription:
         logger.warning(told, who, where, id, work.failures, tries, failure.text, exc_info=first, extra=_extra(who, id))
 
     def _log_unknown_type(self, failure: Failure) -> None:
-        """Once for each type: where one is unknown it is so in many aggregates, and each that is parked is logged."""
+        """Log a type once: it is unknown in many aggregates, and each that is parked is logged."""
         text = shown(failure.error)
         if text not in self._unknown:
             self._unknown.add(text)
@@ -287,7 +288,7 @@ class EventSubscription:
             )
 
     def _hasten_conflicts(self) -> None:
-        """Let aggregates that wait for others to move on be tried again at once."""
+        """Make aggregates that wait for others to move on due at once."""
         for work in self._aside.values():
             if work.waits_for_others:
                 work.next_try = self._clock()
@@ -297,21 +298,21 @@ class EventSubscription:
         return parking.wait_behind(self.runner.alias, self.runner.key, work.aggregate_root_id, refusals)
 
     def _park(self, work: PendingAggregate, failure: Failure, pause: float | None) -> bool:
-        """Return False if there is nothing to park any more."""
+        """Park the aggregate. Return False if there is nothing left to park."""
         if not self.runner.park(work, failure, pause=pause):
             work.failure, work.failures = None, 0
             return False
         self.parked += 1
         who, where, id = self.subscriber.name, failure.place, work.aggregate_root_id
         told = "%s parked %s at %s: its later events wait; see manage.py enode parked%s"
-        why = f" ({failure.text})" if failure.is_of_unknown_type else ""  # no try of it was logged
+        why = f" ({failure.text})" if failure.is_of_unknown_type else ""  # its tries were not logged
         logger.error(told, who, id, where, why, extra=_extra(who, id))
         about = {"subscriber": who, "aggregate_root_id": id, "error": failure.error}
         aggregate_parked.send_robust(type(self.subscriber), **about)
         return True
 
     def _finish(self, finished: Sequence[tuple[Message, str]]) -> None:
-        """Tell who waits, then let the windows move."""
+        """Notify the waiting senders, then move the windows."""
         key = self.runner.key
         notices = [
             (message.reply_to, Notice(message.command_id, message.aggregate_root_id, key, error))
@@ -328,12 +329,11 @@ class EventSubscription:
 
 
 def _extra(subscriber: str, id: str) -> dict[str, str]:
-    """Return the attributes for log records."""
     return {"subscriber": subscriber, "aggregate_root_id": id}
 
 
 def _parts(works: Sequence[PendingAggregate], at_once: int) -> Iterator[Sequence[PendingAggregate]]:
-    """The works in parts with up to ``at_once`` streams and refusals each; one with more stands alone."""
+    """Divide the works into parts of up to ``at_once`` streams and refusals each; a larger work stands alone."""
     part: list[PendingAggregate] = []
     size = 0
     for work in works:

@@ -1,9 +1,9 @@
-"""The types of events and refusals that a subscriber's code has known, recorded with its subscriptions: which it
-handles, which not.
+"""The types of events and refusals that a subscriber's code has known, and which of them it handled, as recorded with
+its subscriptions.
 
-A process that meets an event or refusal of a type that it does not know asks the record. A type that was known and not
-handled was removed since, and is passed over. One that was handled fails, and so does one that nobody has recorded:
-newer code has it.
+A process that meets an event or refusal of an unknown type asks the record. A type that was known and not handled has
+been removed since, and is passed over. A type that was handled fails, and so does one that is not recorded: newer code
+has it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Kind = TypeVar("Kind", DomainEvent, DomainException)
 REFUSAL = "refusal "
 """Before the names of refusals in the record: an event may have the same name."""
 
-# Types that the running code does not know keep what the last code that knew them has said.
+# Types that the running code does not know keep the entry of the last code that knew them.
 _RECORD = f"""
     UPDATE {SUBSCRIPTION} SET event_types = event_types || %s::text::jsonb
     WHERE subscriber = %s AND NOT event_types @> %s::text::jsonb
@@ -39,7 +39,7 @@ _NOT_HANDLED = f"""
 
 def record(alias: str, subscriber: Subscriber) -> None:
     """Record all types of events that this process knows, by all their names, and those of refusals if the subscriber
-    is of a kind that may handle them. Blocks on the database; it writes only where something has changed."""
+    is of a kind that may handle them. Blocks on the database; writes only if something has changed."""
     known = _handled(subscriber, DomainEvent)
     if can_handle_refusals(subscriber):
         known |= {REFUSAL + name: is_handled for name, is_handled in _handled(subscriber, DomainException).items()}
@@ -52,8 +52,8 @@ def _handled(subscriber: Subscriber, kind: type[Kind]) -> dict[str, bool]:
 
 
 def recall(alias: str, subscriber: Subscriber) -> bool:
-    """Let the subscriber pass over types that it is recorded not to handle, and that this process does not know. Return
-    True if there are others than before. Blocks on the database."""
+    """Let the subscriber pass over types that it is recorded not to handle and that this process does not know. Return
+    True if there are new ones. Blocks on the database."""
     names = [name for (name,) in execute(alias, _NOT_HANDLED, (key_of(subscriber),)).fetchall()]
     events = _unknown(DomainEvent, (name for name in names if not name.startswith(REFUSAL)))
     refusals = _unknown(DomainException, (name.removeprefix(REFUSAL) for name in names if name.startswith(REFUSAL)))

@@ -1,5 +1,4 @@
-"""Decide whether events may be handled: not if a failover may have erased them, or events that were handled before
-them."""
+"""Decide whether events may be handled: not if a failover may have erased them, or earlier events that were handled."""
 
 from __future__ import annotations
 
@@ -12,8 +11,8 @@ from enode_django.eventstore.base import Corrected, EventStore, Shard
 
 
 class StoreMovedOn(Exception):
-    """Ends a batch, of which nothing was handled: first a newer ``generation`` of the shard is to be noted, or these
-    aggregates are to be compared with it. With neither, the batch is simply to be begun anew."""
+    """Ends a batch of which nothing was handled. First a newer ``generation`` of the shard is to be noted, or the
+    aggregates ``ids`` are to be compared with it. With neither, the batch is simply begun again."""
 
     def __init__(self, shard: Shard | None = None, generation: int | None = None, ids: Sequence[str] = ()) -> None:
         super().__init__(f"a generation of the event store has begun: {generation}")
@@ -30,16 +29,16 @@ class Heeded:
         self._corrected: dict[str, set[int]] = {}
 
     def note_corrected(self, streams: Iterable[Corrected]) -> None:
-        """Take in that these streams are to be read from the store from now on: messages have their originals."""
+        """Note that these streams are read from the store from now on: messages have their originals."""
         for one in streams:
             self._corrected.setdefault(one.aggregate_root_id, set()).add(one.version)
 
     def heed(self, alias: str, subscriber: str, store: EventStore, works: Iterable[PendingAggregate]) -> None:
-        """Forget streams at hand that were written in an older generation than the newest that is known, or that were
-        corrected: then they are read from the store. Raises `StoreMovedOn`.
+        """Forget streams at hand that were corrected, or written before the newest known generation: they are read from
+        the store instead. Raises `StoreMovedOn`.
 
-        To be called when the aggregates are locked: who notes a generation, and compares them afterwards, comes either
-        before this or after the batch.
+        Call this when the aggregates are locked: noting a generation, and comparing the aggregates with it, then
+        happens either before this or after the batch.
         """
         self._known = failovers.known(alias, subscriber)
         places: dict[int, list[PendingAggregate]] = {}
@@ -54,7 +53,7 @@ class Heeded:
                 _heed(alias, subscriber, shard, known, some)
 
     def confirm(self, alias: str, subscriber: str) -> None:
-        """Raise `StoreMovedOn` if another generation was noted since `heed`; else none is until the transaction
+        """Raise `StoreMovedOn` if a generation was noted since `heed`. Else none is noted until the transaction
         ends."""
         if failovers.generations(alias, subscriber) != {shard: one.generation for shard, one in self._known.items()}:
             raise StoreMovedOn

@@ -1,9 +1,9 @@
 """A subscriber's knowledge of the generations of the store, in the subscriber's database.
 
-A new generation begins when a standby takes over, or a backup is restored: then the newest events may be gone. When a
-subscriber hears of it, everything that it had handled before is compared with the store, and each aggregate that was
-compared has a mark, so that what is handled from then on is not taken for what was erased. All functions work in the
-calling thread's connection ``alias``.
+A new generation begins when a standby takes over, or a backup is restored: the newest events may be lost. When a
+subscriber hears of it, everything that it had handled before is compared with the store. Each compared aggregate gets a
+mark, so that what is handled from then on is not taken for erased. All functions work in the calling thread's
+connection ``alias``.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ _CLAIMS = f"""
 
 
 class Known(NamedTuple):
-    """The newest ``generation`` of a shard that a subscriber knows. What it had handled before that is compared with
-    the shard: all of it if ``healed`` is the same, else the aggregates up to ``healed_id`` (None: all), and of what was
-    swept the versions below the position ``compared``."""
+    """The newest ``generation`` of a shard that a subscriber knows, and how much of what it had handled before is
+    compared with the shard. If ``healed`` is the same generation, all of it is; else the aggregates up to ``healed_id``
+    (None: all), and of what was swept the versions below the position ``compared``."""
 
     generation: int
     healed: int
@@ -69,8 +69,8 @@ class Known(NamedTuple):
 
 
 class Check(NamedTuple):
-    """``stored`` is the newest version of an aggregate from before a generation, ``handled`` how far the subscriber had
-    come when it heard of it."""
+    """``stored`` is the newest version of an aggregate from before a generation, ``handled`` the version that the
+    subscriber had reached when it heard of that."""
 
     stored: int
     handled: int
@@ -87,18 +87,17 @@ def known(alias: str, subscriber: str) -> dict[int, Known]:
 
 
 def generations(alias: str, subscriber: str) -> dict[int, int]:
-    """Return the newest generation of each shard that the subscriber knows, which stays so until the transaction
-    ends."""
+    """Return the newest known generation of each shard, which stays the same until the transaction ends."""
     return dict(execute(alias, _GENERATIONS, (subscriber,)).fetchall())
 
 
 def notice(alias: str, subscriber: str, shard: int, generation: int) -> bool:
-    """Return True if the subscriber had not heard of this generation, or of a later one."""
+    """Note a generation. Return False if the subscriber has heard of it, or of a later one, before."""
     return bool(execute(alias, _NOTICE, (generation, subscriber, shard, generation)).rowcount)
 
 
 def ids_compared(alias: str, subscriber: str, shard: int, generation: int, until: str | None) -> None:
-    """Note that aggregates up to this id (None: all) are compared, unless a later generation has been heard of."""
+    """Note that aggregates up to this id (None: all) are compared, unless a later generation is known."""
     execute(alias, _IDS_COMPARED, (until, subscriber, shard, generation))
 
 
@@ -107,7 +106,7 @@ def rows_compared(alias: str, subscriber: str, shard: int, generation: int, unti
 
 
 def healed(alias: str, subscriber: str, shard: int, generation: int) -> None:
-    """Note that all is compared, unless a later generation has been heard of; marks that report nothing go."""
+    """Note that everything is compared, unless a later generation is known. Delete the marks that report nothing."""
     if execute(alias, _HEALED, (subscriber, shard, generation)).rowcount:
         execute(alias, _FORGET_CHECKS, (subscriber, shard))
 
@@ -120,7 +119,7 @@ def checked(alias: str, subscriber: str, ids: Iterable[str], after: int) -> dict
 def save_checks(
     alias: str, subscriber: str, shard: int, generation: int, checks: Mapping[str, Check], taken_back: bool
 ) -> None:
-    """Mark aggregates as compared. What they were parked at goes if it is not stored any more."""
+    """Mark aggregates as compared. Delete what they were parked at if it is no longer stored."""
     ids, stored = list(checks), [check.stored for check in checks.values()]
     handled = [check.handled for check in checks.values()]
     back = [taken_back and check.is_erased for check in checks.values()]
@@ -129,12 +128,12 @@ def save_checks(
 
 
 def claims(alias: str, subscriber: str, after: str, limit: int) -> list[tuple[str, int]]:
-    """Return the next ``limit`` checkpoints above an aggregate root id, in its order."""
+    """Return the next ``limit`` checkpoints with aggregate root ids above ``after``, in the order of ids."""
     return execute(alias, _CLAIMS, (subscriber, subscriber, after, limit)).fetchall()
 
 
 def next_transaction(alias: str) -> int:
-    """Return an id that only transactions which begin to write from now on get, or later ones."""
+    """Return an id that only transactions that begin to write from now on can get."""
     ((next_id,),) = execute(alias, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint", ()).fetchall()
     return int(next_id)
 
@@ -146,5 +145,5 @@ def have_ended(alias: str, before: int) -> bool:
 
 
 def merged(*several: Sequence[tuple[str, int]], limit: int) -> list[tuple[str, int]]:
-    """Return the first ``limit`` of several lists that are each in the order of ids, the first ones of each list."""
+    """Return the first ``limit`` entries of lists that are sorted by id and begin at the same id."""
     return sorted(one for some in several for one in some)[:limit]

@@ -1,4 +1,4 @@
-"""Classify the error of a handler: it passes, or the aggregate has failed."""
+"""Classify the error of a handler: it is transient, or the aggregate has failed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from enode_django.exceptions import EnodeError
 
 
 def failure_of(record: StreamRecord, error: Exception) -> Failure:
-    """Return the failure of an aggregate that a handler's error means. A transient error ends the batch: it is raised
-    again, or, if it is none of ours, as `HandlerInterrupted`."""
+    """Return the failure of the aggregate. A transient error ends the batch: an error of this package is raised again,
+    another as `HandlerInterrupted`."""
     failure = Failure(record.version, record.command_id, error, datetime.now(UTC))
     if isinstance(error, EnodeError) and is_transient(error):
         raise error
@@ -22,9 +22,8 @@ def failure_of(record: StreamRecord, error: Exception) -> Failure:
 
 
 class HandlerInterrupted(Exception):
-    """A handler has met an error of a database after which its transaction may be broken, and the connection lost. It
-    rolls the batch back. ``failure`` is what the error means for the aggregate, unless the subscriber's own database is
-    away."""
+    """Rolls the batch back after a handler's transient error: its transaction may be broken, and the connection lost.
+    ``failure`` is the error as a failure of the aggregate, unless the subscriber's own database is away."""
 
     def __init__(self, aggregate_root_id: str, failure: Failure) -> None:
         super().__init__(f"interrupted at {failure.place} of {aggregate_root_id}: {failure.text}")

@@ -1,4 +1,4 @@
-"""The last steps of a command's way: what subscribers made of its events. See `enode_django.telemetry.steplog`."""
+"""The last steps of a command: how subscribers handled its events. See `enode_django.telemetry.steplog`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from enode_django.telemetry import steplog
 def log_handled(
     subscriber: Subscriber, works: Iterable[PendingAggregate], progress: Mapping[str, Progress], seconds: float
 ) -> None:
-    """Log the announced streams that the subscriber handles an event of and has come to. ``seconds``: what the whole
-    batch took."""
+    """Log the announced streams that the subscriber has come to and handles. ``seconds`` is the time of the whole
+    batch."""
     part = part_of(subscriber)
     for work in works:
         reached = progress[work.aggregate_root_id]
@@ -49,7 +49,7 @@ def _record_of(work: PendingAggregate, message: Message) -> StreamRecord | None:
 
 
 def _outcome(message: Message, progress: Progress) -> str:
-    """Empty as long as it was not tried."""
+    """Return an empty text if it was not tried."""
     failure = progress.failure
     if progress.parked is not None and not message.is_handled(progress):
         return f"waits: the aggregate is parked by {progress.parked}"

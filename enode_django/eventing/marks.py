@@ -1,4 +1,4 @@
-"""`handles`: which events a method of a subscriber is for."""
+"""`handles` marks the methods of a subscriber that handle events."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ def handles(*followed: Followed, creates: bool = ...) -> Callable[[Method], Meth
 @overload
 def handles(method: Method, /) -> Method: ...
 def handles(*followed: Any, creates: bool = False) -> Any:
-    """Mark a method of a subscriber as the one that handles these classes of events and their subclasses; without a
-    class, those that the annotation of its event names.
+    """Mark a method of a subscriber as the handler of these classes of events and their subclasses; without a class, of
+    those that the annotation of its event names.
 
-    Process managers and event handlers may handle domain exceptions, too: refusals that were stored. ``creates`` is for
+    Process managers and event handlers may also handle domain exceptions: refusals that were stored. ``creates`` is for
     a `ModelProjection`: once a handler says so, the others are called only for a row that exists. Raises
     `DefinitionError`.
     """
@@ -74,7 +74,7 @@ def handles(*followed: Any, creates: bool = False) -> Any:
 
 
 def check_followed(decorator: str, followed: Iterable[object]) -> None:
-    """Raises `DefinitionError` for what cannot be followed."""
+    """Raise `DefinitionError` for a class that cannot be followed."""
     for cls in followed:
         if not (isinstance(cls, type) and issubclass(cls, DomainEvent | DomainException)):
             raise DefinitionError(f"{decorator}() takes classes of events or domain exceptions, got {cls!r}")

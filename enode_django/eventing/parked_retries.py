@@ -1,4 +1,4 @@
-"""Trying again, by itself, what a subscriber has parked."""
+"""Automatic retries of what a subscriber has parked."""
 
 from __future__ import annotations
 
@@ -52,6 +52,6 @@ class ParkedRetries:
             return
         until = "by itself when the code has changed" if parked.next_try_at is None else f"at {parked.next_try_at}"
         told = "%s has tried %s again: it is parked by %s, and tried next %s"
-        # While nobody knows the type nothing has changed since it was parked, which was logged.
+        # While its type is unknown nothing has changed since it was parked, which was logged.
         level = logging.DEBUG if parked.error_type == UnknownMessageType.__name__ else logging.WARNING
         logger.log(level, told, name, id, parked.error_type, until, extra=extra)

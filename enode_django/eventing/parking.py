@@ -1,9 +1,9 @@
 """Aggregates that a subscriber has set aside after repeated failure, in the subscriber's database.
 
-The row of an aggregate that has attempts is what failed. Further rows are refusals that wait behind it; later versions
-need no rows, since the checkpoint tells where to go on. What failed is tried again when it is due, or when the code has
-changed since the last try. Who finds an aggregate parked locks its rows against being
-removed, so that whoever lets it go on knows of everything that was passed over.
+The row of an aggregate that has attempts names the failed event. Further rows are refusals that wait behind it. Later
+versions need no rows, since the checkpoint says where to go on. The failed event is tried again when it is due, or when
+the code has changed since the last try. A worker that finds an aggregate parked locks its rows against removal, so that
+unparking takes everything into account that was passed over.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _LIST = f"""
     SELECT {_COLUMNS} FROM {_TABLE} WHERE %s IN ('', subscriber) AND %s IN ('', aggregate_root_id)
     ORDER BY attempts = 0, id
 """
-# Fingerprints with different tags say nothing of the code. While an aggregate is tried it is not due: a worker that
-# dies at it must not be followed at once.
+# Fingerprints with different tags cannot be compared. An aggregate that is being tried is not due: if its worker dies,
+# the next one must not follow at once.
 _CLAIM = f"""
     UPDATE {_TABLE} SET fingerprint = %s, next_try_at = statement_timestamp()
         + CASE WHEN next_try_at IS NULL THEN NULL
@@ -67,8 +67,9 @@ _REMOVE = f"DELETE FROM {_TABLE} WHERE subscriber = %s AND aggregate_root_id = %
 
 
 class Parked(NamedTuple):
-    """``version`` is None for a refusal; ``attempts`` is 0 for one that only waits. Times are aware.
-    ``next_try_at`` is None for what is not tried again by itself; ``fingerprint`` is that of the code that failed."""
+    """A row of a parked aggregate. ``version`` is None for a refusal; ``attempts`` is 0 for one that only waits. Times
+    are aware. ``next_try_at`` is None if only a change of the code makes it tried again by itself; ``fingerprint`` is
+    that of the code that failed."""
 
     subscriber: str
     aggregate_root_type: str
@@ -85,8 +86,9 @@ class Parked(NamedTuple):
 
 
 def parked_among(alias: str, subscriber: str, ids: Sequence[str]) -> dict[str, str]:
-    """Return those of the aggregates that are parked, with the class name of the error."""
-    return dict(reversed(execute(alias, _PARKED, (subscriber, ids)).fetchall()))  # the first of each counts
+    """Return those of the aggregates that are parked, with the class name of the error. Their rows are locked against
+    removal until the transaction ends."""
+    return dict(reversed(execute(alias, _PARKED, (subscriber, ids)).fetchall()))  # the first row of each counts
 
 
 def park(
@@ -97,8 +99,8 @@ def park(
     instead_of: Iterable[Parked] = (),
     pause: float | None = None,
 ) -> None:
-    """Attempts are added up where the same event is parked already. ``waiting`` are refusals that wait behind it. It is
-    due in ``pause`` seconds (None: never)."""
+    """Park an aggregate. Attempts are added up if the same event is parked already. ``waiting`` are refusals that wait
+    behind it; the rows ``instead_of`` are removed. It is due in ``pause`` seconds (None: never)."""
     with transaction.atomic(using=alias):
         remove(alias, instead_of)
         execute(alias, _PARK, (*parked[:9], pause, parked.fingerprint))
@@ -106,7 +108,7 @@ def park(
 
 
 def wait_behind(alias: str, subscriber: str, aggregate_root_id: str, refusals: Iterable[StreamRecord]) -> bool:
-    """Let refusals of the aggregate wait; returns False, and lets none, if it is not parked any more."""
+    """Let refusals of the aggregate wait. Return False, and let none wait, if it is no longer parked."""
     with transaction.atomic(using=alias):
         if not parked_among(alias, subscriber, [aggregate_root_id]):
             return False
@@ -122,18 +124,18 @@ def _insert_waiting(alias: str, subscriber: str, refusals: Iterable[StreamRecord
 
 def claim_due(alias: str, subscriber: str, fingerprint: str) -> str | None:
     """Return the id of an aggregate that is due, or that code with this fingerprint has not tried yet; None if there is
-    none. Nobody else gets it for a minute or longer."""
+    none. No other caller gets it for a minute or longer."""
     claimed = execute(alias, _CLAIM, (fingerprint, subscriber, fingerprint, fingerprint)).fetchone()
     return None if claimed is None else claimed[0]
 
 
 def hurry(alias: str, subscriber: str, aggregate_root_id: str) -> None:
-    """Let the aggregate be due at once."""
+    """Make the aggregate due at once."""
     execute(alias, _HURRY, (subscriber, aggregate_root_id))
 
 
 def list_parked(alias: str, subscriber: str = "", aggregate_root_id: str = "") -> list[Parked]:
-    """The oldest first, those that only wait after all others; an empty argument stands for all."""
+    """Return parked rows, the oldest first, those that only wait after all others. An empty argument stands for all."""
     return [Parked(*row) for row in execute(alias, _LIST, (subscriber, aggregate_root_id)).fetchall()]
 
 
@@ -144,8 +146,8 @@ def remove(alias: str, rows: Iterable[Parked]) -> None:
 
 
 def release(alias: str, rows: Sequence[Parked], is_behind: Callable[[], bool]) -> bool:
-    """Let an aggregate go on whose rows these are; returns False, and leaves it parked, if others wait, too, or it
-    ``is_behind``, which is asked when nobody can find the aggregate parked and pass over it any more."""
+    """Unpark the aggregate that has these rows. Return False, and leave it parked, if it has other rows or
+    ``is_behind()`` is true. At that call, nobody can find the aggregate parked and pass over it."""
     with transaction.atomic(using=alias):
         remove(alias, rows)
         if list_parked(alias, rows[0].subscriber, rows[0].aggregate_root_id) or is_behind():

@@ -32,7 +32,7 @@ STORED = END.generation
 
 
 class Message(NamedTuple):
-    """A pulled message: where it is to be marked as finished, and whom to tell (empty: nobody)."""
+    """A pulled message: where it is marked as finished, and whom to notify (empty: nobody)."""
 
     window: OffsetWindow
     offset: int
@@ -51,11 +51,10 @@ class Message(NamedTuple):
 @dataclasses.dataclass(slots=True)
 class PendingAggregate:
     """One aggregate's share of a batch: versions up to ``until``, some of whose streams are at hand, and refusals by
-    command id. ``failures`` counts the tries that failed at the same place since ``failing_since``, a time of
-    the clock as ``next_try`` is. One that ``waits_for_others`` is tried again sooner when others have moved on.
-    ``generation`` is that of the store in which all ``streams`` were written.
-    A ``suspect`` is handled alone, since a worker died while it was at the aggregate; ``deaths`` counts those that died
-    at what is to be handled next."""
+    command id. All ``streams`` were written in one ``generation`` of the store. ``failures`` counts the tries that
+    failed at the same place since ``failing_since``, a time of the clock as ``next_try`` is. A work that
+    ``waits_for_others`` is tried again sooner when others have moved on. A ``suspect`` is handled alone, since a worker
+    died at the aggregate; ``deaths`` counts the workers that died at what is handled next."""
 
     aggregate_root_id: str
     aggregate_root_type: str
@@ -73,8 +72,8 @@ class PendingAggregate:
     deaths: int = 0
 
     def add(self, record: StreamRecord, generation: int = STORED) -> None:
-        """Take a stream or refusal in, which was written in this generation of the store. Of a stream of an older one
-        than others are of, and of one that has come without its events, only the version counts."""
+        """Add a stream or refusal that was written in this generation of the store. Only the version counts if the
+        stream is of an older generation than others, or has come without its events."""
         if record.version is None:
             self.refusals[record.command_id] = record
             return
@@ -85,7 +84,7 @@ class PendingAggregate:
         self.until = max(self.until, record.version)
 
     def raise_to(self, generation: int) -> None:
-        """Forget the streams that were written before this generation: what a failover has erased may be among them."""
+        """Forget the streams that were written before this generation: a failover may have erased some of them."""
         self.generation = generation
         self.streams = {}
 
@@ -102,7 +101,7 @@ class PendingAggregate:
 
 
 class Failure(NamedTuple):
-    """A stream that could not be handled, or with ``version`` None a refusal."""
+    """A stream that could not be handled; a refusal if ``version`` is None."""
 
     version: int | None
     command_id: str
@@ -113,12 +112,13 @@ class Failure(NamedTuple):
         return (self.version, self.command_id) == (other.version, other.command_id)
 
     def to_be_kept(self) -> Failure:
-        """Without the error, which holds on to the frames that it came through, and these to their whole batch."""
+        """Return the failure with only the text of its error, which would keep its frames and so the whole batch in
+        memory."""
         return self._replace(error=Exception(self.text))
 
     @property
     def is_of_unknown_type(self) -> bool:
-        """Return True if this process does not know the type of an event or refusal, or its version."""
+        """True if this process does not know the type of an event or refusal, or its version."""
         return isinstance(self.error, UnknownMessageType)
 
     @property
@@ -131,14 +131,14 @@ class Failure(NamedTuple):
 
     @property
     def traceback(self) -> str:
-        """Return the traceback as a text that a database takes."""
+        """The traceback as a text that a database accepts."""
         text = "".join(traceback.format_exception(self.error))
         return text.replace("\0", "\\0").encode(errors="replace").decode()
 
 
 class Progress(NamedTuple):
-    """The progress in an aggregate: up to ``version``; it is stopped there by its ``failure``, or is ``parked`` (by an
-    error of that class)."""
+    """The progress in an aggregate, up to ``version``: there a ``failure`` stops it, or it is ``parked`` by that
+    error."""
 
     version: int
     failure: Failure | None = None
@@ -146,13 +146,12 @@ class Progress(NamedTuple):
 
     @property
     def skips_ahead(self) -> bool:
-        """Return True if versions before the failure were not handled either: they were rolled back with it."""
+        """True if versions before the failure were not handled either, because they were rolled back with it."""
         return self.failure is not None and (self.failure.version or 0) > self.version + 1
 
 
 def fit_portion(works: Iterable[PendingAggregate], positions: Mapping[str, int], portion: int, at_once: int) -> int:
-    """A portion, not above the given one, with which all together do not have more than ``at_once`` versions to handle:
-    what is missing between a position and what is at hand counts, too."""
+    """Return the portion, halved until all works have at most ``at_once`` versions to handle, at hand or not."""
     counts = [work.until - positions[work.aggregate_root_id] for work in works]
     while portion > 1 and sum(min(count, portion) for count in counts if count > 0) > at_once:
         portion //= 2
@@ -162,8 +161,8 @@ def fit_portion(works: Iterable[PendingAggregate], positions: Mapping[str, int],
 def next_streams(
     store: EventStore, works: Iterable[PendingAggregate], positions: Mapping[str, int], portion: int
 ) -> dict[str, Sequence[StreamRecord]]:
-    """Per aggregate the next streams after its position, at most ``portion``, without a gap: what is not at hand is
-    read from the store, in one query for all. Blocks on the store."""
+    """Return the next streams of each aggregate after its position, at most ``portion``, without a gap. Missing streams
+    are read from the store, in one query for all. Blocks on the store."""
     found: dict[str, Sequence[StreamRecord]] = {}
     gaps: dict[str, tuple[int, int]] = {}
     for work in works:
@@ -192,15 +191,15 @@ HandledEvent = tuple[DomainEvent | DomainException, Sequence[Handler]]
 
 
 class HandledEvents:
-    """The events that a subscriber handles. What events of a type have in common is looked up once; so it is for one
-    batch, since it does not hear of what is registered meanwhile. Used by one thread."""
+    """Finds the events that a subscriber handles. The handlers of a type are looked up once, and do not change with
+    later registrations, so an instance is for one batch. Used by one thread."""
 
     def __init__(self, subscriber: Subscriber) -> None:
         self._subscriber = subscriber
         self._known: dict[tuple[str, int], tuple[Restore | None, Sequence[Handler]]] = {}
 
     def of(self, record: StreamRecord) -> list[HandledEvent]:
-        """Return the followed events of a stored stream, each with its handlers. Other events are not decoded.
+        """Return the handled events of a stored stream, each with its handlers. Other events are not decoded.
 
         Raises `UnknownMessageType`, `InvalidField`, `MalformedMessage`.
         """
@@ -229,8 +228,7 @@ class HandledEvents:
 
 
 def follows_events(subscriber: Subscriber, record: StreamRecord) -> bool:
-    """Return True if the subscriber handles one of the events, or may: one might be of a class that is newer than this
-    process."""
+    """Return True if the subscriber handles one of the events, or may: its class may be newer than this process."""
     try:
         stored = read_stored(record.events)
         return not isinstance(stored, StoredRefusal) and any(
@@ -241,8 +239,7 @@ def follows_events(subscriber: Subscriber, record: StreamRecord) -> bool:
 
 
 def follows_refusal(subscriber: Subscriber, record: StreamRecord) -> bool:
-    """Return True if the subscriber handles the refusal, or may: it might be of a class that is newer than this
-    process."""
+    """Return True if the subscriber handles the refusal, or may: its class may be newer than this process."""
     try:
         stored = read_stored(record.events)
         return isinstance(stored, StoredRefusal) and bool(refusal_handlers_of(subscriber, stored.type_name))
@@ -251,8 +248,8 @@ def follows_refusal(subscriber: Subscriber, record: StreamRecord) -> bool:
 
 
 def followed_refusal(subscriber: Subscriber, record: StreamRecord) -> HandledEvent | None:
-    """A stored refusal with its handlers; None if the subscriber does not handle it, or if it is the crash of a command
-    that another one has sent. Raises as `HandledEvents.of`."""
+    """Return a stored refusal with its handlers. Return None if the subscriber does not handle it, or if it is the
+    crash of a command that another subscriber has sent. Raises as `HandledEvents.of` does."""
     stored = read_stored(record.events)
     if not isinstance(stored, StoredRefusal):
         return None

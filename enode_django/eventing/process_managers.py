@@ -17,12 +17,12 @@ from enode_django.serialization.registry import types
 
 
 class ProcessManager(Subscriber):
-    """Handlers are ``(self, event) -> Iterable[Command] | None``: they yield the commands that follow from an event,
-    or from a stored refusal, and do nothing else.
+    """A subscriber that lets commands follow from events. Handlers are ``(self, event) -> Iterable[Command] | None``:
+    they yield the commands that follow from an event, or from a stored refusal, and do nothing else.
 
-    ``name`` must be stable: checkpoints and the ids of the commands hang on it. A new process manager begins with the
+    ``name`` must be stable: checkpoints and the ids of the commands depend on it. A new process manager begins with the
     events of *now* unless it says ``start = "beginning"``. ``resends``: commands that have had no effect when their
-    queue is worked off are sent again, once; to find them the handlers are called a second time for each event.
+    queue is worked off are sent again, once. To find them, the handlers are called a second time for each event.
     """
 
     abstract: ClassVar[bool] = True
@@ -42,9 +42,8 @@ class ProcessManager(Subscriber):
 
 def handles_crash(*commands: type[Command]) -> Callable[[Method], Method]:
     """Mark the method of a process manager that handles the crashes of commands of these classes, and their subclasses,
-    which this process manager has sent: it gets a `CommandCrashed` when an exception that is not a refusal has ended
-    one, and yields the commands that follow. Others that crash become dead letters.
-    """
+    which this process manager has sent. It gets a `CommandCrashed` when an exception that is not a refusal has ended
+    one, and yields the commands that follow. Other crashed commands become dead letters."""
     if not commands:
         raise DefinitionError("handles_crash() names no command; write @handles_crash(SomeCommand)")
     for cls in commands:
@@ -60,7 +59,8 @@ def handles_crash(*commands: type[Command]) -> Callable[[Method], Method]:
 
 
 def crash_handler(subscriber: Subscriber) -> CrashHandler:
-    """Says of a command that the subscriber sends whether it handles the crash of it."""
+    """Return a function that takes a command sent by the subscriber. It returns the subscriber's key if the subscriber
+    handles crashes of the command, else an empty text."""
     handled = subscriber._enode_crashes if isinstance(subscriber, ProcessManager) else ()
     return lambda command: key_of(subscriber) if isinstance(command, handled) else ""
 
@@ -75,11 +75,11 @@ def _crashes_of(cls: type[ProcessManager], method: str) -> tuple[type[Command], 
 
 
 def with_derived_ids(commands: Iterable[object] | Command, *, cause: str, subscriber: str) -> Iterator[Command]:
-    """The commands with ids that say where they come from, so that handling an event again repeats the same commands.
+    """Yield the commands with ids derived from their cause, so that handling an event again repeats the same commands.
 
     ``cause`` is the id of the event or refusal. Commands of one class for one aggregate are told apart by counting
     them; the order of others does not matter. A class counts by its oldest alias, so that renaming it changes no id.
-    Raises `DefinitionError` for what is not a command.
+    Raises `DefinitionError` for a value that is not a command.
     """
     if isinstance(commands, Command):
         raise DefinitionError(f"{subscriber} returns {commands!r}; let its handler yield it")

@@ -17,15 +17,15 @@ Row = TypeVar("Row", bound=models.Model)
 
 
 class ModelProjection(Subscriber, Generic[Row]):
-    """One row for each aggregate. Handlers are ``(self, row, event) -> None``: they change the row in memory, and rows
-    are loaded and stored in bulk, so neither ``save()`` nor its signals are called.
+    """A projection with one row for each aggregate. Handlers are ``(self, row, event) -> None`` and change the row in
+    memory. Rows are loaded and stored in bulk, so neither ``save()`` nor its signals are called.
 
-    The model of the rows, the parameter of the class, is derived from `enode_django.models.ReadModel`; ``model`` names
-    it, too. An aggregate that has no row yet gets a new one, whose ``version`` is 0, with the first event that is
-    handled; if a handler says ``creates=True``, with the first event of such a handler, and the other handlers are not
-    called before. ``volatile`` names fields that may differ after a rebuild.
-    ``indexes_after_load``: a rebuild makes secondary indexes and foreign keys when all rows are there; say False if
-    handlers look rows up by such an index.
+    The model of the rows is the parameter of the class, and is derived from `enode_django.models.ReadModel`; ``model``
+    names it, too. An aggregate without a row gets a new one, whose ``version`` is 0, with the first event that is
+    handled. If a handler says ``creates=True``, only the events of such handlers make rows, and the other handlers are
+    not called before. ``volatile`` names fields that may differ after a rebuild. ``indexes_after_load``: a rebuild
+    makes secondary indexes and foreign keys when all rows are there; say False if handlers look rows up by such an
+    index.
     """
 
     abstract: ClassVar[bool] = True
@@ -64,13 +64,13 @@ class ModelProjection(Subscriber, Generic[Row]):
         return router.db_for_write(self.model)
 
     def delete(self, row: Row) -> None:
-        """Let the row be deleted when the event is handled. A later event that is handled makes a new row; if a handler
-        says ``creates=True``, an event of such a handler."""
+        """Delete the row when the event is handled. A later event that is handled makes a new row; if a handler says
+        ``creates=True``, only an event of such a handler."""
         row._enode_deleted = True  # type: ignore[attr-defined]
 
 
 def makes_row(projection: ModelProjection[Any] | type[ModelProjection[Any]]) -> Callable[[DomainEvent], bool] | None:
-    """Return a function that says whether an event makes a row where there is none; None if every event does."""
+    """Return a function that says whether an event makes a row where there is none, or None if every event does."""
     creators = projection._enode_creators
     if not creators:
         return None
@@ -78,14 +78,16 @@ def makes_row(projection: ModelProjection[Any] | type[ModelProjection[Any]]) -> 
 
 
 class Projection(Subscriber):
-    """Any ORM code. Handlers are ``(self, event) -> None`` and may touch the rows of the event's aggregate only.
+    """A projection with any ORM code. Handlers are ``(self, event) -> None`` and may touch only the rows of the event's
+    aggregate.
 
     ``models`` names every model that the handlers write; they must lie in one database. `insert` is the cheap way to
     create a row.
 
-    For a rebuild: ``aggregate_field`` names the field that says whose row it is, so that rows can be compared while
-    commands go on; ``volatile`` names fields that may differ. ``indexes_after_load``: secondary indexes and foreign
-    keys are made when all rows are there; say True if handlers look rows up by primary keys and unique values only.
+    For a rebuild: ``aggregate_field`` names the field with the aggregate root id of a row, so that rows can be compared
+    while commands go on; ``volatile`` names fields that may differ. ``indexes_after_load``: secondary indexes and
+    foreign keys are made when all rows are there; say True if handlers look rows up by primary keys and unique values
+    only.
     """
 
     abstract: ClassVar[bool] = True
@@ -117,8 +119,8 @@ class Projection(Subscriber):
         """Insert a new row of one of the ``models``, together with others: it is sent before the next statement of any
         kind in the same connection, and at the end of the batch.
 
-        As by Django's ``bulk_create``, no signals are sent and ``save()`` is not called. An automatic key is set when
-        the row is sent. Until then the row must not be changed. Raises `TypeError` for a row of another model.
+        As with Django's ``bulk_create``, no signals are sent and ``save()`` is not called. An automatic key is set when
+        the row is sent; the row must not be changed before. Raises `TypeError` for a row of another model.
         """
         if type(row) not in self.models:
             raise TypeError(f"{type(self).__qualname__}.insert() got {shown(row)}, and it writes {self.models!r} only")
@@ -131,7 +133,7 @@ def databases_of(projection: Projection) -> Sequence[str]:
 
 
 def _take_model(cls: type[ModelProjection[Any]]) -> None:
-    """Take the model from the parameter of the class, or of a base: one that is neither a variable nor abstract."""
+    """Take the model from the parameter of the class, or of a base, unless it is a variable or an abstract model."""
     for base in cls.__dict__.get("__orig_bases__", ()):
         origin = get_origin(base)
         if isinstance(origin, type) and issubclass(origin, ModelProjection):
@@ -162,6 +164,6 @@ def _check_start(cls: type[Subscriber]) -> None:
 
 
 def _is_of_read_model(version: models.Field[Any, Any]) -> bool:
-    """Return True for a field as `ReadModel` declares it. An application's own number would be editable, or begin
+    """Return True for a field as `ReadModel` declares it. An application's own would be editable, or begin
     elsewhere."""
     return isinstance(version, models.BigIntegerField) and not version.editable and version.default == 0

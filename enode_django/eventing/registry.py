@@ -12,7 +12,7 @@ from enode_django.exceptions import TypeNameError, UnknownMessageType, UnknownSu
 
 
 class SubscriberRegistry:
-    """Subscribers are made when first asked for, when all apps are loaded."""
+    """The subscribers of this process. They are made when first asked for, when all apps are loaded."""
 
     def __init__(self) -> None:
         self._made: dict[type[Subscriber], Subscriber] = {}
@@ -20,15 +20,16 @@ class SubscriberRegistry:
         self._ours: list[Subscriber] = []
 
     def add_ours(self, subscriber: Subscriber) -> None:
-        """One that belongs to this package: known by its name, but none of the project's."""
+        """Add a subscriber of this package: it is known by its name, but is not one of the project's."""
         self._ours.append(subscriber)
 
     def running(self, *ours: Subscriber) -> Sequence[Subscriber]:
-        """Return the subscribers that event workers run: the project's, and these of ours."""
+        """Return the subscribers that event workers run: the project's, and those in ``ours``."""
         return self.all() if self._only is not None else [*self.all(), *ours]
 
     def all(self) -> Sequence[Subscriber]:
-        """By name. A class that can have none, being outside the installed apps, is never run: a check says so."""
+        """Return the project's subscribers by name. A class without a name, because it is outside the installed apps,
+        is never run: a check reports it."""
         if self._only is not None:
             return self._only
         found: list[Subscriber] = list(handler_groups())
@@ -38,14 +39,14 @@ class SubscriberRegistry:
         return sorted(found, key=attrgetter("name"))
 
     def instance(self, cls: type[Subscriber]) -> Subscriber:
-        """The one instance of the class in this process."""
+        """Return the one instance of the class in this process."""
         subscriber = self._made.get(cls)
         if subscriber is None:
             subscriber = self._made[cls] = cls()
         return subscriber
 
     def get(self, name: str) -> Subscriber:
-        """Return the subscriber that has this name, or had it before. Raises `UnknownSubscriber`."""
+        """Return the subscriber that has this name or had it before. Raises `UnknownSubscriber`."""
         for subscriber in self.known():
             if name == subscriber.name or name in subscriber.aliases:
                 return subscriber
@@ -53,21 +54,21 @@ class SubscriberRegistry:
         raise UnknownSubscriber(f"no subscriber is named {name!r}; there are {names}")
 
     def known(self) -> Sequence[Subscriber]:
-        """Return the project's subscribers and this package's own, whether event workers run these or not."""
+        """Return the project's subscribers and this package's own, whether or not event workers run these."""
         return [*self.all(), *self._ours]
 
     def name_of(self, key: str) -> str:
-        """Return the name of the subscriber that has this key; the key if no subscriber has it."""
+        """Return the name of the subscriber that has this key, or the key if no subscriber has it."""
         return next((one.name for one in self.known() if key_of(one) == key), key)
 
     def following(self, event_types: Iterable[str]) -> Mapping[str, str]:
-        """Return the names, by key, of the subscribers that have a handler for one of these stored names of events."""
+        """Return the names, by key, of the subscribers that handle one of these stored names of events."""
         wanted = list(event_types)
         return {key_of(one): one.name for one in self.all() if any(_is_followed(one, name) for name in wanted)}
 
     @contextmanager
     def only(self, *chosen: type[Subscriber] | Subscriber) -> Iterator[Sequence[Subscriber]]:
-        """Inside the block these are all there are: for tests, and for what runs some of them."""
+        """Limit the subscribers to ``chosen`` inside the block: for tests, and to run some of them only."""
         before = self._only
         made = [one if isinstance(one, Subscriber) else self.instance(one) for one in chosen]
         self._only = sorted(made, key=lambda subscriber: subscriber.name)

@@ -1,10 +1,10 @@
-"""Sending again what a process manager has sent and a failing queue has lost.
+"""Sends again what a process manager has sent and a failing queue has lost.
 
-What a queue has acknowledged may be gone: a Redis that fails over loses the last second. So what was handled is gone
-over once more: when the commands' queue is worked off, every command that followed from it must have an effect in the
-event store, a stream or a refusal, or be a dead letter. One that is neither is sent again. Its id is the same, so that
-it takes effect once, whatever became of the first one. It may also have changed nothing, or have failed because its
-aggregate does not exist: then it does so again.
+A queue may lose what it has acknowledged: a Redis that fails over loses the last second. So handled streams are checked
+again. Once the commands' queue is worked off, every command that followed from them must have an effect in the event
+store, a stream or a refusal, or be a dead letter. A command with neither is sent again. Its id is the same, so it takes
+effect once, whatever became of the first one. A command that changed nothing, or failed because its aggregate does not
+exist, leaves no trace, and does so again.
 """
 
 from __future__ import annotations
@@ -46,17 +46,15 @@ Sent = tuple[Command, Metadata]
 
 
 class _Goal(NamedTuple):
-    """The goal of a resending: the streams below ``position`` are handled, and their commands were sent below the
-    offsets ``ends``."""
+    """The streams below ``position`` are handled, and their commands were sent below the offsets ``ends``."""
 
     position: Position
     ends: Mapping[int, int]
 
 
 class Resender:
-    """Looks for the effects of the commands of one process manager that follow from what one shard has.
-    ``dead_letters`` are those of all shards. `tick` is called by the subscriber's thread, in the worker that owns the
-    first queue."""
+    """Looks for the effects of one process manager's commands that follow from one shard's streams. ``dead_letters``
+    are those of all shards. `tick` is called by the subscriber's thread, in the worker that owns the first queue."""
 
     def __init__(
         self,
@@ -103,7 +101,7 @@ class Resender:
         self.next_step = self._clock() + self._interval
 
     def _begin(self) -> Position:
-        """Return where to go on. One that never looked begins with what is handled from now on."""
+        """Return the position to go on from. It is at first the swept one: only later streams are checked."""
         for generation, transaction_id in execute(self._processor.alias, _READ, self._key):
             return Position(generation, transaction_id)
         swept = self._processor.subscribe(self._shard).swept_position
@@ -115,7 +113,7 @@ class Resender:
         entries = [entry for entry in page.entries if entry.position < goal.position]
         self._send_lost(entries)
         if entries and len(entries) == len(page.entries) and len(entries) >= ROWS_AT_ONCE:
-            self._after = entries[-1].position  # there may be more of its transaction
+            self._after = entries[-1].position  # its transaction may have more
         else:
             self._after, self._goal = goal.position, None
             self.postpone()
@@ -131,7 +129,7 @@ class Resender:
             self._processor.send(lost)
 
     def _without_letter(self, sent: Sequence[Sent]) -> Sequence[Sent]:
-        """Leave those out that have failed for good: whoever looks after the dead letters sends them again."""
+        """Leave out the commands that are dead letters: they are sent again from there, by hand."""
         keys: dict[int, list[str]] = {}
         for command, _ in sent:
             place = self._processor.store.place_of(command.aggregate_root_id)
@@ -141,7 +139,7 @@ class Resender:
         return [one for one in sent if _letter_key(one[0]) not in dead]
 
     def _handled(self, entries: Sequence[FeedEntry]) -> Iterator[StreamRecord]:
-        """Yield what the process manager has handled, and did not skip."""
+        """Yield the streams and refusals that the process manager has handled, and did not skip."""
         records = [entry.record for entry in entries]
         positions = self._processor.positions(list({one.aggregate_root_id for one in records}))
         keys = [(one.aggregate_root_id, one.command_id) for one in records]
@@ -154,14 +152,14 @@ class Resender:
     def _commands_of(self, record: StreamRecord) -> Sequence[Sent]:
         try:
             return self._processor.commands_of(record)
-        except Exception as error:  # handlers are application code; what they have sent before is not known then
+        except Exception as error:  # handlers are application code; it is unknown then what they have sent before
             if is_transient(error):
                 raise
             logger.warning("%s fails at %s, which it has handled: %s", self._processor.name, record.command_id, error)
             return ()
 
     def _new_goal(self, swept: Position) -> _Goal | None:
-        """None while the queue cannot say where it ends."""
+        """Return None while the queue does not say where it ends."""
         try:
             return _Goal(swept, self._transport.end_offsets(self._topic))
         except QueueError as error:
@@ -169,7 +167,7 @@ class Resender:
             return None
 
     def _is_worked_off(self, goal: _Goal) -> bool:
-        """Before that a command without an effect may be on its way."""
+        """Return True if the queue is worked off. Before that, a command without an effect may still be waiting."""
         try:
             return is_worked_off(self._transport, self._group, self._topic, goal.ends)
         except QueueError as error:

@@ -1,7 +1,7 @@
-"""Decide when an event is tried again whose handler has failed, and when its aggregate is parked.
+"""Decide when an event whose handler has failed is tried again, and when its aggregate is parked.
 
-An error that passes, such as a mail server that is away, is tried again without end. Any other error is tried again as
-often as the subscriber says; then the aggregate is parked, and tried again from there with growing pauses.
+After an error that passes, such as an unavailable mail server, the event is tried again without end. After any other
+error it is tried as often as the subscriber says; then the aggregate is parked, and tried again with growing pauses.
 """
 
 from __future__ import annotations
@@ -19,27 +19,28 @@ LONGEST_ASIDE = 60.0
 """Seconds. An aggregate that is to be tried again after so long, or later, is parked until then: what is set aside in
 memory keeps its messages in the queue. It is also the longest pause after an error that passes, and the shortest one
 between two tries of what is parked because of another error."""
-CONFLICT_PATIENCE = 60.0  # since two aggregates that swap a value may be with two workers, of which one is behind
+CONFLICT_PATIENCE = 60.0  # two aggregates that swap a value may be with two workers, one of them behind
 SHORTEST_PAUSE = 0.05
 """Seconds before an error that passes is tried again."""
 
 
 class NextTry(NamedTuple):
-    """``seconds`` to the next try (None: none comes by itself); ``is_parked`` says that the aggregate is parked until
-    then."""
+    """The next try of an event. ``seconds`` is the time until then (None: none comes by itself); ``is_parked`` says
+    that the aggregate is parked until then."""
 
     seconds: float | None
     is_parked: bool
 
 
 class RetryPolicy(NamedTuple):
-    """After ``attempts`` failures at the same event an aggregate is parked; ``delay`` seconds lie between the first
-    two, and twice as much between the next, up to ``longest``. With ``attempts`` 0 the error is raised instead.
+    """The rule for retries. After ``attempts`` failures at the same event an aggregate is parked. ``delay`` is the
+    seconds between the first two, and doubles with each further one, up to ``longest``. With ``attempts`` 0 the error
+    is raised instead.
 
-    An event of a type that this process does not know is tried again after each of ``unknown_delays``: a rolling
-    deploy may bring a process that does. After an error of ``passing`` the event is tried without end. A row that has
-    to be unique, and is not, is tried again for ``conflict_patience`` seconds at least: another aggregate may let go of
-    the value. With ``parks_at_once`` nothing waits in memory.
+    An event of a type that this process does not know is tried again after each of ``unknown_delays``: a rolling deploy
+    may bring a process that knows it. After an error of ``passing`` the event is tried without end. A row that violates
+    a unique constraint is tried again for ``conflict_patience`` seconds at least: another aggregate may release the
+    value. ``most_parked`` is the longest pause of a parked aggregate. With ``parks_at_once`` nothing waits in memory.
     """
 
     attempts: int
@@ -67,7 +68,7 @@ class RetryPolicy(NamedTuple):
         )
 
     def pauses(self, error: Exception) -> Sequence[float]:
-        """Seconds before each next attempt, until it is given up.
+        """Return the seconds before each next attempt, until the aggregate is parked.
 
         >>> RetryPolicy(4, 2.0, (60.0, 120.0)).pauses(ValueError())
         [2.0, 4.0, 5.0]
@@ -90,13 +91,13 @@ class RetryPolicy(NamedTuple):
         return isinstance(error, (Retry, *self.passing)) or is_transient(error)
 
     def waits_for_others(self, error: Exception, failures: int) -> bool:
-        """Return True if the event is to be tried again as soon as other aggregates have moved on."""
+        """Return True if the event is tried again as soon as other aggregates have moved on."""
         is_conflict = self.conflict_patience > 0 and is_conflict_of_rows(error)
         return is_conflict and failures <= len(self.pauses(error))
 
     def next_try(self, error: Exception, failures: int, failing_for: float = 0.0) -> NextTry:
-        """Return when an event is tried again that has failed ``failures`` times in ``failing_for`` seconds, this time
-        with ``error``.
+        """Return the next try of an event that has failed ``failures`` times in ``failing_for`` seconds, now with
+        ``error``.
 
         >>> policy = RetryPolicy(2, 1.0, passing=(ConnectionError,))
         >>> policy.next_try(ValueError(), 1), policy.next_try(ValueError(), 2)
@@ -121,15 +122,15 @@ class RetryPolicy(NamedTuple):
         return NextTry(self.parked_pause(error, 0.0), True)
 
     def parked_pause(self, error: Exception, failing_for: float) -> float | None:
-        """Return the seconds to the next try of an aggregate that is parked, and has been failing for ``failing_for``
-        seconds with the same event: as many again, so that the pauses double. None: no try comes by itself.
+        """Return the seconds to the next try of a parked aggregate that has been failing at the same event for
+        ``failing_for`` seconds: as many again, so that the pauses double. Return None if no try comes by itself.
 
         >>> policy = RetryPolicy(2, 1.0)
         >>> [policy.parked_pause(ValueError(), seconds) for seconds in (1.5, 61.5, 7_200.0, 1_000_000.0)]
         [60.0, 61.5, 7200.0, 86400.0]
         """
         if isinstance(error, EventKilledWorker):
-            return None  # trying costs a worker
+            return None  # another try may cost another worker
         if isinstance(error, Retry) and error.after is not None:
             return error.after
         if self.passes(error):

@@ -17,11 +17,11 @@ DAY = 86_400.0
 class Retries:
     """The reaction of a subscriber to the failure of one of its handlers.
 
-    It tries the event ``attempts`` times (None: ``ATTEMPTS`` of ``WORKERS``), after ``first`` seconds (None:
-    its ``RETRY_DELAY``) and then after twice as many each time, up to ``most``; then it parks the aggregate. What
-    is parked is tried again by itself, after a minute at first and then with growing pauses, up to ``most_parked``
-    seconds (None: only when somebody asks for it, or when the code has changed). ``passing`` are errors that pass,
-    beside those of ``RETRY_ON``: after them the event is tried without end, with pauses up to a minute.
+    It tries the event ``attempts`` times (None: ``ATTEMPTS`` of ``WORKERS``). The first pause is ``first`` seconds
+    (None: its ``RETRY_DELAY``), and each further one twice as long, up to ``most``. Then it parks the aggregate. A
+    parked aggregate is tried again by itself, first after a minute and then with growing pauses, up to ``most_parked``
+    seconds (None: only on request, or when the code has changed). ``passing`` are errors that pass, beside those of
+    ``RETRY_ON``: after them the event is tried without end, with pauses up to a minute.
 
     Raises `DefinitionError` for values that make no sense.
     """

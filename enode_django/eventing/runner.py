@@ -1,4 +1,4 @@
-"""Running a subscriber's handlers over a batch, whatever the databases and the handlers do."""
+"""Run a subscriber's handlers over a batch, in spite of failing databases and handlers."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ Value = TypeVar("Value")
 
 
 class Runner:
-    """All methods are called by one thread. ``persist`` says how long to try while the databases are away;
-    ``in_flight`` is told what is being handled. ``singles_out``: an aggregate whose handler meets an error of a
-    database, while the subscriber's own answers, has failed alone; else such an error is raised."""
+    """Runs the handlers of a subscriber. All methods are called by one thread. ``persist`` decides how long to try
+    while the databases are unavailable; ``in_flight`` notes what is being handled. With ``singles_out``, an aggregate
+    whose handler meets a database error, while the subscriber's database answers, has failed alone; else the error is
+    raised."""
 
     def __init__(
         self,
@@ -50,8 +51,8 @@ class Runner:
     def run(
         self, works: Sequence[PendingAggregate], portion: int, *, even_parked: bool = False
     ) -> Mapping[str, Progress]:
-        """Apply as `EventProcessor.apply`. An error that no handler raised is an aggregate's failure, too. A suspect
-        has to stand alone, and is not handled if too many workers have died at it: that is its failure."""
+        """Apply works as `EventProcessor.apply` does. An error that no handler raised is an aggregate's failure, too. A
+        suspect must be the only work. If too many workers have died at it, it is not handled, but fails."""
         if not works[0].suspect:
             return self.persisted(partial(self._run, works, portion, even_parked))
         if works[0].deaths >= self.in_flight.max_deaths:
@@ -81,14 +82,14 @@ class Runner:
         return (work.refusals[command_id] for id, command_id in keys if (id, command_id) not in handled)
 
     def persisted(self, call: Callable[[], Value]) -> Value:
-        """Blocks while the databases cannot be asked; raises whatever else ``call`` raises."""
+        """Return what ``call`` returns. Block while the databases are unavailable; raise what else it raises."""
 
         def guarded() -> Value:
             heal_connections()
             token = running_subscriber.set(self.subscriber.name)
             try:
                 return call()
-            except Exception as error:  # of the databases, or a bug; told apart below
+            except Exception as error:  # of the databases, or a bug
                 if not is_transient(error):
                     raise
                 raise SubscriberUnavailable(f"{self.subscriber.name} cannot go on: {error}") from error
@@ -99,8 +100,7 @@ class Runner:
         return self._persist(guarded)
 
     def _run(self, works: Sequence[PendingAggregate], portion: int, even_parked: bool) -> Mapping[str, Progress]:
-        """Apply works. Those that have failed at an event or refusal of an unknown type are applied again if that is no
-        matter to the subscriber."""
+        """Apply works. Those that failed at an unknown type are applied again if the subscriber may pass over it."""
         progress = self._run_uninterrupted(works, portion, even_parked)
         failed = {id for id, one in progress.items() if one.failure is not None and one.failure.is_of_unknown_type}
         if failed and event_types.recall(self.alias, self.subscriber):
@@ -111,7 +111,7 @@ class Runner:
     def _run_uninterrupted(
         self, works: Sequence[PendingAggregate], portion: int, even_parked: bool
     ) -> Mapping[str, Progress]:
-        """Apply works; those whose handlers were interrupted have failed, and the others are applied without them."""
+        """Apply works. Those whose handlers were interrupted have failed, and the others are applied without them."""
         interrupted: dict[str, Progress] = {}
         left = list(works)
         while left:
@@ -127,7 +127,7 @@ class Runner:
         return interrupted
 
     def _answers(self) -> bool:
-        """Return True if the subscriber's database can be asked."""
+        """Return True if the subscriber's database answers."""
         heal_connections()
         try:
             execute(self.alias, "SELECT 1", ())
@@ -136,8 +136,8 @@ class Runner:
         return True
 
     def _run_all(self, works: Sequence[PendingAggregate], portion: int, even_parked: bool) -> Mapping[str, Progress]:
-        """Apply works; if the database refuses them as a whole (a value too long, a constraint), try them in halves,
-        until the guilty aggregate, and then its guilty version, stands alone."""
+        """Apply works. If the database refuses them as a whole (a value too long, a constraint), try them in halves,
+        until the failing aggregate, and then its failing version, stands alone."""
         self.processor.attempted = {}
         try:
             return self._apply(works, portion, even_parked)
@@ -166,7 +166,7 @@ class Runner:
     def _unexplained(self, work: PendingAggregate, error: Exception) -> Mapping[str, Progress]:
         id = work.aggregate_root_id
         if id not in self.processor.attempted:
-            raise error  # it was nothing to do with an event
+            raise error  # not caused by an event
         position = self.processor.positions([id]).get(id, 0)
         return {id: Progress(position, Failure(*self.processor.attempted[id], error, datetime.now(UTC)))}
 
@@ -180,7 +180,7 @@ class Runner:
     ) -> bool:
         """Park the aggregate at ``failure``; the other refusals of ``work`` wait behind it. It is tried again in
         ``pause`` seconds (None: by itself only when the code has changed). Return False, and park nothing, if the
-        version has been handled meanwhile: by another worker, or in the tables that a rebuild has put in place."""
+        version has been handled meanwhile: by another worker, or in the tables of a rebuild."""
         first = work.failure or failure
         parked = parking.Parked(
             self.key,

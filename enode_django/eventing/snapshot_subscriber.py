@@ -1,7 +1,7 @@
 """The subscriber that makes snapshots while events arrive, outside the command path.
 
-It has no checkpoints: an aggregate is handled up to the version of its snapshot, and what is not due counts as handled,
-too. So a sweep makes what is missing and nothing else.
+It has no checkpoints. An aggregate counts as handled up to the version of its snapshot, and up to its head if no
+snapshot is due. So a sweep makes only the missing snapshots.
 """
 
 from __future__ import annotations
@@ -30,14 +30,13 @@ AT_ONCE = 50
 
 
 class SnapshotSubscriber(Subscriber):
-    """It handles no event, so nobody waits for it. It follows the aggregates whose class wants snapshots."""
+    """Follows the aggregates whose class wants snapshots. It handles no event, so no sender waits for it."""
 
     name = "enode.snapshots"
     replays = False
 
     def _enode_follows(self, aggregate_root_type: str) -> bool:
-        """Return True if snapshots of this type are on. Snapshots of a type that this process does not know are made by
-        a process that knows it."""
+        """Return True if snapshots of this type are on. A type unknown here is left to a process that knows it."""
         try:
             return policy.is_on(types.class_of(AggregateRoot, aggregate_root_type))
         except UnknownMessageType:
@@ -45,7 +44,7 @@ class SnapshotSubscriber(Subscriber):
 
 
 class SnapshotProcessor(EventProcessor):
-    """Works without a transaction: a snapshot that is made twice, or late, does no harm."""
+    """Makes snapshots, without a transaction: a snapshot that is made twice, or late, does no harm."""
 
     def __init__(self, subscriber: Subscriber, store: EventStore, snapshots: SnapshotStore) -> None:
         super().__init__(subscriber, store)
@@ -55,8 +54,8 @@ class SnapshotProcessor(EventProcessor):
     def apply(
         self, works: Sequence[PendingAggregate], portion: int, *, even_parked: bool = False
     ) -> dict[str, Progress]:
-        """Apply all versions of an aggregate at once. When enough snapshots are made, the other aggregates stay where
-        they are."""
+        """Apply all versions of an aggregate at once. After `AT_ONCE` snapshots the other aggregates stay where they
+        are."""
         ids = [work.aggregate_root_id for work in works]
         parked = self.parked(ids, even_parked)
         reached = self._maker.reached(ids)
@@ -81,12 +80,12 @@ class SnapshotProcessor(EventProcessor):
                 snapshot = self._maker.make(work.aggregate_root_id, work.until)
                 if snapshot is not None:
                     made.append(snapshot)
-        except UnknownMessageType as error:  # whoever knows the type makes one when more events come
+        except UnknownMessageType as error:  # a process that knows the type makes one when more events come
             logger.debug("no snapshot is made of %s: %s", work.aggregate_root_id, error)
         except Exception as error:  # policies and appliers are application code
             if is_transient(error):
                 raise
-            # Always at the same place, however many versions come meanwhile, so that it counts as the same failure.
+            # Always at the same version, however many come meanwhile, so that it counts as the same failure.
             return Progress(reached, Failure(reached + 1, "", error, datetime.now(UTC)))
         return Progress(max(reached, work.until))
 
@@ -94,7 +93,7 @@ class SnapshotProcessor(EventProcessor):
         return self._maker.reached(ids)
 
     def skip_to(self, aggregate_root_id: str, version: int) -> None:
-        """There is nothing to note: as long as it is due, a snapshot is tried again."""
+        """Do nothing: a snapshot is tried again as long as it is due."""
 
 
 snapshot_subscriber = SnapshotSubscriber()

@@ -1,8 +1,8 @@
-"""Subscribers: what follows the stored events, each by a name, at a pace, and with a memory of its own.
+"""Subscribers: named followers of the stored events, each with its own pace and checkpoints.
 
 A *subscriber* is a projection, a process manager or a group of event handlers. People see its name. Everything that is
-stored or sent carries its *key*: the oldest of its ``aliases``, or the name if it has none, so that one that is renamed
-with an alias goes on where it stood, while old code runs beside new code.
+stored or sent carries its *key*: the oldest of its ``aliases``, or the name if it has none. So a subscriber that is
+renamed with an alias goes on where it stood, while old code runs beside new code.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ running_subscriber: ContextVar[str | None] = ContextVar("enode_running_subscribe
 
 
 class Subscriber:
-    """The base of all kinds. Subclasses with ``abstract = True`` in their own body are never run themselves.
+    """The base class of all kinds. Subclasses with ``abstract = True`` in their own body are never run themselves.
 
-    ``name`` is ``"<app_label>.<ClassName>"`` unless given. ``aliases``: the names that it had before, the oldest first;
-    a subclass does not inherit them. ``start``: where a new subscriber begins, ``"beginning"``
-    or ``"now"``. ``replays``: whether it takes part when stored events are replayed. ``time_limit``: seconds that the
+    ``name`` is ``"<app_label>.<ClassName>"`` unless given. ``aliases`` are the names that it had before, the oldest
+    first; a subclass does not inherit them. ``start`` is where a new subscriber begins, ``"beginning"`` or ``"now"``.
+    ``replays`` says whether it takes part when stored events are replayed. ``time_limit`` is the seconds that the
     handlers may take for the events of one command (`math.inf`: any time; None: ``TIME_LIMIT`` of ``SUBSCRIBERS``).
-    ``retry``: when what has failed is tried again (None: as the settings say).
+    ``retry`` says when what has failed is tried again (None: as the settings say).
     """
 
     name: str = ""
@@ -94,7 +94,7 @@ class Subscriber:
         """Stored names of refusals that this process does not know, and that are no matter to the subscriber."""
 
     def _enode_default_name(self) -> str:
-        """Raises `TypeNameError` outside the installed apps."""
+        """Raise `TypeNameError` outside the installed apps."""
         cls = type(self)
         label = types.label_of(cls.__module__)
         if label is None:
@@ -144,24 +144,23 @@ def key_of(subscriber: Subscriber) -> str:
 
 
 def followed_by(subscriber: Subscriber) -> Iterable[Followed]:
-    """Return the classes that the subscriber has handlers for."""
+    """Return the classes that the subscriber handles."""
     return subscriber._enode_followed()
 
 
 def part_for_replay(subscriber: Subscriber) -> Subscriber | None:
-    """Return the part of the subscriber that takes part when stored events are replayed; None if it has none."""
+    """Return the part of the subscriber that takes part in replays, or None if it has none."""
     return subscriber._enode_for_replay()
 
 
 def handlers_of(subscriber: Subscriber, cls: Followed) -> Sequence[Handler]:
-    """Return the functions to be called for a message of this class, in order; none if it is not followed."""
+    """Return the functions to call for a message of this class, in order; none if it is not followed."""
     return subscriber._enode_handlers_of(cls)
 
 
 def event_handlers_of(subscriber: Subscriber, type_name: str) -> Sequence[Handler]:
-    """Return the functions to be called for an event of this stored name, in order; none if it is not followed. Raises
-    `UnknownMessageType` for one that this process does not know: it might be followed, by code that is newer; unless
-    it is one of the removed types."""
+    """Return the functions to call for an event of this stored name, in order; none if it is not followed. Raises
+    `UnknownMessageType` for an unknown name, which newer code may follow, unless it is one of the removed types."""
     handlers = subscriber._enode_known_handlers.get(type_name)
     if handlers is None:
         try:
@@ -176,8 +175,8 @@ def event_handlers_of(subscriber: Subscriber, type_name: str) -> Sequence[Handle
 
 
 def refusal_handlers_of(subscriber: Subscriber, type_name: str) -> Sequence[Handler]:
-    """Return the functions to be called for a refusal of this stored name. Raises `UnknownMessageType` as
-    `event_handlers_of`."""
+    """Return the functions to call for a refusal of this stored name. Raises `UnknownMessageType` as
+    `event_handlers_of` does, if the subscriber handles any refusal."""
     if not any(issubclass(cls, DomainException) for cls in followed_by(subscriber)):
         return ()
     try:
@@ -196,7 +195,7 @@ def can_handle_refusals(subscriber: Subscriber) -> bool:
 
 def follows(subscriber: Subscriber, aggregate_root_type: str) -> bool:
     """Return True if aggregates of this type can have events that are followed: an aggregate has an applier for each of
-    its events. For a type that this process does not know it returns True."""
+    its events. Return True for a type that this process does not know."""
     return subscriber._enode_follows(aggregate_root_type)
 
 
@@ -206,12 +205,12 @@ def is_time_limit(value: object) -> bool:
 
 
 def _overlap(one: type, other: type) -> bool:
-    """Return True if a class is derived from both, or is both."""
+    """Return True if there is a class derived from both, or that is both."""
     return issubclass(one, other) or any(_overlap(derived, other) for derived in one.__subclasses__())
 
 
 def checkpoint_database() -> str:
-    """Return the database of checkpoints that go with no rows: the one that the project's routers name."""
+    """Return the database of checkpoints that belong to no rows, as the project's routers name it."""
     return router.db_for_write(apps.get_model("enode_django", "Checkpoint"))
 
 
@@ -219,13 +218,13 @@ _declared: list[type[Subscriber]] = []
 
 
 def declared_subscribers() -> Sequence[type[Subscriber]]:
-    """Return the declared classes in the order of definition. A class that a reloaded module defined again replaces the
-    one before."""
+    """Return the declared classes in the order of definition. A reloaded module's classes replace their earlier
+    ones."""
     return list({(cls.__module__, cls.__qualname__): cls for cls in _declared}.values())
 
 
 def _collect_methods(cls: type[Subscriber]) -> dict[Followed, str]:
-    """Method names over the MRO: a method that a subclass overrides keeps what it was marked for."""
+    """Return the method names over the MRO. A method that a subclass overrides keeps what it was marked for."""
     methods: dict[Followed, str] = {}
     for base in reversed(cls.__mro__):
         for name, member in vars(base).items():

@@ -1,8 +1,8 @@
-"""Comparing the event store with a subscriber's checkpoints, for what no message ever announced.
+"""Compare the event store with a subscriber's checkpoints, for streams that no message ever announced.
 
-A queue may lose its tail, and a new projection has a past that the queue no longer holds. So on a timer one worker goes
-over what was stored since the last time. Positions of the store order that without a gap: below a settled position
-nothing can appear any more.
+A queue may lose its tail, and a new projection has a past that the queue no longer holds. So one worker regularly goes
+over what was stored since the last time. The store's positions order that without a gap: nothing can appear below a
+settled position.
 """
 
 from __future__ import annotations
@@ -47,8 +47,7 @@ FORGET_REFUSALS = 86_400.0
 
 
 def behind(subscription: EventSubscription, settled: Settled) -> Collection[PendingAggregate]:
-    """Return the works of a part that the subscriber has not handled; without what it passes over, since
-    nobody knows it yet."""
+    """Return the works of a part that the subscriber has not handled and does not pass over as unknown."""
     subscriber, processor = subscription.subscriber, subscription.runner.processor
     heads = {id: head for id, head in settled.heads.items() if follows(subscriber, head[0])}
     positions = processor.positions(list(heads)) if heads else {}
@@ -128,12 +127,11 @@ class Sweeper:
             self.next_step = self._clock() + LOOK_AGAIN
 
     def postpone(self) -> None:
-        """Go on when the next comparison would be due."""
+        """Go on when the next comparison is due."""
         self.next_step = self._clock() + self._interval
 
     def _begin(self) -> Position | None:
-        """Return the position to compare from; None if that is to be asked again, because the store had not noticed a
-        restore."""
+        """Return the position to compare from; None to ask again, because the store had not noticed a restore."""
         self._come_back()
         swept, position = (
             self._subscription.runner.processor.subscribe(self._shard).swept_position,
@@ -146,7 +144,7 @@ class Sweeper:
         return None
 
     def _come_back(self) -> None:
-        """Let the comparison begin where types were passed over that are known by now."""
+        """Set the comparison back to where types were passed over that are known now."""
         runner, number = self._subscription.runner, self._shard.number
         self._arrived, since = unknown_types.arrived(runner.alias, runner.subscriber, number)
         if since is not None:
@@ -156,10 +154,10 @@ class Sweeper:
     # -- after a failover -----------------------------------------------------------------------------------------
 
     def _heals(self, swept: Position) -> bool:
-        """Do a part of the comparison of what was handled before a generation began. Return False if none is left.
+        """Do a part of the comparison of what was handled before a generation began. Return False if nothing is left.
 
-        First each aggregate that the subscriber knows is held against the store, then what is stored below ``swept``
-        against the subscriber. Its refusals were handled, and are left alone.
+        First each aggregate that the subscriber knows is compared with the store, then what is stored below ``swept``
+        with the subscriber. Its refusals were handled, and are left alone.
         """
         processor = self._subscription.runner.processor
         known = failovers.known(processor.alias, processor.key).get(self._shard.number)
@@ -174,7 +172,7 @@ class Sweeper:
         return True
 
     def _compare_ids(self, processor: EventProcessor, known: Known, after: str) -> None:
-        # A batch that began before the generation was noted may still bring aggregates further.
+        # A batch that began before the generation was noted may still advance aggregates.
         if self._fence is None or self._fence[0] != known.generation:
             self._fence = (known.generation, failovers.next_transaction(processor.alias))
         if not failovers.have_ended(processor.alias, self._fence[1]):
@@ -200,7 +198,7 @@ class Sweeper:
         try:
             return next(parts, None)
         except Exception:
-            self._parts = None  # an iterator that has raised is at its end; the next step makes another
+            self._parts = None  # an iterator that has raised is exhausted; the next step makes another
             raise
 
     def _end(self) -> None:
@@ -212,7 +210,8 @@ class Sweeper:
         self.postpone()
 
     def _is_worked_off(self, ends: Mapping[int, int]) -> bool:
-        """Before that most of what the checkpoints lack is on its way, and would only be handled twice."""
+        """Return True if the queue is worked off. Before that, most of what is missing comes by it, and would be
+        handled twice."""
         try:
             return is_worked_off(self._transport, self._subscription.runner.key, self._topic, ends)
         except QueueError as error:
@@ -234,8 +233,8 @@ class Sweeper:
 
 
 class SweepingSubscription(EventSubscription):
-    """A subscription that also goes over the store on a timer, in the worker that owns the first queue; over each shard
-    by itself, so that one which is away keeps nobody from the others."""
+    """A subscription that also sweeps the store regularly, in the worker that owns the first queue. Each shard is swept
+    separately, so that an unavailable one does not hold up the others."""
 
     def __init__(
         self,
@@ -263,7 +262,7 @@ class SweepingSubscription(EventSubscription):
         self._has_begun = False
 
     def begin(self) -> None:
-        """To be called before the first pull: what is new to a subscriber that begins at *now* is decided here."""
+        """Subscribe in each shard. Call this before the first pull: a subscriber that begins at *now* begins here."""
         if not self._has_begun:
             for shard in self._shards:
                 self.runner.persisted(partial(self._begin, shard))
@@ -276,7 +275,7 @@ class SweepingSubscription(EventSubscription):
         except StoreUnavailable as error:
             if len(self._shards) == 1:
                 raise
-            logger.warning("%s begins without a shard: %s", self.subscriber.name, error)  # a sweep comes back to it
+            logger.warning("%s begins without a shard: %s", self.subscriber.name, error)  # a sweep subscribes later
 
     def handle(self, pulled: Sequence[PulledMessages]) -> None:
         self.runner.persisted(self._lookout.look)
@@ -289,7 +288,7 @@ class SweepingSubscription(EventSubscription):
         super().retry_due()
 
     def tick(self, owned: Collection[int]) -> None:
-        """Sweep if it is due; ``owned`` are the queues of this worker."""
+        """Retry what is parked, sweep, and resend, if due. ``owned`` are the queues of this worker."""
         if FIRST_QUEUE not in owned:
             self._sweepers = self._resenders = ()
             return
@@ -324,10 +323,10 @@ class SweepingSubscription(EventSubscription):
             if len(self._shards) == 1:
                 raise
             self._attempts[sweeper].failed(error)
-            sweeper.postpone()  # for long: it takes time to find out that a server does not answer
+            sweeper.postpone()  # for a whole interval: it takes time to find out that a server does not answer
 
     def _forget_refusals(self) -> None:
-        """Unless one shard was not swept for so long: it has refusals that its next sweep comes to again."""
+        """Forget old refusals, unless a shard was not swept for so long: its next sweep comes to its refusals again."""
         oldest = min((-inf if one.swept_at is None else one.swept_at) for one in self._sweepers)
         if self._clock() - oldest < FORGET_REFUSALS:
             checkpoints.prune_refusals(self.runner.alias, self.runner.key, f"{FORGET_REFUSALS:.0f} seconds")

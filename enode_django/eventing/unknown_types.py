@@ -1,7 +1,7 @@
-"""Aggregates of types that this process does not know: newer code has them, or nobody has them any more.
+"""Aggregates of types that this process does not know: newer code has them, or no code has them.
 
-Nothing of them is parked, unless a subscriber handles one of their events. It is passed over, without a checkpoint, and
-the sweep notes the type, with the position before which it has met none: a sweep by code that knows the type, and whose
+They are not parked, unless a subscriber handles one of their events. They are passed over, without a checkpoint, and
+the sweep notes the type with the position below which it has met none. A sweep by code that knows the type, and whose
 subscriber follows it, begins there.
 """
 
@@ -26,7 +26,7 @@ _LOADED_AT_ONCE = 100
 """Aggregates."""
 
 _NOTED = f"SELECT passed_over::text FROM {SUBSCRIPTION} WHERE subscriber = %s AND shard = %s"
-# What was noted before stays: it has the lower position.
+# An earlier note stays: it has the lower position.
 _NOTE = f"""
     UPDATE {SUBSCRIPTION} SET passed_over = (
         SELECT jsonb_object_agg(name, jsonb_build_array(swept_generation, swept_position))
@@ -51,14 +51,14 @@ def is_known(aggregate_root_type: str) -> bool:
 
 
 def is_passed_over(subscriber: Subscriber, record: StreamRecord) -> bool:
-    """Return True for a stream or refusal of a type of aggregate that this process does not know, in which the
-    subscriber handles nothing that it does know, or that has come without its events."""
+    """Return True for a stream or refusal of an unknown type of aggregate, if it came without its events or the
+    subscriber handles nothing of it that this process knows."""
     return not is_known(record.aggregate_root_type) and not (record.events and _handles_any(subscriber, record))
 
 
 def _handles_any(subscriber: Subscriber, record: StreamRecord) -> bool:
-    """Return True if the subscriber handles the refusal, or one of the events. What is unknown does not count, and what
-    cannot be read does."""
+    """Return True if the subscriber handles the refusal or one of the events. Unknown types do not count; unreadable
+    records do."""
     try:
         stored = read_stored(record.events)
     except MessageError:
@@ -81,8 +81,8 @@ def _is_handled(subscriber: Subscriber, stored: StoredStream | StoredRefusal, na
 def passed_over_among(
     subscriber: Subscriber, store: EventStore, heads: Mapping[str, tuple[str, int]], positions: Mapping[str, int]
 ) -> set[str]:
-    """Return the ids of the aggregates that are passed over, of those with these heads and positions. Blocks on the
-    store where a type is not known."""
+    """Return those of the aggregates with these heads that are passed over. Blocks on the store if a type is
+    unknown."""
     unknown = [id for id, (type_name, _) in heads.items() if not is_known(type_name)]
     passed: set[str] = set()
     for some in _in_parts(unknown):
@@ -112,15 +112,15 @@ def note(alias: str, subscriber: str, shard: int, names: Collection[str]) -> Non
 
 
 class Arrived(NamedTuple):
-    """Types that were passed over and are known by now; ``since`` is where the sweep has to begin for those of them
-    that the subscriber follows (None: it follows none)."""
+    """Noted types that are known now. For those that the subscriber follows, the sweep begins at ``since`` (None: for
+    none)."""
 
     names: Sequence[str]
     since: Position | None
 
 
 def arrived(alias: str, subscriber: Subscriber, shard: int) -> Arrived:
-    """Return which of the noted types this process knows. Blocks on the database."""
+    """Return the noted types that this process knows. Blocks on the database."""
     row = execute(alias, _NOTED, (key_of(subscriber), shard)).fetchone()
     noted: Mapping[str, Sequence[int]] = json.loads(row[0]) if row else {}
     known = [name for name in noted if is_known(name)]
@@ -129,11 +129,11 @@ def arrived(alias: str, subscriber: Subscriber, shard: int) -> Arrived:
 
 
 def set_back(alias: str, subscriber: str, shard: int, position: Position) -> None:
-    """Let the next sweep begin at this position, if it would begin behind it."""
+    """Set the sweep back to this position, if it is beyond it."""
     place = (position.generation, position.transaction_id)
     execute(alias, _SET_BACK, (*place, subscriber, shard, *place))
 
 
 def forget(alias: str, subscriber: str, shard: int, names: Sequence[str]) -> None:
-    """Forget that these types were passed over: to be called when everything of them was compared."""
+    """Forget that these types were passed over. Call this when all of their aggregates were compared."""
     execute(alias, _FORGET, (list(names), subscriber, shard))

@@ -21,7 +21,7 @@ WAYS_OUT = """
 
 
 class Unowned(NamedTuple):
-    """``kept_since`` is None unless somebody has said that it is to be kept."""
+    """A subscription that no code owns. ``kept_since`` is None unless it was marked to be kept."""
 
     key: str
     database: str
@@ -42,8 +42,7 @@ class Unowned(NamedTuple):
 
 
 def unowned_in(aliases: Iterable[str]) -> Sequence[Unowned]:
-    """Return the stored subscriptions in these databases whose key no subscriber of this code has. Raises the errors of
-    the databases."""
+    """Return the stored subscriptions in these databases that no code owns. Raises the errors of the databases."""
     owned = {key_of(one) for one in subscribers.known()}
     postgres = [alias for alias in sorted(aliases) if connections[alias].vendor == "postgresql"]
     return [
@@ -56,5 +55,5 @@ def unowned_in(aliases: Iterable[str]) -> Sequence[Unowned]:
 
 
 def possible_databases() -> Collection[str]:
-    """Return the databases that removed subscribers may have had: those that any model is written to."""
+    """Return the databases that removed subscribers may have used: those that any model is written to."""
     return {checkpoint_database(), *(router.db_for_write(model) for model in apps.get_models())}

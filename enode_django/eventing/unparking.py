@@ -15,21 +15,21 @@ from enode_django.exceptions import NotParked
 
 
 def retry_parked(subscription: EventSubscription, aggregate_root_id: str) -> Parked | None:
-    """Try again, and catch up from the store; returns what the aggregate is parked at now, or None. Blocks meanwhile.
+    """Try again, and catch up from the store. Return what the aggregate is parked at now, or None. Blocks until done.
 
-    Raises `NotParked`. Workers may go on: they pass over the aggregate as long as it is parked, and it is until it has
-    caught up with what they have passed over.
+    Raises `NotParked`. Workers may go on: they pass over the aggregate while it is parked, and it stays parked until it
+    has caught up with what they have passed over.
     """
     _parked_rows(subscription, aggregate_root_id)
     return _go_on(subscription, aggregate_root_id)
 
 
 def skip_parked(subscription: EventSubscription, aggregate_root_id: str) -> Parked | None:
-    """Take what the aggregate is parked at as handled, and go on as `retry_parked`. Raises `NotParked`."""
+    """Mark what the aggregate is parked at as handled, and go on as `retry_parked` does. Raises `NotParked`."""
     skipped = _parked_rows(subscription, aggregate_root_id)[0]
     runner = subscription.runner
     if skipped.version is not None:
-        # Noted, too, so that nobody takes its commands for lost ones.
+        # Noted as a refusal, too, so that its commands are not taken for lost ones.
         checkpoints.save_refusals(runner.alias, runner.key, [(aggregate_root_id, skipped.command_id)])
         runner.processor.skip_to(aggregate_root_id, skipped.version)
     else:
@@ -47,15 +47,15 @@ def _parked_rows(subscription: EventSubscription, aggregate_root_id: str) -> lis
 
 
 def _rows(subscription: EventSubscription, aggregate_root_id: str) -> list[Parked]:
-    """Return what is parked of the aggregate, the failed event first."""
+    """Return the rows of a parked aggregate, the failed event first."""
     return parking.list_parked(subscription.runner.alias, subscription.runner.key, aggregate_root_id)
 
 
 def retry_for_a_while(
     subscription: EventSubscription, aggregate_root_id: str, is_over: Callable[[], bool]
 ) -> Parked | None:
-    """Try again as `retry_parked` does, but leave the rest for another time when ``is_over``, which is asked after each
-    portion; returns what the aggregate is parked at now, or None, also if it was not parked at all."""
+    """Try again as `retry_parked` does, but leave the rest for later when ``is_over`` returns True; it is called after
+    each portion. Return what the aggregate is parked at now, or None, also if it was not parked at all."""
     return _go_on(subscription, aggregate_root_id, is_over)
 
 
@@ -69,8 +69,7 @@ def _go_on(
 
 
 def _retry(subscription: EventSubscription, rows: Sequence[Parked], is_over: Callable[[], bool]) -> bool:
-    """Handle every event that these rows or the store name. Return True if the aggregate can be unparked, which it is
-    unless more came."""
+    """Handle every event that these rows or the store name. Return True if the aggregate can be unparked."""
     runner, id = subscription.runner, rows[0].aggregate_root_id
     head = _head(subscription, id)
     work = _work(subscription, rows, head)
@@ -88,15 +87,15 @@ def _retry(subscription: EventSubscription, rows: Sequence[Parked], is_over: Cal
             portion = 1 if work.suspect else min(portion * 2, PORTION)
             continue
         if progress.skips_ahead:
-            portion = 1  # so that what fails stands alone
+            portion = 1  # so that the failing event stands alone
             continue
         work.failures = 1
         return not _park_again(subscription, work, progress.failure, rows)
 
 
 def _release(subscription: EventSubscription, rows: Sequence[Parked], head: int) -> None:
-    """Unpark the aggregate, unless the store has more than ``head`` by now, or the tables are others than those that
-    have come so far. Locked first, they stay the same until it is done."""
+    """Unpark the aggregate, unless the store has more than ``head`` now, or its tables were replaced by ones that have
+    not come so far. Its checkpoint is locked first, so this stays true until the end."""
     processor, id = subscription.runner.processor, rows[0].aggregate_root_id
     with transaction.atomic(using=processor.alias):
         reached = processor.claimed([id]).get(id, head)
@@ -106,8 +105,8 @@ def _release(subscription: EventSubscription, rows: Sequence[Parked], head: int)
 def _park_again(
     subscription: EventSubscription, work: PendingAggregate, failed: Failure, rows: Sequence[Parked]
 ) -> bool:
-    """Park the aggregate where it has failed now, for longer if that is where it was parked before. Return False if
-    there is nothing to park any more."""
+    """Park the aggregate where it failed now, for longer if that is the same place. Return False if nothing is left to
+    park."""
     since = min((row.first_failed_at for row in rows if row.command_id == failed.command_id), default=failed.failed_at)
     pause = subscription.policy.parked_pause(failed.error, (failed.failed_at - since).total_seconds())
     others = [row for row in rows if row.attempts and row.command_id != failed.command_id]

@@ -1,4 +1,4 @@
-"""The broker of ``runprocessors --with-broker``: a child process, started first, watched, and ended last."""
+"""The broker of ``runprocessors --with-broker``: a child process, started first, watched, and stopped last."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BEYOND_GRACE = 5.0
 
 
 class BrokerProcess:
-    """All is called by the supervisor's thread. `start` and `stop` block."""
+    """The broker's process. All methods are called by the supervisor's thread. `wait_ready` and `stop` block."""
 
     def __init__(self, conf: Conf, children: Children, *, verbosity: int) -> None:
         self._children = children
@@ -41,7 +41,7 @@ class BrokerProcess:
         self._process, self._connection, _ = self._children.start(job)
 
     def wait_ready(self) -> str:
-        """Its location. Raises `ConfigurationError` if it ends instead, `TransportUnavailable` if it takes long."""
+        """Return the location. Raises `ConfigurationError` if it ends, `TransportUnavailable` after `START_SECONDS`."""
         if not self._connection.poll(START_SECONDS):
             raise TransportUnavailable(f"the broker did not start within {START_SECONDS:g} s; see its log")
         try:
@@ -64,7 +64,7 @@ class BrokerProcess:
         return [self._process.sentinel] if self._process.is_alive() else []
 
     def look(self) -> None:
-        """Start it again if it has died. What waits for it tries again meanwhile."""
+        """Restart the broker if it has died. Its clients retry meanwhile."""
         if self._process.is_alive() or time.monotonic() < self._due:
             return
         logger.error("the broker died, exit status %s; starting another", self._process.exitcode)
@@ -73,7 +73,7 @@ class BrokerProcess:
         self._start()
 
     def stop(self) -> bool:
-        """End it, when nobody needs it any more; returns whether it ended well."""
+        """Stop the broker when no process needs it. Return True if it ended well."""
         self._process.terminate()
         self._process.join(STOP_SECONDS)
         if self._process.is_alive():
@@ -85,7 +85,7 @@ class BrokerProcess:
 
 
 def run_broker(connection: Connection, notes: Any, orphaned_for: float, verbosity: int) -> None:
-    """The main function of the process. It goes on for ``orphaned_for`` seconds after its supervisor has died."""
+    """Run the broker's process. It goes on for ``orphaned_for`` seconds after its supervisor has died."""
     # SIGINT stays blocked: Ctrl-C reaches the whole group, and the workers that drain need the broker to the end.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     load_project()

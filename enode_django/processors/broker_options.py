@@ -1,4 +1,4 @@
-"""The broker that the settings describe."""
+"""The broker options that the settings describe."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _retention(given: Broker) -> Retention:
 
 
 def _secrets(given: Any) -> tuple[Secret, ...]:
-    """Messages show names of secrets and no texts."""
+    """Return the secrets. Error messages show their names, and no texts."""
     if not isinstance(given, Mapping):
         raise ConfigurationError("ENODE['BROKER']['SECRETS'] must be a dictionary of secrets by their names")
     return tuple(_secret(name, each) for name, each in given.items())

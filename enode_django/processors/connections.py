@@ -16,7 +16,7 @@ BESIDE_MAILBOXES = 1
 
 
 class Share(NamedTuple):
-    """So many processes of a kind, and how many connections to one database each of them may open."""
+    """A number of processes of a kind, and how many connections to one database each of them may open."""
 
     processes: int
     each: int
@@ -29,7 +29,7 @@ class Share(NamedTuple):
 def connections_by_database(
     conf: Conf, plans: Iterable[Plan], subscribers: Sequence[Subscriber]
 ) -> Mapping[str, Sequence[Share]]:
-    """Per alias, for each role that uses the database. What handlers open elsewhere is not known."""
+    """Return the shares by alias, one for each role that uses it, without what handlers open elsewhere."""
     shares: dict[str, list[Share]] = {}
     for plan in plans:
         for alias, each in _of_one_worker(conf, plan.role, subscribers).items():

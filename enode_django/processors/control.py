@@ -10,20 +10,20 @@ from enode_django.serialization.plain import pack, unpack
 
 
 class Role(StrEnum):
-    """The work of a worker: to handle commands, or to let the subscribers follow the events."""
+    """The work of a worker: handling commands, or letting the subscribers follow the events."""
 
     COMMAND = "command"
     EVENT = "event"
 
 
 class Stop(NamedTuple):
-    """Drain and end; ``grace`` in seconds."""
+    """Tells a worker to drain and end. ``grace`` is in seconds."""
 
     grace: float
 
 
 class Beat(NamedTuple):
-    """A worker is alive, and has done so much."""
+    """Says that a worker is alive, and how much it has done."""
 
     report: dict[str, Any]
 
@@ -33,12 +33,12 @@ _KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Stop, Beat)}
 
 
 def send(connection: Connection, message: Message) -> None:
-    """Raises `OSError` when the other side is gone."""
+    """Send a message. Raises `OSError` if the other side is gone."""
     connection.send_bytes(pack((type(message).__name__, list(message))))
 
 
 def receive(connection: Connection) -> Message:
-    """Blocks; raises `EOFError` or `OSError` when the other side is gone."""
+    """Receive a message. Blocks; raises `EOFError` or `OSError` if the other side is gone."""
     kind, values = unpack(connection.recv_bytes())
     message: Message = _KINDS[kind](*values)
     return message

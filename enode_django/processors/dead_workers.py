@@ -1,4 +1,4 @@
-"""Telling the queue which workers are dead, and what they were at, so that others go on without waiting for leases."""
+"""Tell the queue which workers are dead, and what they were at, so that others go on without waiting for leases."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Death(NamedTuple):
 
 
 class DeadWorkers:
-    """Buries dead workers, and tries again later if the queue cannot be told now: until then, or until its leases end,
-    nobody gets a dead worker's queues.
+    """Buries dead workers, and tries again later if the queue is unavailable: until then, or until its leases end, no
+    worker gets a dead worker's queues.
 
     ``groups`` are the consumer groups that the workers are members of, all on ``topic``. Used by one thread; `tick`
     blocks on the transport.
@@ -47,7 +47,7 @@ class DeadWorkers:
         self._attempts = Attempts()
 
     def add(self, member: str, deaths: Mapping[str, Collection[tuple[int, int]]]) -> None:
-        """``deaths``: for each group queue and offset of the messages that it was at."""
+        """Note a dead worker. ``deaths`` has, for each group, queue and offset of the messages that it was at."""
         self._waiting += (Death(group, member, deaths.get(group, ())) for group in self._groups)
 
     def tick(self) -> None:

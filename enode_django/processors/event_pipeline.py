@@ -1,6 +1,6 @@
 """The threads of one event worker.
 
-    subscriber s: pulls for subscriber s alone, and lets it handle what it pulled (one thread a subscriber)
+    subscriber s: pulls for subscriber s alone, and handles what it pulled (one thread per subscriber)
     keepers: keep leases and memberships, and commit the offsets, of all of them, on timers
 
 Subscribers share nothing: each is a consumer group, which divides the queues among its members, with its own offsets
@@ -62,14 +62,14 @@ class HandlesEvents(Protocol):
 
     @property
     def next_retry(self) -> float | None:
-        """When `retry_due` has something to do, as a time of `time.monotonic`."""
+        """The time of `time.monotonic` at which `retry_due` has something to do; None if nothing waits."""
 
     @property
     def held(self) -> int:
-        """Return how many pulled messages are set aside and not finished."""
+        """The number of pulled messages that are set aside and not finished."""
 
     def held_in(self, window: OffsetWindow) -> int:
-        """Return how many pulled messages of one window are set aside and not finished."""
+        """Return the number of pulled messages of one window that are set aside and not finished."""
 
     def suspect(self, queue: int, deaths: Mapping[int, int]) -> None: ...
 
@@ -78,7 +78,7 @@ class HandlesEvents(Protocol):
     def retry_due(self) -> None: ...
 
     def tick(self, owned: frozenset[int]) -> None:
-        """Do what is due on a timer; who owns the first queue does what concerns all of them."""
+        """Do what is due on a timer. The owner of the first queue does what concerns all queues."""
 
 
 class MakeSubscription(Protocol):
@@ -95,7 +95,7 @@ class MakeSubscription(Protocol):
 
 
 class SubscriberThread:
-    """One subscriber of a worker: its consumer, its subscription, and what their thread does."""
+    """One subscriber of a worker: its consumer, its subscription, and their thread."""
 
     def __init__(
         self,
@@ -144,17 +144,17 @@ class SubscriberThread:
             self.consumer.leave()
         except EnodeError as error:
             logger.warning("%s: %s; the group learns it when the session ends", self.name, error)
-        self._draining.set()  # after leaving: once the thread has seen this, it pulls nothing any more
+        self._draining.set()  # after leaving: once the thread has seen this, it pulls nothing more
 
     def stop(self) -> None:
-        """Let the thread end after what it is handling now, and not try again what cannot be done for the moment."""
+        """Let the thread end after what it is handling now, without retrying what fails for the moment."""
         self._stopping.set()
 
     # -- called by a keeper ---------------------------------------------------------------------------------------
 
     def complain(self) -> None:
-        """Say so when one batch takes very long. The supervisor ends a handler that hangs; it does not end waiting for
-        a database, or for locks."""
+        """Log a warning if one batch takes very long. The supervisor kills a worker whose handler hangs, but not one
+        that waits for a database, or for locks."""
         since = self._busy_since
         if since is not None and (seconds := time.monotonic() - since) > self.time_limit:
             logger.warning("%s has been busy with one batch for %.1f s; does a handler hang?", self.name, seconds)
@@ -172,7 +172,7 @@ class SubscriberThread:
             waits = delays()
             attempts.worked()
             if self._draining.is_set() and self.consumer.is_idle:
-                return  # its queues are released by now, whatever other subscribers are at
+                return  # its queues are released, whatever other subscribers are at
 
     def _round(self) -> None:
         heal_connections()
@@ -185,12 +185,12 @@ class SubscriberThread:
         self._report(behind_since)
         if pulled:
             self._work(partial(self._subscription.handle, pulled))
-            is_behind = any(len(one.offsets) >= self._limit for one in pulled)  # there may be more where these were
+            is_behind = any(len(one.offsets) >= self._limit for one in pulled)  # there may be more
             self._report(behind_since if is_behind else None)
 
     def _hand_over(self) -> None:
-        """Between portions of a batch, when nothing is being handled: let others have the queues that are not ours any
-        more, with all that is unfinished. What cannot be done for the moment is done after the batch."""
+        """Release the queues that others are to have, with all that is unfinished. Called between portions of a batch,
+        when nothing is being handled. If that fails for the moment, it is done after the batch."""
         try:
             self._succeed(self.consumer.acquire_missing())
             self.consumer.release_drained(lambda window: window.unfinished)
@@ -210,7 +210,7 @@ class SubscriberThread:
             self._busy_since = None
 
     def _succeed(self, acquired: Sequence[Acquired]) -> None:
-        """End what owners whose leases ran out may still be doing, and beware of what owners died at."""
+        """End the sessions of owners whose leases ran out, which may still be at work, and note what owners died at."""
         queues: dict[str, list[str]] = {}
         for window, previous_owner, deaths in acquired:
             self._subscription.suspect(window.queue, deaths)
@@ -235,8 +235,8 @@ class SubscriberThread:
             raise SubscriberUnavailable(f"the database {alias!r} of {self.name} cannot be asked: {error}") from error
 
     def _end_sessions_in(self, shard: Shard, owner: str) -> int:
-        """One shard of several that is away keeps nobody from the others: of all that is done there, nothing but
-        storing a snapshot could let somebody wait."""
+        """End the sessions in one shard. If it is unavailable, the other shards are still used: of what is done there,
+        only storing a snapshot could cause a wait."""
         try:
             return shard.end_sessions(owner)
         except StoreUnavailable as error:
@@ -250,7 +250,7 @@ class SubscriberThread:
         return wait if due is None else min(wait, max(0.0, due - time.monotonic()))
 
     def _until_it_works(self, call: Callable[[], Value]) -> Value:
-        """Repeat a call that must not be left half done: nobody pulls the same messages again as long as this worker
+        """Repeat a call that must not be left half done: the same messages are not pulled again while this worker
         lives. Raises errors that are not retriable, and the last error when the thread is told to stop."""
         with Attempts() as attempts:
             for delay in delays():
@@ -270,20 +270,20 @@ class SubscriberThread:
 
 
 def oldest_of(pulled: Sequence[PulledMessages]) -> float | None:
-    """When the oldest of these streams was stored, in seconds since 1970."""
+    """Return when the oldest of these streams was stored, in seconds since 1970; each window's first is its oldest."""
     times = []
     for _, _, bodies in pulled:
         with suppress(MalformedMessage):
             stored_at = decode_published(bodies[0]).record.created_at
-            if isinstance(stored_at, datetime):  # nobody has looked at what is in the message yet
+            if isinstance(stored_at, datetime):
                 times.append(stored_at.timestamp())
     return min(times, default=None)
 
 
 class EventPipeline:
-    """`start`, `drain` and `close` are called by the worker's main thread; the rest runs in threads of its own.
+    """An event worker's threads. Its main thread calls `start`, `drain` and `close`; the rest runs in the threads.
 
-    ``notes`` has one for each subscriber, by key, where it says what it is handling.
+    ``notes`` has a marker for each subscriber, by key, where it notes what it is handling.
     """
 
     def __init__(
@@ -332,13 +332,13 @@ class EventPipeline:
 
     @property
     def owned(self) -> frozenset[int]:
-        """The queues that all subscribers own by now."""
+        """The queues that all subscribers own now."""
         return frozenset.intersection(*(c.owned for c in self._consumers)) if self._consumers else frozenset()
 
     def drain(self, timeout: float) -> bool:
-        """Stop pulling, finish the portions in hand, release the queues; returns whether all of it was done in time.
+        """Stop pulling, finish the portions in hand, release the queues. Return True if all of it was done in time.
 
-        What was pulled besides, or has failed and is to be tried again, stays in the queue.
+        Other pulled messages, and those that have failed and are to be tried again, stay in the queue.
         """
         for following in self._followings:
             following.drain()

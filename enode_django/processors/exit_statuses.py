@@ -1,4 +1,4 @@
-"""With which status a worker ends when one of its threads dies, and what follows from it. Pure."""
+"""The exit status of a worker when one of its threads dies, and what follows from it. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HANDLER_DIED = 71
 
 
 class InFlightMarker(Protocol):
-    """The marker of what a thread is handling, as a number at index 0; 0: nothing."""
+    """The marker of what a thread is handling, as a number at index 0; 0 stands for nothing."""
 
     def __getitem__(self, index: int, /) -> int: ...
 
@@ -21,11 +21,10 @@ def handler_died() -> int:
 
 
 def status_of_death(note: InFlightMarker) -> int:
-    """Return the exit status of a worker whose command mailbox has died, by its note."""
+    """Return the exit status of a worker whose command mailbox has died, by its marker."""
     return HANDLER_DIED if note[0] else THREAD_DIED
 
 
 def is_nobodys_fault(status: int | None) -> bool:
-    """Return True if a thread has died that was handling nothing. What others were handling just then was so by
-    chance: it is not to blame."""
+    """Return True if the thread that died was handling nothing. What other threads were handling is not to blame."""
     return status == THREAD_DIED

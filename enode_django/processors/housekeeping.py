@@ -1,4 +1,4 @@
-"""The duties of a worker on timers: membership, leases, offsets, trimming, old refusals."""
+"""The duties of a worker on timers: membership, leases, offsets, trimming, old refusals and dead letters."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ Duty = tuple[float, Callable[[], None]]
 
 
 class Housekeeper:
-    """`tick` is called by one thread, at once and then after ``pause`` seconds. What fails for the moment is tried at
-    its next turn."""
+    """Does duties on timers. `tick` is called by one thread, at once and then after ``pause`` seconds. A duty that
+    fails for the moment is tried at its next turn."""
 
     def __init__(self, duties: Sequence[Duty], clock: Callable[[], float] = time.monotonic) -> None:
         self._duties = duties
@@ -66,8 +66,8 @@ def queue_keepers(
     conf: Conf, consumers: Sequence[QueueConsumer], *, trim_more: Callable[[], None] = lambda: None
 ) -> Mapping[str, Housekeeper]:
     """Return housekeepers for consumers of one topic, by names of threads. Each needs a thread of its own: leases and
-    sessions run out while a call waits for its answer, so they wait for no other call. One consumer trims for all, and
-    then calls ``trim_more``."""
+    sessions run out while a call waits for its answer, so they must not wait for other calls. One consumer trims for
+    all, and then calls ``trim_more``."""
     duties: dict[str, list[Duty]] = {
         "enode-keeper-offsets": [
             *[(conf.WORKERS.COMMIT_INTERVAL, consumer.commit) for consumer in consumers],
@@ -81,8 +81,8 @@ def queue_keepers(
 
 
 def trimming(consumer: QueueConsumer, transport: Transport, topic: str) -> Callable[[], None]:
-    """Return a duty that trims another topic than the consumer's, which maybe nobody consumes: then nobody else would.
-    One worker of all does it, the one that owns the first queue."""
+    """Return a duty that trims another topic than the consumer's, which may have no consumer to trim it. The worker
+    that owns the first queue does it for all."""
 
     def trim_topic() -> None:
         if 0 in consumer.owned:
@@ -95,10 +95,11 @@ def trimming(consumer: QueueConsumer, transport: Transport, topic: str) -> Calla
 def store_duties(
     conf: Conf, consumer: QueueConsumer, store: EventStore, dead_letters: Sequence[DeadLetters]
 ) -> Sequence[Duty]:
-    """Return duties that wait for the store, for another thread than those of the `queue_keepers`."""
+    """Return duties that wait for the store. They need another thread than those of `queue_keepers`."""
 
     def before(seconds: float | None) -> datetime | None:
-        """None if nothing is to be deleted here: one worker of all does it, the one that owns the first queue."""
+        """Return the time before which to delete, or None. Only the worker that owns the first queue deletes, for
+        all."""
         if seconds is None or 0 not in consumer.owned:
             return None
         close_old_connections()

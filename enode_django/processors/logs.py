@@ -15,16 +15,16 @@ FORMAT = "%(asctime)s %(levelname)s %(processName)s %(name)s: %(message)s%(enode
 
 
 class AddContext(logging.Filter):
-    """A filter for handlers of log records: lets all of them through, and gives them ``command_id``,
-    ``aggregate_root_id``, ``subscriber`` and ``correlation_id``, where these are known and the record does not have
-    them already (``extra``).
+    """A filter for handlers of log records. It lets all records through, and gives them ``command_id``,
+    ``aggregate_root_id``, ``subscriber`` and ``correlation_id``, if these are known and the record does not have them
+    already (``extra``).
 
-    They are those of the command that is being handled, of the subscriber that is running, and of the request.
+    They are those of the command being handled, of the running subscriber, and of the request.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
         context: dict[str, str | None] = {}
-        with suppress(EnodeError):  # metadata that cannot be decoded fails its command, not what is said of it
+        with suppress(EnodeError):  # undecodable metadata fails its command, not the log record
             context = _context()
         for name, value in context.items():
             if value and getattr(record, name, None) is None:
@@ -44,7 +44,7 @@ class AddContextText(AddContext):
 
 
 def _on_one_line(value: object) -> str:
-    """Ids are other people's: none of them may begin a line of the log."""
+    """Return a text on one line. Ids come from outside: none of them may begin a line of the log."""
     text = str(value)
     return text if text.isprintable() else repr(text)
 
@@ -61,8 +61,8 @@ def _context() -> dict[str, str | None]:
 
 
 def log_to_console(verbosity: int) -> None:
-    """Without a LOGGING setting Django shows warnings only; whoever watches processors wants to see workers come and
-    go. Does nothing where handlers are set up."""
+    """Log to the console. Without a LOGGING setting Django shows warnings only, and workers would start and end unseen.
+    Does nothing if handlers are set up."""
     logger = logging.getLogger("enode_django")
     if not logger.handlers and not logging.getLogger().handlers:
         handler = logging.StreamHandler()

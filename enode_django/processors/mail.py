@@ -22,7 +22,7 @@ Item = TypeVar("Item")
 
 
 class Commands(NamedTuple):
-    """``is_backlog``: some of them may be stored already."""
+    """Pulled commands. ``is_backlog``: some of them may be stored already."""
 
     envelopes: Sequence[Envelope]
     is_backlog: bool
@@ -34,7 +34,7 @@ class Outcomes(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """A queue was acquired; ``previous_owner`` is set if that one's lease ran out, so that it may be writing still."""
+    """A queue that was acquired. ``previous_owner`` is set if its lease ran out, so that it may still be writing."""
 
     queue: int
     previous_owner: str | None
@@ -45,8 +45,8 @@ CommandItem = Commands | Outcomes | Taken
 
 
 class Sized(NamedTuple, Generic[Item]):
-    """Items for an event mailbox or the publisher, with the bytes that were taken of a room for them. Whoever is done
-    with the items gives the bytes back."""
+    """Items for an event mailbox or the publisher, and the bytes they take of a room: to be given back when they are
+    done."""
 
     items: Sequence[Item]
     size: int
@@ -61,7 +61,7 @@ def size_of_decision(decision: Decision) -> int:
 
 
 def size_of_decisions(decisions: Sequence[Decision]) -> int:
-    # For every command again, so without a call for each.
+    # Without a call for each decision: this runs for every command.
     return sum([len(decision.record.events) for decision in decisions if decision.record is not None])
 
 
@@ -82,7 +82,7 @@ def joined(batches: Sequence[Sized[Item]]) -> Sized[Item]:
 
 
 def divided(batch: Sized[Decision], most: int, most_bytes: int) -> Iterable[Sized[Decision]]:
-    """Divide a batch into pieces, one COPY each: up to ``most`` decisions and ``most_bytes``, or one larger one."""
+    """Divide a batch into pieces, one COPY each, of up to ``most`` decisions and ``most_bytes``, or one larger one."""
     if len(batch.items) <= most and batch.size <= most_bytes:
         return (batch,)
     pieces = portions(batch.items, size_of_decision, most_bytes=most_bytes, most_items=most)
@@ -91,7 +91,7 @@ def divided(batch: Sized[Decision], most: int, most_bytes: int) -> Iterable[Size
 
 def offsets_of(boxes: Sequence[Mailbox[Any]]) -> dict[str, dict[str, int]]:
     """Return how many items were ever posted into each mailbox and taken from it. The taken ones are read first, so
-    that they never seem to be more than the posted ones."""
+    that they never exceed the posted ones."""
     taken = [box.consume_offset for box in boxes]
     return {
         box.name.removeprefix("enode-"): {MAX_OFFSET: box.max_offset, CONSUME_OFFSET: offset}

@@ -80,7 +80,7 @@ class CommandMailboxThread:
                 self._make_room()
 
     def _without_stored(self, envelopes: Sequence[Envelope]) -> Sequence[Envelope]:
-        """Hand on what is stored already. Return the commands that are to be handled."""
+        """Post what is stored already. Return the commands that are left to handle."""
         left: list[Envelope] = []
         start = 0
         while start < len(envelopes):
@@ -98,7 +98,7 @@ class CommandMailboxThread:
             self._post(self._processor.recover(*outcomes.recoveries[start : start + HANDLE_AT_ONCE]))
 
     def _make_room(self) -> None:
-        """Between commands with many bytes: let go of those that are stored by now, and wait while too many are not.
+        """Release commands that are stored, and wait while too many are not. Called between commands with many bytes.
         Event mailboxes and the publisher, which give room back, wait for no command mailbox."""
         self._room.wait()
         for item in self._box.take_urgent():
@@ -106,14 +106,14 @@ class CommandMailboxThread:
                 self._take_outcomes(item)
 
     def _end_sessions(self, owner: str) -> None:
-        """A worker that was stopped in the middle of a COPY would let its successor wait."""
+        """End a previous owner's sessions: one that was stopped in the middle of a COPY would block its successor."""
         ended = until_it_works(partial(self._shard.end_sessions, owner))
         if ended:
             logger.warning("ended %d sessions of %s in %s", ended, owner, self._shard.name)
 
 
 class EventMailboxThread:
-    """`run` is the thread: it ends when the mailbox is closed and empty. Each batch is one COPY."""
+    """The thread of an event mailbox: `run` ends when the mailbox is closed and empty. Each batch is one COPY."""
 
     def __init__(
         self,
@@ -163,8 +163,8 @@ class EventMailboxThread:
 
 
 class PublisherThread:
-    """`run` is the thread: it ends when the mailbox is closed and empty. ``published`` is called with the number of
-    commands after each batch, and with 0 when answers were given that waited for a commit."""
+    """The thread of the publisher: `run` ends when the mailbox is closed and empty. ``published`` is called with the
+    number of commands after each batch, and with 0 after answers that waited for a commit."""
 
     def __init__(
         self,

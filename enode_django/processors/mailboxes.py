@@ -1,4 +1,4 @@
-"""The mailboxes between the threads of a worker, and who gets what. Any thread may post."""
+"""The mailboxes between the threads of a worker, and the routing of items to them. Any thread may post."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from enode_django.processors.mail import (
 
 
 class Mailboxes:
-    """``max_bytes`` limits the bytes of decisions that are on their way to the publisher."""
+    """The mailboxes of a worker. ``max_bytes`` limits the bytes of decisions that are on their way to the publisher."""
 
     def __init__(self, router: MailboxRouter, shards: int, max_bytes: int) -> None:
         self.router = router
@@ -34,7 +34,7 @@ class Mailboxes:
             Mailbox(f"enode-events-{n}", weight) for n in range(router.event_mailboxes)
         ]
         self.finished: Mailbox[Sized[Finished]] = Mailbox("enode-publisher", weight)
-        # One for each shard: that one is away must not stop the others.
+        # One for each shard, so that an unavailable shard does not stop the others.
         self.rooms = [Room(max(1, max_bytes // shards)) for _ in range(shards)]
 
     def __iter__(self) -> Iterator[Mailbox[Any]]:
@@ -44,12 +44,12 @@ class Mailboxes:
         return self.rooms[self.router.shard_of(command_mailbox)]
 
     def close_rooms(self) -> None:
-        """Let nobody wait for room any more. Safe to call twice."""
+        """End all waiting for room, from now on. Safe to call twice."""
         for room in self.rooms:
             room.close()
 
     def post_received(self, received: Received) -> Collection[int]:
-        """Post pulled commands. Return the places of the shards whose aggregates the commands are for."""
+        """Post pulled commands. Return the indexes of the shards whose aggregates the commands are for."""
         if received.finished:
             self._post_finished(received.finished)
         if len(self.commands) == 1:

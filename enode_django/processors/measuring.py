@@ -21,14 +21,14 @@ LONGEST = 86_400.0
 
 
 class PullTimes:
-    """When the messages of each window were pulled. Used by the puller and the event mailboxes."""
+    """The times at which the messages of each window were pulled. Used by the puller and the event mailboxes."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._known: MutableMapping[OffsetWindow, deque[tuple[int, float]]] = WeakKeyDictionary()
 
     def note(self, window: OffsetWindow, first: int, now: float) -> None:
-        """Messages from this offset on were pulled at this time."""
+        """Note that messages from this offset on were pulled at this time."""
         with self._lock:
             times = self._known.setdefault(window, deque())
             times.append((first, now))
@@ -50,12 +50,12 @@ class BatchMeter:
         self._pulls = PullTimes()
 
     def pulled(self, window: OffsetWindow, offsets: Sequence[int]) -> None:
-        """Called by the puller."""
+        """Note a pull. Called by the puller."""
         if offsets:
             self._pulls.note(window, offsets[0], time.monotonic())
 
     def stored(self, finished: Sequence[Finished], conflicts: int, store_seconds: float | None) -> None:
-        """Called by the event mailbox as soon as the batch is durable."""
+        """Count a batch. Called by the event mailbox as soon as the batch is durable."""
         self._statistics.count_batch(len(finished), conflicts, outcomes_of(finished))
         sample = finished[len(finished) // 2].envelope if finished else None
         if sample is None:

@@ -28,7 +28,8 @@ Backlog = dict[str, dict[str, int]]
 
 
 class Observations:
-    """`look` is called by the supervisor, and never blocks; everything else by any thread.
+    """The figures and the health of one ``runprocessors``. `look` is called by the supervisor, and never blocks; any
+    thread may call the rest.
 
     Before `start` only the supervisor's report is known.
     """
@@ -57,7 +58,7 @@ class Observations:
         self._gauges: Watch[Mapping[str, Any]] | None = None
 
     def start(self, *, with_store: bool = True) -> None:
-        """``with_store``: health is asked for, not figures alone."""
+        """Watch the queue. ``with_store``: also watch the store, because health is asked for, not figures alone."""
         self._queue = Watch("queue-watch", lambda: figures_of(self._transport, self._topics), WATCH_INTERVAL)
         transport = self._transport
         if self._has_broker and isinstance(transport, BrokerTransport):
@@ -76,13 +77,13 @@ class Observations:
         self._turned_at = time.monotonic()
 
     def figures(self) -> dict[str, Any]:
-        """The supervisor's report, with what is known of the queue, and the gauges."""
+        """Return the supervisor's report, with what is known of the queue, and the gauges."""
         of_queue = self._queue.answer if self._queue is not None else None
         gauges = self._gauges.answer if self._gauges is not None else None
         return {**self._report, **(of_queue or {}), **(gauges or {})}
 
     def shown(self) -> dict[str, Any]:
-        """The figures, with those of the broker, which are too many for a report every few seconds."""
+        """Return the figures, with those of the broker, which are too many for a report every few seconds."""
         of_broker = self._broker.answer if self._broker is not None else None
         return {**self.figures(), **({} if of_broker is None else {"broker": of_broker})}
 
@@ -93,7 +94,7 @@ class Observations:
     # -- health ---------------------------------------------------------------------------------------------------
 
     def is_not_live(self) -> list[str]:
-        """Why it should be started anew, if it should."""
+        """Return the reasons to restart the process; none if it is live."""
         reasons = []
         if time.monotonic() - self._turned_at > TURNS_WITHIN:
             reasons.append("the supervisor hangs")
@@ -102,7 +103,7 @@ class Observations:
         return reasons
 
     def is_not_ready(self) -> list[str]:
-        """Why it does not work as planned, if it does not."""
+        """Return the reasons why it does not work as planned; none if it is ready."""
         report, reasons = self._report, self.is_not_live()
         planned = report.get("planned_workers", 0) + report.get("planned_event_workers", 0)
         beating = report.get("beating_workers", 0)
@@ -117,7 +118,7 @@ class Observations:
 
 
 def figures_of(transport: Transport, topics: Sequence[str]) -> dict[str, Any]:
-    """The queue's part of the figures. Blocks; raises `QueueError`."""
+    """Return the queue's part of the figures. Blocks; raises `QueueError`."""
     figures: dict[str, Any] = {"backlog": backlog_of(transport, topics)}
     if isinstance(transport, BrokerTransport):
         told = broker_figures(transport)
@@ -126,7 +127,7 @@ def figures_of(transport: Transport, topics: Sequence[str]) -> dict[str, Any]:
 
 
 def backlog_of(transport: Transport, topics: Sequence[str]) -> Backlog:
-    """Messages that a group has not committed. Blocks; raises `QueueError`."""
+    """Return how many messages each group has not committed, by topic and group. Blocks; raises `QueueError`."""
     backlog: Backlog = {topic: {} for topic in topics}
     for info in list_groups(transport, topics):
         backlog[info.topic][info.group] = info.backlog

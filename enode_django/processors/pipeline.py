@@ -1,4 +1,4 @@
-"""The threads of one worker, and what goes between them.
+"""The threads of one command worker, and what they pass to each other.
 
     puller ─► command mailbox i ─► event mailbox j ─► publisher
                      ▲──────────────────┘
@@ -6,7 +6,7 @@
     pruner: deletes old refusals, and may wait for the store
     states: gives what command mailboxes have encoded to the shared states, if there are any
 
-Between threads go lists of messages that nobody changes any more. `enode_django.processors.wiring` builds all of it.
+They pass lists of messages that no thread changes. `enode_django.processors.wiring` builds all of it.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ LOOK_AGAIN = 0.2
 
 
 class Pipeline:
-    """`start`, `drain` and `close` are called by the worker's main thread; the rest runs in threads of its own.
+    """A command worker's threads. Its main thread calls `start`, `drain` and `close`; the rest runs in the threads.
 
-    ``markers`` has one for each command mailbox, which says there which command it is handling. ``progress`` is set
+    ``markers`` has one for each command mailbox, where it notes which command it is handling. ``progress`` is set
     whenever the puller or the publisher has done something.
     """
 
@@ -114,7 +114,7 @@ class Pipeline:
 
     def _wait_until(self, is_done: Callable[[], bool], deadline: float) -> bool:
         while True:
-            self._progress.clear()  # first: what is done while we look wakes the wait
+            self._progress.clear()  # first: what is done during the check wakes the wait
             if is_done():
                 return True
             left = deadline - time.monotonic()
@@ -123,7 +123,7 @@ class Pipeline:
             self._progress.wait(min(left, LOOK_AGAIN))
 
     def _is_drained(self) -> bool:
-        # In this order: until the puller has taken note, it may bring what nobody waits for yet.
+        # Asked first: until the puller has noticed the end, it may bring messages that are not counted yet.
         if not self.consumer.has_ended:
             return False
         windows = self.consumer.open_windows

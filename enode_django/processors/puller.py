@@ -25,7 +25,7 @@ logger = logging.getLogger("enode_django.worker")
 
 
 class Puller:
-    """`run` is the thread. ``progress`` is set when the publisher or the puller has done something."""
+    """Pulls commands; `run` is the thread. ``progress`` is set when the publisher or the puller has done something."""
 
     def __init__(
         self,
@@ -72,16 +72,16 @@ class Puller:
                 logger.warning("took %s/%d from %s", window.topic, window.queue, previous_owner)
             for box in self._mailboxes.commands:
                 box.post(Taken(window.queue, previous_owner))
-        # Commands of a type that is unknown here are left to the next owner, which may know it; and so are those that
+        # Commands of a type that is unknown here are left to the next owner, which may know it, and so are those that
         # wait for their next attempt.
         self._consumer.release_drained(self.left_in)
-        self._store.place_of("")  # where nobody knows which shard has what, nothing must be pulled
+        self._store.place_of("")  # while it is unknown which shard has what, nothing must be pulled
         self._mailboxes.post_received(self._intake.retry())
         paused = self.paused()
         if paused and paused >= self._consumer.owned:
             self._wait_for_room()
             return
-        # What is set aside comes again by the clock, and queues that pause go on when there is room.
+        # Delayed commands come again by the clock, and queues that pause go on when there is room.
         wait = PULL_WAIT if paused or self._intake.delayed else self._consumer.pull_wait
         pulled = self._consumer.pull(self._max_batch, wait, without=paused)
         if pulled:
@@ -97,20 +97,20 @@ class Puller:
             self._progress.wait(PULL_WAIT)
 
     def left_in(self, window: OffsetWindow) -> int:
-        """Return how many commands of this lease nobody is at work on. Any thread may ask."""
+        """Return how many commands of this lease are delayed or postponed. Any thread may call it."""
         return self._intake.delayed_in(window) + sum(one.postponed_in(window) for one in self._processors)
 
     def paused(self) -> frozenset[int]:
-        """Return the queues that are not pulled from: too many of their commands are unfinished."""
+        """Return the queues that are not pulled from, because too many of their commands are unfinished."""
         return self._backlogs.paused(self._consumer.open_windows)
 
 
 class ShardBacklogs:
-    """Each shard may have its share of ``max_unfinished`` commands, of which a large one counts for several; beyond it,
-    the queues that bring it more pause, and the others go on. Used by the pulling thread.
+    """Limits the unfinished commands of each shard to its share of ``max_unfinished``; a large one counts for several.
+    Beyond it, the queues that bring the shard more pause, and the others go on. Used by the pulling thread.
 
-    A queue that brings commands of several shards counts for each of them: which of its commands are unfinished is not
-    known.
+    A queue that brings commands of several shards counts for each of them, since it is not known which of its commands
+    are unfinished.
     """
 
     def __init__(self, shards: int, max_unfinished: int) -> None:
@@ -118,7 +118,7 @@ class ShardBacklogs:
         self._served: MutableMapping[OffsetWindow, set[int]] = WeakKeyDictionary()
 
     def note(self, window: OffsetWindow, places: Collection[int]) -> None:
-        """Note that the window has brought commands of the shards at these places."""
+        """Note that the window has brought commands of the shards at these indexes."""
         if places:
             self._served.setdefault(window, set()).update(places)
 
@@ -133,6 +133,6 @@ class ShardBacklogs:
         return frozenset(
             window.queue
             for window in windows
-            # One that holds so much by itself may have brought nothing but what waits for a newer worker.
+            # A queue that reaches the share by itself may have brought only commands that wait for a newer worker.
             if window.weight >= self._share or not full.isdisjoint(self._served.get(window, ()))
         )

@@ -1,4 +1,4 @@
-"""``runprocessors --reload``: an outer process that starts an inner one anew whenever code changes."""
+"""``runprocessors --reload``: an outer process that restarts an inner one whenever code changes."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def is_inner() -> bool:
 def run_reloading(
     main: Callable[..., None], on_tick: Callable[[], object], end: Callable[[], object], **options: Any
 ) -> int:
-    """Blocks until a signal; returns the exit status. In the inner process ``main`` runs in a thread of its own, and
-    Django's reloader looks for changes; before that process ends, ``end`` is called, which tells ``main`` to return and
+    """Block until a signal; return the exit status. In the inner process ``main`` runs in a thread of its own, and
+    Django's reloader looks for changes. Before that process ends, ``end`` is called, which tells ``main`` to return and
     waits for it. The outer process calls ``on_tick`` twice a second.
 
-    Django's outer process would kill the inner one when it is told to end. Ours lets it drain, and ends after it: what
-    only the outer one has, the workers of the inner one may need to their end. A second signal kills.
+    Django's outer process would kill the inner one when it is told to end. This one lets it drain, and ends after it:
+    the workers of the inner one may need until their end what only the outer one has. A second signal kills.
     """
     if is_inner():
         try:
             autoreload.run_with_reloader(main, **options)
         finally:
-            for number in STOP_SIGNALS:  # what it does from now on, to wait for its workers, must not be broken off
+            for number in STOP_SIGNALS:  # waiting for its workers must not be interrupted
                 signal.signal(number, signal.SIG_IGN)
             end()  # its thread would be cut off, and with it the last report
         return 0

@@ -19,8 +19,8 @@ MOMENTARY = frozenset({"cached_aggregates", "unfinished", "waiting_for_help", LA
 
 
 class Outcomes(NamedTuple):
-    """The outcomes of a batch's commands. A domain exception ended those that were ``refused``; ``failed`` are their
-    sender's mistake, such as asking for what is not there; and any other exception ended those that ``crashed``."""
+    """The outcomes of a batch's commands. ``refused`` ones were ended by a domain exception, ``failed`` ones by their
+    sender's mistake, such as asking for a missing aggregate, and ``crashed`` ones by any other exception."""
 
     succeeded: int
     unchanged: int
@@ -39,7 +39,7 @@ class _HandledEvents(NamedTuple):
 
 
 class Statistics:
-    """A batch is counted by the thread that has stored it, a subscriber's way by its own; a report may lag behind."""
+    """The figures of one worker. Each thread counts its own batches or subscriber; a report may lag behind."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self.finished = 0
@@ -72,7 +72,7 @@ class Statistics:
             self._histograms["batch_sizes"].add(finished)
 
     def measure(self, **values: float | None) -> None:
-        """Values for the histograms of these names; None is left out."""
+        """Add values to the histograms of these names. None is left out."""
         with self._lock:
             for name, value in values.items():
                 if value is not None:
@@ -83,7 +83,7 @@ class Statistics:
 
     def set_followed(self, subscriber: str, handled: int, parked: int, behind_since: float | None = None) -> None:
         """Set how many event streams a subscriber has handled, and how many aggregates it has parked, so far; and when
-        the oldest stream was stored that it has pulled and not handled, as a time of the clock (None: it has none)."""
+        its oldest pulled and unhandled stream was stored, as a time of the clock (None: it has none)."""
         self._followed[subscriber] = _HandledEvents(handled, parked, behind_since)
 
     def report(self) -> dict[str, Any]:
@@ -114,13 +114,13 @@ def _lag(since: float | None, now: float) -> float:
 
 
 def peak_memory() -> int:
-    """Bytes of resident memory that this process has had at its largest."""
+    """Return the bytes of resident memory that this process has had at its largest."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
 
 def add_reports(reports: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Sums, name by name in dictionaries, and the largest of what has no sum.
+    """Return the sums of the reports, name by name in dictionaries, and the largest of what has no sum.
 
     >>> add_reports([{"finished": 2, "largest_batch": 2}, {"finished": 3, "largest_batch": 1}])
     {'finished': 5, 'largest_batch': 2}
@@ -142,7 +142,7 @@ def add_reports(reports: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 
 def without_momentary(report: dict[str, Any]) -> dict[str, Any]:
-    """Return the part of a worker's report that stays when it has ended.
+    """Return the part of a worker's report that remains when the worker has ended.
 
     >>> without_momentary({"finished": 2, "unfinished": 1, "subscribers": {"a": {"handled": 1, "lag": 2.0}}})
     {'finished': 2, 'subscribers': {'a': {'handled': 1}}}

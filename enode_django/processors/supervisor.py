@@ -1,4 +1,4 @@
-"""Keeps the workers of one ``runprocessors`` running, from its start to its end."""
+"""The supervisor of one ``runprocessors``: it keeps the workers running, from the start to the end."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ class Supervisor:
         self._wakeup.wake()
 
     def run(self) -> int:
-        """The exit status: 0 when every worker drained in time."""
+        """Supervise until `stop`. Return the exit status: 0 if every worker drained in time."""
         try:
-            # Under --reload this is not the main thread, whose end is the process's.
+            # Under --reload this is not the main thread, whose end is that of the process.
             while not self._stops and threading.main_thread().is_alive():
                 self._look()
             return self._shut_down()
@@ -81,7 +81,7 @@ class Supervisor:
         self._tell()
 
     def _tell(self) -> None:
-        """Not at every turn: adding up is the most expensive thing that is done here."""
+        """Report, but not at every turn: adding up is the most expensive thing that is done here."""
         now = time.monotonic()
         if now >= self._next_report:
             self._next_report = now + REPORT_INTERVAL
@@ -118,7 +118,7 @@ class Supervisor:
         return 0 if clean else 1
 
     def report(self) -> dict[str, Any]:
-        """Return the sums over all workers, ended ones too, and the process ids of those that live."""
+        """Return the sums over all workers, ended ones included, and the process ids of those that live."""
         pids = {role: [pid for crew in self._crews if crew.role is role for pid in crew.pids()] for role in Role}
         return {
             **add_reports(report for crew in self._crews for report in crew.reports()),
@@ -140,5 +140,5 @@ class Supervisor:
 
 
 def supervisor_name() -> str:
-    """Another one for each start: in a container even the process id is the same again."""
+    """Return a name that differs for each start: in a container even the process id is the same again."""
     return f"enode-{socket.gethostname()[:20]}-{os.getpid()}-{os.urandom(3).hex()}"

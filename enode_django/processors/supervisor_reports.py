@@ -20,7 +20,7 @@ STOP_SECONDS = 3.0
 
 
 class ReportWriter:
-    """Writes in a thread of its own, from the moment it is made. ``figures`` is called there."""
+    """Writes rows in a thread of its own, from its construction on. ``figures`` is called there."""
 
     def __init__(
         self, supervisor: str, figures: Callable[[], Mapping[str, Any]], *, interval: float, retention: float

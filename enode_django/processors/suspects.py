@@ -9,8 +9,7 @@ from enode_django.concurrency.in_flight import NOTHING_IN_FLIGHT, queue_and_offs
 
 
 class Seat(NamedTuple):
-    """A thread of a worker that notes what it is handling, of a consumer group. It may be at one thing for
-    ``time_limit`` seconds."""
+    """A thread that notes what it is handling for a consumer group, for up to ``time_limit`` seconds at one thing."""
 
     group: str
     time_limit: float
@@ -36,12 +35,12 @@ def hands_of(notes: Sequence[int], seats: Sequence[Seat]) -> list[Hand]:
 
 
 def ended_well(status: int | None, hands: Iterable[Hand]) -> bool:
-    """Return True if a worker has drained and ended. What ends its process with status 0 leaves its note."""
+    """Return True if a worker has drained and ended. Code that ends its process with status 0 leaves its note."""
     return status == 0 and all(hand.position == NOTHING_IN_FLIGHT for hand in hands)
 
 
 def found_with(hands: Sequence[Hand], seats: Sequence[Seat]) -> Mapping[str, list[tuple[int, int]]]:
-    """Return for each group queue and offset of what a worker had in hand when it died."""
+    """Return, for each group, queue and offset of what a worker had in hand when it died."""
     found: dict[str, set[tuple[int, int]]] = {}
     for hand, seat in zip(hands, seats, strict=False):
         if hand.position != NOTHING_IN_FLIGHT:
@@ -56,14 +55,14 @@ class Overdue(NamedTuple):
 
 
 class Patience:
-    """The time that each seat of one worker may take."""
+    """Measures how long each seat of one worker is at one thing."""
 
     def __init__(self, seats: Sequence[Seat]) -> None:
         self._seats = seats
         self._since: dict[int, tuple[Hand, float]] = {}
 
     def overdue(self, hands: Sequence[Hand], now: float) -> Overdue | None:
-        """Return a seat that has been at one thing for longer than its limit, and what that is."""
+        """Return a seat that has been at one thing for too long, with queue and offset; None if there is none."""
         for number, (hand, seat) in enumerate(zip(hands, self._seats, strict=False)):
             known, since = self._since.get(number, (Hand(NOTHING_IN_FLIGHT), now))
             if hand != known:

@@ -1,4 +1,4 @@
-"""The threads of a worker: all of them are vital, and each leaves no database connection behind."""
+"""The threads of a worker: all of them are vital, and each closes its database connections at its end."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ PULL_WAIT = 0.2
 def start_worker_thread(
     name: str, run: Callable[[], None], status: Callable[[], int] = thread_died
 ) -> threading.Thread:
-    """When ``run`` raises, the process ends with this status; when it returns, the thread's connections are closed."""
+    """Start a vital thread. If ``run`` raises, the process ends with ``status()``. Its connections are closed."""
     return start_thread(name, partial(_then_disconnect, run), vital=True, status=status)
 
 
 def start_noting_thread(name: str, run: Callable[[], None], note: InFlightMarker) -> threading.Thread:
-    """As `start_worker_thread`; the status says whether the thread was handling what it has noted."""
+    """Start a thread as `start_worker_thread` does. The exit status says whether it was handling what it has noted."""
     return start_worker_thread(name, run, partial(status_of_death, note))
 
 

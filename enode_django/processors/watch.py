@@ -1,5 +1,5 @@
-"""Duties of a supervisor beside supervising, each in a thread of its own: a database or a queue that does not answer
-must never keep it from its workers."""
+"""Duties of a supervisor beside supervising, each in a thread of its own: an unresponsive database or queue must never
+keep it from its workers."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Answer = TypeVar("Answer")
 
 class Watch(Generic[Answer]):
     """Calls ``ask`` every ``interval`` seconds, in a daemon thread, whatever it raises. The first of several failures
-    is logged, and that it works again.
+    is logged, and so is the end of them.
 
-    ``last`` is called in that thread when `stop` is, after ``ask`` has returned. The answer may be read by any thread.
+    ``last`` is called in that thread after `stop`, when ``ask`` has returned. The answer may be read by any thread.
     """
 
     def __init__(
@@ -47,13 +47,13 @@ class Watch(Generic[Answer]):
         self._thread = start_thread(f"enode-{name}", self._run)
 
     def stop(self, timeout: float) -> bool:
-        """Returns whether the thread has ended; waits so long for it."""
+        """Stop, and wait up to ``timeout`` seconds for the thread. Return True if it has ended."""
         self._stopping.set()
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
     def has_answered(self, within: float) -> bool:
-        """Return True if there was an answer in so many seconds before now."""
+        """Return True if there was an answer in the last ``within`` seconds."""
         return self.answered_at is not None and time.monotonic() - self.answered_at <= within
 
     def _run(self) -> None:
@@ -73,7 +73,7 @@ class Watch(Generic[Answer]):
         try:
             heal_connections()
             call()
-        except Exception as error:  # its thread goes on, and says once what it was
+        except Exception as error:  # the thread goes on
             self.answer = None
             if not self._fails:
                 logger.warning("%s: %s; trying again every %g s", self.name, error, self._interval)

@@ -166,7 +166,7 @@ def make_processors(
 ) -> list[CommandProcessor]:
     """Return a processor for each marker. The mailboxes share the limits of the cache."""
     cache, suspects, mailboxes = conf.AGGREGATE_CACHE, threading.Lock(), router.command_mailboxes
-    # A copy must be known while its first is unfinished: no row and no remembered answer speaks for that yet.
+    # A copy must be known while its first is unfinished: there is no row and no remembered answer yet.
     recent = max(2 * conf.COMMANDS.MAX_UNFINISHED, conf.COMMANDS.RECENT_COMMANDS // mailboxes)
     return [
         CommandProcessor(

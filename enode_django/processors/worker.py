@@ -58,8 +58,8 @@ def worker_job(options: WorkerOptions, seats: Sequence[str]) -> Job:
 def run_worker(
     connection: Connection, notes: Any, name: str, role: str, grace: float, verbosity: int, seats: str
 ) -> None:
-    """The main function of a worker process; ``notes`` is shared memory of 64-bit integers, ``seats`` says whose they
-    are, a group in each line, and the rest are its `WorkerOptions`."""
+    """Run a worker process. ``notes`` is shared memory of 64-bit integers. ``seats`` names the group that each is for,
+    one in each line. The rest are the worker's `WorkerOptions`."""
     options = WorkerOptions(name, Role(role), grace, verbosity)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the supervisor forwards it
     load_project()
@@ -69,7 +69,7 @@ def run_worker(
 
 
 def load_project() -> None:
-    """Does nothing in a process that was forked with all of it."""
+    """Set up Django, unless the process was forked with everything loaded."""
     from django.apps import apps
 
     if not apps.ready:
@@ -79,7 +79,7 @@ def load_project() -> None:
 
 
 def name_sessions(name: str) -> None:
-    """Let this process's database sessions be known by its name, so that a successor can end them."""
+    """Name this process's database sessions after it, so that a successor can end them."""
     from django.db import connections
 
     for alias in connections:
@@ -107,7 +107,7 @@ class _Worker:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
     def _make_pipeline(self, notes: Sequence[Any], seats: Sequence[str]) -> RunsInWorker:
-        # Each role imports what it needs only.
+        # Each role imports only what it needs.
         from enode_django.conf import conf
         from enode_django.runtime import make_store
 
@@ -115,7 +115,7 @@ class _Worker:
         if self._options.role == Role.EVENT:
             from enode_django.processors.event_pipeline import EventPipeline
 
-            # By name: this process may know other subscribers than its supervisor, which was started before.
+            # By name: this process may know other subscribers than its supervisor, which was started earlier.
             named = dict(zip(seats, notes, strict=False))
             return EventPipeline(conf(), self._transport, make_store(), owner=owner, notes=named, statistics=statistics)
         from enode_django.processors.wiring import make_pipeline
@@ -127,7 +127,7 @@ class _Worker:
         self._wakeup.wake()
 
     def run(self) -> int:
-        """The exit status: 0 when everything that was pulled is finished."""
+        """Run until told to stop. Return the exit status: 0 if everything that was pulled is finished."""
         collect_seldom()
         map_large_blocks()
         self._pipeline.start()
@@ -174,5 +174,5 @@ def note_places(notes: Any, width: int) -> Sequence[Any]:
 
 
 def worker_name(supervisor: str, role: Role, number: int) -> str:
-    """Unique for each start of a process, and short enough for an ``application_name``."""
+    """Return a name that is unique for each start of a process, and short enough for an ``application_name``."""
     return f"{supervisor}/{'' if role is Role.COMMAND else f'{role}-'}{number}-{os.urandom(3).hex()}"

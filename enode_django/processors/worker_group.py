@@ -1,7 +1,7 @@
 """The workers of one role: started, watched, buried.
 
-Which queues they own is none of this: they are members of consumer groups, beside the workers of other hosts. The
-queue is told only who of them is dead, and what it was doing.
+A group does not assign queues. Its workers are members of consumer groups, beside the workers of other hosts. The queue
+is told only which of them are dead, and what they were doing.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Worker:
         self.is_killed = False
 
     def hear(self) -> bool:
-        """Take in what the worker has said; returns whether it was a sign of life."""
+        """Take in what the worker has said. Return True if it was a sign of life."""
         beats = [message for message in _messages(self.connection) if isinstance(message, Beat)]
         if beats:
             self.report = beats[-1].report
@@ -74,8 +74,8 @@ class Worker:
 
 
 class Plan(NamedTuple):
-    """So many workers of a role, which are members of these groups on its topic. Event workers have ``time_limits``,
-    in seconds, one for each group."""
+    """A number of workers of a role, which are members of these groups on its topic. Event workers have
+    ``time_limits``, in seconds, one for each group."""
 
     role: Role
     processes: int
@@ -92,8 +92,8 @@ class Plan(NamedTuple):
 
 
 class WorkerGroup:
-    """All is called by the supervisor's thread. What may block: `start_missing`, and to let go of a worker that has
-    ended, of which the queue is told."""
+    """The workers of one role. All methods are called by the supervisor's thread. `start_missing`, `look` and `reap`
+    may block: they start processes, or tell the queue of dead workers."""
 
     def __init__(
         self, conf: Conf, plan: Plan, transport: Transport, *, children: Children, supervisor: str, verbosity: int
@@ -120,13 +120,13 @@ class WorkerGroup:
 
     @property
     def beating(self) -> int:
-        """Return how many workers have shown a sign of life lately."""
+        """The number of workers that have shown a sign of life lately."""
         now = time.monotonic()
         return sum(1 for worker in self.workers if worker.last_beat and now - worker.last_beat <= BEATS_WITHIN)
 
     @property
     def failing(self) -> int:
-        """Return how many workers are of no use because they die soon after each start."""
+        """The number of workers that are of no use because they die soon after each start."""
         now = time.monotonic()
         started = {number: worker.started for number, worker in self._workers.items()}
         lives = ((tries, now - started.get(number, now)) for number, (_, tries) in self._restarts.items())
@@ -142,7 +142,7 @@ class WorkerGroup:
         return [worker.process.pid for worker in self.workers if worker.process.pid is not None]
 
     def reports(self) -> list[dict[str, Any]]:
-        """Return the reports of all workers, ended ones too."""
+        """Return the reports of all workers, ended ones included."""
         return [self._past, *(worker.report for worker in self.workers)]
 
     # -- starting and watching ------------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ class WorkerGroup:
                 self._start(number)
 
     def _start(self, number: int) -> None:
-        """Start a worker. What a start raises is not a reason to end the workers that live: it is tried again."""
+        """Start a worker. An error, which must not end the living workers, is logged, and the start tried again."""
         name = worker_name(self._supervisor, self.role, number)
         options = WorkerOptions(name, self.role, self._conf.WORKERS.GRACE, self._verbosity)
         try:
@@ -167,9 +167,9 @@ class WorkerGroup:
         logger.info("started %s %s, process %s", self._title, name, worker.process.pid)
 
     def look(self) -> None:
-        """Hear what the workers say, bury the dead, kill what hangs."""
+        """Read what the workers say, bury the dead, kill those that hang."""
         for number, worker in list(self._workers.items()):
-            is_alive = worker.process.is_alive()  # asked first: what it said before its end is heard then
+            is_alive = worker.process.is_alive()  # asked first, so that its last messages are read
             self._hear(worker)
             if not is_alive:
                 self._bury(number, worker)
@@ -213,7 +213,7 @@ class WorkerGroup:
         return f"{overdue.seat.group}, at {place},"
 
     def _bury(self, number: int, worker: Worker) -> None:
-        """A worker has ended: name it, tell what it was doing, start another."""
+        """Remove a worker that has ended: log that, tell the queue what it was doing, and plan the start of another."""
         status = self._remove(number, worker)
         self._restarts[number] = self._next_start(number, worker)
         self.restarts += 1
@@ -242,19 +242,19 @@ class WorkerGroup:
     # -- ending ---------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Tell all workers to drain and end; `reap` takes note of it."""
+        """Tell all workers to drain and end; `reap` removes them then."""
         for worker in self.workers:
             worker.tell(Stop(self._conf.WORKERS.GRACE))
 
     def reap(self) -> bool:
-        """Let go of the workers that have ended; returns whether each of them had finished everything."""
+        """Remove the workers that have ended. Return True if each of them had finished everything."""
         clean = True
         for number, worker in list(self._workers.items()):
             is_alive = worker.process.is_alive()  # asked first, as in `look`
             worker.hear()
             if not is_alive and self._remove(number, worker) != 0:
                 clean = False
-                self._burials.add(worker.name, {})  # it may have been killed for want of time: nothing is to blame
+                self._burials.add(worker.name, {})  # it may have been killed for lack of time: no message is to blame
         self._burials.tick()
         return clean
 
@@ -268,8 +268,8 @@ def _restart_delay(tries: int) -> float:
 
 
 def is_failing(tries: int, lived: float) -> bool:
-    """Return True if a worker is of no use that was started so often in a row, after short lives, and has lived for so
-    many seconds now (0 if it is not started yet).
+    """Return True if a worker is of no use: it was started ``tries`` times in a row after short lives, and has lived
+    for only ``lived`` seconds now (0 if it is not started yet).
 
     >>> is_failing(FAILING_AFTER, 3.0), is_failing(FAILING_AFTER, 30.0), is_failing(FAILING_AFTER - 1, 0.0)
     (True, False, False)

@@ -1,4 +1,4 @@
-"""A circuit-breaker: who has failed is left alone for a while."""
+"""A circuit breaker: what has failed is left alone for a while."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 class Breaker:
-    """Open for ``pause`` seconds after each failure. Any thread may call; nothing blocks.
+    """A breaker that is open for ``pause`` seconds after a failure. Any thread may call it; nothing blocks.
 
     >>> now = 100.0
     >>> breaker = Breaker(5.0, clock=lambda: now)
@@ -30,7 +30,7 @@ class Breaker:
         return self._clock() < self._until
 
     def trip(self) -> bool:
-        """Open it; returns whether it was closed, so that one of several that fail together says so."""
+        """Open the breaker. Return True if it was closed: one of several callers that fail together reports it."""
         with self._lock:
             was_closed = not self.is_open
             if was_closed:

@@ -1,8 +1,8 @@
 """The fingerprint of the code that an aggregate's state depends on besides its events, as one short text.
 
-A snapshot made by other code is not used. Covered are the declared fields with their types and defaults; the events
-that are applied, with their fields, schema versions and upcasters; the appliers, the constructor and the hooks; and
-what these use of the same package: methods, functions, value classes, constants. Compared are the syntax trees, so
+A snapshot made by other code is not used. The fingerprint covers the declared fields with their types and defaults; the
+events that are applied, with their fields, schema versions and upcasters; the appliers, the constructor and the hooks;
+and what these use of the same package: methods, functions, value classes, constants. It is made of syntax trees, so
 comments, docstrings, layout, places of files and the version of Python make no difference.
 """
 
@@ -27,7 +27,7 @@ _known: dict[type[AggregateRoot], str] = {}
 
 
 def fingerprint_of(cls: type[AggregateRoot]) -> str:
-    """Computed once in a process, when all apps are loaded: 32 hexadecimal digits."""
+    """Return 32 hexadecimal digits. They are computed once in a process, when all apps are loaded."""
     known = _known.get(cls)
     if known is None:
         known = _known[cls] = compute_fingerprint(cls)
@@ -35,7 +35,7 @@ def fingerprint_of(cls: type[AggregateRoot]) -> str:
 
 
 def compute_fingerprint(cls: type[AggregateRoot]) -> str:
-    """Raises `DefinitionError` where a field cannot be resolved."""
+    """Compute the fingerprint. Raises `DefinitionError` if a field cannot be resolved."""
     events = sorted(_all_events(cls), key=_name)
     reader = CodeReader([cls, *events])
     tag, _, digits = digest(description(cls, events, reader), reader).partition(":")
@@ -67,7 +67,7 @@ def _all_events(cls: type[AggregateRoot]) -> set[type[DomainEvent]]:
 
 
 def _name(event: type[DomainEvent]) -> str:
-    """A renamed class keeps its oldest one."""
+    """Return the oldest name of a class, which renaming does not change."""
     try:
         return types.first_name_of(event)
     except TypeNameError:

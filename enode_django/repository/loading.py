@@ -31,7 +31,7 @@ from enode_django.serialization.registry import types
 
 
 def events_of(record: StreamRecord) -> Sequence[DomainEvent]:
-    """The stamped events of a stored stream; raises as `enode_django.serialization.codec.decode_events`."""
+    """Return the stamped events of a stored stream. Raises as `enode_django.serialization.codec.decode_events` does."""
     return decode_events(record.events, StoredStamp(record))
 
 
@@ -40,8 +40,8 @@ def _itself(record: Any) -> Any:
 
 
 class StoredStamp(EventStamp):
-    """Takes what it says out of the record when somebody asks for the first time: a replay rarely does. With
-    ``record_of``, it has a row that a record is yet to be made of."""
+    """A stamp that reads its record when an attribute is first needed: a replay rarely needs one. With ``record_of`` it
+    holds a row, of which the record is made then."""
 
     __slots__ = ("_record_of", "_row")
 
@@ -50,7 +50,7 @@ class StoredStamp(EventStamp):
         self._record_of = record_of
 
     def __getattr__(self, name: str) -> Any:
-        """Called for what is not set."""
+        """Read the record. Called for attributes that are not set."""
         if name not in EventStamp.__slots__:
             raise AttributeError(f"a stamp has no {name!r}")
         record = self._record_of(self._row)
@@ -59,7 +59,7 @@ class StoredStamp(EventStamp):
 
 
 class _RecordOrigin:
-    """Metadata is decoded when somebody asks: a replay rarely does."""
+    """The origin of a record's events. Metadata is decoded when needed: a replay rarely needs it."""
 
     __slots__ = ("_record",)
 
@@ -76,10 +76,10 @@ class _RecordOrigin:
 
 
 def replay_record(aggregate: AggregateRoot | None, record: StreamRecord) -> AggregateRoot:
-    """The aggregate after one more stream (None: the first one makes it).
+    """Return the aggregate after one more stream (None: the first one makes it).
 
-    Raises `BrokenHistory` if the stream does not follow, `AggregateTypeMismatch` if it is that of another type, or
-    what its events cannot be decoded or applied for.
+    Raises `BrokenHistory` if the stream does not follow, `AggregateTypeMismatch` if it is that of another type, and the
+    errors of decoding and applying its events.
     """
     try:
         return _replay(aggregate, record)
@@ -106,7 +106,8 @@ def _replay(aggregate: AggregateRoot | None, record: StreamRecord) -> AggregateR
 
 
 def _is_alias(type_name: str, cls: type[AggregateRoot]) -> bool:
-    """Raises `UnknownMessageType` for a name that this process does not know: newer code may have renamed the class."""
+    """Return True if the name is an alias of the class. Raises `UnknownMessageType` for a name that this process does
+    not know: newer code may have renamed the class."""
     return types.class_of(AggregateRoot, type_name) is cls
 
 
@@ -121,7 +122,7 @@ LONG = 1_000
 
 
 class Begin(Enum):
-    """The form that a load may begin with: this one, or those below it if there is none."""
+    """The form that a load begins with: this one, or the next one of these if there is none."""
 
     STATE = "a shared state"
     SNAPSHOT = "a snapshot, which counts as the store"
@@ -142,13 +143,13 @@ class History(NamedTuple):
 
     @property
     def next_begin(self) -> Begin:
-        """Return the form to begin with if the snapshot is unusable."""
+        """The form to begin with if the snapshot is unusable."""
         return Begin.SNAPSHOT if self.snapshot is not None and self.snapshot.is_shared else Begin.NOTHING
 
     def rebuild(self) -> AggregateRoot | None:
-        """A fresh instance, or None if there are no streams; raises as `replay_record`.
+        """Return a fresh instance, or None if there are no streams. Raises as `replay_record` does.
 
-        Raises `UnusableSnapshot` if the streams do not go on where the snapshot ends, or it spoils the replay.
+        Raises `UnusableSnapshot` if the streams do not go on where the snapshot ends, or cannot be applied to it.
         """
         if self.snapshot is None:
             return replay_records(self.records)
@@ -164,9 +165,9 @@ class History(NamedTuple):
 
 
 def _check_joins(snapshot: ReadSnapshot, last: StreamRecord | None) -> None:
-    """The stream of the snapshot's own version is read again: a store that was restored from a dump may have less than
-    the snapshot, or another history. Of a shared state the moment counts, too: it can outlive the store it was made
-    from, where the same command may then have been handled again and have come to something else."""
+    """Check the stream of the snapshot's own version, which is read again: a store that was restored from a dump may
+    have less than the snapshot, or another history. For a shared state the time counts, too: it can outlive the store
+    it was made from, in which the same command may then be handled again with another outcome."""
     if last is None:
         raise UnusableSnapshot("the store has no such version")
     if (last.version, last.command_id) != (snapshot.version, snapshot.command_id):
@@ -183,8 +184,8 @@ class Portion(NamedTuple):
 
 
 class AggregateLoader:
-    """Blocks on the store; raises its `StoreUnavailable`. A snapshot or shared state that cannot be used is as good as
-    none, and is deleted, a snapshot with ``only_reads`` not. Used by one thread."""
+    """Loads aggregates. Blocks on the store; raises its `StoreUnavailable`. An unusable snapshot or shared state counts
+    as missing, and is deleted; a snapshot is not with ``only_reads``. Used by one thread."""
 
     def __init__(
         self,
@@ -204,9 +205,9 @@ class AggregateLoader:
     def load(
         self, aggregate_root_id: str, *, until: int | None = None, begin: Begin = Begin.STATE
     ) -> AggregateRoot | None:
-        """A fresh instance, or None if there are no streams; raises as `replay_record`.
+        """Return a fresh instance, or None if there are no streams. Raises as `replay_record` does.
 
-        ``until`` is the version to stop at. What waits in memory does not depend on how long the history is.
+        ``until`` is the version to stop at. The memory used does not depend on how long the history is.
         """
         if begin is Begin.STATE and aggregate_root_id in self.without_states:
             begin = Begin.SNAPSHOT
@@ -221,14 +222,14 @@ class AggregateLoader:
             return History(aggregate_root_id, streams, snapshot).rebuild()
         except UnusableSnapshot as error:
             aggregate = self.load(aggregate_root_id, until=until, begin=begin.next)
-            reader.reject(snapshot.stored, error)  # without it, loading does better
+            reader.reject(snapshot.stored, error)  # loading works without it
             return aggregate
 
     def try_to_load(
         self, aggregate_root_id: str, *, begin: Begin = Begin.STATE
     ) -> AggregateRoot | UnknownMessageType | None:
-        """Load as `load` does, but return an unknown type as an error instead of raising it: this process will not know
-        it at the next try either, so a caller that tries again what is retriable must not try that."""
+        """Load as `load` does, but return the error for an unknown type instead of raising it. This process will not
+        know the type at the next try either, so a caller that retries retriable errors must not retry this one."""
         try:
             return self.load(aggregate_root_id, begin=begin)
         except UnknownMessageType as unknown:
@@ -237,8 +238,8 @@ class AggregateLoader:
     def sorted_by_size(
         self, aggregate_root_ids: Iterable[str], *, begin: Begin = Begin.STATE, heads: Mapping[str, int] | None = None
     ) -> tuple[list[Portion], list[str]]:
-        """Portions that can be loaded at once each, and ids whose history must be streamed. ``heads`` are their newest
-        versions, where somebody has just asked for them."""
+        """Return the portions that can be loaded at once each, and the ids whose histories must be streamed. ``heads``
+        are their newest versions, if the caller has just read them."""
         ids = list(aggregate_root_ids)
         heads = self.store.heads(ids) if heads is None else {id: heads[id] for id in ids}
         snapshots = self._find_for(heads, begin)
@@ -264,8 +265,7 @@ class AggregateLoader:
         return [portion for portion in portions + alone if portion.ids], large
 
     def _most(self, sizes: Mapping[str, int], heads: Mapping[str, int]) -> int:
-        """Return how many streams to read at once. If that is too few for a history, some of its streams are measured,
-        in case that more fit."""
+        """Return how many streams to read at once. If they are too few for a history, measure some of it first."""
         some = next((id for id, size in sizes.items() if self._lookups.count < size <= PORTION), None)
         if some is not None:
             newest = {some: (max(0, heads[some] - _MEASURED), _NO_END)}
@@ -281,8 +281,7 @@ class AggregateLoader:
         return found
 
     def histories_of(self, portion: Portion) -> Mapping[str, History]:
-        """Return the histories of all ids of the portion, read in one query. An id without streams has an empty
-        history."""
+        """Return the histories of the portion's ids, read in one query. An id without streams has an empty history."""
         if portion.snapshots:
             ranges = dict.fromkeys(portion.ids, (0, _NO_END))
             ranges.update({id: (snapshot.version - 1, _NO_END) for id, snapshot in portion.snapshots.items()})
@@ -293,13 +292,14 @@ class AggregateLoader:
         return {id: History(id, streams.get(id, ()), portion.snapshots.get(id)) for id in portion.ids}
 
     def _measure(self, streams: Mapping[str, Sequence[StreamRecord]]) -> None:
-        """Some of each: with a history that comes undecoded, each look costs as much as decoding."""
+        """Measure some streams of each history. If a history comes undecoded, each look costs as much as decoding."""
         looked_at = [record for records in streams.values() for record in records[-_MEASURED:]]
         if looked_at:
             self._lookups.found(len(looked_at), sum(len(record.events) for record in looked_at))
 
     def reject(self, history: History, error: UnusableSnapshot) -> None:
-        """To be called for what `History.rebuild` raised, if the aggregate could be loaded from the ``next_begin``."""
+        """Reject the snapshot because of ``error``, which `History.rebuild` raised. Call this when the aggregate was
+        loaded from the ``next_begin``."""
         snapshot = history.snapshot
         reader = self._states if snapshot is not None and snapshot.is_shared else self._snapshots
         if reader is not None and snapshot is not None:
@@ -313,7 +313,7 @@ _ALL = 2**31 - 1
 
 
 def replay_records(records: Iterable[StreamRecord]) -> AggregateRoot | None:
-    """A fresh instance, or None if there are no streams; raises as `replay_record`."""
+    """Return a fresh instance, or None if there are no streams. Raises as `replay_record` does."""
     return _replay_parts(None, records.parts() if isinstance(records, FetchedInParts) else _in_parts(records))
 
 
@@ -328,8 +328,8 @@ def _in_parts(records: Iterable[StreamRecord]) -> Iterator[Fetched]:
 
 
 def _replay_parts(aggregate: AggregateRoot | None, parts: Iterable[Fetched]) -> AggregateRoot | None:
-    """The aggregate after these streams; raises as `replay_record`. A history is long, so what is the same for all
-    streams is looked at once, and no records are made of rows for it."""
+    """Return the aggregate after these streams. Raises as `replay_record` does. A history may be long, so what all
+    streams have in common is looked up once, and rows are not made records."""
     stored_type, restore = None, EventDecoder().restore
     for rows, record_of in parts:
         streams = stored_events_of([row[EVENTS] for row in rows])

@@ -1,4 +1,4 @@
-"""When the state of an aggregate is kept: ``snapshot_every`` of its class."""
+"""When the state of an aggregate is kept, as ``snapshot_every`` of its class says."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ def is_on(cls: type[AggregateRoot]) -> bool:
 
 
 def is_due(cls: type[AggregateRoot], previous: int, version: int) -> bool:
-    """Return True if an aggregate at ``version`` is to have a snapshot, its last one being that of ``previous`` (0:
-    none).
+    """Return True if an aggregate at ``version`` is due for a snapshot, the last one being of ``previous`` (0: none).
 
     Raises what the class's own function raises.
     """
@@ -25,7 +24,7 @@ def is_due(cls: type[AggregateRoot], previous: int, version: int) -> bool:
 
 
 def lowest() -> int | None:
-    """The lowest version that an aggregate of any class may have a snapshot at (None: none has any)."""
+    """Return the lowest version at which an aggregate of any class may have a snapshot, or None if none may."""
     return min(_lowest_versions(), default=None)
 
 

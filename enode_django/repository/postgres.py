@@ -1,6 +1,7 @@
 """Snapshots in the event store's database.
 
-There a snapshot cannot outlive what it was made from: a server that lost its last transactions has lost it first.
+There a snapshot cannot outlive the streams that it was made from: it is written after them, so a server that loses its
+last transactions loses the snapshot first.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ ON_CONFLICT = """
 writers cannot wait for each other."""
 
 _LOAD_ANY = f"SELECT {COLUMNS} FROM {TABLE} WHERE aggregate_root_id = ANY(%s::text[])"
-# Nothing says whether a snapshot was made before or after a correction, however late it was saved.
+# A row does not say whether its snapshot was made before or after a correction, however late it was saved.
 _LOAD = Reading(
     _LOAD_ANY,
     f"""{_LOAD_ANY} AND NOT EXISTS (
@@ -68,7 +69,7 @@ class PostgresSnapshotStore:
         self.alias = alias
 
     def load(self, aggregate_root_ids: Iterable[str]) -> Mapping[str, Snapshot]:
-        """Load as the port says, but no snapshot that an event was corrected in."""
+        """Load as the port says, but no snapshot made of an event that was corrected."""
         ids = list(filter(holds, aggregate_root_ids))
         if not ids:
             return {}

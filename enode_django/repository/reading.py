@@ -1,4 +1,4 @@
-"""Snapshots and shared states for whoever loads aggregates: those of use, and what is done about the others."""
+"""Snapshots and shared states for loading aggregates: the usable ones are found, the others rejected."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_TOLD = 10_000
 
 
 class KeepsSnapshots(Protocol):
-    """A `SnapshotStore`, or `SharedStates`, as far as a reader needs it."""
+    """The part of `SnapshotStore` and `SharedStates` that a reader needs."""
 
     def load(self, aggregate_root_ids: Iterable[str]) -> Mapping[str, Snapshot]: ...
 
@@ -29,9 +29,9 @@ class KeepsSnapshots(Protocol):
 
 
 class SnapshotReader:
-    """All methods block on where the snapshots are kept. What is wrong with one is logged, once, and never raised.
+    """Reads snapshots. Blocks on where they are kept. A faulty one is logged once, and never raised.
 
-    With ``only_reads`` a snapshot that is of no use stays where it is: whoever looks at a state changes nothing.
+    With ``only_reads`` an unusable snapshot is not deleted: reading a state changes nothing.
     """
 
     _kind = "snapshot"
@@ -41,14 +41,13 @@ class SnapshotReader:
         self._only_reads = only_reads
 
     def find_for(self, heads: Mapping[str, int]) -> Mapping[str, ReadSnapshot]:
-        """Find snapshots, as `find` does, of aggregates at these versions. Aggregates that are too young to have one
-        are not asked for."""
+        """Find snapshots as `find` does, of aggregates at these versions. Those too young to have one are not looked
+        up."""
         lowest = policy.lowest()
         return self.find([id for id, head in heads.items() if lowest is not None and head >= lowest])
 
     def find(self, aggregate_root_ids: Iterable[str]) -> Mapping[str, ReadSnapshot]:
-        """Return, by one query, the snapshots that this process's code has made, with sound bytes. Raises
-        `StoreUnavailable`."""
+        """Return the sound snapshots that this process's code has made, by one query. Raises `StoreUnavailable`."""
         found = {}
         for id, stored in self._load(aggregate_root_ids).items():
             try:
@@ -70,14 +69,13 @@ class SnapshotReader:
             return self.store.load(ids)
         except StoreUnavailable:
             raise
-        except Exception as error:  # a table that is not migrated yet, say: the streams are all that is needed
+        except Exception as error:  # such as a table that is not migrated yet: the streams are enough
             _tell((self._kind, type(error).__name__), "%ss cannot be read, loading goes on without: %s",
                   self._kind, error)  # fmt: skip
             return {}
 
     def reject(self, stored: Snapshot, error: UnusableSnapshot) -> None:
-        """Say what is wrong, and delete the snapshot, so that another is made in its place, unless this reader
-        ``only_reads``."""
+        """Log the error once, and delete the snapshot, so that another is made, unless this reader ``only_reads``."""
         id, version = stored.aggregate_root_id, stored.version
         if self._only_reads:
             told = (f"unused {self._kind} of {id}", str(version))
@@ -92,7 +90,7 @@ class SnapshotReader:
 
 
 class StateReader(SnapshotReader):
-    """The same for shared states."""
+    """A `SnapshotReader` for shared states."""
 
     _kind = "shared state"
 
@@ -101,8 +99,8 @@ class StateReader(SnapshotReader):
 
 
 def class_of(stored: Snapshot) -> type[AggregateRoot] | None:
-    """The class whose state it is; None if this process cannot or shall not use it: it was made by other code, which
-    may be newer. So it is left alone."""
+    """Return the class whose state it is, or None if this process cannot or must not use it. A snapshot made by other
+    code, which may be newer, is left alone."""
     try:
         cls = types.class_of(AggregateRoot, stored.aggregate_root_type)
         if not policy.is_on(cls):

@@ -38,12 +38,12 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 class RedisStates:
-    """Projects that share a Redis database need a ``prefix`` each; ``ttl`` is in whole seconds.
+    """Shared states in Redis. Projects that share a Redis database need a ``prefix`` each; ``ttl`` is in whole seconds.
 
-    States are sealed with the first of the ``secrets``. One that none of them has sealed counts as damaged, so that
-    who can write to the server, but knows no secret, makes no state of an aggregate.
+    States are sealed with the first of the ``secrets``. A state that none of them has sealed counts as damaged, so that
+    access to the server without a secret is not enough to forge the state of an aggregate.
 
-    A server that is down, slow or full is named in the log, and not asked again for `PAUSE` seconds.
+    A server that is down, slow or full is named in the log, and not asked again for ``pause`` seconds.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class RedisStates:
         self._seal = Seal(secrets)
         self._prefix = prefix
         self._ttl = ttl
-        self._slow = 2 * timeout  # it may have had to connect
+        self._slow = 2 * timeout  # it may include connecting
         self._clock = clock
         self.breaker = Breaker(pause, clock=clock)
         self._told: set[str] = set()
@@ -100,8 +100,8 @@ class RedisStates:
         return f"{self._prefix}:state:{aggregate_root_id}"
 
     def _ask(self, call: Callable[[], Value], *, within: float = float("inf")) -> Value | None:
-        """None if there is no answer. Commands wait for reads, so these must be done ``within`` so many seconds in all;
-        a write may take longer in bits, or because this thread has to wait for the others."""
+        """Return the answer, or None if there is none. Commands wait for reads, so a read must be done ``within`` so
+        many seconds in all. A write may take longer in bits, or because this thread has to wait for others."""
         if self.breaker.is_open:
             return None
         started = self._clock()
@@ -152,7 +152,7 @@ def encode_state(state: Snapshot) -> bytes:
 
 
 def decode_state(aggregate_root_id: str, value: bytes) -> Snapshot:
-    """Raises `MalformedMessage` for bytes that `encode_state` cannot have made."""
+    """Decode a state. Raises `MalformedMessage` for bytes that `encode_state` cannot have made."""
     parts: Any = unpack(value)
     if not isinstance(parts, list) or [*map(type, parts)] != [int, str, int, str, int, bytes] or parts[0] != _FORMAT:
         raise MalformedMessage(f"it has another shape than ours: {shown(parts)}")

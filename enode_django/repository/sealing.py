@@ -1,4 +1,4 @@
-"""Values that lie where others can write: sealed by whoever knows a secret of the project."""
+"""Values kept where others can write, sealed with a secret of the project."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SIZE = 32
 class Seal:
     """Seals with a key that is derived from the first of the secrets, and accepts what any of them has sealed.
 
-    Keys are derived once. Sealing takes some microseconds for each value. Safe for threads.
+    Keys are derived once. Sealing takes some microseconds for each value. Thread-safe.
     """
 
     def __init__(self, secrets: Sequence[str | bytes]) -> None:
@@ -30,8 +30,8 @@ class Seal:
         return _digest(self._keys[0], name, value) + value
 
     def opened(self, name: str, sealed: bytes) -> bytes:
-        """Return the value that was sealed for this name. Raises `MalformedMessage` for all else. How long it takes
-        does not tell how much of a seal is right."""
+        """Return the value that was sealed for this name. Raises `MalformedMessage` for anything else. The time that it
+        takes does not reveal how much of a seal is right."""
         seal, value = sealed[:_SIZE], sealed[_SIZE:]
         if not any(hmac.compare_digest(seal, _digest(key, name, value)) for key in self._keys):
             raise MalformedMessage("it has no seal of this project")

@@ -1,4 +1,4 @@
-"""Snapshots over the databases of a sharded event store: each lies beside the streams that it was made from."""
+"""Snapshots of a sharded event store: each lies in the database of the streams that it was made from."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from enode_django.repository.store import Snapshot, SnapshotStore, SnapshotVersi
 
 
 class ShardedSnapshotStore:
-    """``place_of`` says which of the ``shards`` has an aggregate."""
+    """The snapshots of several shards. ``place_of`` returns the index of an aggregate's shard."""
 
     def __init__(self, shards: Sequence[SnapshotStore], place_of: Callable[[str], int]) -> None:
         self._shards = shards
@@ -38,7 +38,7 @@ class ShardedSnapshotStore:
         return self._shards[self._place_of(aggregate_root_id)].discard_from(aggregate_root_id, version)
 
     def sample(self, count: int, aggregate_root_types: Sequence[str] = ()) -> Sequence[Snapshot]:
-        """Return a sample as the port says. Shards with few snapshots are in it more often than those with many."""
+        """Return a sample as the port says. Shards with few snapshots are overrepresented."""
         samples = [one for shard in self._shards for one in shard.sample(count, aggregate_root_types)]
         return random.sample(samples, min(count, len(samples)))
 

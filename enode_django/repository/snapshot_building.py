@@ -1,4 +1,4 @@
-"""Snapshots in bulk: making those that are due, and holding a sample against the streams."""
+"""Snapshots in bulk: making those that are due, and comparing a sample with the streams."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class Due(NamedTuple):
 
 
 def build(store: EventStore, snapshots: SnapshotStore, classes: Classes = None, *, dry_run: bool) -> Iterator[Due]:
-    """Make what is due, in this thread; each is told when it is saved. Raises `StoreUnavailable`, and
-    what ends the work that it is part of, see `stopping`.
+    """Make the snapshots that are due, in this thread, and yield each aggregate when its snapshot is saved, or would
+    be. Raises `StoreUnavailable`, and what ends the work that this is part of, see `stopping`.
 
-    What is told may have been told before: an aggregate is met in each part of the store that it has streams in.
+    An aggregate may be yielded again: it is met in each part of the store that it has streams in.
     """
     maker = SnapshotMaker(store, snapshots)
     for part in checked(
@@ -85,8 +85,8 @@ def _make(maker: SnapshotMaker, snapshots: SnapshotStore, some: list[tuple[Due, 
 
 
 class Compared(NamedTuple):
-    """A snapshot that was held against its streams. ``problem`` is empty if nothing is wrong with it; one that
-    ``is_foreign`` was made by other code, so nobody uses it."""
+    """A snapshot compared with its streams. ``problem`` is empty if there is none; ``is_foreign``: other code made
+    it."""
 
     snapshot: Snapshot
     problem: str = ""

@@ -1,4 +1,4 @@
-"""Snapshots of what is stored: when they are due, and making them."""
+"""Making snapshots of what is stored, when they are due."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ logger = logging.getLogger("enode_django.snapshots")
 
 
 class SnapshotMaker:
-    """All methods block on the databases; they raise `StoreUnavailable`. A class whose state no snapshot can hold is
-    named in the log, and left out from then on."""
+    """Makes snapshots. All methods block on the databases, and raise `StoreUnavailable`. A class whose state no
+    snapshot can hold is named in the log, and left out from then on."""
 
     def __init__(self, store: EventStore, snapshots: SnapshotStore) -> None:
         self._store = store
@@ -38,13 +38,13 @@ class SnapshotMaker:
         return {id: _usable_version(found[id]) if id in found else 0 for id in ids}
 
     def is_due(self, aggregate_root_type: str, reached: int, version: int) -> bool:
-        """Raises `UnknownMessageType`, and what the policy of the class raises."""
+        """Return True if a snapshot is due. Raises `UnknownMessageType`, and what the policy of the class raises."""
         cls = types.class_of(AggregateRoot, aggregate_root_type)
         return cls not in self._unsuitable and policy.is_due(cls, reached, version)
 
     def make(self, aggregate_root_id: str, until: int | None = None) -> Snapshot | None:
-        """Make a snapshot of the newest version up to ``until``, without saving it. Returns None if there are no
-        streams, or no snapshot can be made for this class. Raises `InvalidState`, and as `replay_record`."""
+        """Make a snapshot of the newest version up to ``until``, without saving it. Return None if there are no
+        streams, or no snapshot can be made for this class. Raises `InvalidState`, and as `replay_record` does."""
         aggregate = self._loader.load(aggregate_root_id, until=until)
         if aggregate is None or type(aggregate) in self._unsuitable:
             return None
@@ -52,8 +52,8 @@ class SnapshotMaker:
         return self._snapshot_of(aggregate, last.command_id)
 
     def make_many(self, heads: Mapping[str, int]) -> Iterator[tuple[str, Outcome]]:
-        """The same for several aggregates at their newest versions, which ``heads`` has, in few queries; with what was
-        raised for one that cannot be loaded or kept. What waits in memory does not depend on how long histories are."""
+        """Make snapshots as `make` does, for several aggregates at their newest versions, ``heads``, in few queries.
+        Yield each id with its outcome. The memory used does not depend on how long histories are."""
         portions, large = self._loader.sorted_by_size(heads, heads=heads)
         for portion in portions:
             for id, history in self._loader.histories_of(portion).items():
@@ -62,7 +62,8 @@ class SnapshotMaker:
             yield id, outcome_of(partial(self.make, id))
 
     def make_from(self, history: History) -> Snapshot | None:
-        """The same of what was read already; from the store, if the history's own snapshot turns out to be unusable."""
+        """Make a snapshot as `make` does, of a history that was read already. If the history's own snapshot is
+        unusable, load the aggregate from the store."""
         records = _Passing(history.records)
         try:
             aggregate = history._replace(records=records).rebuild()
@@ -84,7 +85,7 @@ class SnapshotMaker:
 
 
 class _Passing:
-    """Knows the last of the records that were taken from it."""
+    """Passes records on, and knows the last of them."""
 
     def __init__(self, records: Iterable[StreamRecord]) -> None:
         self._records = iter(records)

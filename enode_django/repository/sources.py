@@ -1,7 +1,7 @@
 """The source of functions as texts that are the same in every version of Python, and for every layout of the source.
 
-A text is the syntax tree without what does nothing: comments, docstrings, annotations, places, parentheses. Where the
-source cannot be had, as of code that was typed into a shell, there is none.
+A text is the syntax tree without what has no effect: comments, docstrings, annotations, places, parentheses. Code
+without an available source, such as code typed into a shell, has no text.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
 class Source(NamedTuple):
-    """``names``: the globals and attributes that the source names, each once, in the order of the text."""
+    """``names`` are the globals and attributes in the source, each once, in the order of the text."""
 
     text: str
     names: Sequence[str]
 
 
 def source_of(function: FunctionType) -> Source | None:
-    """Return None where the source is not there, or does not have the function at its place."""
+    """Return the source of a function, or None if it is not available, or does not have the function at its place."""
     code = function.__code__
     node = _node_of(code, function.__globals__)
     if node is None:
@@ -74,7 +74,7 @@ def _functions(source: str) -> dict[tuple[int, str], list[FunctionNode]]:
 
 
 def _has_positions(node: FunctionNode, code: CodeType) -> bool:
-    """Return True if a lambda's body is where the code came from. Several may stand in one line."""
+    """Return True if a lambda's body is where the code came from. One line may have several lambdas."""
     assert isinstance(node, ast.Lambda)
     begin, end = (node.body.lineno, node.body.col_offset), (node.body.end_lineno or 0, node.body.end_col_offset or 0)
     places = [(line, column) for line, _, column, until in code.co_positions() if line and column is not None and until]
@@ -82,7 +82,7 @@ def _has_positions(node: FunctionNode, code: CodeType) -> bool:
 
 
 def _parameters(arguments: ast.arguments) -> ast.arguments:
-    """Return parameters without defaults, which are values: the caller looks at them."""
+    """Return parameters without defaults, which are values: the caller looks at these."""
     return ast.arguments(
         posonlyargs=arguments.posonlyargs,
         args=arguments.args,
@@ -95,7 +95,7 @@ def _parameters(arguments: ast.arguments) -> ast.arguments:
 
 
 def _effective(body: Sequence[ast.stmt]) -> list[ast.stmt]:
-    """Leave out docstrings, other constants that stand for themselves, and ``pass``."""
+    """Return the statements without docstrings, other expressions that are constants, and ``pass``."""
     return [
         statement
         for statement in body
@@ -127,7 +127,7 @@ def _fields(node: ast.AST) -> Iterator[tuple[str, Any]]:
 
 
 def _joined(values: Sequence[ast.expr]) -> list[ast.expr]:
-    """Join the constants of an f-string that follow each other, and leave out empty ones: 3.12.1 adds some."""
+    """Join adjacent constants of an f-string, and leave out empty ones: Python 3.12.1 adds some."""
     joined: list[ast.expr] = []
     for value in values:
         before = joined[-1] if joined else None
@@ -141,7 +141,7 @@ def _joined(values: Sequence[ast.expr]) -> list[ast.expr]:
 
 
 def _names(node: Any, owner: str) -> Iterator[str]:
-    """Yield names in the order of the text. Private names of a class are those that Python makes of them."""
+    """Yield the names in the order of the text. Private names of a class are mangled as Python does."""
     if isinstance(node, list):
         for one in node:
             yield from _names(one, owner)

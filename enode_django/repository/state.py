@@ -1,8 +1,8 @@
-"""Between aggregates and what is stored of them.
+"""Conversions between aggregates and their stored states.
 
-A payload is a digest, then msgpack of ``[command id, plain state]``. The command is the one that made the version: by
-it a load sees whether the store still has the history that the state was made from. The digest covers the row's other
-columns, too.
+A payload is a digest, then msgpack of ``[command id, plain state]``. The command is the one that made the version: it
+tells a load whether the store still has the history that the state was made from. The digest also covers the row's id,
+type, version and fingerprint.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NOTHING = object()
 
 
 class ReadSnapshot(NamedTuple):
-    """A snapshot whose bytes are sound, made by the code that this process has; ``stored`` is what was read.
+    """A snapshot with sound bytes that was made by this process's code. ``stored`` is what was read.
 
     ``is_shared`` says that it is a shared state: then ``stored.created_at`` is that of the stream it ends with.
     """
@@ -43,7 +43,7 @@ class ReadSnapshot(NamedTuple):
         return self.stored.version
 
     def rebuild(self) -> AggregateRoot:
-        """The aggregate at that version. Raises `UnusableSnapshot`; its hooks and types are application code."""
+        """Return the aggregate at that version. Raises `UnusableSnapshot`: hooks and types are application code."""
         id = self.stored.aggregate_root_id
         try:
             return restored(self.cls, id, self.version, self.plain)
@@ -52,9 +52,9 @@ class ReadSnapshot(NamedTuple):
 
 
 def snapshot_of(aggregate: AggregateRoot, command_id: str) -> Snapshot:
-    """``command_id`` is that of the command which made the aggregate's version.
+    """Return a snapshot of the aggregate. ``command_id`` is that of the command which made its version.
 
-    Raises `InvalidState` for a state that does not come back as it is.
+    Raises `InvalidState` for a state that would not be restored unchanged.
     """
     cls, id, version = type(aggregate), aggregate.id, aggregate.version
     try:
@@ -70,7 +70,7 @@ def snapshot_of(aggregate: AggregateRoot, command_id: str) -> Snapshot:
 
 
 def read_snapshot(cls: type[AggregateRoot], stored: Snapshot) -> ReadSnapshot:
-    """Raises `UnusableSnapshot` for one whose bytes are not as they were written."""
+    """Read a snapshot. Raises `UnusableSnapshot` if its bytes are not as they were written."""
     digest, body = stored.payload[:_DIGEST], stored.payload[_DIGEST:]
     if digest != _digest(*stored[:4], body):
         raise UnusableSnapshot("its bytes are not those that were written")
@@ -86,7 +86,7 @@ def _digest(id: str, type_name: str, version: int, fingerprint: str, body: bytes
 
 
 def differences(one: AggregateRoot, other: AggregateRoot) -> Mapping[str, tuple[Any, Any]]:
-    """By name what two aggregates of a class have in their state that is not the same."""
+    """Return what differs in the state of two aggregates of a class: both values by name."""
     if type(one).snapshot is not AggregateRoot.snapshot:
         plain, others = one.snapshot(), other.snapshot()
         return {} if is_same(plain, others) else {"snapshot()": (plain, others)}
@@ -111,10 +111,10 @@ def _own_names() -> frozenset[str]:
 def _compare(aggregate: AggregateRoot, copy: AggregateRoot) -> None:
     cls = type(aggregate)
     if cls.snapshot is not AggregateRoot.snapshot:
-        return  # what their hooks leave out is theirs to say
+        return  # the hooks decide what they leave out
     undeclared = sorted(vars(aggregate).keys() - schema_of(cls).types.keys() - _own_names())
     for name in undeclared:
-        # What the constructor makes is there again, if it is the same in every instance.
+        # What the constructor sets is restored, if it is equal in every instance.
         if name not in vars(copy) or not is_same(vars(aggregate)[name], vars(copy)[name]):
             error = InvalidState(
                 f"{cls.__qualname__} keeps state in {name!r}, which is not a declared field: declare it, define "
@@ -130,7 +130,7 @@ def _compare(aggregate: AggregateRoot, copy: AggregateRoot) -> None:
 
 
 def is_same(one: Any, other: Any) -> bool:
-    """Return True if the values are equal and of the same types, as deep as lists, tuples, dicts go."""
+    """Return True if the values are equal and of the same types, at any depth of lists, tuples and dicts."""
     if type(one) is not type(other):
         return False
     if isinstance(one, list | tuple):

@@ -1,7 +1,7 @@
-"""The port for shared states, and the driver in memory: what stands behind the caches of all workers.
+"""The port for shared states, and the driver in memory: a cache behind the caches of all workers.
 
 A shared state is a `Snapshot` whose ``created_at`` is that of the stream which made its version. It is only ever a
-start: whoever loads one holds it against the store, and reads there what came after it.
+start: a load compares it with the store, and reads later streams there.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ class SharedStates(Protocol):
     missing."""
 
     def load(self, aggregate_root_ids: Iterable[str]) -> Mapping[str, Snapshot]:
-        """By aggregate root id; an id without a state is left out."""
+        """Return the states by aggregate root id. An id without a state is left out."""
 
     def save(self, states: Sequence[Snapshot]) -> None:
-        """Each takes the place of what is there, whatever that is."""
+        """Save states. Each replaces whatever state its aggregate has."""
 
     def delete(self, aggregate_root_id: str) -> None: ...
 
     def discard(self, state: Snapshot) -> None:
-        """Delete what is there of its aggregate, it being of no use."""
+        """Delete whatever state its aggregate has, because this one is of no use."""
 
     def close(self) -> None: ...
 
 
 class MemoryStates:
-    """Each method is atomic."""
+    """Shared states in memory. Each method is atomic."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -57,4 +57,4 @@ class MemoryStates:
         self.delete(state.aggregate_root_id)
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        """Do nothing: nothing is open."""

@@ -15,7 +15,7 @@ __all__ = ["MemorySnapshotStore", "Snapshot", "SnapshotStore", "SnapshotVersion"
 
 
 class Snapshot(NamedTuple):
-    """One row. ``fingerprint`` says which code made the state; ``payload`` is opaque to a store."""
+    """One row. ``fingerprint`` names the code that made the state; ``payload`` is opaque to a store."""
 
     aggregate_root_id: str
     aggregate_root_type: str
@@ -25,7 +25,7 @@ class Snapshot(NamedTuple):
     created_at: datetime
 
     def gives_way_to(self, other: Snapshot) -> bool:
-        """Return True if ``other`` is to take its place: it is newer, or made by other code."""
+        """Return True if ``other`` replaces this one: it is newer, or made by other code."""
         return self.version < other.version or self.fingerprint != other.fingerprint
 
 
@@ -36,32 +36,32 @@ class SnapshotVersion(NamedTuple):
 
 
 class SnapshotStore(Protocol):
-    """All methods block, and may be called from any thread. Each raises `StoreUnavailable` (retriable)."""
+    """Stores snapshots. All methods block, may be called from any thread, and raise `StoreUnavailable` (retriable)."""
 
     def load(self, aggregate_root_ids: Iterable[str]) -> Mapping[str, Snapshot]:
-        """By aggregate root id; an id without a snapshot is left out."""
+        """Return the snapshots by aggregate root id. An id without a snapshot is left out."""
 
     def versions(self, aggregate_root_ids: Iterable[str]) -> Mapping[str, SnapshotVersion]:
         """Return the snapshots as `load` does, without the payloads."""
 
     def save(self, snapshots: Sequence[Snapshot]) -> int:
-        """Keep these, one of an aggregate at most, where none is kept that is newer and of the same code.
+        """Save these, at most one per aggregate, unless one as new and of the same code is stored.
 
-        Returns how many were kept.
+        Return how many were saved.
         """
 
     def discard(self, snapshot: Snapshot) -> bool:
-        """Delete this very one; returns False if another is in its place."""
+        """Delete this very snapshot. Return False if another is in its place."""
 
     def discard_from(self, aggregate_root_id: str, version: int) -> bool:
-        """Delete the aggregate's snapshot if it is of this version or a later one; returns False if there is none."""
+        """Delete the aggregate's snapshot if it is of this version or a later one. Return False if there is none."""
 
     def sample(self, count: int, aggregate_root_types: Sequence[str] = ()) -> Sequence[Snapshot]:
         """Return up to ``count`` snapshots at random, of these types (none: all). Reads through all of them."""
 
 
 class MemorySnapshotStore:
-    """All methods may be called from any thread; each is atomic."""
+    """Snapshots in memory. All methods may be called from any thread; each is atomic."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

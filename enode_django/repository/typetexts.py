@@ -1,4 +1,4 @@
-"""Annotations as texts: the same for the same type, in every process, whatever it was imported as."""
+"""Annotations as texts: the same for the same type, in every process, however it was imported."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 
 
 def type_text(annotation: Any) -> str:
-    """``Optional[List["int"]]`` and ``list[int] | None`` are the same. Classes are their qualified names."""
+    """Return a text, the same for ``Optional[List["int"]]`` and ``list[int] | None``. Classes are their qualified
+    names."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Annotated:
         return type_text(arguments[0])
@@ -26,7 +27,7 @@ def type_text(annotation: Any) -> str:
 
 
 def value_classes(annotation: Any) -> list[type]:
-    """The enums and dataclasses that an annotation names."""
+    """Return the enums and dataclasses that an annotation names."""
     found = [cls for argument in typing.get_args(annotation) for cls in value_classes(argument)]
     if isinstance(annotation, type) and (issubclass(annotation, Enum) or dataclasses.is_dataclass(annotation)):
         found.append(annotation)

@@ -1,4 +1,4 @@
-"""Shared states whose changes are made by a thread of their own: no command waits for them."""
+"""Shared states that are changed by a separate thread: no command waits for them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Change = Sequence[Snapshot] | str
 
 
 class WriteBehind:
-    """`load` is answered by ``states`` at once, in the calling thread. What one thread has asked to save and to delete
-    is done in that order, by the thread in `run`."""
+    """Shared states that are written behind. `load` is answered by ``states`` at once, in the calling thread. The saves
+    and deletions of one thread are done in their order, by the thread in `run`."""
 
     def __init__(self, states: SharedStates, *, most_waiting: int = MOST_WAITING) -> None:
         self.name = "enode-states"
@@ -51,7 +51,7 @@ class WriteBehind:
         self._changes.close()
 
     def run(self) -> None:
-        """Blocks until `close`."""
+        """Make the changes. Block until `close`, then close the states."""
         while (changes := self._changes.take(TAKEN_AT_ONCE)) is not None:
             together: list[Snapshot] = []
             for change in changes:

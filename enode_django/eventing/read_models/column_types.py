@@ -1,9 +1,8 @@
-"""The value that a column of PostgreSQL gives back for a value that is written to it, found without asking the
-database.
+"""The value that a column of PostgreSQL returns for a value that is written to it, found without asking the database.
 
-Each function here takes a value as the driver would be given it and returns it as the driver would load it. It raises
-`OnlyDatabaseKnows` for a value that the column refuses, or changes in a way that is not known here: so no error of the
-database has to be imitated.
+Each function takes a value as the driver is given it and returns it as the driver loads it. It raises
+`OnlyDatabaseKnows` for a value that the column refuses, or changes in a way that is not known here, so that no error of
+the database has to be imitated.
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ _DOTTED = 1 << 48
 
 
 class OnlyDatabaseKnows(Exception):
-    """The value has to be written and loaded to see what it becomes."""
+    """Says that a value has to be written and loaded to see its stored form."""
 
 
 def stored_by(db_type: str, connection: BaseDatabaseWrapper) -> Stored | None:
-    """Return the function for a column of this type, as ``Field.db_type`` names it; None for a type unknown here.
+    """Return the function for a column of this type, as ``Field.db_type`` names it, or None for an unknown type.
 
     >>> stored_by("numeric(5, 2)", connection)(Decimal("0.005"))
     Decimal('0.01')
@@ -121,8 +120,8 @@ def _aware(zone: tzinfo) -> Stored:
 
 
 def _naive(zone: tzinfo) -> Stored:
-    """Without ``USE_TZ`` values are loaded without a zone, in that of the session. There is no such time as those that
-    a clock which is put forward leaves out: they become later ones."""
+    """Without ``USE_TZ`` values are loaded without a zone, in the session's zone. Times that a clock skips when it is
+    put forward become later ones."""
 
     def stored(value: Any) -> datetime:
         if type(value) is not datetime:
@@ -160,12 +159,12 @@ def _address(value: Any) -> str:
 
 
 def _json(value: Any) -> str:
-    """As a text, which the field makes a value of."""
+    """Return a text, from which the field makes a value."""
     return json.dumps(json_stored(value), ensure_ascii=False)
 
 
 def json_stored(value: Any) -> Any:
-    """Return what is loaded of a `Jsonb`: keys are texts, each once, and sorted; numbers have no exponent."""
+    """Return a `Jsonb` as it is loaded: keys are texts, each once, and sorted; numbers have no exponent."""
     if not isinstance(value, Jsonb):
         raise OnlyDatabaseKnows
     text = (value.dumps or json.dumps)(value.obj)
@@ -175,7 +174,7 @@ def json_stored(value: Any) -> Any:
         raise OnlyDatabaseKnows
     try:
         loaded = json.loads(text, object_pairs_hook=_sorted, parse_float=_json_number, parse_constant=_refuse)
-        if "\\ud" in text or "\\uD" in text:  # halves of letters, which PostgreSQL refuses if one stands alone
+        if "\\ud" in text or "\\uD" in text:  # surrogates, which PostgreSQL refuses unless paired
             json.dumps(loaded, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         raise OnlyDatabaseKnows from error
@@ -194,7 +193,7 @@ def _shortest_first(pair: tuple[str, Any]) -> tuple[int, bytes]:
 
 
 def _json_number(text: str) -> int | float:
-    """A number with a point, or with an exponent, which PostgreSQL writes out."""
+    """Convert a number with a point, or with an exponent, which PostgreSQL writes out."""
     if "e" in text or "E" in text or text.startswith("-"):
         exact = Decimal(text)
         text = format(exact if exact else abs(exact), "f")

@@ -19,12 +19,12 @@ def changed_row(
     normalise: Callable[[Any], object],
     makes_row: Callable[[Any], bool] | None = None,
 ) -> Any:
-    """Return the row of a `ModelProjection` after these events, changed in memory; None where there is none.
+    """Return the row of a `ModelProjection` after these events, changed in memory, or None if there is none.
 
-    ``normalise`` is called with a row before an event sees what handlers of another one have given to it since it was
-    loaded: an event must not depend on whether these were stored in between. ``makes_row`` says whether an event makes
-    a row where there is none (None: every event does); one that does not is passed over there. Raises what that and
-    the handlers raise; the row may be half changed then.
+    ``normalise`` is called with a row that the handlers of an earlier event have changed since it was loaded, before
+    the next event sees it: an event must not depend on whether the row was stored in between. ``makes_row`` says
+    whether an event makes a missing row (None: every event does); one that does not is passed over. Raises what
+    ``makes_row`` and the handlers raise; the row may be half changed then.
     """
     for event, handlers in followed:
         if row is None:
@@ -55,7 +55,7 @@ class RowChanges:
         self._rowless: dict[str, int] = {}
 
     def note(self, id: str, row: Any, version: int) -> None:
-        """The aggregate has come to ``version``, with this row or (None) without one."""
+        """Note that the aggregate has come to ``version``, with this row or (None) without one."""
         found = self.rows.get(id)
         if found is not None and row is not found:
             self._deleted[id] = version

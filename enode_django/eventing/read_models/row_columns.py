@@ -1,4 +1,4 @@
-"""Convert the fields of a model's instances to columns as PostgreSQL is sent them."""
+"""Convert the fields of a model's instances to columns as they are sent to PostgreSQL."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils.timezone import is_aware
 
 _ARRAYS = {
-    "varchar": "text",  # a cast to varchar(100)[] would cut off what is too long, where an insert refuses it
+    "varchar": "text",  # a cast to varchar(100)[] would truncate a long value, which an insert refuses
     "text": "text",
     "boolean": "boolean",
     "smallint": "smallint",
@@ -71,9 +71,9 @@ default time zone."""
 class Column:
     """The properties of a field that do not depend on its values.
 
-    ``array`` is the type of the array that carries its values, None if they go into none; ``created_only``: it is set
-    when a row is made, and then kept. Values whose type is ``as_it_is`` need no preparing if they meet the condition
-    ``only_if``, where there is one.
+    ``array`` is the type of the array that carries its values, or None if they go into none. ``created_only`` is True
+    if the field is set when a row is made, and then kept. Values of exactly the type ``as_it_is`` need no preparing if
+    they meet the condition ``only_if``, if there is one.
     """
 
     def __init__(self, field: models.Field[Any, Any], connection: BaseDatabaseWrapper) -> None:
@@ -88,7 +88,7 @@ class Column:
         self._get = attrgetter(field.attname) if type(field).pre_save is models.Field.pre_save else None
 
     def raw(self, rows: Sequence[models.Model]) -> Iterator[Any]:
-        """Sets what fields set when they are saved (``auto_now``)."""
+        """Return the unprepared values. Sets what fields set when they are saved (``auto_now``)."""
         if self._get is not None:
             return map(self._get, rows)
         pre_save = self.field.pre_save
@@ -112,7 +112,7 @@ class Column:
 
     def _prepare(self, value: Any, connection: BaseDatabaseWrapper) -> Any:
         prepared = self.field.get_db_prep_save(value, connection=connection)
-        # Django's types for whole numbers of a size do not go into an array with plain ones.
+        # Django's sized integer types do not go into an array with plain integers.
         return int(prepared) if self.as_it_is is int and prepared is not None else prepared
 
 
@@ -121,17 +121,17 @@ def quoted(field: models.Field[Any, Any], connection: BaseDatabaseWrapper) -> st
 
 
 def columns_of(model: type[models.Model], connection: BaseDatabaseWrapper) -> Sequence[Column]:
-    """Return the columns that are written: all but those that the database generates."""
+    """Return the columns that are written: all but generated ones."""
     return [Column(field, connection) for field in model._meta.concrete_fields if not field.generated]
 
 
 def _array_of(field: models.Field[Any, Any], connection: BaseDatabaseWrapper) -> str | None:
-    """None if the values of this field do not go into an array: they are arrays themselves, or nobody knows."""
+    """Return None if the field's values do not go into an array: they are arrays, or of an unknown type."""
     placeholder = getattr(type(field), "get_placeholder", None)
     if placeholder not in (None, models.BinaryField.get_placeholder):  # type: ignore[attr-defined]
         return None
     if isinstance(field, models.DateTimeField) and not settings.USE_TZ:
-        return None  # loaded ones are naive then and an event's aware, and an array takes one kind only
+        return None  # loaded values are naive then and an event's aware; an array takes one kind only
     base, modifier, rest = (field.db_type(connection) or "").partition("(")
     if modifier and (base not in _WITH_MODIFIER or not rest.endswith(")")):
         return None

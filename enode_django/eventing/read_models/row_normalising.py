@@ -1,5 +1,5 @@
-"""Rows in memory with the values that the database would give back, so that an event sees the same row whether the one
-before it was handled in its batch or in another."""
+"""Give rows in memory the values that the database would give back, so that an event sees the same row whether the
+previous event was handled in the same batch or in another one."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ _NEVER_SEEN = object()
 
 
 class RowNormaliser:
-    """Normalises instances of ``model`` in memory. The functions for its fields are chosen once, when it is made; it
-    is used by one thread."""
+    """Normalises instances of ``model`` in memory. The functions for its fields are chosen once. Used by one thread."""
 
     def __init__(self, model: type[models.Model], connection: BaseDatabaseWrapper) -> None:
         fields = [field for field in model._meta.concrete_fields if field.name not in ("aggregate_root_id", "version")]
@@ -43,11 +42,11 @@ class RowNormaliser:
         self._kept = len(self._attributes) - len(self._generated)
 
     def normalise(self, row: models.Model, *, partly: bool = False) -> bool:
-        """Give the row the values that it would have if it were stored and loaded; returns False if only the database
-        can tell one of them, and then changes no value, or with ``partly`` all others.
+        """Give the row the values that it would have if it were stored and loaded. If only the database can tell one of
+        them, return False; no value is changed then, or with ``partly`` all others are.
 
-        A generated column is one of these: its value is forgotten, so that reading it asks the database. So is what a
-        ``from_db`` or an ``__init__`` of the model's own adds to a row.
+        A generated column is such a value: it is forgotten, so that reading it asks the database. Anything that the
+        model's own ``from_db`` or ``__init__`` adds to a row is forgotten, too.
         """
         values = row.__dict__
         if self._needs_preparing or len(values) != self._kept:
@@ -73,7 +72,7 @@ class RowNormaliser:
         return is_known
 
     def _prepare(self, row: models.Model) -> None:
-        """Let fields be set that are set when a row is saved; delete what a loaded row does not have."""
+        """Set the fields that saving a row sets; delete what a loaded row does not have."""
         for field in self._set_when_saved:
             field.pre_save(row, row._state.adding)
         values = row.__dict__
@@ -86,7 +85,7 @@ class RowNormaliser:
                 relation.delete_cached_value(row)  # type: ignore[attr-defined]
 
     def take_over(self, row: models.Model, loaded: models.Model) -> None:
-        """Give the row the values of another one, which was loaded."""
+        """Give the row the values of a loaded row."""
         values = row.__dict__
         values.update((name, value) for name, value in loaded.__dict__.items() if name not in ("_state", "version"))
         values[HANDLED] = ()
@@ -100,7 +99,7 @@ def _is_made_of_fields(model: type[models.Model]) -> bool:
 
 
 def _is_set_when_saved(field: models.Field[Any, Any]) -> bool:
-    """Return True if saving a row may set the field: by the time, or by a ``pre_save`` of the field's own."""
+    """Return True if saving a row may set the field: to the time, or by a ``pre_save`` of the field's own."""
     if isinstance(field, models.DateField | models.TimeField):
         own = (models.DateField.pre_save, models.DateTimeField.pre_save, models.TimeField.pre_save)
         if type(field).pre_save in own:
@@ -109,11 +108,11 @@ def _is_set_when_saved(field: models.Field[Any, Any]) -> bool:
 
 
 class _Field:
-    """Convert a value that a handler gave to a field into the one that a loaded row has.
+    """Converts a value that a handler gave to a field into the one that a loaded row has.
 
-    ``parts`` are the field's number and name; ``as_kind`` for values whose type is ``kind`` exactly, None if they are
-    loaded as they were given; ``convert`` for others; and whether a loaded value cannot be changed, and stays the same
-    however often it is stored and loaded again.
+    ``parts`` are: the field's number and name; ``kind``; ``as_kind``, which converts values of exactly the type
+    ``kind`` (None: they are loaded as given); ``convert``, which converts others; and whether a loaded value is
+    immutable and stays the same however often it is stored and loaded again.
     """
 
     def __init__(self, number: int, field: models.Field[Any, Any], connection: BaseDatabaseWrapper) -> None:
@@ -153,14 +152,14 @@ class _Field:
 def _converters(
     field: models.Field[Any, Any], col: Any, connection: BaseDatabaseWrapper
 ) -> Sequence[Callable[..., Any]]:
-    """Return what makes values of those that the driver loads."""
+    """Return the functions that convert what the driver loads into values."""
     if isinstance(field, models.JSONField) and _is_plain_json(field):
-        return ()  # its column gives the value back, without the text that it would be read from
+        return ()  # its column returns the value itself, not the text that it would be read from
     return [*connection.ops.get_db_converters(col), *col.get_db_converters(connection)]
 
 
 def _by_column(field: models.Field[Any, Any], connection: BaseDatabaseWrapper) -> Stored | None:
-    """Return the function for the field's column; None if it is not known what that gives back."""
+    """Return the function for the field's column, or None if it is unknown what the column returns."""
     if isinstance(field, models.JSONField) and _is_plain_json(field):
         return json_stored
     if type(field).select_format is not models.Field.select_format:

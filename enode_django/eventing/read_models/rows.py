@@ -35,8 +35,9 @@ class RowTable(Generic[Row]):
     """The table of ``model`` (derived from `enode_django.models.ReadModel`) in the database ``alias``.
 
     Methods work in the calling thread's connection and block. They raise Django's database errors, and leave nothing
-    behind in the session. All but `versions` are to be called inside ``transaction.atomic(using=alias)``, else they
-    raise ``TransactionManagementError``. Managers, ``save()``, ``delete()`` and their signals are not called.
+    behind in the session. All but `versions`, `claims` and `normalise_in_memory` raise ``TransactionManagementError``
+    if they access the database outside ``transaction.atomic(using=alias)``. Managers, ``save()``, ``delete()`` and
+    their signals are not called.
     """
 
     def __init__(self, model: type[Row], alias: str) -> None:
@@ -65,7 +66,7 @@ class RowTable(Generic[Row]):
         )
         self._insert = f"INSERT INTO {table} AS known ({', '.join(column.name for column in self._columns)})"
         self._update = {adding: self._update_statement(adding) for adding in (True, False)}
-        # Binary, since arrays as text take twice as long to write.
+        # Binary: arrays as text take twice as long to write.
         arrays = ", ".join(f"%b::{column.array}[]" for column in self._columns)
         self._upsert = {
             adding: f"{self._insert} SELECT * FROM unnest({arrays}) {update}" for adding, update in self._update.items()
@@ -83,7 +84,7 @@ class RowTable(Generic[Row]):
         )
 
     def load_locked(self, ids: Sequence[str]) -> dict[str, Row]:
-        """The rows that exist, locked in the order of their ids until the transaction ends."""
+        """Return the rows that exist, locked in the order of their ids until the transaction ends."""
         connection = self._connection()
         with connection.wrap_database_errors, psycopg.Cursor[Any](connection.connection) as cursor:
             found = cursor.execute(self._loading.statement, (list(ids),), prepare=False).fetchall()
@@ -97,8 +98,8 @@ class RowTable(Generic[Row]):
             return dict(cursor.execute(self._versions, (list(ids),), prepare=False).fetchall())
 
     def normalise(self, row: Row) -> None:
-        """Give the row, whose handlers have changed it, the values that it would have if it were stored and loaded. If
-        only the database knows them, the row is stored and loaded, and that is undone. Raises as `store` does."""
+        """Give the row, which handlers have changed, the values that it would have if it were stored and loaded. If
+        only the database knows them, store and load the row, and roll that back. Raises as `store` does."""
         if self._normaliser.normalise(row):
             return
         version = row.version  # type: ignore[attr-defined]
@@ -118,17 +119,17 @@ class RowTable(Generic[Row]):
             raise OnlyDatabaseKnows(f"{self._model.__qualname__} {_by_id(row)!r} has to be stored to be normalised")
 
     def claims(self, after: str, limit: int) -> list[tuple[str, int]]:
-        """Return the ids and versions of the next ``limit`` rows, those whose ids come after this one."""
+        """Return the ids and versions of the next ``limit`` rows with ids above ``after``."""
         connection = healthy_connection(self._alias)
         connection.validate_no_broken_transaction()
         with connection.wrap_database_errors, psycopg.Cursor[Any](connection.connection) as cursor:
             return cursor.execute(self._claims, (after, limit), prepare=False).fetchall()
 
     def store(self, rows: Iterable[Row]) -> int:
-        """Insert or update these rows, of which no two have the same id; returns how many were written.
+        """Insert or update these rows, which all have different ids. Return how many were written.
 
-        A stored row of the same or a higher version stays as it is. Fields that are set when a row is made
-        (``auto_now_add``) keep what is stored when a new row meets a stored one.
+        A stored row of the same or a higher version stays as it is. When a new row meets a stored one, fields that are
+        set when a row is made (``auto_now_add``) keep the stored value.
         """
         connection = self._connection()
         stored = 0
@@ -174,7 +175,7 @@ class RowTable(Generic[Row]):
 
     def _groups(self, rows: Sequence[Row]) -> Mapping[tuple[bool, bool], Sequence[Row]]:
         """Divide the rows into groups that one statement can store: by whether the rows are new, if that makes a
-        difference, and by whether their values go into arrays, as a default of the database does not."""
+        difference, and by whether their values go into arrays. A default of the database does not."""
         if not rows or not (self._created_only or self._defaults):
             return {(False, self._fits_arrays): rows} if rows else {}
         groups: dict[tuple[bool, bool], list[Row]] = {}
@@ -192,7 +193,7 @@ class RowTable(Generic[Row]):
             return cursor.execute(self._upsert[adding], values, prepare=False).rowcount
 
     def _store_in_values(self, connection: BaseDatabaseWrapper, rows: Sequence[Row], adding: bool) -> int:
-        """Whatever fields there are: Django's compiler prepares the values, the client puts them into the statement."""
+        """Store rows with any fields: Django's compiler prepares the values, and the client puts them into the text."""
         fields = [column.field for column in self._columns]
         query = InsertQuery(self._model)
         query.insert_values(fields, list(rows))
@@ -200,7 +201,7 @@ class RowTable(Generic[Row]):
         prepared = [
             [compiler.prepare_value(column.field, value) for value in column.raw(rows)] for column in self._columns
         ]
-        # Not PostgreSQL's own compiler's, which would make arrays again.
+        # Not PostgreSQL's own compiler, which would make arrays again.
         placeholders, parameters = SQLInsertCompiler.assemble_as_sql(
             compiler, fields, list(zip(*prepared, strict=True))
         )

@@ -1,9 +1,8 @@
 """Rows that the handlers of a `Projection` insert one by one, sent together.
 
 An insert costs a statement and a round trip: many times what its row costs. In a pass that is rolled back and run again
-when anything goes wrong, inserts may as well wait: until the next statement of any kind in the same connection, or
-until the handlers are done. So every statement finds every row; only an error comes late, and after one nothing of the
-pass may be committed.
+when anything fails, inserts can wait until the next statement of any kind in the same connection, or until the handlers
+are done. So every statement finds every row. Only errors come late, and after one nothing of the pass may be committed.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ ROWS_MAX = 1_000
 
 
 class WaitingInserts(StatementsWait):
-    """The rows of one pass, in the connection of the thread that runs it: no other thread uses it.
+    """The waiting rows of one pass, in the connection of the thread that runs it. No other thread uses it.
 
     ``failed`` is the first error that inserting raised, even if a handler has swallowed it.
     """
@@ -39,18 +38,18 @@ class WaitingInserts(StatementsWait):
 
     @property
     def takes_rows(self) -> bool:
-        """Return False once the transaction is to be rolled back: then an insert has to raise at once."""
+        """False once the transaction is to be rolled back: then an insert has to raise at once."""
         return self.failed is None and not self._connection.needs_rollback
 
     def send(self) -> None:
-        """Send models in the order of their first rows. Nothing is sent in a transaction that is to be rolled back."""
+        """Send all rows, models in the order of their first rows; none if the transaction is to be rolled back."""
         if not self._rows or self._connection.needs_rollback:
             return
         waiting, self._rows = self._rows, {}
         try:
             for rows in waiting.values():
                 insert_now(rows, self._connection.alias)
-        except Exception as error:  # of the database, or of adapting a value: a handler may swallow it
+        except Exception as error:  # from the database, or from adapting a value; a handler may swallow it
             self.failed = self.failed or error
             transaction.set_rollback(True, using=self._connection.alias)
             raise
@@ -64,8 +63,8 @@ class WaitingInserts(StatementsWait):
 
 @contextmanager
 def inserts_wait(alias: str) -> Iterator[None]:
-    """Let rows that are inserted inside the block wait; at its end all are sent. Raises the first error of an insert in
-    it: then everything since the block began is to be rolled back."""
+    """Let rows that are inserted inside the block wait, and send them at its end. Raises the first error of an insert
+    in the block: then everything since the block began is to be rolled back."""
     connection = connections[alias]
     waiting = WaitingInserts(connection)
     connection.execute_wrappers.append(waiting)
@@ -73,7 +72,7 @@ def inserts_wait(alias: str) -> Iterator[None]:
         yield
         waiting.finish()
     finally:
-        with suppress(ValueError):  # not pop(): a handler may have left a wrapper of its own behind
+        with suppress(ValueError):  # not pop(): a handler may have left its own wrapper behind
             connection.execute_wrappers.remove(waiting)
 
 
@@ -87,5 +86,5 @@ def insert(row: models.Model, alias: str) -> None:
 
 
 def insert_now(rows: list[models.Model], alias: str) -> None:
-    """Insert rows of one model by ``bulk_create``, which sends them as arrays where it can."""
+    """Insert rows of one model by ``bulk_create``, which sends them as arrays where possible."""
     type(rows[0])._base_manager.using(alias).bulk_create(rows)
