@@ -11,6 +11,7 @@ from django.apps import apps
 if apps.is_installed(
     "django.contrib.admin"
 ):  # else this is imported, too: by filters of templates, which Django checks
+    from enode_django.admin.auditing import OperatorActionAdmin
     from enode_django.admin.dashboard import DashboardAdmin
     from enode_django.admin.dead_letters import DeadLetterAdmin
     from enode_django.admin.erased import ErasedEventAdmin
@@ -28,6 +29,7 @@ __all__ = [
     "ErasedEventAdmin",
     "EventStreamAdmin",
     "JobAdmin",
+    "OperatorActionAdmin",
     "ParkedEventAdmin",
     "ReadModelAdmin",
     "RebuildAdmin",

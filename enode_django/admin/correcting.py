@@ -113,7 +113,7 @@ def correct_events(
         admin,
         request,
         make_form,
-        log=lambda _, done: admin.log_change(request, parked, done),
+        log=lambda _, done: admin.done(request, parked, "correct", done),
         back=lambda _: back,
         crumbs=crumbs,
     )

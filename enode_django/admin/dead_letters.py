@@ -14,6 +14,7 @@ from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from enode_django.admin.auditing import Audited
 from enode_django.admin.databases import ByDatabase, ShardFilter, shards, within
 from enode_django.admin.showing import SCRIPTS, STYLES, VIEW_PAYLOAD, WithError, preformatted, without_hidden
 from enode_django.exceptions import ConfigurationError, EnodeError
@@ -29,7 +30,7 @@ else:  # generic for the type checker only
 
 
 @admin.register(DeadLetter)
-class DeadLetterAdmin(ByDatabase, WithError, LetterBase):
+class DeadLetterAdmin(Audited, ByDatabase, WithError, LetterBase):
     """Read-only but for two actions and sending a new command; all three need the permission to change dead letters."""
 
     offered = staticmethod(shards)
@@ -86,6 +87,9 @@ class DeadLetterAdmin(ByDatabase, WithError, LetterBase):
     def has_settle_permission(self, request: HttpRequest) -> bool:
         return bool(request.user.has_perm("enode_django.change_deadletter"))
 
+    def object_id_of(self, row: DeadLetter) -> str:
+        return row.command_id or row.key
+
     @admin.display(description="place")
     def place(self, letter: DeadLetter) -> str:
         return f"queue {letter.queue} of {letter.topic}, offset {letter.message_offset}"
@@ -132,16 +136,21 @@ class DeadLetterAdmin(ByDatabase, WithError, LetterBase):
             self.message_user(request, str(error), messages.ERROR)
             return
         with closing(transport):
-            self._settle(request, chosen, "sent again", lambda alias, pks: requeue_in(transport, alias, pks))
+            self._settle(request, chosen, "requeue", "sent again", lambda alias, pks: requeue_in(transport, alias, pks))
 
     @admin.action(description="Discard for good", permissions=["settle"])
     def discard(self, request: HttpRequest, chosen: Letters) -> None:
         from enode_django.operating.dead_letters import discard_in
 
-        self._settle(request, chosen, "discarded", discard_in)
+        self._settle(request, chosen, "discard", "discarded", discard_in)
 
     def _settle(
-        self, request: HttpRequest, chosen: Letters, done: str, settle: Callable[[str, Sequence[int]], int]
+        self,
+        request: HttpRequest,
+        chosen: Letters,
+        action: str,
+        done: str,
+        settle: Callable[[str, Sequence[int]], int],
     ) -> None:
         """Log each letter that is gone afterwards, also when an error has ended it before the last one."""
         letters = list(chosen)
@@ -155,7 +164,7 @@ class DeadLetterAdmin(ByDatabase, WithError, LetterBase):
         left = set(DeadLetter.objects.using(chosen.db).filter(pk__in=pks).values_list("pk", flat=True))
         for letter in letters:
             if letter.pk not in left:
-                self.log_change(request, letter, done)
+                self.done(request, letter, action, done)
 
 
 def _url(letter: DeadLetter, page: str) -> str:

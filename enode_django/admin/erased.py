@@ -8,6 +8,7 @@ from django.contrib import admin
 from django.db.models import F
 from django.http import HttpRequest
 
+from enode_django.admin.auditing import Audited
 from enode_django.admin.databases import ByDatabase, DatabaseFilter
 from enode_django.admin.showing import SCRIPTS, STYLES, WithSubscriber
 from enode_django.models import GenerationCheck
@@ -21,7 +22,7 @@ else:  # generic for the type checker only
 
 
 @admin.register(GenerationCheck)
-class ErasedEventAdmin(ByDatabase, WithSubscriber, CheckBase):
+class ErasedEventAdmin(Audited, ByDatabase, WithSubscriber, CheckBase):
     """To be looked at, and deleted when somebody has settled what follows from it."""
 
     change_list_template = "enode_django/admin/list.html"
@@ -43,6 +44,9 @@ class ErasedEventAdmin(ByDatabase, WithSubscriber, CheckBase):
     class Media:
         css = STYLES
         js = SCRIPTS
+
+    def object_id_of(self, row: GenerationCheck) -> str:
+        return row.aggregate_root_id
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[GenerationCheck]:
         return super().get_queryset(request).filter(handled_version__gt=F("stored_version"))

@@ -15,6 +15,7 @@ from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from enode_django.admin.auditing import Audited, audit
 from enode_django.admin.operating import operate
 from enode_django.admin.showing import (
     SCRIPTS,
@@ -45,7 +46,7 @@ MOST_WATCHED = 500
 
 
 @admin.register(Job)
-class JobAdmin(ReadOnly, WithError, JobBase):
+class JobAdmin(Audited, ReadOnly, WithError, JobBase):
     """Read-only but for starting jobs (``add_job``; exports need ``view_payload``, too), cancelling them
     (``change_job``), and deleting those that have ended (``delete_job``). What runs shows by itself how far it has
     come."""
@@ -178,7 +179,7 @@ class JobAdmin(ReadOnly, WithError, JobBase):
             except EnodeError as error:  # it has ended meanwhile
                 self.message_user(request, str(error), messages.WARNING)
                 continue
-            self.log_change(request, job, "cancel")
+            self.done(request, job, "cancel", f"{job.kind} of {job.name} was asked to stop")
             self.message_user(request, f"job {job.pk} ({job.kind} of {job.name}) was asked to stop", messages.SUCCESS)
 
 
@@ -196,6 +197,7 @@ def start(
             action_flag=CHANGE if target.pk else ADDITION,
             change_message=done,
         )
+        audit(request, target, f"start {operation.kind}", done, object_id=operation.name())
 
     jobs = reverse(LIST)
     return operate(

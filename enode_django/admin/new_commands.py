@@ -79,7 +79,7 @@ def new_command(
         admin,
         request,
         lambda data: form(data, initial=initial),
-        log=lambda _, done: admin.log_change(request, target, done),
+        log=lambda _, done: admin.done(request, target, "send command", done),
         back=lambda _: back,
         crumbs=crumbs,
     )

@@ -13,6 +13,7 @@ from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from enode_django.admin.auditing import Audited
 from enode_django.admin.databases import ByDatabase, DatabaseFilter, within
 from enode_django.admin.showing import SCRIPTS, STYLES, VIEW_PAYLOAD, WithError, WithSubscriber, without_hidden
 from enode_django.exceptions import EnodeError
@@ -31,7 +32,7 @@ else:  # generic for the type checker only
 
 
 @admin.register(ParkedEvent)
-class ParkedEventAdmin(ByDatabase, WithSubscriber, WithError, ParkedBase):
+class ParkedEventAdmin(Audited, ByDatabase, WithSubscriber, WithError, ParkedBase):
     """Read-only but for two actions, which run in the request, and sending a new command; all three need the permission
     to change parked events. To correct the events needs that to add event corrections, and to view payloads."""
 
@@ -92,6 +93,9 @@ class ParkedEventAdmin(ByDatabase, WithSubscriber, WithError, ParkedBase):
     def has_view_permission(self, request: HttpRequest, obj: ParkedEvent | None = None) -> bool:
         return self.has_settle_permission(request) or bool(request.user.has_perm("enode_django.view_parkedevent"))
 
+    def object_id_of(self, row: ParkedEvent) -> str:
+        return row.aggregate_root_id
+
     @admin.display(description="answer")
     def answering(self, parked: ParkedEvent) -> SafeString:
         url = _url(parked, "command")
@@ -140,16 +144,20 @@ class ParkedEventAdmin(ByDatabase, WithSubscriber, WithError, ParkedBase):
     def retry(self, request: HttpRequest, chosen: ParkedEvents) -> None:
         from enode_django.eventing.unparking import retry_parked  # see the package
 
-        self._settle(request, chosen, retry_parked)
+        self._settle(request, chosen, "retry", retry_parked)
 
     @admin.action(description="Skip what it is parked at, and go on", permissions=["settle"])
     def skip(self, request: HttpRequest, chosen: ParkedEvents) -> None:
         from enode_django.eventing.unparking import skip_parked  # see the package
 
-        self._settle(request, chosen, skip_parked)
+        self._settle(request, chosen, "skip", skip_parked)
 
     def _settle(
-        self, request: HttpRequest, chosen: ParkedEvents, settle: Callable[[EventSubscription, str], Parked | None]
+        self,
+        request: HttpRequest,
+        chosen: ParkedEvents,
+        action: str,
+        settle: Callable[[EventSubscription, str], Parked | None],
     ) -> None:
         from enode_django.runtime import subscription_of  # see the package
 
@@ -162,11 +170,9 @@ class ParkedEventAdmin(ByDatabase, WithSubscriber, WithError, ParkedBase):
             except EnodeError as error:
                 self.message_user(request, f"{name}: {id}: {error}", messages.ERROR)
                 continue
-            self.log_change(request, parked, f"{settle.__name__} of {name}")
-            if left is None:
-                self.message_user(request, f"{name}: {id} goes on", messages.SUCCESS)
-            else:
-                self.message_user(request, f"{name}: {id} is still parked: {left.error_type}", messages.WARNING)
+            said = f"{name}: {id} goes on" if left is None else f"{name}: {id} is still parked: {left.error_type}"
+            self.done(request, parked, action, said)
+            self.message_user(request, said, messages.SUCCESS if left is None else messages.WARNING)
 
 
 def _url(parked: ParkedEvent, page: str) -> str:

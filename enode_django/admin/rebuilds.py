@@ -12,6 +12,7 @@ from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from enode_django.admin.auditing import Audited
 from enode_django.admin.databases import ByDatabase, DatabaseFilter, within
 from enode_django.admin.jobs import start
 from enode_django.admin.showing import SCRIPTS, STYLES, WithSubscriber, as_json, preformatted
@@ -24,7 +25,7 @@ else:  # generic for the type checker only
 
 
 @admin.register(Rebuild)
-class RebuildAdmin(ByDatabase, WithSubscriber, RebuildBase):
+class RebuildAdmin(Audited, ByDatabase, WithSubscriber, RebuildBase):
     """Read-only but for undoing the swap of what is in use, which needs ``change_rebuild``."""
 
     change_list_template = "enode_django/admin/list.html"
@@ -60,6 +61,9 @@ class RebuildAdmin(ByDatabase, WithSubscriber, RebuildBase):
 
     def has_undo_permission(self, request: HttpRequest) -> bool:
         return bool(request.user.has_perm("enode_django.change_rebuild"))
+
+    def object_id_of(self, row: Rebuild) -> str:
+        return row.subscriber
 
     @admin.display(description="undo")
     def undoing(self, rebuild: Rebuild) -> str | SafeString:

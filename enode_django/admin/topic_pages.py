@@ -112,7 +112,7 @@ def operation_page(
         admin,
         request,
         lambda data: OPERATIONS[name](transport, topic, data, initial=request.GET.dict()),
-        log=lambda _, done: admin.log_change(request, Topic(name=topic), done),
+        log=lambda _, done: admin.done(request, Topic(name=topic), name, done),
         back=lambda _: back,
         crumbs=_crumbs(topic),
     )

@@ -11,6 +11,7 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
 
+from enode_django.admin.auditing import Audited
 from enode_django.admin.showing import VIEW_PAYLOAD, ReadOnly, on_demand
 from enode_django.models import Topic
 
@@ -25,7 +26,7 @@ View = Callable[..., HttpResponse]
 
 
 @admin.register(Topic)
-class TopicAdmin(ReadOnly, TopicBase):
+class TopicAdmin(Audited, ReadOnly, TopicBase):
     """Whoever may view topics sees the queue. Bodies of messages need ``view_payload``, operations ``change_topic``,
     and sending a command like the one in a message both."""
 
@@ -40,6 +41,10 @@ class TopicAdmin(ReadOnly, TopicBase):
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return bool(request.user.has_perm("enode_django.change_topic"))
 
+    def get_object(self, request: HttpRequest, object_id: str, from_field: Any = None) -> Topic:
+        """Return the topic of this name, which the queue may not have any more. There is no table to ask."""
+        return Topic(name=object_id)
+
     def get_urls(self) -> list[URLPattern]:
         def page(route: str, view: View, name: str) -> URLPattern:
             return path(route, self.admin_site.admin_view(view), name=f"enode_django_topic_{name}")
@@ -47,6 +52,7 @@ class TopicAdmin(ReadOnly, TopicBase):
         return [
             page("", self.changelist_view, "changelist"),
             page("<path:object_id>/change/", self.topic_page, "change"),
+            page("<path:object_id>/history/", self.history_view, "history"),
             page("<path:object_id>/operate/<slug:name>/", self.operation_page, "operate"),
             page("<path:object_id>/letters/", self.letters_page, "letters"),
             page("<path:object_id>/messages/<str:queue>/", self.messages_page, "messages"),

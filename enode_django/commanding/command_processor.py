@@ -145,8 +145,7 @@ class CommandProcessor:
         return self._postponed.count_in(window)
 
     def _let_go_of_postponed(self, entries: Iterable[Decision]) -> None:
-        """Settle the idle slots of postponed commands, after all ``entries`` were handled: the slots stay until
-        then."""
+        """Settle the idle slots of postponed commands, once all ``entries`` are handled; they stay until then."""
         if not self._waiting:
             return
         for entry in entries:
@@ -329,9 +328,8 @@ class CommandProcessor:
             return aggregate
 
     def _load_foreign(self, id: str) -> AggregateRoot | None:
-        """Load another aggregate for a handler. The store is asked once: a retry inside a lost transaction would never
-        end. The time counts as the handler's. A `StoreUnavailable` ends the attempt, even if the handler swallows
-        it."""
+        """Load another aggregate for a handler, in the handler's time. Ask the store once: a retry inside a lost
+        transaction would never end. A `StoreUnavailable` ends the attempt, even if the handler swallows it."""
         try:
             corrections = self._corrections
             begin = Begin.STATE if corrections is None else corrections.begin_of(self._loader.store, id)

@@ -12,7 +12,7 @@ from enode_django.models.following import (
     Rebuild,
     Subscription,
 )
-from enode_django.models.operating import Job, JobState, ProcessorReport, Subscriber, Topic
+from enode_django.models.operating import Job, JobState, OperatorAction, ProcessorReport, Subscriber, Topic
 from enode_django.models.store import (
     DeadLetter,
     EventCorrection,
@@ -32,6 +32,7 @@ __all__ = [
     "HandledRefusal",
     "Job",
     "JobState",
+    "OperatorAction",
     "ParkedEvent",
     "ProcessorReport",
     "ProjectionGeneration",

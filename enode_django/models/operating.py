@@ -73,6 +73,39 @@ class ProcessorReport(models.Model):
         return f"{self.supervisor} at {self.reported_at}"
 
 
+class OperatorAction(models.Model):
+    """One thing that an operator did in the admin or by a management command. `enode_django.operating.actions` writes
+    the rows, and nothing deletes them."""
+
+    class Source(models.TextChoices):
+        ADMIN = "admin"
+        COMMAND = "command"
+
+    happened_at = models.DateTimeField("time", db_default=Now())
+    operator = models.CharField(
+        "operator", max_length=300, help_text="A user of the admin, or user@host of a management command."
+    )
+    source = models.CharField("source", max_length=20, choices=Source.choices)
+    action = models.CharField("action", max_length=100)
+    object_type = models.CharField("type of object", max_length=100)
+    object_id = models.CharField("object", max_length=500, db_collation="C")
+    row = models.CharField("primary key of its row", max_length=100, default="", blank=True)
+    details = models.TextField("details", default="", blank=True)
+    reason = models.TextField("reason", default="", blank=True)
+
+    class Meta:
+        verbose_name = "operator action"
+        verbose_name_plural = "operator actions"
+        default_permissions = ("view",)
+        indexes = [
+            models.Index(fields=["object_type", "object_id"], name="enode_action_object"),
+            models.Index(fields=["object_type", "row"], name="enode_action_row"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.action} of {self.object_id} by {self.operator}"
+
+
 class Topic(models.Model):
     """A topic of the queue. It has no table; the class exists for its pages and permissions in the admin."""
 

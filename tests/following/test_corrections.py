@@ -238,7 +238,7 @@ def test_the_command_shows_and_corrects_what_is_parked(harness: Harness, parked:
     assert given == {"aggregate_root_id": "c", "version": 1, "correction": 0, "events": opened(POISON)}
     file = tmp_path / "c.json"
     file.write_text(json.dumps({**given, "events": opened("ann")}))
-    status, said = run("edit", "c", "--file", str(file), "--why", "too long", "--by", "ann")
+    status, said = run("edit", "c", "--file", str(file), "--reason", "too long", "--by", "ann")
     number = EventCorrection.objects.get().pk
     assert status == 0
     assert said.splitlines() == [
@@ -249,13 +249,13 @@ def test_the_command_shows_and_corrects_what_is_parked(harness: Harness, parked:
     ]
     assert harness.rows() == {"c": ("ann", 3, 3)}
     with pytest.raises(CommandError, match="was corrected meanwhile"):
-        run("edit", "c", "--at", "1", "--file", str(file), "--why", "again", "--by", "ann")
+        run("edit", "c", "--at", "1", "--file", str(file), "--reason", "again", "--by", "ann")
     assert shown("c", "--at", "1")["correction"] == number
 
 
 def test_the_command_takes_a_correction_back(harness: Harness, parked: Sequence[Any]) -> None:
     first = correct(harness.store, "c", 1, opened("a better name that is still too long"), last=0, **WHO)
-    status, said = run("edit", "c", "--original", "--why", "it was right")
+    status, said = run("edit", "c", "--original", "--reason", "it was right")
     assert status == 1, "it fails again"
     assert f"correction {first.number + 1}: version 1 of c is read as it was stored" in said
     assert "following.rows does not go on: parked at version 1: DataError" in said
@@ -281,19 +281,19 @@ def test_the_command_refuses_what_is_no_such_file(
     file = tmp_path / "c.json"
     file.write_text(content)
     with pytest.raises(CommandError, match=text):
-        run("edit", "c", "--file", str(file), "--why", "x")
+        run("edit", "c", "--file", str(file), "--reason", "x")
     assert not EventCorrection.objects.exists()
 
 
 def test_the_command_wants_to_know_what_and_why(harness: Harness, parked: Sequence[Any], tmp_path: Path) -> None:
     with pytest.raises(CommandError, match="is not parked: say which version"):
         run("show", "nobody")
-    with pytest.raises(CommandError, match="--why"):
+    with pytest.raises(CommandError, match="--reason"):
         run("edit", "c", "--original")
     with pytest.raises(CommandError, match="--file"):
-        run("edit", "c", "--why", "x")
+        run("edit", "c", "--reason", "x")
     with pytest.raises(CommandError, match="cannot be read"):
-        run("edit", "c", "--file", str(tmp_path / "missing"), "--why", "x")
+        run("edit", "c", "--file", str(tmp_path / "missing"), "--reason", "x")
 
 
 def test_json_is_read_strictly() -> None:

@@ -11,8 +11,10 @@ from enode_django.batch import NO_MASTER, engine_for
 from enode_django.conf import ENGINES
 from enode_django.exceptions import EnodeError
 from enode_django.jobs.running import running_job
+from enode_django.management.auditing import add_reason, audited
 from enode_django.management.on_spark import Lines
 from enode_django.management.output import PrintableCommand
+from enode_django.operating.actions import SUBSCRIBER
 from enode_django.rebuilding.comparing import Comparison
 from enode_django.rebuilding.rebuild import MOST_FAILURES, plan, rebuild, swap_kept, undo
 from enode_django.rebuilding.results import Rebuilt
@@ -42,6 +44,7 @@ class Command(PrintableCommand):
             default=MOST_FAILURES,
             help=f"aggregates that may be parked before the rebuild stops (default: {MOST_FAILURES})",
         )
+        add_reason(parser)
         what = parser.add_mutually_exclusive_group()
         what.add_argument("--dry-run", action="store_true", help="say what would be rebuilt, or what stands in the way")
         what.add_argument(
@@ -57,7 +60,8 @@ class Command(PrintableCommand):
             if dry_run:
                 self._plan(name)
             else:
-                self._run(name, **options)
+                with audited(_action(options), SUBSCRIBER, name, reason=options["reason"]):
+                    self._run(name, **options)
         except (EnodeError, DatabaseError) as error:
             raise CommandError(str(error)) from error
 
@@ -139,3 +143,8 @@ def _check_equal(name: str, comparison: Comparison, accept_uncompared: bool) -> 
 
 
 _undo = undo
+
+
+def _action(options: Any) -> str:
+    chosen = [name for name in ("undo", "swap", "compare_only") if options[name]]
+    return chosen[0].replace("_", " ") if chosen else "rebuild"

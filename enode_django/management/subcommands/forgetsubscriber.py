@@ -14,7 +14,9 @@ from enode_django.eventing.checkpoints import forget_subscriber, subscribed
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import checkpoint_database, key_of
 from enode_django.exceptions import EnodeError
+from enode_django.management.auditing import add_reason, audited
 from enode_django.management.output import PrintableCommand
+from enode_django.operating.actions import SUBSCRIBER
 from enode_django.rebuilding.target import forget_rebuilds
 from enode_django.runtime import make_transport_if_any, running_subscribers
 
@@ -33,8 +35,9 @@ class Command(PrintableCommand):
             choices=tuple(connections),
             help="where its checkpoints are; by default where those without rows are",
         )
+        add_reason(parser)
 
-    def handle(self, *, name: str, database: str | None, **options: Any) -> None:
+    def handle(self, *, name: str, database: str | None, reason: str, **options: Any) -> None:
         declared = {key_of(one): one.name for one in (*subscribers.all(), *running_subscribers())}
         if name in declared:
             now = "" if declared[name] == name else f" as {declared[name]}"
@@ -44,8 +47,10 @@ class Command(PrintableCommand):
             with closing(make_transport_if_any()) as transport:
                 transport.retire_group(name, conf().SUBSCRIBERS.TOPIC)
             known = subscribed(alias)
-            forget_rebuilds(alias, name)
-            deleted = forget_subscriber(alias, name)
+            with audited("forget", SUBSCRIBER, name, reason=reason) as details:
+                forget_rebuilds(alias, name)
+                deleted = forget_subscriber(alias, name)
+                details.append(f"{deleted} rows in {alias}")
         except (EnodeError, DatabaseError, psycopg.Error) as error:
             raise CommandError(f"{error}; was manage.py migrate run?") from error
         if not deleted and name not in known:

@@ -12,6 +12,7 @@ from django.db import DatabaseError
 from enode_django.exceptions import EnodeError
 from enode_django.jobs.leases import job_database, request_cancel, with_lease_state
 from enode_django.jobs.texts import duration_of, in_words, state_of
+from enode_django.management.auditing import add_reason, audited
 from enode_django.management.output import PrintableCommand
 from enode_django.management.tables import write_table
 from enode_django.models import Job
@@ -31,6 +32,7 @@ class Command(PrintableCommand):
         showing.add_argument("id", type=int, help="as the list shows it")
         cancelling = actions.add_parser("cancel", help="ask a job to stop")
         cancelling.add_argument("id", type=int, help="as the list shows it")
+        add_reason(cancelling)
 
     def handle(self, *, action: str, **options: Any) -> None:
         try:
@@ -39,7 +41,8 @@ class Command(PrintableCommand):
             elif action == "show":
                 self._show(options["id"])
             else:
-                request_cancel(options["id"])
+                with audited("cancel", Job._meta.label_lower, str(options["id"]), reason=options["reason"]):
+                    request_cancel(options["id"])
                 self.stdout.write(f"job {options['id']} is to stop; manage.py enode jobs list shows when it has")
         except EnodeError as error:
             raise CommandError(str(error)) from error

@@ -13,7 +13,9 @@ from enode_django.eventing import checkpoints
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import checkpoint_database, key_of
 from enode_django.exceptions import UnknownSubscriber
+from enode_django.management.auditing import add_reason, audited
 from enode_django.management.output import PrintableCommand
+from enode_django.operating.actions import SUBSCRIBER
 
 
 class Command(PrintableCommand):
@@ -30,14 +32,17 @@ class Command(PrintableCommand):
             help="where its checkpoints are; by default where its code or the project's routers say",
         )
         parser.add_argument("--no-longer", action="store_true", help="take that back")
+        add_reason(parser)
 
-    def handle(self, *, name: str, database: str | None, no_longer: bool, **options: Any) -> None:
+    def handle(self, *, name: str, database: str | None, no_longer: bool, reason: str, **options: Any) -> None:
         key, alias = name, database or checkpoint_database()
         with suppress(UnknownSubscriber):  # the code has it now, and may not have it soon
             subscriber = subscribers.get(name)
             key, alias = key_of(subscriber), database or subscriber.database
         try:
-            is_there = checkpoints.keep(alias, key, is_kept=not no_longer)
+            with audited("keep no longer" if no_longer else "keep", SUBSCRIBER, key, reason=reason) as details:
+                is_there = checkpoints.keep(alias, key, is_kept=not no_longer)
+                details.append(f"in {alias}" if is_there else "there is no such subscription")
             known = [] if is_there else checkpoints.subscribed(alias)
         except (DatabaseError, psycopg.Error) as error:
             raise CommandError(f"{error}; was manage.py migrate run?") from error

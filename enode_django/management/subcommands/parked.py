@@ -6,7 +6,7 @@ import getpass
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,10 @@ from enode_django.eventing.registry import subscribers
 from enode_django.eventing.unparking import retry_parked, skip_parked
 from enode_django.eventstore.base import Correction
 from enode_django.exceptions import EnodeError, NotParked, UnknownSubscriber
+from enode_django.management.auditing import add_reason, audited
 from enode_django.management.output import PrintableCommand, printable, printable_json
 from enode_django.management.tables import write_table
+from enode_django.models import ParkedEvent
 from enode_django.operating.correcting import Retried, handled_before, parked_rows, parked_version, retry_all
 from enode_django.operating.corrections import correct, editable, json_of, take_back
 from enode_django.runtime import close_bus, make_store, subscription_of
@@ -41,6 +43,8 @@ class Command(PrintableCommand):
         for action in (listing, retrying):
             action.add_argument("--subscriber", default="", help="only what this subscriber has parked")
             action.add_argument("aggregates", nargs="*", metavar="aggregate", help="ids of parked aggregates")
+        for action in (retrying, skipping):
+            add_reason(action)
         who = skipping.add_mutually_exclusive_group(required=True)
         who.add_argument("--subscriber", default="", help="the subscriber that is to do without the event")
         who.add_argument("--all-subscribers", action="store_true", help="all that have parked one of the aggregates")
@@ -56,7 +60,7 @@ class Command(PrintableCommand):
         source = editing.add_mutually_exclusive_group(required=True)
         source.add_argument("--file", help="a file with the corrected JSON of show; - stands for the standard input")
         source.add_argument("--original", action="store_true", help="take corrections back: the original counts again")
-        editing.add_argument("--why", required=True, help="the reason, for those who read the history later")
+        editing.add_argument("--reason", required=True, help="why, for those who read the history later")
         editing.add_argument("--by", default="", help="who corrects (default: the user of the system)")
 
     def handle(self, *, action: str, aggregates: Sequence[str], subscriber: str, **options: Any) -> None:
@@ -69,7 +73,7 @@ class Command(PrintableCommand):
                 version = parked_version(rows, id) if options["at"] is None else options["at"]
                 self._edit(id, version, options) if action == "edit" else self._show(id, version)
             elif aggregates or options.get("all"):
-                self._settle(rows, action, aggregates)
+                self._settle(rows, action, aggregates, options["reason"])
             else:
                 raise CommandError("name the aggregates to retry, or say --all; manage.py enode parked list shows them")
 
@@ -82,28 +86,29 @@ class Command(PrintableCommand):
         write_table(self.stdout, [dict(zip(HEADINGS, _shown(row), strict=True)) for row in rows])
         self.stdout.write(f"{len(rows)} parked")
 
-    def _settle(self, rows: Sequence[Parked], action: str, aggregates: Sequence[str]) -> None:
+    def _settle(self, rows: Sequence[Parked], action: str, aggregates: Sequence[str], reason: str) -> None:
         missing = sorted(set(aggregates) - {row.aggregate_root_id for row in rows})
         if missing:
             raise CommandError(
                 f"not parked: {', '.join(map(printable, missing))}; manage.py enode parked list shows what is"
             )
         keys = list(dict.fromkeys((row.subscriber, row.aggregate_root_id) for row in rows))
-        still = sum(not self._settle_one(key, id, action) for key, id in keys)
+        still = sum(not self._settle_one(key, id, action, reason) for key, id in keys)
         self.stdout.write(f"{len(keys) - still} go on, {still} parked")
         if still:
             raise SystemExit(1)
 
-    def _settle_one(self, key: str, aggregate_root_id: str, action: str) -> bool:
+    def _settle_one(self, key: str, aggregate_root_id: str, action: str, reason: str) -> bool:
         """Return True if the aggregate goes on."""
         name = subscribers.name_of(key)
         settle = retry_parked if action == "retry" else skip_parked
         why = ""
         try:
-            with subscription_of(key) as subscription:
+            with subscription_of(key) as subscription, _audited(action, aggregate_root_id, reason) as details:
                 parked = settle(subscription, aggregate_root_id)
-            if parked is not None:
-                why = f"is parked at {_place(parked)}: {parked.error_type}"
+                if parked is not None:
+                    why = f"is parked at {_place(parked)}: {parked.error_type}"
+                details.append(f"{name}: {aggregate_root_id} {why or 'goes on'}")
         except UnknownSubscriber:  # the others go on all the same
             why = f"stays parked: the code has no such subscriber; manage.py enode forgetsubscriber {name} forgets it"
         except NotParked:  # a worker was faster
@@ -121,14 +126,18 @@ class Command(PrintableCommand):
         self.stdout.write(printable_json(given))
 
     def _edit(self, id: str, version: int, options: Mapping[str, Any]) -> None:
-        store, by, why = make_store(), options["by"] or getpass.getuser(), options["why"]
+        store, by, why = make_store(), options["by"] or getpass.getuser(), options["reason"]
         before = handled_before(id, version)
         if options["original"]:
             last = editable(store, id, version).last
-            made = take_back(store, id, version, by=by, reason=why, last=last)
+            with _audited("correct", id, why) as details:
+                made = take_back(store, id, version, by=by, reason=why, last=last)
+                details.append(f"{by} took the correction of version {version} back")
         else:
             last, events = _read(options["file"], id, version)
-            made = correct(store, id, version, events, by=by, reason=why, last=last)
+            with _audited("correct", id, why) as details:
+                made = correct(store, id, version, events, by=by, reason=why, last=last)
+                details.append(f"{by} corrected version {version} by correction {made.number}")
         self.stdout.write(f"correction {made.number}: version {version} of {printable(id)} is read as {_what(made)}")
         for text in before:
             self.stdout.write(text, self.style.WARNING)
@@ -143,6 +152,10 @@ class Command(PrintableCommand):
                 self.stdout.write(f"{one.subscriber} does not go on: {why}", self.style.WARNING)
         if any(one.parked is not None or one.error for one in retried):
             raise SystemExit(1)
+
+
+def _audited(action: str, aggregate_root_id: str, reason: str) -> AbstractContextManager[list[str]]:
+    return audited(action, ParkedEvent._meta.label_lower, aggregate_root_id, reason=reason)
 
 
 def _what(made: Correction) -> str:

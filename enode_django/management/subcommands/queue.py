@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from argparse import ArgumentTypeError
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import datetime
 from math import nan
@@ -18,11 +18,13 @@ from django.utils import timezone
 
 from enode_django.equeue.dead_letters import REQUEUE_GROUP
 from enode_django.equeue.messages import Start
-from enode_django.equeue.transport import LONGEST_AGE
+from enode_django.equeue.transport import LONGEST_AGE, Transport
 from enode_django.exceptions import EnodeError, QueueBacklog, UnknownTopic
+from enode_django.management.auditing import add_reason, audited
 from enode_django.management.equeue_actions import ACTIONS, check
 from enode_django.management.output import PrintableCommand
 from enode_django.management.tables import Row, write_json, write_lines, write_table
+from enode_django.operating.actions import GROUP, TOPIC
 from enode_django.runtime import make_transport
 
 CHECK = "check"
@@ -47,6 +49,16 @@ ASKS = {
     "mend": "what somebody else has written into the queues is deleted",
 }
 
+CHANGES = frozenset(
+    {
+        *("create", "add-queues", "retention", "delete-topic", "delete-queue", "set-offset", "hide", "show", "mend"),
+        *("requeue", "discard", "pause", "resume", "delete-group", "backup"),
+    }
+)
+"""The actions that change something, so that they go into the audit trail."""
+SAID = ("topic", "topics", "queue", "queues", "group", "to", "to_topic", "offsets", "all", "type", "error", "seconds")
+"""The options that say what an action was done to."""
+
 REQUEUE_EXPLAINED = (
     f"{REQUEUE_GROUP}: whoever sends dead letters anew; its backlog are those that were not sent, and what came after"
 )
@@ -65,6 +77,8 @@ class Command(PrintableCommand):
             actions.choices[name].add_argument("--json", action="store_true", help="one JSON object a line")
             if name in ASKS:
                 actions.choices[name].add_argument("--yes", action="store_true", help="do not ask")
+            if name in CHANGES:
+                add_reason(actions.choices[name])
 
     def handle(self, *, action: str, **options: Any) -> None:
         if action in ("requeue", "discard"):
@@ -79,13 +93,22 @@ class Command(PrintableCommand):
             self._check(options)
             return
         with _errors_shown(action, options.get("group")), closing(make_transport()) as transport:
-            rows = ACTIONS[action](transport, options)
+            rows = self._rows(transport, action, options)
             if options["json"]:
                 write_json(self.stdout, rows)
             elif action == "tail":
                 write_lines(self.stdout, rows)
             else:
                 self._show(action, list(rows))
+
+    def _rows(self, transport: Transport, action: str, options: Mapping[str, Any]) -> Iterable[Row]:
+        if action not in CHANGES:
+            return ACTIONS[action](transport, options)
+        given = {name: value for name, value in options.items() if name in SAID and value not in (None, False, [], "")}
+        object_type, id = (GROUP, options["group"]) if "group" in options else (TOPIC, options.get("topic") or "*")
+        with audited(action, object_type, id, reason=options["reason"]) as details:
+            details += [f"{name} {value.value if isinstance(value, Start) else value}" for name, value in given.items()]
+            return list(ACTIONS[action](transport, options))
 
     def _check(self, options: Mapping[str, Any]) -> None:
         with _errors_shown(CHECK, None):

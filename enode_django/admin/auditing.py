@@ -1,0 +1,127 @@
+"""The audit trail in the admin: a list of all operator actions, and those on one object as its history."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django import forms
+from django.contrib import admin
+from django.contrib.admin.helpers import ActionForm
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied
+from django.db.models import Q
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+
+from enode_django.admin.showing import SCRIPTS, STYLES, ReadOnly, preformatted
+from enode_django.models import OperatorAction
+from enode_django.operating.actions import LONGEST_REASON, Done, record
+
+if TYPE_CHECKING:
+    from django.db.models import Model
+    from django.utils.safestring import SafeString
+
+    ActionBase = admin.ModelAdmin[OperatorAction]
+    Pages = admin.ModelAdmin[Any]
+else:  # generic for the type checker only
+    ActionBase = admin.ModelAdmin
+    Pages = object
+
+REASON = "reason"
+"""The name of the field, on every form, in which operators say why."""
+MOST_SHOWN = 200
+
+
+class ReasonForm(ActionForm):
+    """The form of the actions of a list, with a reason."""
+
+    reason = forms.CharField(
+        label="Reason:", required=False, max_length=LONGEST_REASON, widget=forms.TextInput(attrs={"size": 30})
+    )
+
+
+class Audited(Pages):
+    """To be mixed with an admin class: the history of an object is its operator actions, also when the object is gone,
+    and `done` adds one."""
+
+    action_form = ReasonForm
+
+    def object_id_of(self, row: Any) -> str:
+        """Return the id that rows of one thing share, such as an aggregate's; by default the primary key."""
+        return str(row.pk)
+
+    def done(self, request: HttpRequest, row: Model, action: str, details: str) -> None:
+        """Store what the user of a request has done to an object, with the reason that the form has, and add it to
+        Django's own log."""
+        self.log_change(request, row, details)
+        audit(request, row, action, details, object_id=self.object_id_of(row))
+
+    def log_deletions(self, request: HttpRequest, queryset: Any) -> Any:
+        for row in queryset:
+            audit(request, row, "delete", str(row), object_id=self.object_id_of(row))
+        return super().log_deletions(request, queryset)
+
+    def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
+        row = self.get_object(request, unquote(object_id))
+        if not self.has_view_permission(request, row):
+            raise PermissionDenied
+        of_object = Q(row=unquote(object_id)) | (Q() if row is None else Q(object_id=self.object_id_of(row)))
+        actions = OperatorAction.objects.filter(of_object, object_type=self.opts.label_lower).order_by("-pk")
+        context = {
+            **self.admin_site.each_context(request),
+            "opts": self.opts,
+            "title": f"Operator actions: {row or unquote(object_id)}",
+            "object": row,
+            "actions": actions[:MOST_SHOWN],
+            **(extra_context or {}),
+        }
+        return TemplateResponse(request, "enode_django/admin/history.html", context)
+
+
+def audit(request: HttpRequest, row: Model, action: str, details: str, *, object_id: str) -> None:
+    """Store what the user of a request has done to an object."""
+    kind, reason = row._meta.label_lower, request.POST.get(REASON, "").replace("\0", "").strip()
+    pk = "" if row.pk is None else str(row.pk)[:100]
+    record(
+        request.user.get_username(),
+        OperatorAction.Source.ADMIN,
+        Done(action, kind, object_id, details=details, reason=reason, row=pk),
+    )
+
+
+@admin.register(OperatorAction)
+class OperatorActionAdmin(ReadOnly, ActionBase):
+    """Read-only for everybody. Details may name aggregates, and quote no events."""
+
+    change_list_template = "enode_django/admin/list.html"
+    when_empty = "No operator has done anything that matches."
+    list_display = ("happened_at", "operator", "action", "object_type", "object_id", "reason")
+    list_filter = ("source", "action", "object_type")
+    date_hierarchy = "happened_at"
+    search_fields = ("object_id__exact", "operator__exact")
+    search_help_text = "an aggregate root id, or the name of a topic, a subscriber or an operator, whole"
+    ordering = ("-id",)
+    show_full_result_count = False
+    fields = (
+        "happened_at",
+        "operator",
+        "source",
+        "action",
+        "object_type",
+        "object_id",
+        "row",
+        "shown_details",
+        "reason",
+    )
+    readonly_fields = fields
+
+    class Media:
+        css = STYLES
+        js = SCRIPTS
+
+    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
+        return lookup.startswith("happened_at__") or super().lookup_allowed(lookup, value, request)
+
+    @admin.display(description="details")
+    def shown_details(self, action: OperatorAction) -> SafeString:
+        return preformatted(action.details or "-")

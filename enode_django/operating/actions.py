@@ -1,0 +1,62 @@
+"""The audit trail: a row for each thing that an operator does in the admin or by a management command."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from django.db import DatabaseError, router, transaction
+
+from enode_django.models import OperatorAction
+
+logger = logging.getLogger("enode_django.operators")
+
+LONGEST_OBJECT, LONGEST_REASON = 500, 2_000
+SUBSCRIBER, TOPIC, GROUP, JOB = "subscriber", "topic", "consumer group", "job"
+
+
+class Done(NamedTuple):
+    """An action of an operator. ``row`` is the primary key of the object's row, if it has one."""
+
+    action: str
+    object_type: str
+    object_id: str
+    details: str = ""
+    reason: str = ""
+    row: str = ""
+
+
+def record(operator: str, source: OperatorAction.Source, done: Done) -> None:
+    """Store an action, and log it. An action that cannot be stored is logged as an error, with all that was to be
+    stored: what the operator did has happened. Blocks."""
+    logger.info("%s by %s: %s %s: %s", done.action, operator, done.object_type, done.object_id, done.details)
+    alias = router.db_for_write(OperatorAction)
+    try:
+        with transaction.atomic(using=alias):  # an error must not end the transaction of a request
+            OperatorAction.objects.using(alias).create(
+                operator=operator[:300],
+                source=source,
+                **{
+                    **done._asdict(),
+                    "object_id": done.object_id[:LONGEST_OBJECT],
+                    "reason": done.reason[:LONGEST_REASON],
+                },
+            )
+    except DatabaseError as error:
+        logger.error("the action is not in the audit trail: %s; %s by %s", error, done, operator)
+
+
+@contextmanager
+def recorded(operator: str, source: OperatorAction.Source, done: Done) -> Iterator[list[str]]:
+    """Store an action when the block has ended. Texts that the block adds to the list are its details; so is the error
+    that has ended the block: a part of the action may have happened."""
+    details: list[str] = []
+    try:
+        yield details
+    except Exception as error:
+        details.append(f"ended by {type(error).__name__}: {error}")
+        raise
+    finally:
+        record(operator, source, done._replace(details="; ".join([done.details, *details]).removeprefix("; ")))
