@@ -13,12 +13,13 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from enode_django.admin import links, stream_list
+from enode_django.admin import links, packed, stream_list
+from enode_django.domain.metadata import Metadata
 from enode_django.eventstore.base import StreamRecord
 from enode_django.history import tables
 from enode_django.models import EventStream
 from enode_django.runtime import make_store
-from enode_django.serialization.codec import STREAM
+from enode_django.serialization.codec import STREAM, encode_metadata
 from enode_django.serialization.plain import pack
 from tests.admin.people import HOSTILE, logged_in
 
@@ -163,6 +164,80 @@ def test_searching_finds_an_aggregate_and_a_command_by_their_whole_ids(
     assert len(found(" a ")) == 1
 
 
+def test_searching_finds_an_event_and_a_refusal_by_their_ids(viewer: Client, streams: Sequence[EventStream]) -> None:
+    def found(id: str) -> list[int]:
+        return [row.sequence for hits in viewer.get(LIST, {"q": id}).context["hits"] for row in hits.rows]
+
+    assert found("a/2/0") == [streams[1].sequence]
+    assert found("a/9/0") == found("a/refused/deposit-1/x") == []
+    assert found(f"a/refused/{streams[2].command_id}") == [streams[2].sequence]
+    strange = planted(b"", aggregate_root_id="x/refused/y", version=None, command_id="c/3/0")
+    assert found("x/refused/y/refused/c/3/0") == [strange.sequence]
+
+
+LONG = "n" * 300
+NAMED = {
+    "correlation_id": "conversation-1",
+    "causation_id": "a/1/0",
+    "request": "request-1",
+    "user": "u-1",
+    "more": LONG,
+}
+
+
+@pytest.mark.parametrize("id", ["conversation-1", "a/1/0", "request-1"])
+def test_searching_finds_what_names_an_id_in_its_metadata(reader: Client, id: str) -> None:
+    planted(b"", pack({**NAMED, "correlation_id": f"{id}-other", "request": f"x{id}", "causation_id": id[1:]}))
+    planted(b"", pack({"user": id, "more": id}), aggregate_root_id="not", command_id="not")
+    row = planted(b"", encode_metadata(Metadata.from_map(NAMED)), aggregate_root_id="wanted", command_id="wanted")
+    for asked in (id, f" {id} "):
+        (traces,) = reader.get(LIST, {"q": asked}).context["traces"]
+        assert [one.sequence for one in traces.listing.rows] == [row.sequence]
+    assert sequences(reader, about=id) == [row.sequence]
+    assert "Looked through all streams" in text_of(reader, LIST, q=id)
+
+
+def test_a_long_id_is_found_in_metadata(reader: Client) -> None:
+    id = "é" * 255 + "/12/0"
+    row = planted(b"", pack({"causation_id": id}))
+    assert sequences(reader, about=id) == [row.sequence]
+
+
+def test_a_search_in_metadata_is_bounded_and_goes_on(reader: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin_sequences_anew()
+    old = planted(b"", pack({"request": "wanted"}), aggregate_root_id="old", command_id="old")
+    stored = store_rows(100)
+    monkeypatch.setattr(stream_list, "WINDOW_OF_CONTENTS", 20)
+    monkeypatch.setattr(stream_list, "PATIENCE", 0)
+    page = reader.get(LIST, {"q": "wanted"})
+    (traces,) = page.context["traces"]
+    assert (list(traces.listing.rows), traces.listing.looked_to) == ([], stored[80])
+    text = page.content.decode()
+    assert f"Looked as far as sequence {stored[80]}." in text
+    further = f"?about=wanted&before={stored[80]}"
+    assert further.replace("&", "&amp;") in text
+    context = reader.get(LIST + further).context
+    while context["older"]:
+        assert not context["listing"].rows
+        context = reader.get(LIST + context["older"]).context
+    assert [row.sequence for row in context["listing"].rows] == [old.sequence]
+
+
+def test_metadata_is_searched_for_who_may_read_it_alone(viewer: Client) -> None:
+    planted(b"", pack({"request": "request-1"}))
+    page = viewer.get(LIST, {"q": "request-1"})
+    assert "traces" not in page.context
+    assert 'name="about"' not in page.content.decode()
+    refused = viewer.get(LIST, {"about": "request-1"})
+    assert "listing" not in refused.context
+    assert "You may not view the contents of event streams" in refused.content.decode()
+
+
+def test_a_stream_leads_to_its_whole_conversation(reader: Client) -> None:
+    row = planted(STREAM + pack(([], None)), pack({"correlation_id": "one & all"}))
+    assert "?q=one+%26+all" in text_of(reader, f"{LIST}{row.pk}/change/")
+
+
 def test_the_time_of_a_sequence_is_found_by_halving(streams: Sequence[EventStream]) -> None:
     stored = store_rows(100)
     for number in (0, 1, 42, 99):
@@ -207,6 +282,7 @@ def test_searches_and_pages_are_answered_by_the_indexes() -> None:
         "enode_django_eventstream_pkey": [
             rows.filter(sequence__range=(5_000, 2**63 - 1)).order_by("-sequence")[:51],
             rows.filter(sequence__range=(1, 9_000), command_type="x").order_by("-sequence")[:51],
+            rows.filter(packed.metadata_names("x"), sequence__range=(5_000, 9_000)).order_by("-sequence")[:51],
         ],
     }
     for index, queries in plans.items():
@@ -218,7 +294,7 @@ def test_searches_and_pages_are_answered_by_the_indexes() -> None:
 
 
 def test_strange_values_give_a_page(reader: Client, streams: Sequence[EventStream]) -> None:
-    names = ["q", "shard", "type", "command", "since", "until", "before", "after"]
+    names = ["q", "shard", "type", "command", "about", "since", "until", "before", "after"]
     for value in STRANGE:
         for query in [*({name: value} for name in names), dict.fromkeys(names, value)]:
             response = reader.get(LIST, QUERY_STRING=encoded(query))
