@@ -119,6 +119,8 @@ def measure(rows: int) -> dict[str, list[float]]:
         "page of a type that there is not": lambda: listing(command="bank.None", before=place()),
         "page of a time": lambda: listing(until=moment().isoformat()),
         "page of a type and a time": lambda: listing(command="bank.Withdraw", since=moment().isoformat()),
+        "page of an event type": lambda: listing(event="bank.Deposited", before=place()),
+        "page of an event type that there is not": lambda: listing(event="bank.None", before=place()),
         "page of a correlation id that there is not": lambda: listing(about="none", before=place()),
         "search of an aggregate": lambda: search("account", chance.randrange(rows // VERSIONS)),
         "search of a command": lambda: search("command", chance.randrange(rows)),

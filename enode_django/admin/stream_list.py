@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django import forms
 from django.db import connections
-from django.db.models import BinaryField, Case, Func, IntegerField, Q, When
-from django.db.models.lookups import LessThanOrEqual
+from django.db.models import Q
 
-from enode_django.admin.packed import metadata_names
+from enode_django.admin.packed import has_type, metadata_names, small_events
 from enode_django.domain.aggregate import AggregateRoot
-from enode_django.domain.messages import Command
+from enode_django.domain.messages import Command, DomainEvent
+from enode_django.domain.refusals import DomainException
 from enode_django.eventstore.statements import TABLE
 from enode_django.history import tables
 from enode_django.ids import MAX_ID_LENGTH
@@ -49,8 +49,6 @@ PATIENCE = 0.08
 CLOCKS_DIFFER = timedelta(seconds=5)
 """So much the times of neighbouring rows may be out of order: workers on several machines have made them."""
 COUNTED = 10_000
-SMALL = 64 * 1024
-"""Bytes of events that a list takes from a row, to say what they are."""
 LONGEST_ID = 2 * MAX_ID_LENGTH + 20
 """Characters: the id of an event or a refusal has that of its aggregate within it."""
 _LAST = 2**63 - 1
@@ -75,13 +73,14 @@ class Filters(forms.Form):
     shard = forms.ChoiceField(required=False)
     type = forms.CharField(required=False, max_length=MAX_ID_LENGTH, label="Aggregate type")
     command = forms.CharField(required=False, max_length=MAX_ID_LENGTH, label="Command type")
+    event = forms.CharField(required=False, max_length=MAX_ID_LENGTH, label="Event or refusal type")
     about = forms.CharField(required=False, max_length=LONGEST_ID, label="Correlation, causation or request id")
     since = MomentField(required=False, label="From")
     until = MomentField(required=False, label="Before")
     before = forms.IntegerField(required=False, min_value=1, max_value=_LAST)
     after = forms.IntegerField(required=False, min_value=0, max_value=_LAST)
 
-    contents = ("about",)
+    contents = ("event", "about")
 
     def __init__(self, data: Any, *, may_read: bool = False) -> None:
         super().__init__(data)
@@ -113,8 +112,8 @@ class Filters(forms.Form):
     @property
     def wanted_contents(self) -> Sequence[Q]:
         """Return conditions on what is in a stream."""
-        about = self.cleaned_data.get("about")
-        return [metadata_names(about)] if about else []
+        event, about = self.cleaned_data.get("event"), self.cleaned_data.get("about")
+        return [*([has_type(event)] if event else ()), *([metadata_names(about)] if about else ())]
 
     @property
     def window(self) -> int:
@@ -138,7 +137,9 @@ class Listing(NamedTuple):
 def listing(form: Filters) -> Listing:
     """The page that a valid form asks for."""
     asked, alias = form.cleaned_data, form.alias
-    rows = envelopes(alias).filter(*form.wanted_contents, **form.wanted_types)
+    rows = (with_small_events(envelopes(alias)) if form.may_read else envelopes(alias)).filter(
+        *form.wanted_contents, **form.wanted_types
+    )
     low, high = _bounds(alias, asked["since"], asked["until"])
     if asked["since"]:
         rows = rows.filter(created_at__gte=asked["since"])
@@ -240,9 +241,7 @@ def newest(alias: str, aggregate_root_id: str, until: int = _LAST) -> QuerySet[E
 
 def with_small_events(rows: QuerySet[EventStream]) -> QuerySet[EventStream]:
     """Add ``metadata`` and ``small_events``: the events, or None if they are larger than `SMALL` bytes."""
-    size = Func("events", function="octet_length", output_field=IntegerField())
-    small = Case(When(LessThanOrEqual(size, SMALL), then="events"), output_field=BinaryField())
-    return rows.only(*ENVELOPE, "metadata").annotate(small_events=small)
+    return rows.only(*ENVELOPE, "metadata").annotate(small_events=small_events())
 
 
 def refusals(alias: str, aggregate_root_id: str) -> QuerySet[EventStream]:
@@ -257,7 +256,12 @@ def refusals(alias: str, aggregate_root_id: str) -> QuerySet[EventStream]:
 def known_types() -> dict[str, Sequence[str]]:
     """Return the type names that this process knows. The table is not asked, since all of it would be read. Users may
     type other names."""
-    return {"aggregates": sorted(types.names_of(AggregateRoot)), "commands": sorted(types.names_of(Command))}
+    happened = {*types.names_of(DomainEvent), *types.names_of(DomainException)}
+    return {
+        "aggregates": sorted(types.names_of(AggregateRoot)),
+        "commands": sorted(types.names_of(Command)),
+        "events": sorted(happened),
+    }
 
 
 def size_in_words(alias: str) -> str:

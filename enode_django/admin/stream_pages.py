@@ -61,10 +61,9 @@ def changelist(
 
 def _found(id: str, *, with_contents: bool) -> Mapping[str, Any]:
     """The context of the page for a search."""
-    context: dict[str, Any] = {"id": id.strip(), "hits": stream_search.search(make_store(), id)}
-    if with_contents:
-        context["traces"] = stream_search.traces(id.strip())
-    return context
+    hits = stream_search.search(make_store(), id, with_contents=with_contents)
+    traces = stream_search.traces(id.strip()) if with_contents else None
+    return {"id": id.strip(), "hits": hits, "traces": traces}
 
 
 def _listed(request: HttpRequest, form: stream_list.Filters) -> Mapping[str, Any]:

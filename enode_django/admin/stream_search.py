@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from django.db import InterfaceError, OperationalError
 
-from enode_django.admin.stream_list import Filters, Listing, by_command, envelopes, listing, newest, refusals
+from enode_django.admin.stream_list import (
+    Filters,
+    Listing,
+    by_command,
+    envelopes,
+    listing,
+    newest,
+    refusals,
+    with_small_events,
+)
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.eventstore.base import CommandKey, EventStore
 from enode_django.eventstore.limits import holds
@@ -32,12 +41,13 @@ class Hits(NamedTuple):
     is_away: bool = False
 
 
-def search(store: EventStore, id: str) -> Sequence[Hits]:
+def search(store: EventStore, id: str, *, with_contents: bool = False) -> Sequence[Hits]:
     """By the whole id of an aggregate, an event or a refusal, in its shard, or of a command, in all. Of an aggregate
     the newest page of versions, and of refusals. Blanks around an id may be a part of it, but most were copied along;
-    then the prefixes of ids are tried. Raises what the database raises if no shard can be asked."""
+    then the prefixes of ids are tried. ``with_contents``: the rows have their small events. Raises what the database
+    raises if no shard can be asked."""
     for meant in dict.fromkeys((id, id.strip(), *(f"{prefix}{id.strip()}" for prefix in _prefixes()))):
-        hits = _hits(store, meant)
+        hits = _hits(store, meant, with_contents)
         if any(hit.rows for hit in hits):
             break
     return hits
@@ -47,9 +57,17 @@ def _prefixes() -> Sequence[str]:
     return sorted({types.class_of(AggregateRoot, name).id_prefix for name in types.names_of(AggregateRoot)} - {""})
 
 
-def _hits(store: EventStore, id: str) -> Sequence[Hits]:
+def _hits(store: EventStore, id: str, with_contents: bool) -> Sequence[Hits]:
     own = {tables.alias_of(store, root) for root in _roots(id)}
-    return asked_each(lambda alias: _hits_in(alias, id, is_own=alias in own), lambda alias: Hits(alias, is_away=True))
+
+    def ask(alias: str) -> Hits:
+        queries = [by_command(alias, id), *(_of_aggregates(alias, id) if alias in own else ())]
+        rows = {
+            row.sequence: row for query in queries for row in (with_small_events(query) if with_contents else query)
+        }
+        return Hits(alias, [rows[sequence] for sequence in sorted(rows, reverse=True)])
+
+    return asked_each(ask, lambda alias: Hits(alias, is_away=True))
 
 
 def _roots(id: str) -> Iterator[str]:
@@ -79,12 +97,6 @@ def asked_each(ask: Callable[[str], T], away: Callable[[str], T]) -> Sequence[T]
     if len(failures) == len(answers):
         raise failures[-1]
     return answers
-
-
-def _hits_in(alias: str, id: str, *, is_own: bool) -> Hits:
-    queries = [by_command(alias, id), *(_of_aggregates(alias, id) if is_own else ())]
-    rows = {row.sequence: row for query in queries for row in query}
-    return Hits(alias, [rows[sequence] for sequence in sorted(rows, reverse=True)])
 
 
 def _of_aggregates(alias: str, id: str) -> Iterator[QuerySet[EventStream]]:

@@ -226,11 +226,61 @@ def test_a_search_in_metadata_is_bounded_and_goes_on(reader: Client, monkeypatch
 def test_metadata_is_searched_for_who_may_read_it_alone(viewer: Client) -> None:
     planted(b"", pack({"request": "request-1"}))
     page = viewer.get(LIST, {"q": "request-1"})
-    assert "traces" not in page.context
+    assert page.context["traces"] is None
     assert 'name="about"' not in page.content.decode()
     refused = viewer.get(LIST, {"about": "request-1"})
     assert "listing" not in refused.context
     assert "You may not view the contents of event streams" in refused.content.decode()
+
+
+def test_lists_name_the_events_for_who_may_read_them(reader: Client, streams: Sequence[EventStream]) -> None:
+    for parameters in ({}, {"q": "a"}):
+        text = text_of(reader, LIST, **parameters)
+        for name in ("bank.AccountOpened", "bank.Deposited", "bank.InsufficientFunds"):
+            assert f"<td>{name}</td>" in text
+
+
+def test_events_of_many_bytes_are_not_named(reader: Client) -> None:
+    planted(STREAM + pack(([("gone.Small", 1, {}), ("gone.Second", 1, {})], None)), aggregate_root_id="small")
+    large = STREAM + pack(([("gone.Large", 1, {"text": "x" * packed.SMALL})], None))
+    planted(large, aggregate_root_id="large", command_id="large")
+    text = text_of(reader, LIST)
+    assert "<td>gone.Small<br>gone.Second</td>" in text
+    assert "<td>many bytes of events: see the stream</td>" in text
+
+
+def test_the_list_is_filtered_by_the_types_of_events_and_refusals(
+    reader: Client, streams: Sequence[EventStream]
+) -> None:
+    assert sequences(reader, event="bank.Deposited") == [streams[1].sequence]
+    assert sequences(reader, event="bank.InsufficientFunds") == [streams[2].sequence]
+    assert sequences(reader, event="bank.AccountOpened", since="2001-01-01") == [
+        streams[3].sequence,
+        streams[0].sequence,
+    ]
+    assert sequences(reader, event="bank.Deposit") == []
+    page = text_of(reader, LIST, event="gone.Small")
+    assert '<option value="bank.Deposited">' in page
+    assert '<option value="bank.InsufficientFunds">' in page
+    assert "Streams with more than 64 KB of events are left out." in page
+
+
+@pytest.mark.parametrize("name", ["gone.Small", "g" * 31, "g" * 32, "gone.É" + "g" * 240])
+def test_an_event_is_found_wherever_it_stands_in_its_stream(reader: Client, name: str) -> None:
+    other = ("gone.Other", 1, {"text": name, "list": [1, name, "x"]})
+    second = planted(STREAM + pack(([other, (name, 70_000, {"at": BEGIN})], "ok")), aggregate_root_id="second")
+    planted(STREAM + pack(([other], name)), aggregate_root_id="named", command_id="named")
+    planted(STREAM + pack(([(f"{name}s"[-255:], 1, {})], None)), aggregate_root_id="longer", command_id="longer")
+    large = STREAM + pack(([(name, 1, {"text": "x" * packed.SMALL})], None))
+    planted(large, aggregate_root_id="large", command_id="large")
+    assert sequences(reader, event=name) == [second.sequence]
+
+
+def test_a_filter_by_event_is_for_who_may_read_them_alone(viewer: Client, streams: Sequence[EventStream]) -> None:
+    refused = viewer.get(LIST, {"event": "bank.Deposited"})
+    assert "listing" not in refused.context
+    assert "You may not view the contents of event streams" in refused.content.decode()
+    assert 'name="event"' not in text_of(viewer, LIST)
 
 
 def test_a_stream_leads_to_its_whole_conversation(reader: Client) -> None:
@@ -282,6 +332,7 @@ def test_searches_and_pages_are_answered_by_the_indexes() -> None:
         "enode_django_eventstream_pkey": [
             rows.filter(sequence__range=(5_000, 2**63 - 1)).order_by("-sequence")[:51],
             rows.filter(sequence__range=(1, 9_000), command_type="x").order_by("-sequence")[:51],
+            rows.filter(packed.has_type("x"), sequence__range=(5_000, 9_000)).order_by("-sequence")[:51],
             rows.filter(packed.metadata_names("x"), sequence__range=(5_000, 9_000)).order_by("-sequence")[:51],
         ],
     }
@@ -294,7 +345,7 @@ def test_searches_and_pages_are_answered_by_the_indexes() -> None:
 
 
 def test_strange_values_give_a_page(reader: Client, streams: Sequence[EventStream]) -> None:
-    names = ["q", "shard", "type", "command", "about", "since", "until", "before", "after"]
+    names = ["q", "shard", "type", "command", "event", "about", "since", "until", "before", "after"]
     for value in STRANGE:
         for query in [*({name: value} for name in names), dict.fromkeys(names, value)]:
             response = reader.get(LIST, QUERY_STRING=encoded(query))
