@@ -10,6 +10,7 @@ from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.db import InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.http.response import HttpResponseBase
 
 from enode_django.admin import aggregate_page, links, stream_list, stream_search
 from enode_django.admin.aggregate_page import Aggregate, Choice
@@ -21,7 +22,7 @@ from enode_django.runtime import make_store
 if TYPE_CHECKING:
     from enode_django.admin.streams import EventStreamAdmin
 
-View = Callable[..., HttpResponse]
+View = Callable[..., HttpResponseBase]
 
 
 def only_looks(view: View) -> View:
@@ -29,7 +30,7 @@ def only_looks(view: View) -> View:
     page says so."""
 
     @wraps(view)
-    def guarded(admin: EventStreamAdmin, request: HttpRequest, *arguments: Any, **options: Any) -> HttpResponse:
+    def guarded(admin: EventStreamAdmin, request: HttpRequest, *arguments: Any, **options: Any) -> HttpResponseBase:
         if request.method not in ("GET", "HEAD") or not admin.has_view_permission(request):
             raise PermissionDenied
         try:
