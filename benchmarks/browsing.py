@@ -90,19 +90,19 @@ def database_time(taken: list[float]) -> Iterator[None]:
 
 
 def measure(rows: int) -> dict[str, list[float]]:
-    from enode_django.admin import stream_list
+    from enode_django.admin import stream_list, stream_search
     from enode_django.runtime import make_store
 
     chance = random.Random(1)
     store = make_store()
 
     def listing(**asked: Any) -> Callable[[], object]:
-        form = stream_list.Filters(asked)
+        form = stream_list.Filters(asked, may_read=True)
         assert form.is_valid(), form.errors
         return lambda: (stream_list.listing(form), stream_list.size_in_words(form.alias))
 
     def search(kind: str, number: int) -> Callable[[], object]:
-        return lambda: stream_list.search(store, f"{kind}-{number:028}")
+        return lambda: stream_search.search(store, f"{kind}-{number:028}")
 
     def moment() -> datetime:
         return BEGIN + timedelta(milliseconds=chance.randrange(rows))
@@ -119,6 +119,9 @@ def measure(rows: int) -> dict[str, list[float]]:
         "page of a type that there is not": lambda: listing(command="bank.None", before=place()),
         "page of a time": lambda: listing(until=moment().isoformat()),
         "page of a type and a time": lambda: listing(command="bank.Withdraw", since=moment().isoformat()),
+        "page of an event type": lambda: listing(event="bank.Deposited", before=place()),
+        "page of an event type that there is not": lambda: listing(event="bank.None", before=place()),
+        "page of a correlation id that there is not": lambda: listing(about="none", before=place()),
         "search of an aggregate": lambda: search("account", chance.randrange(rows // VERSIONS)),
         "search of a command": lambda: search("command", chance.randrange(rows)),
     }

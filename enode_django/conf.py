@@ -271,7 +271,7 @@ class Rebuilds:
 class Reports:
     INTERVAL: Seconds | None = 5.0
     """The time between two rows of figures (None: none are written)."""
-    RETENTION: Seconds = 3_600.0
+    RETENTION: Seconds = DAY
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -11,7 +11,7 @@ from django.http import Http404
 
 from enode_django.admin import links, stream_list
 from enode_django.admin.causation_picture import Box, Picture, picture_of
-from enode_django.admin.stream_contents import Summary, summary_of
+from enode_django.admin.stream_contents import Summary, summary_of_row
 from enode_django.admin.values import Line, lines_of, path_text, text_of
 from enode_django.eventstore.base import EventStore
 from enode_django.eventstore.limits import holds
@@ -93,9 +93,9 @@ class Aggregate:
 
     def timeline(self, below: int | None, *, with_contents: bool) -> Sequence[TimelineRow]:
         rows = stream_list.newest(self.alias, self.id, self.head if below is None else below - 1)
-        if not with_contents:
-            return [TimelineRow(row, None) for row in rows]
-        return [TimelineRow(row, _summary(row)) for row in stream_list.with_small_events(rows)]
+        if with_contents:
+            rows = stream_list.with_small_events(rows)
+        return [TimelineRow(row, summary_of_row(row)) for row in rows]
 
     @property
     def refusals(self) -> Sequence[EventStream]:
@@ -109,12 +109,6 @@ class Aggregate:
     @property
     def url(self) -> str:
         return links.aggregate_url(self.id)
-
-
-def _summary(row: Any) -> Summary:
-    if row.small_events is None:
-        return Summary(["many bytes of events: see the stream"])
-    return summary_of(bytes(row.small_events), bytes(row.metadata))
 
 
 def shown_state(id: str, version: int) -> ShownState:

@@ -1,19 +1,22 @@
-"""The live dashboard: what the processors did in the last minutes, and the state of everything."""
+"""The live dashboard: what the processors did in the last minutes or hours, and the state of everything."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.db import router
 from django.db.models import Model
+from django.db.models.functions import Extract, Floor
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
+from django.utils import timezone
+from django.utils.timesince import timesince
 
 from enode_django.admin.showing import ReadOnly
 from enode_django.conf import conf
@@ -27,13 +30,34 @@ if TYPE_CHECKING:
 else:  # generic for the type checker only
     DashboardBase = admin.ModelAdmin
 
-WINDOW = 15 * 60.0
-"""Seconds that are shown."""
 SHORTEST_STEP = 5.0
+MOST_STEPS = 360
+"""So many steps a chart has room for: longer ranges have wider steps."""
 POLL_INTERVAL, STATUS_INTERVAL = 5.0, 15.0
 """Seconds between two looks at what is new, and at the status, for which every server is asked."""
 
 FIRST, SUM, LARGEST = "first", "sum", "largest"
+
+
+class Range(NamedTuple):
+    """The time that is shown, up to now. ``name`` stands in the address of the page."""
+
+    name: str
+    label: str
+    seconds: float
+
+    @property
+    def step(self) -> float:
+        """Return the seconds of one step."""
+        return max(reporting_interval(), self.seconds / MOST_STEPS)
+
+
+RANGES = (
+    Range("15min", "15 minutes", 900.0),
+    Range("1h", "1 hour", 3_600.0),
+    Range("6h", "6 hours", 21_600.0),
+    Range("24h", "24 hours", 86_400.0),
+)
 
 
 class Chart(NamedTuple):
@@ -90,12 +114,16 @@ class DashboardAdmin(ReadOnly, DashboardBase):
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         self._check_permission(request)
+        now = timezone.now()
         context = {
             **self.admin_site.each_context(request),
             "title": "Dashboard",
             "opts": self.opts,
             "charts": CHARTS,
-            "window": int(WINDOW),
+            "ranges": offered_ranges(),
+            "range": _range(request),
+            "window": int(_range(request).seconds),
+            "retention": timesince(now - timedelta(seconds=conf().REPORTS.RETENTION), now),
             "interval": POLL_INTERVAL,
             "status_interval": STATUS_INTERVAL,
             "links": self._links(request),
@@ -105,10 +133,10 @@ class DashboardAdmin(ReadOnly, DashboardBase):
         return TemplateResponse(request, "enode_django/admin/dashboard.html", context)
 
     def figures_view(self, request: HttpRequest) -> JsonResponse:
-        """The lines of all charts, or with ``?since=`` (the ``until`` of the last answer) what is new, and the last few
-        steps before, for reports that came late."""
+        """The lines of all charts in the ``?range=``. With ``?since=`` (the ``until`` of the last answer) what is new,
+        and the last few steps before, for reports that came late."""
         self._check_permission(request)
-        return JsonResponse(figures(_since(request)))
+        return JsonResponse(figures(_range(request), _since(request)))
 
     def status_view(self, request: HttpRequest) -> JsonResponse:
         self._check_permission(request)
@@ -140,26 +168,37 @@ def _since(request: HttpRequest) -> float:
     return since if math.isfinite(since) else 0.0
 
 
-def step_width() -> float:
+def offered_ranges() -> Sequence[Range]:
+    """Return the ranges that rows are kept for, and the shortest in any case."""
+    return [one for one in RANGES if one is RANGES[0] or one.seconds <= conf().REPORTS.RETENTION]
+
+
+def _range(request: HttpRequest) -> Range:
+    offered = {one.name: one for one in offered_ranges()}
+    return offered.get(request.GET.get("range", ""), RANGES[0])
+
+
+def reporting_interval() -> float:
     return max(SHORTEST_STEP, conf().REPORTS.INTERVAL or 0.0)
 
 
-def figures(since: float) -> dict[str, Any]:
+def figures(shown: Range, since: float) -> dict[str, Any]:
     """``until``: the end of the last step; ``ends``: of each step, in seconds since 1970; ``charts``: by name, the
     lines by name, each with a value or None for each step; ``reporting``: whether anything was reported at all."""
     from enode_django.monitoring.processors import MISSED
     from enode_django.monitoring.series import Steps, charts, reported_until  # see the package
 
-    width, now = step_width(), _now()
-    patience, since = MISSED * width, min(since, now)
-    begin = max(now - WINDOW, since - patience)
-    reports = list(_reports(begin - patience))
-    steps = Steps.between(begin, reported_until(reports, now, patience), width)
+    interval, now = reporting_interval(), _now()
+    gap = shown.step + (MISSED - 1) * interval  # one report is read of each step
+    since = min(since, now)
+    begin = max(now - shown.seconds, since - gap)
+    found = list(reports(begin - gap, shown.step))
+    steps = Steps.between(begin, reported_until(found, now, MISSED * interval), shown.step)
     return {
         "until": steps.ends[-1] if steps.number else since,
         "ends": steps.ends,
-        "charts": charts(reports, steps, patience),
-        "reporting": bool(reports),
+        "charts": charts(found, steps, gap),
+        "reporting": bool(found),
     }
 
 
@@ -169,12 +208,16 @@ def _now() -> float:
     return float(now.timestamp())
 
 
-def _reports(after: float) -> Iterator[Report]:
+def reports(after: float, width: float) -> Iterator[Report]:
+    """Yield of each supervisor the last report in each step: the figures of a report are cumulative, and a day has
+    17,000 of them."""
     from enode_django.monitoring.series import Report  # see the package
 
-    reports = ProcessorReport.objects.using(_database()).filter(reported_at__gt=datetime.fromtimestamp(after, UTC))
-    rows = reports.values_list("supervisor", "started_at", "reported_at", "ended", "figures")
-    for supervisor, started_at, at, ended, counted in rows:
+    step = Floor(Extract("reported_at", "epoch") / width)
+    rows = ProcessorReport.objects.using(_database()).filter(reported_at__gt=datetime.fromtimestamp(after, UTC))
+    last = rows.annotate(step=step).order_by("supervisor", "step", "-reported_at").distinct("supervisor", "step")
+    columns = ("supervisor", "started_at", "reported_at", "ended", "figures", "step")
+    for supervisor, started_at, at, ended, counted, _ in last.values_list(*columns):
         yield Report(supervisor, started_at.timestamp(), at.timestamp(), ended, counted)
 
 

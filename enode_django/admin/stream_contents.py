@@ -10,7 +10,7 @@ from enode_django.eventstore.base import Correction
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.exceptions import MalformedMessage, MessageError
 from enode_django.models import EventStream
-from enode_django.serialization.codec import StoredRefusal, StoredStream, decode_metadata, read_stored
+from enode_django.serialization.codec import StoredEvent, StoredRefusal, StoredStream, decode_metadata, read_stored
 from enode_django.serialization.json_text import sent_contents
 
 
@@ -80,11 +80,22 @@ def contents_of(events: bytes, metadata: bytes) -> Contents:
 def summary_of(events: bytes, metadata: bytes) -> Summary:
     """Return a short description of a row's two values. Never fails."""
     stored, about, trouble = _read(events, metadata)
-    some = stored.events if isinstance(stored, StoredStream) else ()
+    some: Sequence[StoredEvent | StoredRefusal] = ()
+    if stored is not None:
+        some = stored.events if isinstance(stored, StoredStream) else [stored]
     names = [text_of(one.type_name) for one in some[:MOST_NAMES]]
     if len(some) > MOST_NAMES:
         names.append(f"… and {len(some) - MOST_NAMES:,} more")
     return Summary(names, text_of(about.get("user", "")), trouble)
+
+
+def summary_of_row(row: Any) -> Summary | None:
+    """Return the summary of a row that was read with its small events; None for one that was not."""
+    if not hasattr(row, "small_events"):
+        return None
+    if row.small_events is None:
+        return Summary(["many bytes of events: see the stream"])
+    return summary_of(bytes(row.small_events), bytes(row.metadata))
 
 
 def _read(events: bytes, metadata: bytes) -> tuple[StoredStream | StoredRefusal | None, Mapping[str, Any], list[str]]:

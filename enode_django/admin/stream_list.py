@@ -1,8 +1,9 @@
 """Pages of the list of streams: what is asked for, and the queries, which are the same on a table of any size.
 
 A page is found by the primary key, newest first, and the links beside it carry a sequence: nothing is counted, and
-nothing passed over. There is no index by type or time, since it would cost every write. Times are turned into
-sequences; for types a page looks through so many sequences as a moment allows, and offers to go on from there.
+nothing passed over. There is no index by type, time or metadata, since it would cost every write. Times are turned into
+sequences; for all other filters a page looks through so many sequences as a moment allows, and offers to go on from
+there.
 """
 
 from __future__ import annotations
@@ -13,14 +14,13 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django import forms
-from django.db import InterfaceError, OperationalError, connections
-from django.db.models import BinaryField, Case, Func, IntegerField, When
-from django.db.models.lookups import LessThanOrEqual
+from django.db import connections
+from django.db.models import Q
 
+from enode_django.admin.packed import has_type, metadata_names, small_events
 from enode_django.domain.aggregate import AggregateRoot
-from enode_django.domain.messages import Command
-from enode_django.eventstore.base import EventStore
-from enode_django.eventstore.limits import holds
+from enode_django.domain.messages import Command, DomainEvent
+from enode_django.domain.refusals import DomainException
 from enode_django.eventstore.statements import TABLE
 from enode_django.history import tables
 from enode_django.ids import MAX_ID_LENGTH
@@ -42,13 +42,15 @@ ENVELOPE = (
 PAGE = 50
 WINDOW = 4_000
 """Sequences that the first query looks through where there are filters; each other one takes twice as many."""
+WINDOW_OF_CONTENTS = 500
+"""The same where rows are looked into, which costs more, and differs from row to row."""
 PATIENCE = 0.08
 """Seconds after which a page does not begin another query. The last one lasts about as long as all before it."""
 CLOCKS_DIFFER = timedelta(seconds=5)
 """So much the times of neighbouring rows may be out of order: workers on several machines have made them."""
 COUNTED = 10_000
-SMALL = 64 * 1024
-"""Bytes of events that a list takes from a row, to say what they are."""
+LONGEST_ID = 2 * MAX_ID_LENGTH + 20
+"""Characters: the id of an event or a refusal has that of its aggregate within it."""
 _LAST = 2**63 - 1
 
 
@@ -64,23 +66,35 @@ class MomentField(forms.DateTimeField):
 
 
 class Filters(forms.Form):
-    """The filters in the address of a page. ``q`` stands alone: it searches everywhere."""
+    """The filters in the address of a page. ``q`` stands alone: it searches everywhere. Filters by what is in a stream
+    are for users who ``may_read`` it."""
 
-    q = forms.CharField(required=False, max_length=MAX_ID_LENGTH, strip=False, label="Id")
+    q = forms.CharField(required=False, max_length=LONGEST_ID, strip=False, label="Id")
     shard = forms.ChoiceField(required=False)
     type = forms.CharField(required=False, max_length=MAX_ID_LENGTH, label="Aggregate type")
     command = forms.CharField(required=False, max_length=MAX_ID_LENGTH, label="Command type")
+    event = forms.CharField(required=False, max_length=MAX_ID_LENGTH, label="Event or refusal type")
+    about = forms.CharField(required=False, max_length=LONGEST_ID, label="Correlation, causation or request id")
     since = MomentField(required=False, label="From")
     until = MomentField(required=False, label="Before")
     before = forms.IntegerField(required=False, min_value=1, max_value=_LAST)
     after = forms.IntegerField(required=False, min_value=0, max_value=_LAST)
 
-    def __init__(self, data: Any) -> None:
+    contents = ("event", "about")
+
+    def __init__(self, data: Any, *, may_read: bool = False) -> None:
         super().__init__(data)
+        self.may_read = may_read
         self.aliases = tables.aliases()
         shard = self.fields["shard"]
         assert isinstance(shard, forms.ChoiceField)
         shard.choices = [(alias, alias) for alias in self.aliases]
+
+    def clean(self) -> dict[str, Any]:
+        for name in self.contents:
+            if self.cleaned_data.get(name) and not self.may_read:
+                self.add_error(name, "You may not view the contents of event streams, nor filter by them.")
+        return self.cleaned_data
 
     @property
     def alias(self) -> str:
@@ -94,6 +108,20 @@ class Filters(forms.Form):
             "command_type": self.cleaned_data.get("command"),
         }
         return {column: name for column, name in asked.items() if name}
+
+    @property
+    def wanted_contents(self) -> Sequence[Q]:
+        """Return conditions on what is in a stream."""
+        event, about = self.cleaned_data.get("event"), self.cleaned_data.get("about")
+        return [*([has_type(event)] if event else ()), *([metadata_names(about)] if about else ())]
+
+    @property
+    def window(self) -> int:
+        """Return how many sequences the first query looks through."""
+        if self.wanted_contents:
+            return WINDOW_OF_CONTENTS
+        is_filtered = self.wanted_types or self.cleaned_data["since"] or self.cleaned_data["until"]
+        return WINDOW if is_filtered else _LAST
 
 
 class Listing(NamedTuple):
@@ -109,17 +137,19 @@ class Listing(NamedTuple):
 def listing(form: Filters) -> Listing:
     """The page that a valid form asks for."""
     asked, alias = form.cleaned_data, form.alias
-    rows = envelopes(alias).filter(**form.wanted_types)
+    rows = (with_small_events(envelopes(alias)) if form.may_read else envelopes(alias)).filter(
+        *form.wanted_contents, **form.wanted_types
+    )
     low, high = _bounds(alias, asked["since"], asked["until"])
     if asked["since"]:
         rows = rows.filter(created_at__gte=asked["since"])
     if asked["until"]:
         rows = rows.filter(created_at__lt=asked["until"])
-    size = WINDOW if form.wanted_types or asked["since"] or asked["until"] else _LAST
     if asked["after"] is not None:
-        return _ascending(rows, max(low, asked["after"] + 1), high, size)
+        return _ascending(rows, max(low, asked["after"] + 1), high, form.window)
     before = asked["before"]
-    return _descending(rows, low, high if before is None else min(high, before - 1), size, is_first=before is None)
+    high = high if before is None else min(high, before - 1)
+    return _descending(rows, low, high, form.window, is_first=before is None)
 
 
 def envelopes(alias: str) -> QuerySet[EventStream]:
@@ -196,49 +226,7 @@ def _fill(rows: QuerySet[EventStream], parts: Iterator[Window]) -> tuple[list[Ev
     return found, None
 
 
-# -- searching ----------------------------------------------------------------------------------------------------
-
-
-class Hits(NamedTuple):
-    """The rows of one shard; ``is_away``: it could not be asked."""
-
-    alias: str
-    rows: Sequence[EventStream] = ()
-    is_away: bool = False
-
-
-def search(store: EventStore, id: str) -> Sequence[Hits]:
-    """By the whole id of an aggregate, in its shard, or of a command, in all. Of an aggregate the newest page of
-    versions, and of refusals. Blanks around an id may be a part of it, but most were copied along; then the prefixes of
-    ids are tried. Raises what the database raises if no shard can be asked."""
-    for meant in dict.fromkeys((id, id.strip(), *(f"{prefix}{id.strip()}" for prefix in _prefixes()))):
-        hits = _hits(store, meant)
-        if any(hit.rows for hit in hits):
-            break
-    return hits
-
-
-def _prefixes() -> Sequence[str]:
-    return sorted({types.class_of(AggregateRoot, name).id_prefix for name in types.names_of(AggregateRoot)} - {""})
-
-
-def _hits(store: EventStore, id: str) -> Sequence[Hits]:
-    own = tables.alias_of(store, id) if holds(id) else ""
-    hits = []
-    for alias in tables.aliases():
-        try:
-            hits.append(_hits_in(alias, id, is_own=alias == own))
-        except (OperationalError, InterfaceError):
-            hits.append(Hits(alias, is_away=True))
-            if all(hit.is_away for hit in hits) and len(hits) == len(tables.aliases()):
-                raise
-    return hits
-
-
-def _hits_in(alias: str, id: str, *, is_own: bool) -> Hits:
-    queries = [by_command(alias, id), *((newest(alias, id), refusals(alias, id)) if is_own else ())]
-    rows = {row.sequence: row for query in queries for row in query}
-    return Hits(alias, [rows[sequence] for sequence in sorted(rows, reverse=True)])
+# -- queries by an index ------------------------------------------------------------------------------------------
 
 
 def by_command(alias: str, command_id: str) -> QuerySet[EventStream]:
@@ -253,9 +241,7 @@ def newest(alias: str, aggregate_root_id: str, until: int = _LAST) -> QuerySet[E
 
 def with_small_events(rows: QuerySet[EventStream]) -> QuerySet[EventStream]:
     """Add ``metadata`` and ``small_events``: the events, or None if they are larger than `SMALL` bytes."""
-    size = Func("events", function="octet_length", output_field=IntegerField())
-    small = Case(When(LessThanOrEqual(size, SMALL), then="events"), output_field=BinaryField())
-    return rows.only(*ENVELOPE, "metadata").annotate(small_events=small)
+    return rows.only(*ENVELOPE, "metadata").annotate(small_events=small_events())
 
 
 def refusals(alias: str, aggregate_root_id: str) -> QuerySet[EventStream]:
@@ -270,7 +256,12 @@ def refusals(alias: str, aggregate_root_id: str) -> QuerySet[EventStream]:
 def known_types() -> dict[str, Sequence[str]]:
     """Return the type names that this process knows. The table is not asked, since all of it would be read. Users may
     type other names."""
-    return {"aggregates": sorted(types.names_of(AggregateRoot)), "commands": sorted(types.names_of(Command))}
+    happened = {*types.names_of(DomainEvent), *types.names_of(DomainException)}
+    return {
+        "aggregates": sorted(types.names_of(AggregateRoot)),
+        "commands": sorted(types.names_of(Command)),
+        "events": sorted(happened),
+    }
 
 
 def size_in_words(alias: str) -> str:

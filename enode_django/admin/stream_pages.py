@@ -10,8 +10,9 @@ from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.db import InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.http.response import HttpResponseBase
 
-from enode_django.admin import aggregate_page, links, stream_list
+from enode_django.admin import aggregate_page, links, stream_list, stream_search
 from enode_django.admin.aggregate_page import Aggregate, Choice
 from enode_django.admin.stream_contents import ShownCorrection, contents_of, corrections_of
 from enode_django.exceptions import StoreUnavailable
@@ -21,7 +22,7 @@ from enode_django.runtime import make_store
 if TYPE_CHECKING:
     from enode_django.admin.streams import EventStreamAdmin
 
-View = Callable[..., HttpResponse]
+View = Callable[..., HttpResponseBase]
 
 
 def only_looks(view: View) -> View:
@@ -29,7 +30,7 @@ def only_looks(view: View) -> View:
     page says so."""
 
     @wraps(view)
-    def guarded(admin: EventStreamAdmin, request: HttpRequest, *arguments: Any, **options: Any) -> HttpResponse:
+    def guarded(admin: EventStreamAdmin, request: HttpRequest, *arguments: Any, **options: Any) -> HttpResponseBase:
         if request.method not in ("GET", "HEAD") or not admin.has_view_permission(request):
             raise PermissionDenied
         try:
@@ -47,21 +48,34 @@ def only_looks(view: View) -> View:
 def changelist(
     admin: EventStreamAdmin, request: HttpRequest, extra_context: Mapping[str, Any] | None = None
 ) -> HttpResponse:
-    form = stream_list.Filters(request.GET)
+    form = stream_list.Filters(request.GET, may_read=admin.may_read(request))
     context: dict[str, Any] = {
         "form": form,
         "is_sharded": len(form.aliases) > 1,
         "types": stream_list.known_types(),
     }
     if form.is_valid():
-        if form.cleaned_data["q"]:
-            context["hits"] = stream_list.search(make_store(), form.cleaned_data["q"])
-        else:
-            context["total"] = stream_list.size_in_words(form.alias)
-            listing = stream_list.listing(form)
-            context |= {"listing": listing, "older": _link(request, "before", listing.older)}
-            context["newer"] = _link(request, "after", listing.newer)
+        id = form.cleaned_data["q"]
+        context |= _found(id, with_contents=form.may_read) if id else _listed(request, form)
     return admin.render(request, "stream_list", "Event streams", context)
+
+
+def _found(id: str, *, with_contents: bool) -> Mapping[str, Any]:
+    """The context of the page for a search."""
+    hits = stream_search.search(make_store(), id, with_contents=with_contents)
+    traces = stream_search.traces(id.strip()) if with_contents else None
+    return {"id": id.strip(), "hits": hits, "traces": traces}
+
+
+def _listed(request: HttpRequest, form: stream_list.Filters) -> Mapping[str, Any]:
+    """The context of a page of the list."""
+    listing = stream_list.listing(form)
+    return {
+        "total": stream_list.size_in_words(form.alias),
+        "listing": listing,
+        "older": _link(request, "before", listing.older),
+        "newer": _link(request, "after", listing.newer),
+    }
 
 
 @only_looks

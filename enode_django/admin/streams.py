@@ -23,7 +23,7 @@ else:
     StreamBase = admin.ModelAdmin
 
 VIEW, PAYLOAD = "enode_django.view_eventstream", "enode_django.view_payload"
-PAGES = "enode_django.admin.stream_pages"
+PAGES, LIVE = "enode_django.admin.stream_pages", "enode_django.admin.live_tail"
 
 
 @admin.register(EventStream)
@@ -34,6 +34,8 @@ class EventStreamAdmin(ReadOnly, StreamBase):
     change_view = on_demand(f"{PAGES}.stream")
     aggregate_view = on_demand(f"{PAGES}.aggregate")
     state_view = on_demand(f"{PAGES}.state")
+    tail_view = on_demand(f"{LIVE}.page")
+    feed_view = on_demand(f"{LIVE}.feed")
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return bool(request.user.has_perm(VIEW))
@@ -42,6 +44,8 @@ class EventStreamAdmin(ReadOnly, StreamBase):
         ours = [
             path("aggregates/<str:quoted_id>/", self.aggregate_view, name="enode_django_eventstream_aggregate"),
             path("aggregates/<str:quoted_id>/state/", self.state_view, name="enode_django_eventstream_state"),
+            path("tail/", self.tail_view, name="enode_django_eventstream_tail"),
+            path("tail/feed/", self.feed_view, name="enode_django_eventstream_feed"),
         ]
         for pattern in ours:
             pattern.callback = self.admin_site.admin_view(pattern.callback)

@@ -46,3 +46,12 @@ def causation_url(stream: EventStream) -> Any:
     if stream.version is None:
         return _links().command_url(stream.aggregate_root_id, stream.command_id)
     return _links().version_url(stream.aggregate_root_id, stream.version)
+
+
+@register.filter
+def event_names(stream: EventStream) -> Any:
+    """The names of its events, or of its refusal, if the row was read with them."""
+    from enode_django.admin.stream_contents import summary_of_row
+
+    summary = summary_of_row(stream)
+    return summary.events or summary.trouble if summary else ()

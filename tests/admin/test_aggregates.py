@@ -11,7 +11,7 @@ import pytest
 from django.test import Client, override_settings
 
 from enode_django import execute_command
-from enode_django.admin import aggregate_page, links, stream_list
+from enode_django.admin import aggregate_page, links, packed
 from enode_django.eventstore.base import StreamRecord
 from enode_django.models import EventStream
 from enode_django.runtime import make_store
@@ -112,7 +112,7 @@ def test_a_stream_of_many_bytes_is_not_taken_for_a_line_of_the_timeline(
 ) -> None:
     plant("x")
     assert "gone.Done" in section(page(reader, "x"), "timeline")
-    monkeypatch.setattr(stream_list, "SMALL", 10)
+    monkeypatch.setattr(packed, "SMALL", 10)
     timeline = section(page(reader, "x"), "timeline")
     assert "many bytes of events" in timeline
     assert "gone.Done" not in timeline

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.contrib.auth.models import Permission, User
-from django.test import Client
+from django.test import Client, override_settings
 from django.urls import reverse
 from django.utils import timezone
 
+from enode_django.admin import dashboard
 from enode_django.models import ProcessorReport
 from tests.status.reports import figures, write_report
 
@@ -27,8 +29,8 @@ def operator(db: None, client: Client) -> Client:
     return client
 
 
-def ask(client: Client, since: object = 0) -> dict[str, Any]:
-    answer = client.get(FIGURES, {"since": since})
+def ask(client: Client, since: object = 0, **parameters: str) -> dict[str, Any]:
+    answer = client.get(FIGURES, {"since": since, **parameters})
     assert answer.status_code == 200
     found: dict[str, Any] = answer.json()
     return found
@@ -114,8 +116,69 @@ class TestFigures:
         with django_assert_max_num_queries(6):  # who it is (4), the time, the newest reports
             ask(operator, since)
 
+    @pytest.mark.parametrize(("name", "hours"), [("15min", 0.25), ("1h", 1), ("6h", 6), ("24h", 24)])
+    def test_a_range_has_as_many_steps_as_a_chart_can_show(self, operator: Client, name: str, hours: float) -> None:
+        write_reports()
+        ends = ask(operator, range=name)["ends"]
+        assert 170 <= len(ends) <= 361
+        assert ends[-1] - ends[0] == pytest.approx(hours * 3_600, rel=0.05)
+
+    def test_steps_of_a_long_range_have_all_that_was_counted(self, operator: Client) -> None:
+        now, begin = timezone.now(), 3 * 3_600
+        for at in range(5, begin - 600, 20):  # it ended ten minutes ago
+            write_report("a", begin - at, figures(10 * at), lived=at, now=now, ended=at + 20 >= begin - 600)
+        ago = now.timestamp() - begin
+        answer = ask(operator, range="24h")
+        lived = [end for end in answer["ends"] if ago + 240 < end < now.timestamp() - 900]
+        values = dict(zip(answer["ends"], answer["charts"]["commands"]["finished"], strict=True))
+        assert len(lived) > 30
+        assert [values[end] for end in lived] == pytest.approx([10] * len(lived), rel=0.01)
+
+    def test_of_each_step_and_supervisor_one_report_is_read(self, operator: Client) -> None:
+        now = timezone.now()
+        for supervisor in ("a", "b"):
+            for ago in range(2_000, 0, -10):
+                write_report(supervisor, ago, figures(1), lived=5_000 - ago, now=now)
+        reports = list(dashboard.reports(after=now.timestamp() - 2_400, width=240.0))
+        assert len(reports) < 2 * 12
+        assert max(report.at for report in reports) == pytest.approx(now.timestamp() - 10, abs=0.001)
+
+    def test_one_that_fell_silent_does_not_hold_a_long_range_back(self, operator: Client) -> None:
+        write_reports("b")
+        write_report("a", 60, figures(1), lived=600)
+        answer = ask(operator, range="24h")
+        assert answer["until"] > timezone.now().timestamp() - 260
+
     def test_answers_are_not_kept_by_anybody(self, operator: Client) -> None:
         assert "no-store" in operator.get(FIGURES)["Cache-Control"]
+
+
+@pytest.mark.django_db
+class TestRange:
+    def ranges(self, client: Client, **parameters: str) -> dict[str, bool]:
+        """Those that the page offers, with whether it shows them."""
+        context = client.get(PAGE, parameters).context
+        return {one.name: one == context["range"] for one in context["ranges"]}
+
+    def test_the_address_says_which_is_shown(self, operator: Client) -> None:
+        assert self.ranges(operator) == {"15min": True, "1h": False, "6h": False, "24h": False}
+        assert self.ranges(operator, range="6h")["6h"]
+        page = operator.get(PAGE, {"range": "6h"}).content.decode()
+        assert f'{FIGURES}?range=6h"' in page
+        assert 'data-window="21600"' in page
+
+    @pytest.mark.parametrize("name", ["", "7h", "<script>", "\0", "24H"])
+    def test_one_that_somebody_made_up_is_the_shortest(self, operator: Client, name: str) -> None:
+        assert self.ranges(operator, range=name)["15min"]
+        assert len(ask(operator, range=name)["ends"]) < 182
+
+    def test_only_what_rows_are_kept_for_is_offered(self, operator: Client) -> None:
+        with override_settings(ENODE={**settings.ENODE, "REPORTS": {"RETENTION": timedelta(hours=1)}}):
+            assert self.ranges(operator, range="24h") == {"15min": True, "1h": False}
+            page = operator.get(PAGE, {"range": "1h"}).content.decode().replace("\xa0", " ")
+        assert "A step is 10 seconds. Rows of figures are kept for 1 hour." in page
+        with override_settings(ENODE={**settings.ENODE, "REPORTS": {"RETENTION": 60}}):
+            assert self.ranges(operator) == {"15min": True}
 
 
 @pytest.mark.django_db

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from enode_django import AggregateRoot, Command, DomainEvent, applies, command_handler, execute_command
-from enode_django.admin.stream_list import search
+from enode_django.admin.stream_search import search
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.testing import inline
 

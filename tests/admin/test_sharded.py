@@ -72,6 +72,14 @@ def test_a_search_looks_where_the_aggregate_is_and_for_a_command_everywhere(read
             ]
 
 
+def test_metadata_are_searched_in_each_shard(reader: Client) -> None:
+    page = reader.get(LIST, {"q": "c0"})
+    found = {one.alias: [row.aggregate_root_id for row in one.listing.rows] for one in page.context["traces"]}
+    assert found == {ALIASES[0]: [], ALIASES[1]: [SECOND]}
+    assert [hit.alias for hit in reader.get(LIST, {"q": f"{SECOND}/1/0"}).context["hits"] if hit.rows] == [ALIASES[1]]
+    assert listed(reader, shard=ALIASES[1], about="c0") == [SECOND]
+
+
 def test_pages_come_from_the_shard_that_has_the_aggregate(reader: Client) -> None:
     text = reader.get(links.aggregate_url(SECOND)).content.decode()
     assert f"in {ALIASES[1]}" in text

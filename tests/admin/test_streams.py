@@ -13,12 +13,13 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from enode_django.admin import links, stream_list
+from enode_django.admin import links, packed, stream_list
+from enode_django.domain.metadata import Metadata
 from enode_django.eventstore.base import StreamRecord
 from enode_django.history import tables
 from enode_django.models import EventStream
 from enode_django.runtime import make_store
-from enode_django.serialization.codec import STREAM
+from enode_django.serialization.codec import STREAM, encode_metadata
 from enode_django.serialization.plain import pack
 from tests.admin.people import HOSTILE, logged_in
 
@@ -163,6 +164,130 @@ def test_searching_finds_an_aggregate_and_a_command_by_their_whole_ids(
     assert len(found(" a ")) == 1
 
 
+def test_searching_finds_an_event_and_a_refusal_by_their_ids(viewer: Client, streams: Sequence[EventStream]) -> None:
+    def found(id: str) -> list[int]:
+        return [row.sequence for hits in viewer.get(LIST, {"q": id}).context["hits"] for row in hits.rows]
+
+    assert found("a/2/0") == [streams[1].sequence]
+    assert found("a/9/0") == found("a/refused/deposit-1/x") == []
+    assert found(f"a/refused/{streams[2].command_id}") == [streams[2].sequence]
+    strange = planted(b"", aggregate_root_id="x/refused/y", version=None, command_id="c/3/0")
+    assert found("x/refused/y/refused/c/3/0") == [strange.sequence]
+
+
+LONG = "n" * 300
+NAMED = {
+    "correlation_id": "conversation-1",
+    "causation_id": "a/1/0",
+    "request": "request-1",
+    "user": "u-1",
+    "more": LONG,
+}
+
+
+@pytest.mark.parametrize("id", ["conversation-1", "a/1/0", "request-1"])
+def test_searching_finds_what_names_an_id_in_its_metadata(reader: Client, id: str) -> None:
+    planted(b"", pack({**NAMED, "correlation_id": f"{id}-other", "request": f"x{id}", "causation_id": id[1:]}))
+    planted(b"", pack({"user": id, "more": id}), aggregate_root_id="not", command_id="not")
+    row = planted(b"", encode_metadata(Metadata.from_map(NAMED)), aggregate_root_id="wanted", command_id="wanted")
+    for asked in (id, f" {id} "):
+        (traces,) = reader.get(LIST, {"q": asked}).context["traces"]
+        assert [one.sequence for one in traces.listing.rows] == [row.sequence]
+    assert sequences(reader, about=id) == [row.sequence]
+    assert "Looked through all streams" in text_of(reader, LIST, q=id)
+
+
+def test_a_long_id_is_found_in_metadata(reader: Client) -> None:
+    id = "é" * 255 + "/12/0"
+    row = planted(b"", pack({"causation_id": id}))
+    assert sequences(reader, about=id) == [row.sequence]
+
+
+def test_a_search_in_metadata_is_bounded_and_goes_on(reader: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin_sequences_anew()
+    old = planted(b"", pack({"request": "wanted"}), aggregate_root_id="old", command_id="old")
+    stored = store_rows(100)
+    monkeypatch.setattr(stream_list, "WINDOW_OF_CONTENTS", 20)
+    monkeypatch.setattr(stream_list, "PATIENCE", 0)
+    page = reader.get(LIST, {"q": "wanted"})
+    (traces,) = page.context["traces"]
+    assert (list(traces.listing.rows), traces.listing.looked_to) == ([], stored[80])
+    text = page.content.decode()
+    assert f"Looked as far as sequence {stored[80]}." in text
+    further = f"?about=wanted&before={stored[80]}"
+    assert further.replace("&", "&amp;") in text
+    context = reader.get(LIST + further).context
+    while context["older"]:
+        assert not context["listing"].rows
+        context = reader.get(LIST + context["older"]).context
+    assert [row.sequence for row in context["listing"].rows] == [old.sequence]
+
+
+def test_metadata_is_searched_for_who_may_read_it_alone(viewer: Client) -> None:
+    planted(b"", pack({"request": "request-1"}))
+    page = viewer.get(LIST, {"q": "request-1"})
+    assert page.context["traces"] is None
+    assert 'name="about"' not in page.content.decode()
+    refused = viewer.get(LIST, {"about": "request-1"})
+    assert "listing" not in refused.context
+    assert "You may not view the contents of event streams" in refused.content.decode()
+
+
+def test_lists_name_the_events_for_who_may_read_them(reader: Client, streams: Sequence[EventStream]) -> None:
+    for parameters in ({}, {"q": "a"}):
+        text = text_of(reader, LIST, **parameters)
+        for name in ("bank.AccountOpened", "bank.Deposited", "bank.InsufficientFunds"):
+            assert f"<td>{name}</td>" in text
+
+
+def test_events_of_many_bytes_are_not_named(reader: Client) -> None:
+    planted(STREAM + pack(([("gone.Small", 1, {}), ("gone.Second", 1, {})], None)), aggregate_root_id="small")
+    large = STREAM + pack(([("gone.Large", 1, {"text": "x" * packed.SMALL})], None))
+    planted(large, aggregate_root_id="large", command_id="large")
+    text = text_of(reader, LIST)
+    assert "<td>gone.Small<br>gone.Second</td>" in text
+    assert "<td>many bytes of events: see the stream</td>" in text
+
+
+def test_the_list_is_filtered_by_the_types_of_events_and_refusals(
+    reader: Client, streams: Sequence[EventStream]
+) -> None:
+    assert sequences(reader, event="bank.Deposited") == [streams[1].sequence]
+    assert sequences(reader, event="bank.InsufficientFunds") == [streams[2].sequence]
+    assert sequences(reader, event="bank.AccountOpened", since="2001-01-01") == [
+        streams[3].sequence,
+        streams[0].sequence,
+    ]
+    assert sequences(reader, event="bank.Deposit") == []
+    page = text_of(reader, LIST, event="gone.Small")
+    assert '<option value="bank.Deposited">' in page
+    assert '<option value="bank.InsufficientFunds">' in page
+    assert "Streams with more than 64 KB of events are left out." in page
+
+
+@pytest.mark.parametrize("name", ["gone.Small", "g" * 31, "g" * 32, "gone.É" + "g" * 240])
+def test_an_event_is_found_wherever_it_stands_in_its_stream(reader: Client, name: str) -> None:
+    other = ("gone.Other", 1, {"text": name, "list": [1, name, "x"]})
+    second = planted(STREAM + pack(([other, (name, 70_000, {"at": BEGIN})], "ok")), aggregate_root_id="second")
+    planted(STREAM + pack(([other], name)), aggregate_root_id="named", command_id="named")
+    planted(STREAM + pack(([(f"{name}s"[-255:], 1, {})], None)), aggregate_root_id="longer", command_id="longer")
+    large = STREAM + pack(([(name, 1, {"text": "x" * packed.SMALL})], None))
+    planted(large, aggregate_root_id="large", command_id="large")
+    assert sequences(reader, event=name) == [second.sequence]
+
+
+def test_a_filter_by_event_is_for_who_may_read_them_alone(viewer: Client, streams: Sequence[EventStream]) -> None:
+    refused = viewer.get(LIST, {"event": "bank.Deposited"})
+    assert "listing" not in refused.context
+    assert "You may not view the contents of event streams" in refused.content.decode()
+    assert 'name="event"' not in text_of(viewer, LIST)
+
+
+def test_a_stream_leads_to_its_whole_conversation(reader: Client) -> None:
+    row = planted(STREAM + pack(([], None)), pack({"correlation_id": "one & all"}))
+    assert "?q=one+%26+all" in text_of(reader, f"{LIST}{row.pk}/change/")
+
+
 def test_the_time_of_a_sequence_is_found_by_halving(streams: Sequence[EventStream]) -> None:
     stored = store_rows(100)
     for number in (0, 1, 42, 99):
@@ -207,6 +332,8 @@ def test_searches_and_pages_are_answered_by_the_indexes() -> None:
         "enode_django_eventstream_pkey": [
             rows.filter(sequence__range=(5_000, 2**63 - 1)).order_by("-sequence")[:51],
             rows.filter(sequence__range=(1, 9_000), command_type="x").order_by("-sequence")[:51],
+            rows.filter(packed.has_type("x"), sequence__range=(5_000, 9_000)).order_by("-sequence")[:51],
+            rows.filter(packed.metadata_names("x"), sequence__range=(5_000, 9_000)).order_by("-sequence")[:51],
         ],
     }
     for index, queries in plans.items():
@@ -218,7 +345,7 @@ def test_searches_and_pages_are_answered_by_the_indexes() -> None:
 
 
 def test_strange_values_give_a_page(reader: Client, streams: Sequence[EventStream]) -> None:
-    names = ["q", "shard", "type", "command", "since", "until", "before", "after"]
+    names = ["q", "shard", "type", "command", "event", "about", "since", "until", "before", "after"]
     for value in STRANGE:
         for query in [*({name: value} for name in names), dict.fromkeys(names, value)]:
             response = reader.get(LIST, QUERY_STRING=encoded(query))

@@ -105,6 +105,24 @@ def test_charts_follow_the_reports_and_fit_on_a_phone(
 
 
 @pytest.mark.django_db(transaction=True)
+def test_a_longer_range_shows_what_is_older_and_stays_in_the_address(live_server: LiveServer, page: Page) -> None:
+    now = timezone.now()
+    for at in range(0, 3_600, 20):  # two hours ago
+        write_report("a", 7_200 - at, figures(40 * at), lived=60 + at, now=now)
+    write_report("a", 3_600, figures(40 * 3_600), lived=3_660, now=now, ended=True)
+    sign_in(live_server, page)
+    page.goto(f"{live_server.url}{PAGE}")
+    expect(page.locator(".enode-empty")).to_contain_text("in the last 15 minutes")
+    page.get_by_role("link", name="6 hours").click()
+    expect(page).to_have_url(re.compile(r"\?range=6h$"))
+    expect(page.get_by_role("navigation", name="Range").locator("[aria-current]")).to_have_text("6 hours")
+    expect(page.locator("[data-chart=commands] .enode-desc")).to_contain_text("The last 6 hours")
+    expect(page.locator("[data-chart=commands] .enode-desc")).to_contain_text("Highest: 40")
+    page.reload()
+    expect(page.locator("[data-chart=commands] .enode-desc")).to_contain_text("Highest: 40")
+
+
+@pytest.mark.django_db(transaction=True)
 def test_charts_are_drawn_anew_when_the_theme_changes(
     live_server: LiveServer, page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,7 +5,7 @@
     const root = document.getElementById("enode-dashboard");
     const find = (selector) => root.querySelector(selector);
     const {Plot, element, fewer, largest, number, swatch, time} = enodeChart;
-    const windowSeconds = Number(root.dataset.window);
+    const windowSeconds = Number(root.dataset.window), range = root.dataset.range;
     const PATIENCE = 15000;
     const LINKS = JSON.parse(document.getElementById("enode-links").textContent);
     const COUNTED = {letters: "letters", parked: "aggregates"};  // by part, the figure of its rows that waits for somebody
@@ -62,7 +62,7 @@
             const peak = largest(this.shown.map((line) => largest(line.values)));
             const lines = this.shown.map((line) => `${line.name} ${number(line.values.at(-1))}`).join(", ");
             this.section.querySelector(".enode-desc").textContent =
-                `The last ${windowSeconds / 60} minutes, in ${unit}. Now: ${lines || "nothing"}. Highest: ${number(peak)}.`;
+                `The last ${range}, in ${unit}. Now: ${lines || "nothing"}. Highest: ${number(peak)}.`;
             this.legend();
             this.table();
         }
@@ -126,7 +126,7 @@
         find(".enode-empty").hidden = hasFigures;
         find(".enode-empty").textContent = isReporting
             ? "The processors have begun to report. Their first figures come within seconds."
-            : `No processor has reported in the last ${windowSeconds / 60} minutes: run manage.py runprocessors.`;
+            : `No processor has reported in the last ${range}: run manage.py runprocessors.`;
         if (hasFigures) for (const card of cards) card.draw();
     }
 
@@ -193,7 +193,7 @@
         else line.removeAttribute("role");  // who listens to the page should not hear a time every few seconds
         line.textContent = failure
             ? `Not updated${updated ? ` since ${time(updated, true)}` : ""}: ${failure}`
-            : `The last ${windowSeconds / 60} minutes, as reported until ${time(until, true)}.`;
+            : `The last ${range}, as reported until ${time(until, true)}.`;
     }
 
     async function ask(url) {
@@ -223,7 +223,7 @@
 
     keepAsking(Number(root.dataset.interval), async () => {
         try {
-            const answer = await ask(`${root.dataset.figures}?since=${until}`);
+            const answer = await ask(`${root.dataset.figures}&since=${until}`);
             merge(answer);
             updated = Date.now() / 1000;
             draw(answer.reporting);
