@@ -7,20 +7,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from django.contrib import messages
 from django.db.models import Model
 from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 
+from enode_django.admin.links import aggregate_url, command_url, version_url
 from enode_django.admin.operating import Operation, operate
 from enode_django.admin.readable import put_aside
-from enode_django.client import send_command
+from enode_django.bus.results import CommandResult, CommandStatus
+from enode_django.client import try_command
 from enode_django.domain.declarations import schema_of
 from enode_django.domain.fields import field_type
 from enode_django.domain.handlers import command_handlers
 from enode_django.domain.messages import Command
 from enode_django.domain.metadata import metadata
 from enode_django.eventstore.base import StreamRecord
-from enode_django.exceptions import DefinitionError, EnodeError
+from enode_django.exceptions import CommandTimeout, DefinitionError, EnodeError
 from enode_django.forms import CommandForm, CommandFormMetaclass
 from enode_django.models import ParkedEvent
 from enode_django.runtime import make_store
@@ -45,17 +48,43 @@ class NewCommand(Operation):
 
     title, button = "Send a new command", "Send the command"
     cause: Cause
+    timeout = 5.0
+    """The seconds that the page waits for the outcome."""
 
     def consequences(self) -> Iterator[str]:
         command = self._command_made()
         yield f"{types.name_of(type(command))} is sent to {command.aggregate_root_id}, with you as its user."
+        for name in schema_of(type(command)).names:
+            yield f"{name}: {getattr(command, name)}"
         yield "What it answers stays as it is: settle that when the command has had its effect."
 
     def perform(self) -> str:
         command = self._command_made()
-        with metadata(causation_id=self.cause.id, correlation_id=self.cause.correlation_id):
-            send_command(command)
-        return f"sent {types.name_of(type(command))} to {command.aggregate_root_id} as command {command.id}"
+        sent = f"sent {types.name_of(type(command))} to {command.aggregate_root_id} as command {command.id}"
+        self.found_at = (aggregate_url(command.aggregate_root_id), "Its aggregate")
+        try:
+            with metadata(causation_id=self.cause.id, correlation_id=self.cause.correlation_id):
+                result = try_command(command, timeout=self.timeout)
+        except CommandTimeout:
+            self.level = messages.WARNING
+            return f"{sent}; there was no answer within {self.timeout:g} s: it takes effect when a worker handles it"
+        return f"{sent}; {self._outcome_of(result)}"
+
+    def _outcome_of(self, result: CommandResult) -> str:
+        match result.status:
+            case CommandStatus.REFUSED:
+                self.level = messages.WARNING
+                self.found_at = (command_url(result.aggregate_root_id, result.command_id), "The refusal")
+                return f"it was refused: {result.error_type}: {result.error_message}"
+            case CommandStatus.FAILED:
+                self.level = messages.ERROR
+                return f"it failed: {result.error_type}: {result.error_message}"
+            case CommandStatus.NOTHING_CHANGED:
+                return "it changed nothing"
+            case CommandStatus.SUCCESS:
+                assert result.version is not None
+                self.found_at = (version_url(result.aggregate_root_id, result.version), "Its events")
+                return f"it was stored as version {result.version}"
 
     def _command_made(self) -> Command:
         assert isinstance(self, CommandForm)

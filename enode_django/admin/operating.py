@@ -11,6 +11,7 @@ from django.contrib import messages
 from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
+from django.utils.html import format_html
 from django.utils.text import capfirst
 
 from enode_django.exceptions import EnodeError
@@ -32,6 +33,10 @@ class Operation(forms.Form):
 
     title: ClassVar[str]
     button: ClassVar[str]
+    level = messages.SUCCESS
+    """The level of the message about what was done, which `perform` may lower."""
+    found_at: tuple[str, str] | None = None
+    """The address and the name of a page that shows what `perform` has done."""
 
     @abstractmethod
     def consequences(self) -> Iterable[str]:
@@ -66,7 +71,7 @@ def operate(
             if CONFIRMED in request.POST:
                 done = form.perform()
                 log(form, done)
-                admin.message_user(request, capfirst(done), messages.SUCCESS)
+                admin.message_user(request, _said(form, done), form.level)
                 return HttpResponseRedirect(back(form))
             consequences = list(form.consequences())
         except ERRORS as error:
@@ -82,3 +87,9 @@ def operate(
         "crumbs": crumbs,
     }
     return TemplateResponse(request, "enode_django/admin/operation.html", context)
+
+
+def _said(form: Operation, done: str) -> str:
+    if form.found_at is None:
+        return capfirst(done)
+    return format_html('{}. <a href="{}">{}</a>', capfirst(done), *form.found_at)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from decimal import Decimal
 
@@ -12,8 +13,13 @@ from django.test import Client
 from django.utils import timezone
 
 from enode_django import execute_command, try_command
+from enode_django.admin.new_commands import NewCommand
 from enode_django.admin.operating import CONFIRMED
+from enode_django.bus.command_bus import QueueCommandBus
+from enode_django.equeue.producer import Producer
+from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.models import EventStream, ParkedEvent
+from enode_django.runtime import use_bus
 from enode_django.serialization.codec import decode_metadata
 from enode_django.testing import inline
 from sample_project.bank.domain import Deposit, OpenAccount, Withdraw
@@ -69,6 +75,7 @@ def test_a_command_is_sent_once_with_the_parked_event_as_its_cause(parked: Parke
     values = {"aggregate_root_id": "ada", "amount": "1.25", "command_id": hidden(client.get(url))}
     said = client.post(url, values).content.decode()
     assert "bank.Withdraw is sent to ada" in said
+    assert "amount: 1.25" in said
     assert EventStream.objects.count() == 2, "it was only said"
     for _ in range(2):
         assert client.post(url, {**values, CONFIRMED: "yes"}).status_code == 302
@@ -79,7 +86,43 @@ def test_a_command_is_sent_once_with_the_parked_event_as_its_cause(parked: Parke
     assert ParkedEvent.objects.filter(pk=parked.pk).exists(), "it stays parked until it is retried or skipped"
     logged = LogEntry.objects.latest("pk")
     assert logged.object_id == str(parked.pk)
-    assert logged.get_change_message() == f"sent bank.Withdraw to ada as command {stored.command_id}"
+    assert logged.get_change_message() == (
+        f"sent bank.Withdraw to ada as command {stored.command_id}; it was stored as version 3"
+    )
+
+
+def send(client: Client, parked: ParkedEvent, kind: str, **values: str) -> tuple[str, str]:
+    """Send a command; returns the level and the text of the message about it."""
+    url = page_of(parked, kind)
+    token = hidden(client.get(url))
+    done = client.post(url, {"aggregate_root_id": "ada", "command_id": token, CONFIRMED: "yes", **values}, follow=True)
+    (message,) = done.context["messages"]
+    return message.level_tag, str(message)
+
+
+def test_the_outcome_of_a_command_is_said_with_a_link_to_it(parked: ParkedEvent) -> None:
+    client = client_of("change_parkedevent")
+    level, said = send(client, parked, "bank.Withdraw", amount="1.25")
+    assert level == "success"
+    assert "it was stored as version 3" in said
+    assert 'href="/admin/enode_django/eventstream/aggregates/ada/?version=3#causation"' in said
+    level, said = send(client, parked, "bank.Withdraw", amount="99")
+    assert level == "warning"
+    assert "it was refused: bank.InsufficientFunds: the balance is too low" in said
+    assert re.search(r'href="/admin/enode_django/eventstream/aggregates/ada/\?command=[^"]+#causation"', said)
+    level, said = send(client, parked, "bank.Deposit", amount="1", aggregate_root_id="nobody")
+    assert level == "error"
+    assert "it failed: AggregateNotFound" in said
+
+
+def test_an_answer_that_does_not_come_is_not_waited_for(parked: ParkedEvent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(NewCommand, "timeout", 0.05)
+    queue = MemoryTransport()
+    with use_bus(QueueCommandBus(queue, Producer(queue, queues=1), "commands")):
+        level, said = send(client_of("change_parkedevent"), parked, "bank.Deposit", amount="1")
+    assert level == "warning"
+    assert "there was no answer within 0.05 s" in said
+    assert 'href="/admin/enode_django/eventstream/aggregates/ada/"' in said
 
 
 def test_a_refusal_that_is_parked_can_be_answered_too(parked: ParkedEvent) -> None:
