@@ -7,7 +7,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin, messages
-from django.contrib.admin.utils import unquote
+from django.contrib.admin.utils import quote, unquote
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern, path, reverse
@@ -16,6 +16,7 @@ from django.utils.safestring import SafeString
 
 from enode_django.admin.auditing import Audited
 from enode_django.admin.databases import ByDatabase, ShardFilter, shards, within
+from enode_django.admin.linking import WithLinks, link, with_links
 from enode_django.admin.showing import SCRIPTS, STYLES, VIEW_PAYLOAD, WithError, preformatted, without_hidden
 from enode_django.exceptions import ConfigurationError, EnodeError
 from enode_django.models import DeadLetter
@@ -30,7 +31,7 @@ else:  # generic for the type checker only
 
 
 @admin.register(DeadLetter)
-class DeadLetterAdmin(Audited, ByDatabase, WithError, LetterBase):
+class DeadLetterAdmin(Audited, WithLinks, ByDatabase, WithError, LetterBase):
     """Read-only but for two actions and sending a new command; all three need the permission to change dead letters."""
 
     offered = staticmethod(shards)
@@ -54,7 +55,7 @@ class DeadLetterAdmin(Audited, ByDatabase, WithError, LetterBase):
         "error_type",
         "shown_error",
     )
-    readonly_fields = (*fields, "hidden_error", "message", "answering")
+    readonly_fields = (*fields, *WithLinks.linked, "linked_place", "hidden_error", "message", "answering")
     actions = ("requeue", "discard")
 
     class Media:
@@ -79,7 +80,9 @@ class DeadLetterAdmin(Audited, ByDatabase, WithError, LetterBase):
         more = ["message"] if request.user.has_perm(VIEW_PAYLOAD) else []
         if more and self.has_settle_permission(request) and obj is not None and cause_in(bytes(obj.body)):
             more.append("answering")
-        return without_hidden([*self.fields, *more], request)
+        names = with_links(without_hidden([*self.fields, *more], request), request)
+        may_read = request.user.has_perms([VIEW_PAYLOAD, "enode_django.view_topic"])
+        return tuple("linked_place" if name == "place" and may_read else name for name in names)
 
     def has_view_permission(self, request: HttpRequest, obj: DeadLetter | None = None) -> bool:
         return self.has_settle_permission(request) or bool(request.user.has_perm("enode_django.view_deadletter"))
@@ -93,6 +96,11 @@ class DeadLetterAdmin(Audited, ByDatabase, WithError, LetterBase):
     @admin.display(description="place")
     def place(self, letter: DeadLetter) -> str:
         return f"queue {letter.queue} of {letter.topic}, offset {letter.message_offset}"
+
+    @admin.display(description="place")
+    def linked_place(self, letter: DeadLetter) -> SafeString:
+        address = [quote(letter.topic), letter.queue, letter.message_offset]
+        return link(reverse("admin:enode_django_topic_message", args=address), self.place(letter))
 
     @admin.display(description="stored since", boolean=True)
     def stored(self, letter: Any) -> bool:

@@ -10,6 +10,7 @@ from django.http import HttpRequest
 
 from enode_django.admin.auditing import Audited
 from enode_django.admin.databases import ByDatabase, DatabaseFilter
+from enode_django.admin.linking import WithLinks, with_links
 from enode_django.admin.showing import SCRIPTS, STYLES, WithSubscriber
 from enode_django.models import GenerationCheck
 
@@ -22,7 +23,7 @@ else:  # generic for the type checker only
 
 
 @admin.register(GenerationCheck)
-class ErasedEventAdmin(Audited, ByDatabase, WithSubscriber, CheckBase):
+class ErasedEventAdmin(Audited, WithLinks, ByDatabase, WithSubscriber, CheckBase):
     """To be looked at, and deleted when somebody has settled what follows from it."""
 
     change_list_template = "enode_django/admin/list.html"
@@ -47,6 +48,20 @@ class ErasedEventAdmin(Audited, ByDatabase, WithSubscriber, CheckBase):
 
     def object_id_of(self, row: GenerationCheck) -> str:
         return row.aggregate_root_id
+
+    def get_fields(self, request: HttpRequest, obj: GenerationCheck | None = None) -> tuple[str, ...]:
+        names = (
+            "aggregate_root_id",
+            "shown_subscriber",
+            "stored_version",
+            "handled_version",
+            "taken_back",
+            "checked_at",
+        )
+        return with_links(names, request)
+
+    def get_readonly_fields(self, request: HttpRequest, obj: GenerationCheck | None = None) -> tuple[str, ...]:
+        return self.get_fields(request, obj)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[GenerationCheck]:
         return super().get_queryset(request).filter(handled_version__gt=F("stored_version"))

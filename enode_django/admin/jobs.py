@@ -16,6 +16,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from enode_django.admin.auditing import Audited, audit
+from enode_django.admin.linking import link, list_url
 from enode_django.admin.operating import operate
 from enode_django.admin.showing import (
     SCRIPTS,
@@ -53,7 +54,7 @@ class JobAdmin(Audited, ReadOnly, WithError, JobBase):
 
     change_list_template = "enode_django/admin/jobs.html"
     when_empty = "No job has run. Start one here, by Celery beat, or by manage.py."
-    list_display = ("id", "kind", "name", "shown_state", "shown_progress", "started_at", "shown_duration")
+    list_display = ("id", "kind", "shown_name", "shown_state", "shown_progress", "started_at", "shown_duration")
     list_filter = ("kind", "state")
     search_fields = ("name", "task_id__exact")
     search_help_text = "a part of the name, or the id of a Celery task, whole"
@@ -61,7 +62,7 @@ class JobAdmin(Audited, ReadOnly, WithError, JobBase):
     show_full_result_count = False
     fields = (
         "kind",
-        "name",
+        "shown_name",
         "shown_state",
         "started_at",
         "finished_at",
@@ -116,6 +117,11 @@ class JobAdmin(Audited, ReadOnly, WithError, JobBase):
         return has_ended and bool(request.user.has_perm("enode_django.delete_job"))
 
     # -- what is shown --------------------------------------------------------------------------------------------
+
+    @admin.display(description="name", ordering="name")
+    def shown_name(self, job: Job) -> SafeString | str:
+        """The rebuilds of the projection that a job has rebuilt."""
+        return link(list_url("rebuild", q=job.name), job.name) if job.kind == "rebuild" else job.name
 
     @admin.display(description="state", ordering="state")
     def shown_state(self, job: Job) -> SafeString:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin, messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from enode_django.admin.auditing import Audited
-from enode_django.admin.databases import ByDatabase, DatabaseFilter, within
+from enode_django.admin.auditing import REASON, Audited
+from enode_django.admin.databases import PARAMETER, ByDatabase, DatabaseFilter, databases, within
+from enode_django.admin.linking import WithLinks, with_links
+from enode_django.admin.operating import CONFIRMED
 from enode_django.admin.showing import SCRIPTS, STYLES, VIEW_PAYLOAD, WithError, WithSubscriber, without_hidden
 from enode_django.exceptions import EnodeError
 from enode_django.models import ParkedEvent
@@ -32,7 +36,7 @@ else:  # generic for the type checker only
 
 
 @admin.register(ParkedEvent)
-class ParkedEventAdmin(Audited, ByDatabase, WithSubscriber, WithError, ParkedBase):
+class ParkedEventAdmin(Audited, WithLinks, ByDatabase, WithSubscriber, WithError, ParkedBase):
     """Read-only but for two actions, which run in the request, and sending a new command; all three need the permission
     to change parked events. To correct the events needs that to add event corrections, and to view payloads."""
 
@@ -64,7 +68,8 @@ class ParkedEventAdmin(Audited, ByDatabase, WithSubscriber, WithError, ParkedBas
         "error_type",
         "shown_error",
     )
-    readonly_fields = (*fields, "hidden_error", "answering", "correcting")
+    readonly_fields = (*fields, *WithLinks.linked, "hidden_error", "answering", "correcting")
+    change_form_template = "enode_django/admin/parked.html"
     actions = ("retry", "skip")
 
     class Media:
@@ -88,7 +93,20 @@ class ParkedEventAdmin(Audited, ByDatabase, WithSubscriber, WithError, ParkedBas
         answer = ["answering"] if self.has_settle_permission(request) else []
         is_event = obj is not None and obj.version is not None
         correction = ["correcting"] if is_event and self.has_correct_permission(request) else []
-        return without_hidden([*self.fields, *answer, *correction], request)
+        return with_links(without_hidden([*self.fields, *answer, *correction], request), request)
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        """Offer the actions of the list for one row, too."""
+        listing = reverse("admin:enode_django_parkedevent_changelist")
+        alias = request.GET.get(PARAMETER, databases()[0])
+        tools = {
+            "may_settle": self.has_settle_permission(request),
+            "actions_url": within(alias, listing) if alias in databases() else listing,
+            "pk": unquote(object_id),
+        }
+        return super().change_view(request, object_id, form_url, {**(extra_context or {}), **tools})
 
     def has_view_permission(self, request: HttpRequest, obj: ParkedEvent | None = None) -> bool:
         return self.has_settle_permission(request) or bool(request.user.has_perm("enode_django.view_parkedevent"))
@@ -147,10 +165,26 @@ class ParkedEventAdmin(Audited, ByDatabase, WithSubscriber, WithError, ParkedBas
         self._settle(request, chosen, "retry", retry_parked)
 
     @admin.action(description="Skip what it is parked at, and go on", permissions=["settle"])
-    def skip(self, request: HttpRequest, chosen: ParkedEvents) -> None:
+    def skip(self, request: HttpRequest, chosen: ParkedEvents) -> HttpResponse | None:
         from enode_django.eventing.unparking import skip_parked  # see the package
 
+        if CONFIRMED not in request.POST:
+            return self._confirm_skip(request, chosen)
         self._settle(request, chosen, "skip", skip_parked)
+        return None
+
+    def _confirm_skip(self, request: HttpRequest, chosen: ParkedEvents) -> HttpResponse:
+        context = {
+            **self.admin_site.each_context(request),
+            "opts": self.opts,
+            "title": "Skip what is parked",
+            "chosen": [(self.shown_subscriber(one), one) for one in chosen],
+            "selected": request.POST.getlist(ACTION_CHECKBOX_NAME),
+            "reason": request.POST.get(REASON, ""),
+            "confirmed": CONFIRMED,
+            "back": request.get_full_path(),
+        }
+        return TemplateResponse(request, "enode_django/admin/skipping.html", context)
 
     def _settle(
         self,

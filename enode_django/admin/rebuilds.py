@@ -15,6 +15,7 @@ from django.utils.safestring import SafeString
 from enode_django.admin.auditing import Audited
 from enode_django.admin.databases import ByDatabase, DatabaseFilter, within
 from enode_django.admin.jobs import start
+from enode_django.admin.linking import WithLinks, link, list_url, with_links
 from enode_django.admin.showing import SCRIPTS, STYLES, WithSubscriber, as_json, preformatted
 from enode_django.models import Rebuild
 
@@ -25,7 +26,7 @@ else:  # generic for the type checker only
 
 
 @admin.register(Rebuild)
-class RebuildAdmin(Audited, ByDatabase, WithSubscriber, RebuildBase):
+class RebuildAdmin(Audited, WithLinks, ByDatabase, WithSubscriber, RebuildBase):
     """Read-only but for undoing the swap of what is in use, which needs ``change_rebuild``."""
 
     change_list_template = "enode_django/admin/list.html"
@@ -40,17 +41,20 @@ class RebuildAdmin(Audited, ByDatabase, WithSubscriber, RebuildBase):
         *("shown_subscriber", "generation", "replaces", "state", "started_at", "swapped_at"),
         *("shown_tables", "shown_migrations", "shown_positions", "undoing"),
     )
-    readonly_fields = fields
+    readonly_fields = (*fields, *WithLinks.linked, "jobs")
 
     class Media:
         css = STYLES
         js = SCRIPTS
 
     def get_list_display(self, request: HttpRequest) -> tuple[str, ...]:
-        return tuple(name for name in self.list_display if name != "undoing" or self.has_undo_permission(request))
+        names = super().get_list_display(request)
+        return tuple(name for name in names if name != "undoing" or self.has_undo_permission(request))
 
     def get_fields(self, request: HttpRequest, obj: Rebuild | None = None) -> tuple[str, ...]:
-        return tuple(name for name in self.fields if name != "undoing" or self.has_undo_permission(request))
+        names = [name for name in self.fields if name != "undoing" or self.has_undo_permission(request)]
+        may_see_jobs = request.user.has_perm("enode_django.view_job")
+        return with_links([*names, *(["jobs"] if may_see_jobs else [])], request)
 
     def get_urls(self) -> list[URLPattern]:
         undo = self.admin_site.admin_view(self.undo)
@@ -71,6 +75,10 @@ class RebuildAdmin(Audited, ByDatabase, WithSubscriber, RebuildBase):
             return "-"
         url = within(rebuild._state.db or "", reverse("admin:enode_django_rebuild_undo", args=[rebuild.pk]))
         return format_html('<a href="{}">Put back the former tables</a>', url)
+
+    @admin.display(description="jobs")
+    def jobs(self, rebuild: Rebuild) -> SafeString:
+        return link(list_url("job", q=rebuild.subscriber), "The jobs of this projection")
 
     @admin.display(description="tables")
     def shown_tables(self, rebuild: Rebuild) -> SafeString:

@@ -14,7 +14,9 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 
 from enode_django.admin.databases import within
+from enode_django.admin.linking import subscriber_anchor, topic_url
 from enode_django.admin.showing import ReadOnly
+from enode_django.conf import conf
 from enode_django.exceptions import EnodeError
 from enode_django.models import Subscriber, Subscription
 
@@ -28,12 +30,14 @@ else:  # generic for the type checker only
 
 
 class Row(NamedTuple):
-    """``parked_url`` is empty where there is nothing, or the user may not see it."""
+    """Addresses are empty where there is nothing, or the user may not see it. ``group_url``: of its consumer group."""
 
     kind: str
     database: str
     lag: Lag
     parked_url: str
+    anchor: str
+    group_url: str
 
 
 @admin.register(Subscriber)
@@ -51,7 +55,8 @@ class SubscriberAdmin(ReadOnly, SubscriberBase):
             raise PermissionDenied
         context = {**self.admin_site.each_context(request), "opts": self.opts, "title": "Subscribers"}
         try:
-            context |= _found(may_see_parked=_may_see_parked(request))
+            may_see_topics = request.user.has_perm("enode_django.view_topic")
+            context |= _found(may_see_parked=_may_see_parked(request), may_see_topics=may_see_topics)
             status = 200
         except (EnodeError, DatabaseError) as error:
             context |= {"problem": str(error)}
@@ -63,7 +68,7 @@ def _may_see_parked(request: HttpRequest) -> bool:
     return any(request.user.has_perm(f"enode_django.{right}_parkedevent") for right in ("view", "change"))
 
 
-def _found(*, may_see_parked: bool) -> dict[str, Any]:
+def _found(*, may_see_parked: bool, may_see_topics: bool) -> dict[str, Any]:
     from enode_django.eventing.unowned import unowned_in  # see the package
     from enode_django.monitoring.databases import subscriber_databases
     from enode_django.monitoring.lags import ask_lags
@@ -72,21 +77,22 @@ def _found(*, may_see_parked: bool) -> dict[str, Any]:
     lags, problems = ask_lags()
     running = {subscriber.name: subscriber for subscriber in running_subscribers()}
     return {
-        "rows": [_row(running[lag.subscriber], lag, may_see_parked) for lag in lags],
+        "rows": [_row(running[lag.subscriber], lag, may_see_parked, may_see_topics) for lag in lags],
         "problems": problems,
         "subscriptions": _subscriptions([*running.values()]),
         "unowned": unowned_in(subscriber_databases()),
     }
 
 
-def _row(subscriber: Following, lag: Lag, may_see_parked: bool) -> Row:
+def _row(subscriber: Following, lag: Lag, may_see_parked: bool, may_see_topics: bool) -> Row:
     from enode_django.eventing.subscribers import key_of  # see the package
 
     url = ""
     if lag.parked and may_see_parked:
         parked = reverse("admin:enode_django_parkedevent_changelist")
         url = within(subscriber.database, f"{parked}?{urlencode({'subscriber': key_of(subscriber)})}")
-    return Row(_kind(subscriber), subscriber.database, lag, url)
+    group = topic_url(conf().SUBSCRIBERS.TOPIC, key_of(subscriber)) if may_see_topics else ""
+    return Row(_kind(subscriber), subscriber.database, lag, url, subscriber_anchor(subscriber.name), group)
 
 
 def _kind(subscriber: Following) -> str:

@@ -18,6 +18,7 @@ from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
 from enode_django.admin.databases import shards, within
+from enode_django.admin.linking import SUBSCRIBERS, group_anchor, subscriber_url
 from enode_django.admin.new_commands import cause_in, new_command
 from enode_django.admin.operating import operate
 from enode_django.admin.queue_operations import MOST_OFFSET, OPERATIONS
@@ -29,6 +30,8 @@ from enode_django.equeue.dead_letters import DeadLetter
 from enode_django.equeue.retrying import dead_letter_topic
 from enode_django.equeue.transport import Transport
 from enode_django.equeue.transports.broker import BrokerTransport
+from enode_django.eventing.registry import subscribers
+from enode_django.eventing.subscribers import key_of
 from enode_django.exceptions import EnodeError, UnknownTopic
 from enode_django.models import DeadLetter as DeadLetters
 from enode_django.models import Topic
@@ -87,7 +90,7 @@ def topic_page(admin: TopicAdmin, request: HttpRequest, transport: Transport, ob
         crumbs=_crumbs(),
         queues=sorted(info.queues.items()),
         stored=info.messages,
-        groups=[_group(group) for group in administration.list_groups(transport, [topic])],
+        groups=[_group(group, request) for group in administration.list_groups(transport, [topic])],
         producers=administration.list_producers(transport, [topic]),
         has_letters=_is_of_letters(topic),
         retention=administration.retention(transport, topic),
@@ -216,8 +219,12 @@ def _letter_counts(transport: Transport) -> Iterator[tuple[str, str, int, str]]:
             yield "messages", group, many, reverse("admin:enode_django_topic_letters", args=[topic])
 
 
-def _group(info: administration.GroupInfo) -> Mapping[str, Any]:
-    return {**info._asdict(), "unowned": sum(share.owner is None for share in info.shares)}
+def _group(info: administration.GroupInfo, request: HttpRequest) -> Mapping[str, Any]:
+    """Of a subscriber, with the address of its row on the subscribers' page, if the user may see that."""
+    names = {key_of(one): one.name for one in subscribers.all()}
+    url = subscriber_url(names[info.group]) if info.group in names and request.user.has_perm(SUBSCRIBERS) else ""
+    unowned = sum(share.owner is None for share in info.shares)
+    return {**info._asdict(), "unowned": unowned, "url": url, "anchor": group_anchor(info.group)}
 
 
 class _Row:

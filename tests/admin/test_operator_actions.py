@@ -17,6 +17,7 @@ from django.core.management import CommandError, call_command
 from django.db import DatabaseError
 from django.utils import timezone
 
+from enode_django.admin.operating import CONFIRMED
 from enode_django.equeue.retrying import Failed, Message, encode_failed
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.management import subcommands
@@ -75,7 +76,7 @@ def name_of(client: Any) -> str:
 def test_retrying_and_skipping_in_the_admin_is_kept_with_the_reason_and_seen_when_the_row_is_gone() -> None:
     parked = park("ada")
     client = client_of("change_parkedevent")
-    data = {"action": "skip", "_selected_action": [parked.pk], "reason": "known to be a duplicate"}
+    data = {"action": "skip", "_selected_action": [parked.pk], "reason": "known to be a duplicate", CONFIRMED: "yes"}
     client.post(PARKED, data)
     assert rows() == [(name_of(client), "admin", "skip", "ada", "known to be a duplicate")]
     assert not ParkedEvent.objects.exists()

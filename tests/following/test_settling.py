@@ -11,6 +11,7 @@ from django.contrib.auth.models import Permission, User
 from django.core.management import CommandError, call_command
 from django.test import Client
 
+from enode_django.admin.operating import CONFIRMED
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.models import ParkedEvent
@@ -126,7 +127,8 @@ def test_what_makes_no_sense_is_refused_with_advice(parked: Harness, arguments: 
 
 def post(client: Client, action: str) -> str:
     chosen = [str(pk) for pk in ParkedEvent.objects.filter(aggregate_root_id="c").values_list("pk", flat=True)]
-    return client.post(PAGE, {"action": action, "_selected_action": chosen}, follow=True).content.decode()
+    data = {"action": action, "_selected_action": chosen, CONFIRMED: "yes"}
+    return client.post(PAGE, data, follow=True).content.decode()
 
 
 def test_the_admin_retries_and_notes_who_did_it(parked: Harness, behaviour: Behaviour, admin_client: Client) -> None:

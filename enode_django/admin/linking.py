@@ -1,0 +1,97 @@
+"""Names in the admin that are links: of aggregates, versions, commands, subscribers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+from django.contrib import admin
+from django.contrib.admin.utils import quote
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.text import slugify
+
+from enode_django.admin.links import aggregate_url, command_url, search_url, version_url
+
+STREAMS, SUBSCRIBERS = "enode_django.view_eventstream", "enode_django.view_subscriber"
+LINKED: Mapping[str, tuple[str, str]] = {
+    "aggregate_root_id": ("linked_aggregate", STREAMS),
+    "version": ("linked_version", STREAMS),
+    "command_id": ("linked_command", STREAMS),
+    "shown_subscriber": ("linked_subscriber", SUBSCRIBERS),
+}
+"""The method of `WithLinks` that stands for a field, and the permission to see what it leads to."""
+
+
+class WithLinks:
+    """To be mixed with an admin class: fields and columns are links for users who may see what they lead to. The first
+    column of a list leads to the row's own page."""
+
+    linked = tuple(method for method, _ in LINKED.values())
+    """For ``readonly_fields``."""
+
+    @admin.display(description="aggregate root id", ordering="aggregate_root_id")
+    def linked_aggregate(self, row: Any) -> SafeString | str:
+        id = row.aggregate_root_id
+        return link(aggregate_url(id), id) if id else "-"
+
+    @admin.display(description="version", ordering="version")
+    def linked_version(self, row: Any) -> SafeString | str:
+        if row.version is None:
+            return "-"
+        url = version_url(row.aggregate_root_id, row.version)
+        return format_html('<a href="{}">{}</a>: what led to it, and what followed', url, row.version)
+
+    @admin.display(description="command id", ordering="command_id")
+    def linked_command(self, row: Any) -> SafeString | str:
+        is_refusal = getattr(row, "version", 0) is None
+        url = command_url(row.aggregate_root_id, row.command_id) if is_refusal else search_url(row.command_id)
+        return link(url, row.command_id) if row.command_id else "-"
+
+    @admin.display(description="subscriber", ordering="subscriber")
+    def linked_subscriber(self, row: Any) -> SafeString:
+        from enode_django.eventing.registry import subscribers  # see the package
+
+        name = subscribers.name_of(row.subscriber)
+        return link(subscriber_url(name), name)
+
+    def get_list_display(self, request: HttpRequest) -> Any:
+        first, *rest = super().get_list_display(request)  # type: ignore[misc]
+        return (first, *with_links(rest, request))
+
+
+def with_links(names: Iterable[str], request: HttpRequest) -> tuple[str, ...]:
+    """Return the names of fields, with the method that makes a link where the user may see what it leads to."""
+    user = request.user
+    return tuple(LINKED[name][0] if name in LINKED and user.has_perm(LINKED[name][1]) else name for name in names)
+
+
+def link(url: str, text: object) -> SafeString:
+    return format_html('<a href="{}">{}</a>', url, text)
+
+
+def subscriber_url(name: str) -> str:
+    return f"{reverse('admin:enode_django_subscriber_changelist')}#{subscriber_anchor(name)}"
+
+
+def subscriber_anchor(name: str) -> str:
+    """Return the id of the subscriber's row on the subscribers' page."""
+    return f"subscriber-{slugify(name.replace('.', '-'))}"
+
+
+def topic_url(name: str, group: str = "") -> str:
+    url = reverse("admin:enode_django_topic_change", args=[quote(name)])
+    return f"{url}#{group_anchor(group)}" if group else url
+
+
+def group_anchor(group: str) -> str:
+    """Return the id of the group's section on a topic's page."""
+    return f"group-{slugify(group.replace('.', '-'))}"
+
+
+def list_url(model: str, **query: str) -> str:
+    """Return the address of a list of rows that a query finds."""
+    return f"{reverse(f'admin:enode_django_{model}_changelist')}?{urlencode(query)}"
