@@ -27,14 +27,14 @@ else:  # generic for the type checker only
 class RebuildAdmin(ByDatabase, WithSubscriber, RebuildBase):
     """Read-only but for undoing the swap of what is in use, which needs ``change_rebuild``."""
 
-    list_display = ("id", "shown_subscriber", "generation", "replaces", "state", "started_at", "swapped_at", "undoing")
+    list_display = ("id", "shown_subscriber", "build", "replaces", "state", "started_at", "swapped_at", "undoing")
     list_filter = (DatabaseFilter, "state")
     search_fields = ("subscriber__exact",)
     search_help_text = "the name of a projection, whole"
     ordering = ("-id",)
     show_full_result_count = False
     fields = (
-        *("shown_subscriber", "generation", "replaces", "state", "started_at", "swapped_at"),
+        *("shown_subscriber", "build", "replaces", "state", "started_at", "swapped_at"),
         *("shown_tables", "shown_migrations", "shown_positions", "undoing"),
     )
     readonly_fields = fields
@@ -57,6 +57,10 @@ class RebuildAdmin(ByDatabase, WithSubscriber, RebuildBase):
 
     def has_undo_permission(self, request: HttpRequest) -> bool:
         return bool(request.user.has_perm("enode_django.change_rebuild"))
+
+    @admin.display(description="build", ordering="generation")
+    def build(self, rebuild: Rebuild) -> int:
+        return rebuild.generation
 
     @admin.display(description="undo")
     def undoing(self, rebuild: Rebuild) -> str | SafeString:
