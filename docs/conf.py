@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -48,15 +49,8 @@ html_copy_source = False
 html_show_copyright = False
 
 TREE = "├└│"
-FIRST = """
-```{toctree}
-:hidden:
-:caption: Begin
-
-docs/quickstart
-docs/tour
-```
-"""
+DOORS = re.compile(r"^### (?P<door>.+)$(?P<pages>(?:\n(?!#).*)*)", re.MULTILINE)
+PAGE = re.compile(r"\]\(([\w/-]+)\.md\)")
 SECTION = """
 ```{{toctree}}
 :hidden:
@@ -66,19 +60,22 @@ SECTION = """
 {pages}
 ```
 """
-SECTIONS = {
-    "How to": ["docs/howto/*"],
-    "Discussions": ["docs/discussions/*"],
-    "Reference": ["docs/reference/*", "docs/reference/api/*", "docs/glossary"],
-    "Background": ["docs/decisions/README", "docs/decisions/*", "CHANGELOG", "CONTRIBUTING", "SECURITY"],
-}
+UNLISTED = {"Understand": ["docs/decisions/*"], "Look up": ["docs/reference/api/*"]}
+"""Pages that the README does not name one by one, by the door behind which they stand."""
+
+
+def doors(readme: str) -> dict[str, list[str]]:
+    """Return the pages behind each door, in the order in which the README names them."""
+    listed = readme.partition("\n## All pages\n")[2].partition("\n## ")[0]
+    named = {match["door"]: PAGE.findall(match["pages"]) for match in DOORS.finditer(listed)}
+    return {door: [*pages, *UNLISTED.get(door, [])] for door, pages in named.items()}
 
 
 def add_contents(app: Sphinx, page: str, source: list[str]) -> None:
     """The README is the landing page, and other renderers know no table of contents."""
     if page == root_doc:
-        rest = (SECTION.format(caption=caption, pages="\n".join(pages)) for caption, pages in SECTIONS.items())
-        source[0] += "".join([FIRST, *rest])
+        parts = doors(source[0]).items()
+        source[0] += "".join(SECTION.format(caption=door, pages="\n".join(pages)) for door, pages in parts)
 
 
 def drop_words_for_tests(app: Sphinx, page: str, source: list[str]) -> None:

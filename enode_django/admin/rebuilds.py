@@ -31,14 +31,14 @@ class RebuildAdmin(Audited, WithLinks, ByDatabase, WithSubscriber, RebuildBase):
 
     change_list_template = "enode_django/admin/list.html"
     when_empty = "No projection was rebuilt. Start a rebuild under Jobs, or by manage.py rebuildprojection."
-    list_display = ("id", "shown_subscriber", "generation", "replaces", "state", "started_at", "swapped_at", "undoing")
+    list_display = ("id", "shown_subscriber", "build", "replaces", "state", "started_at", "swapped_at", "undoing")
     list_filter = (DatabaseFilter, "state")
     search_fields = ("subscriber__exact",)
     search_help_text = "the name of a projection, whole"
     ordering = ("-id",)
     show_full_result_count = False
     fields = (
-        *("shown_subscriber", "generation", "replaces", "state", "started_at", "swapped_at"),
+        *("shown_subscriber", "build", "replaces", "state", "started_at", "swapped_at"),
         *("shown_tables", "shown_migrations", "shown_positions", "undoing"),
     )
     readonly_fields = (*fields, *WithLinks.linked, "jobs")
@@ -68,6 +68,10 @@ class RebuildAdmin(Audited, WithLinks, ByDatabase, WithSubscriber, RebuildBase):
 
     def object_id_of(self, row: Rebuild) -> str:
         return row.subscriber
+
+    @admin.display(description="build", ordering="generation")
+    def build(self, rebuild: Rebuild) -> int:
+        return rebuild.generation
 
     @admin.display(description="undo")
     def undoing(self, rebuild: Rebuild) -> str | SafeString:

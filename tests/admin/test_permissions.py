@@ -1,30 +1,228 @@
-"""What the page on operating says of permissions is so."""
+"""The page on operating says which permission opens what, and `manage.py enode groups` grants what is needed."""
 
 from __future__ import annotations
 
+import html
 import re
+from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal
+from io import StringIO
+from itertools import product
+from typing import Any
 
 import pytest
-from django.contrib.auth.models import Permission
+from django.contrib import admin
+from django.contrib.auth.models import Group, Permission, User
+from django.core.management import CommandError, call_command
+from django.test import Client, override_settings
 
-from tests.docs.blocks import blocks
-from tests.docs.pages import DOCS
+from enode_django.equeue.retrying import Failed, Message, encode_failed
+from enode_django.equeue.transports.memory import MemoryTransport
+from enode_django.eventstore.dead_letters import DeadLetter as Letter
+from enode_django.eventstore.dead_letters import PostgresDeadLetters
+from enode_django.management.subcommands.groups import DEEDS, LOOKS, ON_CALL
+from enode_django.models import DeadLetter, EventStream, GenerationCheck, Job, ParkedEvent, Rebuild
+from enode_django.serialization.codec import encode_command
+from sample_project.bank.domain import Deposit
+from tests.admin.test_jobs import make_job, make_rebuild
+from tests.admin.test_new_commands import park
+from tests.admin.users import client_of
+from tests.docs.pages import DOCS, tables_of
+from tests.services import REAL_QUEUE
 
 pytestmark = pytest.mark.django_db
 
 PAGE = DOCS / "howto" / "operate.md"
+ADMIN = "/admin/enode_django/"
+COMMAND = encode_command(Deposit("a", amount=Decimal("2.50"), id="deposit-2"), b"")
+_memory = MemoryTransport()
+
+Probe = Callable[[Client], bool]
 
 
-def test_the_permissions_that_the_page_names_are_there() -> None:
-    named = set(re.findall(r"`((?:view|add|change|delete)_\w+)`", PAGE.read_text()))
-    known = Permission.objects.filter(content_type__app_label="enode_django").values_list("codename", flat=True)
-    assert named >= {"add_job", "change_topic", "view_subscriber", "change_rebuild"}
-    assert named <= set(known)
+def shared_memory(location: str) -> MemoryTransport:
+    return _memory
 
 
-def test_the_group_of_the_page_may_what_it_says() -> None:
-    (block,) = (block for block in blocks(PAGE) if block.language == "python")
-    namespace: dict[str, object] = {}
-    exec(compile(block.at_its_lines, str(PAGE), "exec"), namespace)
-    granted = namespace["on_call"].permissions.values_list("codename", flat=True)  # type: ignore[attr-defined]
-    assert sorted(granted) == sorted(namespace["may"])  # type: ignore[call-overload]
+@pytest.fixture
+def stored(streams: Sequence[EventStream], settings: Any) -> Iterator[None]:
+    """Something for every page."""
+    global _memory
+    _memory = MemoryTransport()
+    _memory.create_topic("orders", 1)
+    _memory.send("orders", {0: [COMMAND]})
+    _memory.create_topic("dead.billing", 1)
+    _memory.send(
+        "dead.billing", {0: [encode_failed(Failed(Message("orders", 0, 0, COMMAND, 3), "KeyError: 1", 1e9, 0.0))]}
+    )
+    PostgresDeadLetters().keep(
+        [Letter("key", "deposit-2", "a", "bank.Deposit", "commands", 0, 7, "KeyError", "KeyError: 1", COMMAND, False)]
+    )
+    park("deposit-1", 2, "a")
+    make_job("failed"), make_job("running"), make_rebuild()
+    GenerationCheck.objects.create(
+        **{"subscriber": "bank.Ledger", "shard": 0, "aggregate_root_id": "a", "generation": 1},
+        **{"stored_version": 1, "handled_version": 2, "taken_back": False},
+    )
+    queue = {"BACKEND": f"{__name__}.shared_memory"}
+    with override_settings(ENODE={**REAL_QUEUE, "QUEUE": queue, "JOBS": {"EXPORT_DIRECTORIES": ["/archive"]}}):
+        yield
+
+
+def opens(path: str) -> Probe:
+    """Whether the page answers."""
+
+    def probe(client: Client) -> bool:
+        status = client.get(ADMIN + _with_keys(path)).status_code
+        assert status in (200, 403), (path, status)
+        return status == 200
+
+    return probe
+
+
+def offers(path: str, action: str) -> Probe:
+    """Whether a list offers the action to who may see the list."""
+
+    def probe(client: Client) -> bool:
+        response = client.get(ADMIN + path)
+        return response.status_code == 200 and f'<option value="{action}"' in response.content.decode()
+
+    return probe
+
+
+def shows(path: str, text: str) -> Probe:
+    """Whether the page shows the text to who may open it."""
+
+    def probe(client: Client) -> bool:
+        response = client.get(ADMIN + _with_keys(path))
+        return response.status_code == 200 and text in html.unescape(response.content.decode())
+
+    return probe
+
+
+def _with_keys(path: str) -> str:
+    """Put the keys of the rows in."""
+    models = {"parked": ParkedEvent, "letter": DeadLetter, "stream": EventStream, "rebuild": Rebuild}
+    keys = {name: model.objects.order_by("pk").values_list("pk", flat=True).first() for name, model in models.items()}
+    return path.format(**keys, failed=Job.objects.filter(state="failed").values_list("pk", flat=True).first())
+
+
+PROBES: dict[str, Probe] = {
+    "*Dashboard*": opens("processorreport/"),
+    "*Event streams*: lists, envelopes, aggregates": opens("eventstream/"),
+    "*Event streams*: events, states, differences, causation": opens("eventstream/aggregates/a/state/?version=1"),
+    "*Subscribers*": opens("subscriber/"),
+    "*Dead letters*": opens("deadletter/{letter}/change/"),
+    "*Send again*, *Discard*": offers("deadletter/", "requeue"),
+    "the message of a dead letter": shows("deadletter/{letter}/change/", "2.50"),
+    "*Send a new command like it*": opens("deadletter/{letter}/command/"),
+    "*Parked events*": opens("parkedevent/{parked}/change/"),
+    "*Retry*, *Skip*": offers("parkedevent/", "skip"),
+    "*Send a new command*": opens("parkedevent/{parked}/command/"),
+    "*Correct the events*": opens("parkedevent/{parked}/correct/"),
+    "what an error says": shows("parkedevent/{parked}/change/", "<script>alert(1)</script>"),
+    "*Erased events*": opens("generationcheck/"),
+    "their deletion": offers("generationcheck/", "delete_selected"),
+    "*Jobs*": opens("job/"),
+    "*Make snapshots*, *Rebuild a projection*": opens("job/start/rebuild/"),
+    "*Export events*": opens("job/start/export/"),
+    "*Cancel*": offers("job/", "cancel"),
+    "the deletion of jobs that have ended": opens("job/{failed}/delete/"),
+    "*Rebuilds*": opens("rebuild/{rebuild}/change/"),
+    "*Put back the former tables*": opens("rebuild/{rebuild}/undo/"),
+    "*Operator actions*": opens("operatoraction/"),
+    "*Topics and queues*": opens("topic/orders/change/"),
+    "all that these pages can change": opens("topic/orders/operate/pause/"),
+    "messages of a queue": opens("topic/orders/messages/0/0/"),
+    "a new command like the one in a message": opens("topic/orders/messages/0/0/command/"),
+}
+
+
+def table() -> dict[str, list[set[str]]]:
+    """The alternatives of permissions that the page names, by what they open."""
+    section = PAGE.read_text().split("\n## Who may do what\n")[1].split("\n## ")[0]
+    rows = next(tables_of(section))
+    return {row[0]: [set(re.findall(r"`(\w+)`", one)) for one in row[1].split(", or ")] for row in rows}
+
+
+def names() -> set[str]:
+    return set(Permission.objects.filter(content_type__app_label="enode_django").values_list("codename", flat=True))
+
+
+def test_the_table_is_of_everything_that_can_be_opened_and_names_permissions_that_are_there() -> None:
+    assert table().keys() == PROBES.keys()
+    assert set().union(*(one for alternatives in table().values() for one in alternatives)) <= names()
+    pages = {title.lower() for title in re.findall(r"\*([^*]+)\*", "\n".join(table()))} | {"processor reports"}
+    ours = [model for model in admin.site._registry if model._meta.app_label == "enode_django"]
+    assert len(ours) >= 9
+    assert {str(model._meta.verbose_name_plural) for model in ours} - pages == set()
+
+
+@pytest.mark.usefixtures("stored")
+@pytest.mark.parametrize("what", PROBES)
+def test_the_permissions_of_the_table_open_it_and_all_others_do_not(what: str) -> None:
+    probe, alternatives = PROBES[what], table()[what]
+    for enough in alternatives:
+        assert probe(client_of(*enough)), f"{sorted(enough)} open it"
+    for lacking in {frozenset(one) for one in product(*alternatives)}:
+        assert not probe(client_of(*names() - lacking)), f"without {sorted(lacking)} it stays shut"
+
+
+def made() -> str:
+    written = StringIO()
+    call_command("enode", "groups", stdout=written)
+    return written.getvalue()
+
+
+def permissions_of(group: str) -> set[str]:
+    return set(Group.objects.get(name=group).permissions.values_list("codename", flat=True))
+
+
+def test_the_groups_look_and_act_and_neither_reads_contents() -> None:
+    assert f"{LOOKS} has " in made()
+    looks, on_call = permissions_of(LOOKS), permissions_of(ON_CALL)
+    assert looks == {name for name in names() if name.startswith("view_")} - {"view_payload"}
+    assert on_call == looks | set(DEEDS)
+
+
+def test_groups_get_what_they_lack_and_keep_what_else_they_have() -> None:
+    made()
+    group = Group.objects.get(name=LOOKS)
+    group.permissions.add(Permission.objects.get(codename="view_payload"))
+    group.permissions.remove(Permission.objects.get(codename="view_job"))
+    assert "1 of them new" in made()
+    assert {"view_payload", "view_job"} <= permissions_of(LOOKS)
+    assert made().count(" 0 of them new") == 2
+
+
+def test_the_groups_wait_for_migrate() -> None:
+    Permission.objects.filter(codename="change_topic").delete()
+    with pytest.raises(CommandError, match=r"\['change_topic'\]; run manage.py migrate first"):
+        made()
+    assert not Group.objects.filter(name=ON_CALL).exists()
+
+
+@pytest.mark.usefixtures("stored")
+@pytest.mark.parametrize("group", [LOOKS, ON_CALL])
+def test_no_link_that_a_member_sees_is_refused(group: str) -> None:
+    made()
+    client = Client()
+    user = User.objects.create_user("member", is_staff=True)
+    user.groups.add(Group.objects.get(name=group))
+    client.force_login(user)
+    seen, waiting = {"/admin/"}, ["/admin/"]
+    while waiting:
+        url = waiting.pop()
+        response = client.get(url)
+        assert response.status_code == 200, url
+        links = {html.unescape(link) for link in re.findall(r'href="(/admin/enode_django/[^"#]*)', _text(response))}
+        waiting += sorted(links - seen)
+        seen |= links
+    lists = {
+        f"{ADMIN}{model._meta.model_name}/" for model in admin.site._registry if "enode_django" in model.__module__
+    }
+    assert lists <= seen
+
+
+def _text(response: Any) -> str:
+    return response.content.decode() if response["Content-Type"].startswith("text/html") else ""

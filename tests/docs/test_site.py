@@ -35,6 +35,20 @@ def test_every_page_is_on_the_site_and_the_readme_is_where_it_begins(site: Path)
     assert (site / "index.html").read_text() == (site / "README.html").read_text()
 
 
+def test_the_site_has_the_five_doors_of_the_readme_and_their_pages_in_its_order(site: Path) -> None:
+    readme = next(page for page in PAGES if name(page) == "README.md").read_text()
+    listed = readme.split("\n## All pages\n")[1].split("\n## ")[0]
+    wanted = re.findall(r"^### (.+)$|\]\(([\w/-]+)\.md\)", listed, re.MULTILINE)
+    tree = (site / "index.html").read_text().partition('<div class="sidebar-tree">')[2].partition("</div>")[0]
+    found = re.findall(r'caption-text">([^<]+)<|class="toctree-l1[^>]*><a[^>]*href="([^"]+)\.html"', tree)
+    assert [door for door, _ in wanted if door] == ["Start", "Build", "Operate", "Understand", "Look up"]
+    assert [one for one in found if one in wanted] == wanted
+    beside = [page for _, page in found if page and ("", page) not in wanted]
+    assert {page.rpartition("/")[0] for page in beside} == {"docs/decisions", "docs/reference/api"}
+    pages = [page for _, page in wanted if page]
+    assert len(pages) == len(set(pages))
+
+
 def test_links_of_the_site_lead_somewhere(site: Path) -> None:
     texts = {path: path.read_text() for path in site.rglob("*.html")}
     anchors = {path: set(ANCHOR.findall(text)) for path, text in texts.items()}

@@ -12,6 +12,7 @@ SUBCOMMANDS = {
     "eventschemas": "finds changes with which events could not be read",
     "exportevents": "adds what is new to an archive of Parquet files",
     "forgetsubscriber": "forgets a subscriber that the code has no more",
+    "groups": "makes two groups of users: one that looks, one on call",
     "jobs": "lists the batch jobs, or has one cancelled",
     "keepsubscriber": "keeps a subscriber that the code has not, for now",
     "parked": "lists, tries again, skips or corrects parked events",

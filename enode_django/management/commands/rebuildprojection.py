@@ -68,7 +68,7 @@ class Command(PrintableCommand):
     def _plan(self, name: str) -> None:
         target = plan(name)
         rows = {table: described.schema for table, described in target.described().items()}
-        self.stdout.write(f"{name} can be rebuilt; generation {target.generation()} is in use")
+        self.stdout.write(f"{name} can be rebuilt; build {target.generation()} is in use")
         for table, schema in rows.items():
             self.stdout.write(f"  {schema}.{table}")
         self.stdout.write(f"from aggregates of {', '.join(target.types()) or 'no type that is known here'}")

@@ -1,0 +1,63 @@
+"""``manage.py enode groups``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.apps import apps
+from django.core.management.base import CommandError
+
+from enode_django.management.output import PrintableCommand
+
+if TYPE_CHECKING:
+    from django.contrib.auth.models import Permission
+
+LOOKS, ON_CALL = "enode: looks", "enode: on call"
+VIEW_PAYLOAD = "view_payload"
+DEEDS = (
+    "change_deadletter",
+    "change_parkedevent",
+    "delete_generationcheck",
+    "add_job",
+    "change_job",
+    "change_rebuild",
+    "change_topic",
+)
+"""What people on call may do beside looking."""
+
+
+class Command(PrintableCommand):
+    help = (
+        f"Makes the groups {LOOKS!r}, which may open every page of the admin, and {ON_CALL!r}, which may act on them, "
+        "too. Neither may see the contents of events. Groups that exist get what they lack, and lose nothing."
+    )
+
+    def handle(self, **options: Any) -> None:
+        if not apps.is_installed("django.contrib.auth"):
+            raise CommandError("groups need 'django.contrib.auth' in INSTALLED_APPS")
+        known = _permissions()
+        missing = {*DEEDS, "view_eventstream"} - known.keys()
+        if missing:
+            raise CommandError(f"the database has no permissions {sorted(missing)!r}; run manage.py migrate first")
+        looks = [name for name in known if name.startswith("view_") and name != VIEW_PAYLOAD]
+        for group, names in ((LOOKS, looks), (ON_CALL, [*looks, *DEEDS])):
+            self.stdout.write(_grant(group, [known[name] for name in names]))
+
+
+def _permissions() -> dict[str, Permission]:
+    """Return the permissions of this app by codename."""
+    from django.contrib.auth.models import Permission  # only if its app is installed
+
+    own = Permission.objects.filter(content_type__app_label="enode_django").order_by("codename")
+    return {permission.codename: permission for permission in own}
+
+
+def _grant(name: str, permissions: list[Permission]) -> str:
+    """Return a line that says how many permissions were added."""
+    from django.contrib.auth.models import Group  # only if its app is installed
+
+    group, _ = Group.objects.get_or_create(name=name)
+    before = group.permissions.count()
+    group.permissions.add(*permissions)
+    after = group.permissions.count()
+    return f"{name} has {after} permissions, {after - before} of them new"
