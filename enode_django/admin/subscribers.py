@@ -91,7 +91,9 @@ def _row(subscriber: Following, lag: Lag, may_see_parked: bool, may_see_topics: 
     if lag.parked and may_see_parked:
         parked = reverse("admin:enode_django_parkedevent_changelist")
         url = within(subscriber.database, f"{parked}?{urlencode({'subscriber': key_of(subscriber)})}")
-    group = topic_url(conf().SUBSCRIBERS.TOPIC, key_of(subscriber)) if may_see_topics else ""
+    group = (
+        topic_url(conf().SUBSCRIBERS.TOPIC, key_of(subscriber)) if may_see_topics and lag.waiting is not None else ""
+    )
     return Row(_kind(subscriber), subscriber.database, lag, url, subscriber_anchor(subscriber.name), group)
 
 

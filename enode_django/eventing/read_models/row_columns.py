@@ -125,10 +125,18 @@ def columns_of(model: type[models.Model], connection: BaseDatabaseWrapper) -> Se
     return [Column(field, connection) for field in model._meta.concrete_fields if not field.generated]
 
 
+def has_own_placeholder(field: models.Field[Any, Any]) -> bool:
+    """Return True if a statement needs more than ``%s`` for the field's values. Django 6.1 has renamed the method that
+    says so; that of `BinaryField` gives ``%s``."""
+    names = ("get_placeholder", "get_placeholder_sql")
+    return any(
+        getattr(type(field), name, None) not in (None, getattr(models.BinaryField, name, None)) for name in names
+    )
+
+
 def _array_of(field: models.Field[Any, Any], connection: BaseDatabaseWrapper) -> str | None:
     """Return None if the field's values do not go into an array: they are arrays, or of an unknown type."""
-    placeholder = getattr(type(field), "get_placeholder", None)
-    if placeholder not in (None, models.BinaryField.get_placeholder):  # type: ignore[attr-defined]
+    if has_own_placeholder(field):
         return None
     if isinstance(field, models.DateTimeField) and not settings.USE_TZ:
         return None  # loaded values are naive then and an event's aware; an array takes one kind only

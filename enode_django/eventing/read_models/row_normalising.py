@@ -13,7 +13,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models.expressions import DatabaseDefault
 
 from enode_django.eventing.read_models.column_types import OnlyDatabaseKnows, Stored, json_stored, stored_by
-from enode_django.eventing.read_models.row_columns import Column
+from enode_django.eventing.read_models.row_columns import Column, has_own_placeholder
 
 HANDLED = "_enode_handled"
 """The attribute of a row that a handler was given since it was loaded or made: its values that are normalised, which
@@ -164,11 +164,10 @@ def _by_column(field: models.Field[Any, Any], connection: BaseDatabaseWrapper) -
         return json_stored
     if type(field).select_format is not models.Field.select_format:
         return None
-    placeholder = getattr(type(field), "get_placeholder", None)
     of_array = getattr(field, "base_field", None)
     if of_array is not None and (field.db_type(connection) or "").endswith("]"):
         return _array(_by_column(of_array, connection))
-    if placeholder not in (None, models.BinaryField.get_placeholder):  # type: ignore[attr-defined]
+    if has_own_placeholder(field):
         return None
     by_type = stored_by(field.db_type(connection) or "", connection)
     checked = field.db_parameters(connection).get("check")
