@@ -72,6 +72,7 @@ class ShownCausation(NamedTuple):
     picture: Picture | None = None
     boxes: Sequence[LinkedBox] = ()
     cut: Sequence[str] = ()
+    searched: str = ""
     trouble: str = ""
 
 
@@ -150,9 +151,8 @@ def shown_causation(id: str, version: int | None, command_id: str) -> ShownCausa
     except (EnodeError, OperationalError, InterfaceError) as error:  # of any shard: the aggregate's own may be there
         return ShownCausation(trouble=str(error))
     picture = picture_of(found)
-    return ShownCausation(
-        picture, [LinkedBox(box, links.step_url(box.step) if box.step else "") for box in picture.boxes], found.cut
-    )
+    boxes = [LinkedBox(box, links.step_url(box.step) if box.step else "") for box in picture.boxes]
+    return ShownCausation(picture, boxes, found.cut, found.searched)
 
 
 def page_of(aggregate: Aggregate, choice: Choice, *, with_contents: bool) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from django.db.models import Q
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 
+from enode_django.admin.moments import WithMoments
 from enode_django.admin.showing import SCRIPTS, STYLES, ReadOnly, preformatted
 from enode_django.models import OperatorAction
 from enode_django.operating.actions import LONGEST_REASON, Done, record
@@ -90,7 +91,7 @@ def audit(request: HttpRequest, row: Model, action: str, details: str, *, object
 
 
 @admin.register(OperatorAction)
-class OperatorActionAdmin(ReadOnly, ActionBase):
+class OperatorActionAdmin(WithMoments, ReadOnly, ActionBase):
     """Read-only for everybody. Details may name aggregates, and quote no events."""
 
     change_list_template = "enode_django/admin/list.html"

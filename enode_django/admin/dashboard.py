@@ -17,6 +17,7 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils import timezone
 from django.utils.timesince import timesince
+from django.utils.timezone import get_current_timezone_name
 
 from enode_django.admin.showing import ReadOnly
 from enode_django.conf import conf
@@ -127,6 +128,7 @@ class DashboardAdmin(ReadOnly, DashboardBase):
             "interval": POLL_INTERVAL,
             "status_interval": STATUS_INTERVAL,
             "links": self._links(request),
+            "timezone": get_current_timezone_name(),
             **(extra_context or {}),
         }
         request.current_app = self.admin_site.name  # for links to the same site

@@ -17,6 +17,7 @@ from django.utils.safestring import SafeString
 from enode_django.admin.auditing import Audited
 from enode_django.admin.databases import ByDatabase, ShardFilter, shards, within
 from enode_django.admin.linking import WithLinks, link, with_links
+from enode_django.admin.moments import WithMoments
 from enode_django.admin.showing import SCRIPTS, STYLES, VIEW_PAYLOAD, WithError, preformatted, without_hidden
 from enode_django.exceptions import ConfigurationError, EnodeError
 from enode_django.models import DeadLetter
@@ -31,7 +32,7 @@ else:  # generic for the type checker only
 
 
 @admin.register(DeadLetter)
-class DeadLetterAdmin(Audited, WithLinks, ByDatabase, WithError, LetterBase):
+class DeadLetterAdmin(Audited, WithMoments, WithLinks, ByDatabase, WithError, LetterBase):
     """Read-only but for two actions and sending a new command; all three need the permission to change dead letters."""
 
     offered = staticmethod(shards)

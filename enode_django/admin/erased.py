@@ -11,6 +11,7 @@ from django.http import HttpRequest
 from enode_django.admin.auditing import Audited
 from enode_django.admin.databases import ByDatabase, DatabaseFilter
 from enode_django.admin.linking import WithLinks, with_links
+from enode_django.admin.moments import WithMoments
 from enode_django.admin.showing import SCRIPTS, STYLES, WithSubscriber
 from enode_django.models import GenerationCheck
 
@@ -23,7 +24,7 @@ else:  # generic for the type checker only
 
 
 @admin.register(GenerationCheck)
-class ErasedEventAdmin(Audited, WithLinks, ByDatabase, WithSubscriber, CheckBase):
+class ErasedEventAdmin(Audited, WithMoments, WithLinks, ByDatabase, WithSubscriber, CheckBase):
     """To be looked at, and deleted when somebody has settled what follows from it."""
 
     change_list_template = "enode_django/admin/list.html"

@@ -17,6 +17,7 @@ from django.utils.safestring import SafeString
 
 from enode_django.admin.auditing import Audited, audit
 from enode_django.admin.linking import link, list_url
+from enode_django.admin.moments import WithMoments
 from enode_django.admin.operating import operate
 from enode_django.admin.showing import (
     SCRIPTS,
@@ -47,7 +48,7 @@ MOST_WATCHED = 500
 
 
 @admin.register(Job)
-class JobAdmin(Audited, ReadOnly, WithError, JobBase):
+class JobAdmin(Audited, WithMoments, ReadOnly, WithError, JobBase):
     """Read-only but for starting jobs (``add_job``; exports need ``view_payload``, too), cancelling them
     (``change_job``), and deleting those that have ended (``delete_job``). What runs shows by itself how far it has
     come."""

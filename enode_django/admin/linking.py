@@ -43,7 +43,7 @@ class WithLinks:
         if row.version is None:
             return "-"
         url = version_url(row.aggregate_root_id, row.version)
-        return format_html('<a href="{}">{}</a>: what led to it, and what followed', url, row.version)
+        return link(url, f"{row.version}, with what led to it and what followed")
 
     @admin.display(description="command id", ordering="command_id")
     def linked_command(self, row: Any) -> SafeString | str:

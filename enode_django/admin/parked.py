@@ -18,6 +18,7 @@ from django.utils.safestring import SafeString
 from enode_django.admin.auditing import REASON, Audited
 from enode_django.admin.databases import PARAMETER, ByDatabase, DatabaseFilter, databases, within
 from enode_django.admin.linking import WithLinks, with_links
+from enode_django.admin.moments import WithMoments
 from enode_django.admin.operating import CONFIRMED
 from enode_django.admin.showing import SCRIPTS, STYLES, VIEW_PAYLOAD, WithError, WithSubscriber, without_hidden
 from enode_django.exceptions import EnodeError
@@ -36,7 +37,7 @@ else:  # generic for the type checker only
 
 
 @admin.register(ParkedEvent)
-class ParkedEventAdmin(Audited, WithLinks, ByDatabase, WithSubscriber, WithError, ParkedBase):
+class ParkedEventAdmin(Audited, WithMoments, WithLinks, ByDatabase, WithSubscriber, WithError, ParkedBase):
     """Read-only but for two actions, which run in the request, and sending a new command; all three need the permission
     to change parked events. To correct the events needs that to add event corrections, and to view payloads."""
 

@@ -16,6 +16,7 @@ from enode_django.admin.auditing import Audited
 from enode_django.admin.databases import ByDatabase, DatabaseFilter, within
 from enode_django.admin.jobs import start
 from enode_django.admin.linking import WithLinks, link, list_url, with_links
+from enode_django.admin.moments import WithMoments
 from enode_django.admin.showing import SCRIPTS, STYLES, WithSubscriber, as_json, preformatted
 from enode_django.models import Rebuild
 
@@ -26,7 +27,7 @@ else:  # generic for the type checker only
 
 
 @admin.register(Rebuild)
-class RebuildAdmin(Audited, WithLinks, ByDatabase, WithSubscriber, RebuildBase):
+class RebuildAdmin(Audited, WithMoments, WithLinks, ByDatabase, WithSubscriber, RebuildBase):
     """Read-only but for undoing the swap of what is in use, which needs ``change_rebuild``."""
 
     change_list_template = "enode_django/admin/list.html"

@@ -15,7 +15,7 @@ from django.utils.safestring import SafeString
 
 STYLES = {"all": ("enode_django/operate.css",)}
 """The style sheets for the ``Media`` of an admin class."""
-SCRIPTS = ("enode_django/tables.js",)
+SCRIPTS = ("enode_django/tables.js", "enode_django/times.js")
 """The scripts for the ``Media`` of an admin class with a list."""
 VIEW_PAYLOAD = "enode_django.view_payload"
 MOST_TEXT = 200_000

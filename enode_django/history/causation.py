@@ -56,7 +56,8 @@ class Causation(NamedTuple):
 
     ``ancestors`` begin with the oldest; ``descendants`` come after their causes, which ``metadata.causation_id`` names.
     ``unknown_cause`` is the cause of the oldest ancestor if the store does not have it, or a limit was reached; empty
-    if there is none. ``cut`` has a text for each limit that was reached.
+    if there is none. ``cut`` has a text for each limit that has left something out. ``searched`` says how far later
+    streams were searched, if not to the end.
     """
 
     focus: Step
@@ -64,6 +65,7 @@ class Causation(NamedTuple):
     unknown_cause: str
     descendants: Sequence[Step]
     cut: Sequence[str]
+    searched: str = ""
 
 
 def causation(
@@ -75,8 +77,9 @@ def causation(
     focus = _find(store, aggregate_root_id, version, command_id)
     cut: list[str] = []
     ancestors, unknown = _ancestors(store, focus, limits, cut)
-    descendants = _Descent(store, focus, limits, cut).run()
-    return Causation(focus, ancestors, unknown, descendants, cut)
+    descent = _Descent(store, focus, limits, cut)
+    descendants = descent.run()
+    return Causation(focus, ancestors, unknown, descendants, cut, descent.searched)
 
 
 def _find(store: EventStore, id: str, version: int | None, command_id: str) -> Step:
@@ -142,6 +145,7 @@ class _Descent:
         self._limits = limits
         self._cut = cut
         self._computed = 0
+        self.searched = ""
         self._found: dict[CommandKey, Step] = {focus.key: focus}
 
     def run(self) -> list[Step]:
@@ -178,9 +182,9 @@ class _Descent:
             after = self._own_sequence(alias) if place == own else tables.sequence_at(alias, self._focus.created_at) - 1
             until = after + self._limits.window
             if tables.last_sequence(alias) > until:
-                self._say(
-                    f"only the next {self._limits.window:,} streams of each shard were looked through for what "
-                    "follows, and later ones only for aggregates that an event names"
+                self.searched = (
+                    f"the next {self._limits.window:,} streams of each shard were searched for what follows, and later "
+                    "ones only for aggregates that an event names"
                 )
             for row in tables.naming(alias, text, after, until):
                 cause = _cause_of(row)

@@ -55,3 +55,11 @@ def event_names(stream: EventStream) -> Any:
 
     summary = summary_of_row(stream)
     return summary.events or summary.trouble if summary else ()
+
+
+@register.filter
+def moment(value: Any) -> Any:
+    """A time as all pages show it; a dash for none."""
+    from enode_django.admin.moments import shown_moment
+
+    return shown_moment(value or None)

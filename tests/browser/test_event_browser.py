@@ -59,6 +59,34 @@ def test_the_slider_moves_the_state(account: str, page: Page) -> None:
     expect(page.get_by_role("heading", name="Difference from version 0 to 1")).to_be_visible()
 
 
+def test_difference_causation_and_address_follow_the_slider_to_where_it_rests(account: str, page: Page) -> None:
+    page.goto(account)
+    page.get_by_role("slider", name="Version").press("Home")
+    expect(page.get_by_role("heading", name="Difference from version 0 to 1")).to_be_visible()
+    expect(page.get_by_role("heading", name="Causation of version 1")).to_be_visible()
+    expect(page).to_have_url(re.compile(r"\?version=1#state$"))
+    expect(page.get_by_role("slider", name="Version")).to_be_focused()
+    page.reload()
+    expect(page.locator("#enode-version")).to_have_text("1")
+
+
+def test_the_causation_fits_and_its_steps_have_names_times_and_arrowheads(account: str, page: Page) -> None:
+    for width in (1280, 390):
+        page.set_viewport_size({"width": width, "height": 800})
+        page.goto(account)
+        picture = page.locator(".enode-causation")
+        box = picture.bounding_box()
+        assert box is not None
+        assert box["x"] + box["width"] <= width
+    assert picture.locator(".enode-arrow").first.get_attribute("marker-end") == "url(#enode-head)"
+    expect(picture.get_by_role("link", name="bank.Deposit, ada v3")).to_be_visible()
+    page.get_by_text("As a list, with the times").click()
+    expect(page.locator(".enode-steps time").first).to_have_text(
+        re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[+-]\d\d:\d\d")
+    )
+    expect(page.get_by_text("Cut:")).to_have_count(0)
+
+
 def test_the_pages_are_dark_where_the_reader_wants_it(account: str, page: Page) -> None:
     def lightness(selector: str, what: str) -> int:
         colour = page.locator(selector).first.evaluate(f"one => getComputedStyle(one).{what}")

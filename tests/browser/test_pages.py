@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -13,7 +14,7 @@ from axe_playwright_python.sync_playwright import Axe
 from django.contrib.auth.models import User
 from django.test import Client, override_settings
 from django.utils import timezone
-from playwright.sync_api import Page
+from playwright.sync_api import Browser, Page, expect
 from pytest_django.live_server_helper import LiveServer
 
 from enode_django import execute_command
@@ -145,7 +146,10 @@ OFF_SCREEN = """() => [...document.querySelectorAll("#content *")].filter((one) 
 SCROLLED = """() => [...document.querySelectorAll(".results, .enode-wide")]
     .filter((one) => one.scrollWidth > one.clientWidth + 1).map((one) => one.scrollWidth - one.clientWidth)"""
 
-OURS = {"include": [["#content"]], "exclude": [["#changelist-search"], ["#changelist-filter"], [".enode-causation"]]}
+OTHER_TIMES = re.compile(r"[A-Z][a-z]{2,8}\.? \d{1,2}, \d{4}|\d{4}-\d\d-\d\d \d\d:\d\d(?!:\d\d[+-]\d\d:\d\d)")
+"""Times that are not ISO 8601 with seconds and zone."""
+
+OURS = {"include": [["#content"]], "exclude": [["#changelist-search"], ["#changelist-filter"]]}
 """The part of a page that is not Django's own."""
 
 
@@ -160,6 +164,9 @@ def test_nothing_is_off_the_screen_and_axe_finds_nothing(
             answer = page.goto(f"{live_server.url}{ADMIN}/{path}")
             assert answer is not None
             assert answer.status == 200, path
+            shown = "\n".join(page.locator("#content :is(td, th, dd, time, .readonly)").all_inner_texts())
+            if other := OTHER_TIMES.findall(shown):
+                found[f"{path}: times of another form"] = other
             if off := page.evaluate(OFF_SCREEN):
                 found[f"{path} at {viewport['width']}"] = off[:4]
             if scrolled := page.evaluate(SCROLLED):
@@ -168,3 +175,17 @@ def test_nothing_is_off_the_screen_and_axe_finds_nothing(
         if violations:
             found[f"{path}: axe"] = [(one["id"], [node["html"][:160] for node in one["nodes"]]) for one in violations]
     assert found == {}
+
+
+def test_a_time_says_what_the_browsers_clock_has(
+    live_server: LiveServer, browser: Browser, data: dict[str, str]
+) -> None:
+    context = browser.new_context(timezone_id="Asia/Tokyo", locale="en-GB")
+    page = context.new_page()
+    sign_in(live_server, page)
+    Job.objects.update(started_at=datetime(2026, 1, 31, 23, 30, tzinfo=UTC))
+    page.goto(f"{live_server.url}{ADMIN}/{data['job']}")
+    moment = page.locator(".field-started_at time")
+    expect(moment).to_have_text("2026-01-31 23:30:00+00:00")
+    expect(moment).to_have_attribute("title", re.compile("1 February 2026.*08:30:00"))
+    context.close()

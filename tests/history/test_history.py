@@ -166,7 +166,7 @@ def test_either_way_of_looking_finds_what_a_process_manager_sent(transfer: str) 
     assert causation(transfer, 1, limits=Limits(derived=0)).descendants == everything
     blind = causation(transfer, 1, limits=Limits(window=0, derived=0))
     assert not blind.descendants
-    assert any("looked through" in text for text in blind.cut)
+    assert "were searched" in blind.searched
     assert any("computed" in text for text in blind.cut)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
-from django.core.management.base import CommandError
+from django.core.management.base import CommandError, CommandParser
 
+from enode_django.management.auditing import add_reason, audited
 from enode_django.management.output import PrintableCommand
 
 if TYPE_CHECKING:
@@ -32,7 +33,10 @@ class Command(PrintableCommand):
         "too. Neither may see the contents of events. Groups that exist get what they lack, and lose nothing."
     )
 
-    def handle(self, **options: Any) -> None:
+    def add_arguments(self, parser: CommandParser) -> None:
+        add_reason(parser)
+
+    def handle(self, *, reason: str, **options: Any) -> None:
         if not apps.is_installed("django.contrib.auth"):
             raise CommandError("groups need 'django.contrib.auth' in INSTALLED_APPS")
         known = _permissions()
@@ -41,7 +45,10 @@ class Command(PrintableCommand):
             raise CommandError(f"the database has no permissions {sorted(missing)!r}; run manage.py migrate first")
         looks = [name for name in known if name.startswith("view_") and name != VIEW_PAYLOAD]
         for group, names in ((LOOKS, looks), (ON_CALL, [*looks, *DEEDS])):
-            self.stdout.write(_grant(group, [known[name] for name in names]))
+            with audited("grant", "group", group, reason=reason) as details:
+                said = _grant(group, [known[name] for name in names])
+                details.append(said)
+            self.stdout.write(said)
 
 
 def _permissions() -> dict[str, Permission]:

@@ -33,7 +33,8 @@ const enodeChart = (() => {
     }
 
     function time(seconds, withSeconds) {
-        const format = {hour: "2-digit", minute: "2-digit", hour12: false};
+        const timeZone = document.getElementById("enode-dashboard").dataset.timezone;  // the site's
+        const format = {hour: "2-digit", minute: "2-digit", hour12: false, timeZone};
         return new Date(seconds * 1000).toLocaleTimeString("en-GB", withSeconds ? {...format, second: "2-digit"} : format);
     }
 

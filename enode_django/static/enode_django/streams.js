@@ -1,11 +1,6 @@
-/* The page of an aggregate. The slider shows the state at each place it comes to; without this the form does it. The
-   picture begins where the command stands that was asked for. */
+/* The page of an aggregate. The slider shows the state at each place it comes to, and where it rests the difference, the
+   causation and the address follow; without this the form does it. */
 "use strict";
-
-(() => {
-  const focus = document.querySelector(".enode-focus rect");
-  if (focus) focus.closest(".enode-scroll").scrollLeft = focus.x.baseVal.value - 24;
-})();
 
 (() => {
   const slider = document.querySelector(".enode-slider");
@@ -13,15 +8,37 @@
   const version = document.getElementById("enode-version");
   const trouble = document.getElementById("enode-trouble");
   const table = document.querySelector("#enode-state tbody");
-  const PAUSE = 80; // milliseconds without a move before the server is asked
+  const PAUSE = 80, REST = 300; // milliseconds without a move before the server is asked for the state, for the rest
+  const FOLLOWING = ["difference", "causation"];
   let timer;
+  let resting;
   let asked = new AbortController();
+  let following = new AbortController();
 
   slider.addEventListener("input", () => {
     version.textContent = slider.value;
     clearTimeout(timer);
     timer = setTimeout(show, PAUSE, slider.value);
+    clearTimeout(resting);
+    following.abort();
+    resting = setTimeout(follow, REST, slider.value);
   });
+
+  async function follow(wanted) {
+    following = new AbortController();
+    const url = new URL(location);
+    url.searchParams.set("version", wanted);
+    for (const name of ["command", "other", "below"]) url.searchParams.delete(name);
+    url.hash = "state";
+    try {
+      const response = await fetch(url, { signal: following.signal });
+      const page = new DOMParser().parseFromString(await response.text(), "text/html");
+      for (const id of FOLLOWING) document.getElementById(id)?.replaceWith(page.getElementById(id) ?? "");
+      history.replaceState(null, "", url);
+    } catch (error) {
+      if (error.name !== "AbortError") tell("the page could not be loaded; reload it to try again");
+    }
+  }
 
   async function show(wanted) {
     asked.abort();
