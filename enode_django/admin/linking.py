@@ -14,8 +14,6 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.text import slugify
 
-from enode_django.admin.links import aggregate_url, command_url, search_url, version_url
-
 STREAMS, SUBSCRIBERS = "enode_django.view_eventstream", "enode_django.view_subscriber"
 LINKED: Mapping[str, tuple[str, str]] = {
     "aggregate_root_id": ("linked_aggregate", STREAMS),
@@ -35,11 +33,15 @@ class WithLinks:
 
     @admin.display(description="aggregate root id", ordering="aggregate_root_id")
     def linked_aggregate(self, row: Any) -> SafeString | str:
+        from enode_django.admin.links import aggregate_url  # see the package
+
         id = row.aggregate_root_id
         return link(aggregate_url(id), id) if id else "-"
 
     @admin.display(description="version", ordering="version")
     def linked_version(self, row: Any) -> SafeString | str:
+        from enode_django.admin.links import version_url  # see the package
+
         if row.version is None:
             return "-"
         url = version_url(row.aggregate_root_id, row.version)
@@ -47,6 +49,8 @@ class WithLinks:
 
     @admin.display(description="command id", ordering="command_id")
     def linked_command(self, row: Any) -> SafeString | str:
+        from enode_django.admin.links import command_url, search_url  # see the package
+
         is_refusal = getattr(row, "version", 0) is None
         url = command_url(row.aggregate_root_id, row.command_id) if is_refusal else search_url(row.command_id)
         return link(url, row.command_id) if row.command_id else "-"

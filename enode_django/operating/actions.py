@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from django.db import DatabaseError, router, transaction
+from django.core.exceptions import ImproperlyConfigured
+from django.db import Error, router, transaction
+from django.utils.connection import ConnectionDoesNotExist
 
 from enode_django.models import OperatorAction
 
@@ -44,7 +46,7 @@ def record(operator: str, source: OperatorAction.Source, done: Done) -> None:
                     "reason": done.reason[:LONGEST_REASON],
                 },
             )
-    except DatabaseError as error:
+    except (Error, ImproperlyConfigured, ConnectionDoesNotExist) as error:  # the last two: no database at all
         logger.error("the action is not in the audit trail: %s; %s by %s", error, done, operator)
 
 

@@ -50,7 +50,7 @@ def correct_deposit(stack: Stack, account: str, amount: str) -> str:
     shown = json.loads(stack.python("manage.py", "enode", "parked", "show", account))
     (event,) = shown["events"]
     event["fields"].update(amount=amount, balance=amount)
-    why = ("--why", "typed sixteen noughts too many")
+    why = ("--reason", "typed sixteen noughts too many")
     return stack.python("manage.py", "enode", "parked", "edit", account, "--file", "-", *why, given=json.dumps(shown))
 
 

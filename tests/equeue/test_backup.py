@@ -231,6 +231,7 @@ def test_a_backup_lies_nowhere_but_among_the_backups(transport: BrokerTransport,
         transport.back_up(name)
 
 
+@pytest.mark.django_db
 def test_the_command_asks_the_broker_of_the_settings(own_broker: RunningBroker) -> None:
     out = StringIO()
     with override_settings(ENODE={"QUEUE": {"LOCATION": own_broker.location}}):
