@@ -29,6 +29,8 @@ from tests.equeue.brokers import RunningBroker
 from tests.equeue.consuming import Handled, consuming, eventually, texts
 from tests.meta.tree import ROOT
 
+pytestmark = pytest.mark.django_db  # each action goes to the audit trail
+
 _memory: MemoryTransport | None = None
 
 
@@ -260,7 +262,6 @@ def test_dead_letters_are_discarded_for_good(queue: MemoryTransport, monkeypatch
     assert equeue("discard", "billing", "--all", "--yes").strip() == "nothing to discard"
 
 
-@pytest.mark.django_db
 def test_dead_letters_are_shown_and_sent_anew(queue: MemoryTransport) -> None:
     assert equeue("dead-letters").strip() == "no dead letters"
     queue.send("orders", {0: texts("good", "bad")})
