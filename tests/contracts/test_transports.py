@@ -10,6 +10,7 @@ from enode_django.equeue.transport import Transport
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from enode_django.testing.transport_contract import TransportContract
+from enode_django.testing.transport_lease_contract import DEADLINE
 
 
 @pytest.fixture(scope="module")
@@ -30,12 +31,12 @@ class TestMemoryTransport(TransportContract):
 class TestRedisStreamsTransport(TransportContract):
     @pytest.fixture
     def transport(self, redis_url: str, prefix: str) -> Iterator[Transport]:
-        transport = RedisStreamsTransport(redis_url, prefix=prefix)
+        transport = RedisStreamsTransport(redis_url, prefix=prefix, timeout=DEADLINE)
         yield transport
         transport.close()
 
     @pytest.fixture
     def another(self, redis_url: str, prefix: str) -> Iterator[Transport]:
-        transport = RedisStreamsTransport(redis_url, prefix=prefix)
+        transport = RedisStreamsTransport(redis_url, prefix=prefix, timeout=DEADLINE)
         yield transport
         transport.close()

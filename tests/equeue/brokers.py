@@ -74,4 +74,5 @@ class RunningBroker:
         self.wait()
 
     def transport(self, **options: Any) -> BrokerTransport:
-        return BrokerTransport(self.location, **options)
+        """Unless the options say otherwise, it waits for as long as a disk that is busy may take for a large send."""
+        return BrokerTransport(self.location, **{"timeout": DEADLINE, **options})
