@@ -1,10 +1,15 @@
-# `make demo` and `make test` need Python 3.11 or newer, and the tests of Spark Java 17 or newer: each makes .venv once,
-# and starts PostgreSQL and Redis for itself unless DATABASE_URL and REDIS_URL name real ones. ARGS="…" is handed on.
+# `make demo` and `make test` need Python 3.11 or newer, and the tests of Spark Java 17 or newer. Each makes .venv once, with
+# what it needs, and starts PostgreSQL and Redis for itself unless DATABASE_URL and REDIS_URL name real ones. ARGS="…" is handed on.
 
 VENV := .venv
 BIN := $(VENV)/bin
+SAMPLE := $(VENV)/.sample
 INSTALLED := $(VENV)/.installed
 WARM := $(VENV)/.warm
+# The pins are complete, so that nothing has to be resolved.
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r
+FREEZE := echo 'async-timeout==5.0.1 ; python_full_version < "3.11.3"'; \
+	  build/pins/bin/python -m pip freeze --all --exclude pip --exclude enode_django --exclude async-timeout
 EMBEDDED := $(BIN)/python -m sample_project.embedded
 # 3.11 and 3.12 first: for them every requirement comes as a wheel, so that no compiler is needed.
 PYTHONS := python3.11 python3.12 python3.13 python3.14 python3
@@ -17,14 +22,18 @@ PARALLEL := --numprocesses=auto --dist=loadscope --no-loadscope-reorder
 # Else each of some thousand processes of a test run would compile the project for itself.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test pytest lint format bench chaos mutants docs screenshots java chromium promtool pins audit clean
+.PHONY: demo sample test pytest lint format bench chaos mutants docs screenshots java chromium promtool pgbouncer pins dist audit matrix clean
 
-demo: $(INSTALLED)
+demo: $(SAMPLE)
 	@$(EMBEDDED) postgres broker -- sh -c '$(BIN)/python manage.py migrate -v 0 && exec $(BIN)/python manage.py bankdemo $(ARGS)'
+
+# The sample's pages, with accounts and workers, until Ctrl-C: make sample ARGS="8001".
+sample: $(SAMPLE)
+	@$(EMBEDDED) postgres broker -- sh -c '$(BIN)/python manage.py migrate -v 0 && exec $(BIN)/python manage.py banksample $(ARGS)'
 
 # Everything: the linters beside the tests, which are shared by three processes a core. With ARGS just the tests that it
 # names, in one process: make test ARGS="tests/unit -x".
-test: $(if $(ARGS),$(INSTALLED) java,$(WARM)) chromium promtool
+test: $(if $(ARGS),$(INSTALLED) java,$(WARM)) chromium promtool pgbouncer
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target $(if $(ARGS),,lint) pytest
 
 # The plus exempts the line from being printed at the end only.
@@ -90,6 +99,19 @@ chromium:
 	    fi; \
 	fi
 
+# Without it the test behind PgBouncer is skipped, unless services are required.
+pgbouncer:
+	@if ! command -v pgbouncer >/dev/null; then \
+	    if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	        echo "installing Debian's pgbouncer (once) …"; \
+	        { apt-get -qq update && RUNLEVEL=1 apt-get -qq install --no-install-recommends -y pgbouncer; } >/dev/null; \
+	    fi; \
+	    if ! command -v pgbouncer >/dev/null; then \
+	        echo "no pgbouncer, which a test needs: install one (on Debian and Ubuntu: apt install pgbouncer)" >&2; \
+	        [ "$$ENODE_REQUIRE_SERVICES" != 1 ]; \
+	    fi; \
+	fi
+
 # The tests of the alerts need it. Debian has it in a package with a server, of which only this one program is taken.
 promtool: $(INSTALLED)
 	@if ! command -v promtool >/dev/null && [ ! -x $(BIN)/promtool ]; then \
@@ -107,7 +129,7 @@ promtool: $(INSTALLED)
 	    fi; \
 	fi
 
-$(INSTALLED): requirements.txt
+$(SAMPLE): requirements-sample.txt
 	@for candidate in $(or $(PYTHON),$(PYTHONS)); do \
 	    if "$$candidate" -c '$(USABLE)' 2>/dev/null; then python="$$candidate"; break; fi; \
 	done; \
@@ -116,9 +138,12 @@ $(INSTALLED): requirements.txt
 	    echo "install one (on Debian and Ubuntu: apt install python3-venv), or name it: make PYTHON=…" >&2; \
 	    exit 1; \
 	fi; \
-	echo "installing the pinned requirements into $(VENV) (once) …"; \
-	"$$python" -m venv --clear $(VENV) && \
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	echo "installing what the sample needs into $(VENV) (once) …"; \
+	"$$python" -m venv --clear $(VENV) && $(INSTALL) requirements-sample.txt
+	@touch $@
+
+$(INSTALLED): requirements.txt $(SAMPLE)
+	@echo "installing the pinned requirements into $(VENV) (once) …"; $(INSTALL) requirements.txt
 	@touch $@
 
 # The newest versions that pyproject.toml allows become the pinned ones.
@@ -126,11 +151,18 @@ pins:
 	rm -rf build/pins
 	python3.11 -m venv build/pins
 	build/pins/bin/python -m pip install --quiet --upgrade "pip>=25.1" setuptools
+	build/pins/bin/python -m pip install --quiet ".[celery,api,embedded]" --group sample
+	{ echo '# Those of requirements.txt that `make demo` and `make sample` need, made by: make pins'; $(FREEZE); } > requirements-sample.txt
 	build/pins/bin/python -m pip install --quiet ".[redis,celery,api,spark,metrics,tracing,embedded]" --group dev
-	{ echo '# Every package of sample, tests and tools, made by: make pins'; \
-	  echo 'async-timeout==5.0.1 ; python_full_version < "3.11.3"'; \
-	  build/pins/bin/python -m pip freeze --all --exclude pip --exclude enode_django --exclude async-timeout; \
-	} > requirements.txt
+	{ echo '# Every package of sample, tests and tools, made by: make pins'; $(FREEZE); } > requirements.txt
+
+# The wheel and the source distribution, in dist, and what PyPI would refuse of them.
+dist:
+	@[ -x build/dist/bin/twine ] || { $(or $(PYTHON),python3) -m venv --clear build/dist && \
+	    build/dist/bin/python -m pip install --quiet --disable-pip-version-check build twine; }
+	rm -rf dist
+	build/dist/bin/python -m build --outdir dist . >build/dist/log || { cat build/dist/log; exit 1; }
+	build/dist/bin/twine check --strict dist/*
 
 # Before a release: known vulnerabilities of the pinned packages, of which it asks PyPI, and what bandit says of the code.
 audit: $(INSTALLED)
@@ -138,6 +170,14 @@ audit: $(INSTALLED)
 	build/audit/bin/python -m pip install --quiet --disable-pip-version-check bandit pip-audit
 	build/audit/bin/bandit -q -c pyproject.toml -r enode_django sample_project
 	build/audit/bin/pip-audit --strict --disable-pip --no-deps -r requirements.txt
+
+# The tests on other versions of Python, Django, PostgreSQL, Redis and the packages: make matrix ARGS="-s postgres". What this
+# machine has no Python or server for is skipped. pyenv, where it is, shows all its Pythons.
+matrix: $(INSTALLED)
+	@[ -x build/nox/bin/nox ] || { $(BIN)/python -m venv --clear build/nox && \
+	    build/nox/bin/python -m pip install --quiet --disable-pip-version-check nox; }
+	@if command -v pyenv >/dev/null; then export PYENV_VERSION="$$(pyenv versions --bare | sort -rV | paste -sd:)"; fi; \
+	build/nox/bin/nox $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

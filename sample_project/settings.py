@@ -62,6 +62,7 @@ ALLOWED_HOSTS = ["127.0.0.1", "localhost", "[::1]"]
 
 # The apps that a host needs to run processors without pages.
 PROCESSOR_APPS = [
+    "django.contrib.postgres",
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "enode_django",

@@ -22,7 +22,8 @@ sys.meta_path.insert(0, Blocker())
 import django
 from django.conf import settings
 
-settings.configure(INSTALLED_APPS=["django.contrib.contenttypes", "enode_django"], SECRET_KEY="x")
+APPS = ["django.contrib.contenttypes", "django.contrib.postgres", "enode_django"]
+settings.configure(INSTALLED_APPS=APPS, SECRET_KEY="x")
 django.setup()
 from importlib import import_module
 

@@ -33,7 +33,8 @@ sys.meta_path[sys.meta_path.index(PathFinder)] = Required
 import json, os
 SECRET_KEY = "x"
 DATABASES = {"default": {"ENGINE": "django.db.backends.postgresql", **json.loads(os.environ["OWN_DATABASE"])}}
-INSTALLED_APPS = ["django.contrib.auth", "django.contrib.contenttypes", "enode_django", "own"]
+CONTRIB = ["django.contrib.auth", "django.contrib.contenttypes", "django.contrib.postgres"]
+INSTALLED_APPS = [*CONTRIB, "enode_django", "own"]
 ENODE = {"REBUILDS": {"PROCESSES": 1}}
 USE_TZ = True
 """,

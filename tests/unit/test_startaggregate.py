@@ -25,7 +25,7 @@ import os
 from sample_project.settings import database_from_url
 
 SECRET_KEY = "of a test"
-INSTALLED_APPS = ["django.contrib.contenttypes", "enode_django", "shop"]
+INSTALLED_APPS = ["django.contrib.contenttypes", "django.contrib.postgres", "enode_django", "shop"]
 USE_TZ = True
 DATABASES = {"default": {**database_from_url(os.environ["DATABASE_URL"]), "TEST": {"NAME": f"test_shop_{os.getpid()}"}}}
 """

@@ -15,7 +15,7 @@ PROJECT = Path(__file__).resolve().parents[3]
 SETTINGS = """
 SECRET_KEY = "x"
 DATABASES = {"default": {"ENGINE": "django.db.backends.postgresql", "NAME": "x"}}
-INSTALLED_APPS = ["enode_django", "shop"]
+INSTALLED_APPS = ["django.contrib.postgres", "enode_django", "shop"]
 """
 LOADS = """
 import importlib, sys

