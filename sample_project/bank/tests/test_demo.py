@@ -7,14 +7,17 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import partial
+from http.cookiejar import CookieJar
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlencode, urlsplit, urlunsplit
+from urllib.request import HTTPCookieProcessor, build_opener
 
 import psutil
 import psycopg
@@ -40,6 +43,7 @@ from sample_project.bank.models import AccountSummary, LedgerEntry
 from sample_project.bank.process_managers import TransferProcess
 from sample_project.bank.projections import AccountSummaries, Ledger
 from sample_project.embedded import Broker
+from sample_project.embedded_process import free_port, release_port
 from tests import warm
 
 Database = psycopg.Connection[tuple[Any, ...]]
@@ -254,11 +258,12 @@ def new_database(server: str) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def running_demo(environment: Mapping[str, str], *arguments: str) -> Iterator[subprocess.Popen[str]]:
+def running_demo(
+    environment: Mapping[str, str], *arguments: str, command: str = "bankdemo"
+) -> Iterator[subprocess.Popen[str]]:
     """Run the demo in a new session, whose remaining processes are killed at the end."""
-    command = [sys.executable, "manage.py", "bankdemo", *arguments]
     with subprocess.Popen(
-        command,
+        [sys.executable, "manage.py", command, *arguments],
         cwd=settings.BASE_DIR,
         env=dict(environment),
         stdout=subprocess.PIPE,
@@ -385,6 +390,55 @@ def assert_ended(demo: subprocess.Popen[str], status: int) -> None:
     assert demo.returncode == status, shown
     assert "Traceback" not in shown
     wait_until(lambda: not session_members(demo.pid), "the end of the demo's processes")
+
+
+@pytest.mark.acceptance
+@pytest.mark.timeout(200)
+def test_the_sample_shows_its_pages_to_the_user_that_it_names(services: Mapping[str, str]) -> None:
+    port = free_port()
+    warm.run(["manage.py", "migrate", "--verbosity=0"], cwd=settings.BASE_DIR, env=services, seconds=100)
+    with running_demo(services, str(port), command="banksample") as sample:
+        assert sample.stdout is not None
+        told = next(line for line in sample.stdout if line.startswith("the pages: "))
+        server = f"http://127.0.0.1:{port}"
+        assert told == f"the pages: {server}/ (user 'demo', password 'demo'); Ctrl-C ends\n"
+        reader = threading.Thread(target=sample.stdout.read, daemon=True)  # a full pipe would stop the sample
+        reader.start()
+        visitor = Visitor(server)
+        wait_until(visitor.reaches_the_server, "the web server", 100)
+        assert "Log out" in visitor.log_in("demo", "demo")
+        accounts = visitor.page("/admin/bank/accountsummary/").count("/admin/bank/accountsummary/demo-")
+        assert accounts == 50 + 1  # the last one is the demo's own
+        assert "--body-bg" in visitor.page("/static/admin/css/base.css")
+        sample.send_signal(signal.SIGINT)
+        assert sample.wait(60) == 0
+        reader.join(60)
+        wait_until(lambda: not session_members(sample.pid), "the end of the sample's processes")
+    release_port(port)
+
+
+class Visitor:
+    """Opens pages with the cookies that it was given."""
+
+    def __init__(self, server: str) -> None:
+        self._server = server
+        self._cookies = CookieJar()
+        self._opener = build_opener(HTTPCookieProcessor(self._cookies))
+
+    def page(self, path: str, fields: Mapping[str, str] | None = None) -> str:
+        with self._opener.open(f"{self._server}{path}", fields and urlencode(fields).encode(), timeout=60) as answer:
+            return str(answer.read().decode())
+
+    def reaches_the_server(self) -> bool:
+        with contextlib.suppress(OSError):
+            return bool(self.page("/"))
+        return False
+
+    def log_in(self, user: str, password: str) -> str:
+        path = "/admin/login/?next=/admin/"
+        self.page(path)
+        (token,) = (cookie.value for cookie in self._cookies if cookie.name == "csrftoken")
+        return self.page(path, {"username": user, "password": password, "csrfmiddlewaretoken": str(token)})
 
 
 def test_without_a_database_the_demo_says_what_to_set() -> None:

@@ -74,6 +74,7 @@ class Command(BaseCommand):
         console.print(f"A bank: {', '.join(_counted(noun, count) for noun, count in counts.items())}\n")
         workload = new_workload(accounts, commands, producers, transfers)
         Demo(workload, None if no_processors else processes, console).run()
+        console.print("\nmake sample shows the pages: the dashboard, the event browser, the tellers' page.")
 
 
 def _counted(noun: str, count: int) -> str:
