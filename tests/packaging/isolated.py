@@ -1,0 +1,67 @@
+"""Environments that hold the wheel, and of the installed packages just those that it asks for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import venv
+import zipfile
+from collections.abc import Iterable, Iterator
+from importlib.metadata import Distribution, distribution
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+
+class Isolated:
+    """A virtual environment whose packages are links to those of the running one, so that nothing is downloaded."""
+
+    def __init__(self, directory: Path, wheel: Path, extra: str) -> None:
+        venv.create(directory, symlinks=True)
+        self._python = directory / "bin" / "python"
+        (self.packages,) = directory.glob("lib/python*/site-packages")
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(self.packages)
+        own = next(iter(_distributions(self.packages)))
+        for needed in _closure(own.requires or (), {extra}, {}).values():
+            self._link(needed)
+
+    def run(self, program: str) -> str:
+        """Return what the program prints. Raises AssertionError with its errors if it fails."""
+        environment = {"PATH": os.environ["PATH"], "HOME": str(self.packages)}
+        done = subprocess.run(
+            [self._python, "-c", program],
+            cwd=self.packages.parent,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def _link(self, needed: Distribution) -> None:
+        for path in {file.parts[0] for file in needed.files or () if file.parts[0] not in ("..", "__pycache__")}:
+            place = self.packages / path
+            if not place.exists():
+                place.symlink_to(Path(str(needed.locate_file(path))))
+
+
+def _distributions(packages: Path) -> Iterator[Distribution]:
+    return (Distribution.at(path) for path in packages.glob("*.dist-info"))
+
+
+def _closure(
+    requirements: Iterable[str], extras: set[str], known: dict[tuple[str, str], Distribution]
+) -> dict[tuple[str, str], Distribution]:
+    """Return the installed distributions that the requirements lead to, by name and extra."""
+    for text in requirements:
+        requirement = Requirement(text)
+        if requirement.marker and not any(requirement.marker.evaluate({"extra": extra}) for extra in {"", *extras}):
+            continue
+        for extra in {"", *requirement.extras}:
+            if (requirement.name, extra) not in known:
+                found = known[requirement.name, extra] = distribution(requirement.name)
+                _closure(found.requires or (), {extra}, known)
+    return known
