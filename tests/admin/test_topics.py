@@ -414,7 +414,7 @@ def test_what_is_not_there_is_not_found(queue: MemoryTransport, page: str) -> No
         ("set-offset", {"group": "billing", "place": "first", "queue": "7"}, "not one of the available choices"),
         ("show", {"queue": "0"}, "say what producers or consumers shall see"),
         ("add-queues", {"queues": "1e9"}, "whole number"),
-        ("discard", {"offsets": f"1, {SCRIPT}"}, "offsets are numbers"),
+        ("discard", {"offsets": f"1, {SCRIPT}"}, "offsets must be numbers"),
         ("discard", {"offsets": "17"}, "no dead letter at 17"),
     ],
 )
