@@ -77,7 +77,7 @@ class JobOperation(Operation):
         running = Job.objects.filter(kind=self.kind, name=self.name(), state=JobState.RUNNING).first()
         if running is not None:
             raise JobRunning(
-                f"job {running.pk} does that already; wait until it ends, or cancel it",
+                f"job {running.pk} works on that already; wait until it ends, or cancel it",
                 job_id=running.pk,
                 task_id=running.task_id,
             )
