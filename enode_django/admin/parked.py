@@ -127,7 +127,7 @@ class ParkedEventAdmin(Audited, WithMoments, WithLinks, ByDatabase, WithSubscrib
             raise PermissionDenied
         parked = self.get_object(request, unquote(object_id))
         if parked is None:
-            raise Http404("there is no parked event of this number: it may have gone on meanwhile")
+            raise Http404("no parked event has this number; it may have been settled meanwhile")
         cause = cause_of(parked)
         if not request.user.has_perm("enode_django.view_payload"):
             cause = cause._replace(fields={})
@@ -147,7 +147,7 @@ class ParkedEventAdmin(Audited, WithMoments, WithLinks, ByDatabase, WithSubscrib
             raise PermissionDenied
         parked = self.get_object(request, unquote(object_id))
         if parked is None:
-            raise Http404("there is no parked event of this number: it may have gone on meanwhile")
+            raise Http404("no parked event has this number; it may have been settled meanwhile")
         listing = within(parked._state.db or "", reverse("admin:enode_django_parkedevent_changelist"))
         crumbs = [(listing, "Parked events"), (_url(parked, "change"), str(parked))]
         return correct_events(self, request, parked, back=listing, crumbs=crumbs)
