@@ -57,4 +57,4 @@ def _can_be_had(permission: Any) -> bool:
 
 
 def _wrong(key: str, value: object, wanted: str) -> Error:
-    return Error(f"{value!r} in ENODE['API'][{key!r}] must be {wanted}.", id="enode_django.E060")
+    return Error(f"ENODE['API'][{key!r}] has {value!r}, which must be {wanted}.", id="enode_django.E060")
