@@ -1,16 +1,13 @@
-"""Pages of the admin: event store, dead letters, subscribers and what they have parked, jobs and rebuilds, queue.
+"""Pages of the admin: event store, dead letters, subscribers, parked and erased events, jobs, rebuilds, topics,
+dashboard and operator actions. `ReadModelAdmin` is for the read models of a project.
 
-`ReadModelAdmin` is for the read models of a project.
-
-Django imports the admin classes in every process, for `manage.py check` and `migrate`, too. So they import what only
-their pages need when a page is asked for: the runtime, histories, rebuilds and the queue are none of it before.
+Django imports the admin classes in every process, also for `manage.py check` and `migrate`. So they import the runtime,
+histories, rebuilds and the message queue only when a page is requested; comments there say "see the package".
 """
 
 from django.apps import apps
 
-if apps.is_installed(
-    "django.contrib.admin"
-):  # else this is imported, too: by filters of templates, which Django checks
+if apps.is_installed("django.contrib.admin"):  # without the admin, filters of templates import this package, too
     from enode_django.admin.auditing import OperatorActionAdmin
     from enode_django.admin.dashboard import DashboardAdmin
     from enode_django.admin.dead_letters import DeadLetterAdmin

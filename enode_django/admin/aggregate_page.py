@@ -1,4 +1,4 @@
-"""Build the content of an aggregate's page: its timeline, a state, a difference, a causation, and its subscribers."""
+"""The content of an aggregate's page: timeline, state, difference, causation, subscribers and refusals."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from enode_django.ids import MAX_ID_LENGTH
 from enode_django.models import EventStream
 
 MOST_REPLAYED = 20_000
-"""Streams: some tenths of a second. Whoever looks at a page waits for it."""
+"""The most streams that a request replays for a state. They take some tenths of a second."""
 MOST_CHANGES = 500
 _LAST = 2**63 - 1
 
 
 class Choice(forms.Form):
-    """The parameters in the address of a page: the version in question, the version to compare it with, and where the
+    """The parameters in the URL of a page: the version, the version to compare it with, and the version below which the
     timeline begins; or the command whose causation is shown, since a refused command has no version."""
 
     version = forms.IntegerField(required=False, min_value=1, max_value=_LAST)
@@ -37,14 +37,14 @@ class Choice(forms.Form):
 
 
 class TimelineRow(NamedTuple):
-    """``summary`` is None for who may not read contents."""
+    """``summary`` is None for users who may not read contents."""
 
     stream: EventStream
     summary: Summary | None
 
 
 class ShownState(NamedTuple):
-    """``trouble`` says why there is none."""
+    """``trouble`` says why the state cannot be shown."""
 
     version: int
     lines: Sequence[Line] = ()
@@ -77,7 +77,7 @@ class ShownCausation(NamedTuple):
 
 
 class Aggregate:
-    """One that has rows; raises `Http404` otherwise."""
+    """An aggregate that has rows. Raises `Http404` if it has none."""
 
     def __init__(self, store: EventStore, id: str) -> None:
         self.id = id
@@ -104,7 +104,7 @@ class Aggregate:
 
     @property
     def shown_shard(self) -> str:
-        """Nothing where there is but one."""
+        """Return the alias of the shard; empty if there is only one shard."""
         return self.alias if len(tables.aliases()) > 1 else ""
 
     @property
@@ -120,7 +120,7 @@ def shown_state(id: str, version: int) -> ShownState:
 
 
 def shown_difference(id: str, before: int, after: int) -> ShownDifference:
-    """Version 0 is before the first event: there is nothing."""
+    """Compare the states at two versions. The state at version 0, before the first event, is empty."""
     states = [_state_or_trouble(id, version) if version else State("", id, 0, {}) for version in (before, after)]
     for state in states:
         if isinstance(state, str):
@@ -148,7 +148,7 @@ def _state_or_trouble(id: str, version: int) -> State | str:
 def shown_causation(id: str, version: int | None, command_id: str) -> ShownCausation:
     try:
         found: Causation = causation(id, version, command_id=command_id)
-    except (EnodeError, OperationalError, InterfaceError) as error:  # of any shard: the aggregate's own may be there
+    except (EnodeError, OperationalError, InterfaceError) as error:  # another shard than its own may be away
         return ShownCausation(trouble=str(error))
     picture = picture_of(found)
     boxes = [LinkedBox(box, links.step_url(box.step) if box.step else "") for box in picture.boxes]
@@ -156,7 +156,8 @@ def shown_causation(id: str, version: int | None, command_id: str) -> ShownCausa
 
 
 def page_of(aggregate: Aggregate, choice: Choice, *, with_contents: bool) -> dict[str, Any]:
-    """The context of the template. What a wrong number asks for is what no number does."""
+    """Return the context of the template. An invalid parameter counts as missing, a version above the head as the
+    head."""
     asked = choice.cleaned_data
     id, head = aggregate.id, aggregate.head
     version = min(asked.get("version") or head, head)

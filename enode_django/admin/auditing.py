@@ -1,4 +1,4 @@
-"""The audit trail in the admin: a list of all operator actions, and those on one object as its history."""
+"""The audit trail in the admin: a list of all operator actions, and the history of one object."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ else:  # generic for the type checker only
     Pages = object
 
 REASON = "reason"
-"""The name of the field, on every form, in which operators say why."""
+"""The name of the form field for the reason of an action."""
 MOST_SHOWN = 200
 
 
 class ReasonForm(ActionForm):
-    """The form of the actions of a list, with a reason."""
+    """The form for the actions of a list, with a reason."""
 
     reason = forms.CharField(
         label="Reason:", required=False, max_length=LONGEST_REASON, widget=forms.TextInput(attrs={"size": 30})
@@ -42,18 +42,17 @@ class ReasonForm(ActionForm):
 
 
 class Audited(Pages):
-    """To be mixed with an admin class: the history of an object is its operator actions, also when the object is gone,
-    and `done` adds one."""
+    """Mixin for an admin class: the history of an object shows its operator actions, also when the object is gone.
+    `done` adds one."""
 
     action_form = ReasonForm
 
     def object_id_of(self, row: Any) -> str:
-        """Return the id that rows of one thing share, such as an aggregate's; by default the primary key."""
+        """Return the id that all rows of one object share, such as an aggregate's id; by default the primary key."""
         return str(row.pk)
 
     def done(self, request: HttpRequest, row: Model, action: str, details: str) -> None:
-        """Store what the user of a request has done to an object, with the reason that the form has, and add it to
-        Django's own log."""
+        """Store an action of the request's user on an object, with the posted reason. Add it to Django's log, too."""
         self.log_change(request, row, details)
         audit(request, row, action, details, object_id=self.object_id_of(row))
 
@@ -80,7 +79,7 @@ class Audited(Pages):
 
 
 def audit(request: HttpRequest, row: Model, action: str, details: str, *, object_id: str) -> None:
-    """Store what the user of a request has done to an object."""
+    """Store an action of the request's user on an object, with the posted reason. Blocks."""
     kind, reason = row._meta.label_lower, request.POST.get(REASON, "").replace("\0", "").strip()
     pk = "" if row.pk is None else str(row.pk)[:100]
     record(
@@ -92,15 +91,15 @@ def audit(request: HttpRequest, row: Model, action: str, details: str, *, object
 
 @admin.register(OperatorAction)
 class OperatorActionAdmin(WithMoments, ReadOnly, ActionBase):
-    """Read-only for everybody. Details may name aggregates, and quote no events."""
+    """Read-only for everybody."""
 
     change_list_template = "enode_django/admin/list.html"
-    when_empty = "No operator has done anything that matches."
+    when_empty = "No operator action matches."
     list_display = ("happened_at", "operator", "action", "object_type", "object_id", "reason")
     list_filter = ("source", "action", "object_type")
     date_hierarchy = "happened_at"
     search_fields = ("object_id__exact", "operator__exact")
-    search_help_text = "an aggregate root id, or the name of a topic, a subscriber or an operator, whole"
+    search_help_text = "a whole aggregate root id, or the whole name of a topic, a subscriber or an operator"
     ordering = ("-id",)
     show_full_result_count = False
     fields = (

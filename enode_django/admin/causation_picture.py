@@ -1,7 +1,7 @@
 """Place the boxes and arrows in the picture of a causation. Pure.
 
-Commands and events take turns in columns, from the left to the right. Each command begins a row, and each of its events
-has one below the other; what follows from an event begins in the event's row.
+Columns of commands and of events alternate, from left to right. The events of a command are stacked, the first one in
+the command's row. The commands that follow from an event begin in the event's row.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ _CHARACTERS = 28
 
 
 class Box(NamedTuple):
-    """``step`` is the command that it belongs to, None for a cause that is not stored. ``title`` is all of its text."""
+    """A box for a command, an event or a refusal. ``step`` is the command that it belongs to, None for a cause that is
+    not stored. ``name`` and ``detail`` are shortened, ``title`` has both in full."""
 
     x: int
     y: int
@@ -84,7 +85,7 @@ class _Drawing:
         return Picture(right + MARGIN, MARGIN + rows * ROW, self._boxes, self._arrows)
 
     def _place(self, step: Step, column: int, row: int, source: Box | None) -> int:
-        """Draw a command and all that follows from it; returns how many rows that takes."""
+        """Draw a command and everything that follows from it. Return the number of rows that they take."""
         kind = "focus" if step.key == self._focus.key else "command"
         where = f"{step.aggregate_root_id} v{step.version}" if step.version is not None else step.aggregate_root_id
         own = self._box(column, row, kind, step.command_type, where, step)
@@ -101,7 +102,7 @@ class _Drawing:
     def _place_all(self, cause: str, column: int, row: int, source: Box) -> int:
         used = 0
         for child in self._children.get(cause, ()):
-            if child.key not in self._placed:  # metadata is what somebody wrote: it may go round in circles
+            if child.key not in self._placed:  # metadata may name causes in a circle
                 self._placed.add(child.key)
                 used += self._place(child, column, row + used, source)
         return used
@@ -132,5 +133,5 @@ def _by_cause(steps: Sequence[Step]) -> Mapping[str, Sequence[Step]]:
 
 
 def _short(text: str) -> str:
-    """The end says more: ids begin alike, and names with their app."""
+    """Cut a text at its beginning: ids begin alike, and names begin with their app."""
     return text if len(text) <= _CHARACTERS else f"…{text[1 - _CHARACTERS :]}"

@@ -1,4 +1,4 @@
-"""Correcting the events that an aggregate is parked at: a form with their JSON, what it would do, and doing it."""
+"""The pages that correct the events of a parked stream: a form with their JSON, a confirmation, the correction."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from enode_django.operating.corrections import (
 from enode_django.runtime import make_store
 
 STAYS = "The event stays as it was stored. Everything that reads it from now on reads the correction."
-TAKEN_BACK = "From now on everything reads the event as it was stored."
+TAKEN_BACK = "From now on, everything reads the event as it was stored."
 
 
 class CorrectEvents(Operation):
-    """To be given the ``stream`` and the name of the user who corrects, as class attributes."""
+    """The form of a correction. Subclasses set the ``stream`` and the name of the user who corrects it, ``by``."""
 
     title, button = "Correct the events", "Correct them, and try again"
     stream: Editable
@@ -38,10 +38,10 @@ class CorrectEvents(Operation):
 
     events = forms.CharField(
         widget=forms.Textarea(attrs={"rows": 20, "cols": 100, "spellcheck": "false"}),
-        help_text="As JSON: the types stay, and the fields are those of the classes as they are now.",
+        help_text="As JSON. The types must stay, and the fields must be those of the present classes.",
     )
     original = forms.BooleanField(
-        required=False, label="Take the correction back", help_text="The original counts again, whatever stands above."
+        required=False, label="Take the correction back", help_text="The original counts again, not the JSON above."
     )
     reason = forms.CharField(
         max_length=LONGEST_REASON, widget=forms.Textarea(attrs={"rows": 3, "cols": 100}), help_text="It is kept."
@@ -84,7 +84,7 @@ class CorrectEvents(Operation):
 
 def _outcome(retried: Retried) -> str:
     if retried.error:
-        return f"{retried.subscriber} could not be asked to go on: {retried.error}"
+        return f"{retried.subscriber} could not retry it: {retried.error}"
     if retried.parked is not None:
         return f"{retried.subscriber} is still parked: {retried.parked.error_type}"
     return f"{retried.subscriber} goes on"
@@ -93,9 +93,10 @@ def _outcome(retried: Retried) -> str:
 def correct_events(
     admin: Any, request: HttpRequest, parked: ParkedEvent, *, back: str, crumbs: Sequence[tuple[str, str]]
 ) -> HttpResponse:
-    """The pages, for a user who may correct events and read them. ``parked`` gets the entry in the log of the admin."""
+    """Show the pages of a correction. The caller checks that the user may correct and read events. ``parked`` gets the
+    entry in the admin's log. Raises `Http404` for a refusal, and for events that cannot be corrected."""
     if parked.version is None:
-        raise Http404("only events are corrected: this is a refusal")
+        raise Http404("this is a refusal; only events can be corrected")
     try:
         stream = editable(make_store(), parked.aggregate_root_id, parked.version)
     except EnodeError as error:

@@ -1,4 +1,4 @@
-"""The live dashboard: what the processors did in the last minutes or hours, and the state of everything."""
+"""The dashboard: charts of what processors did in the last minutes or hours, and the status."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ else:  # generic for the type checker only
 
 SHORTEST_STEP = 5.0
 MOST_STEPS = 360
-"""So many steps a chart has room for: longer ranges have wider steps."""
+"""The most steps of a chart. Longer ranges have wider steps."""
 POLL_INTERVAL, STATUS_INTERVAL = 5.0, 15.0
-"""Seconds between two looks at what is new, and at the status, for which every server is asked."""
+"""Seconds between two requests for figures, and for the status. Each status asks every server."""
 
 FIRST, SUM, LARGEST = "first", "sum", "largest"
 
 
 class Range(NamedTuple):
-    """The time that is shown, up to now. ``name`` stands in the address of the page."""
+    """The period that the charts show, up to now. ``name`` is its name in the URL."""
 
     name: str
     label: str
@@ -49,7 +49,7 @@ class Range(NamedTuple):
 
     @property
     def step(self) -> float:
-        """Return the seconds of one step."""
+        """Return the width of a step in seconds."""
         return max(reporting_interval(), self.seconds / MOST_STEPS)
 
 
@@ -62,7 +62,8 @@ RANGES = (
 
 
 class Chart(NamedTuple):
-    """``now``: which of its lines the large figure is, or what of all of them; ``note`` says so."""
+    """A chart with its texts. ``now`` is the large figure: the newest value of the first line, or the sum or the
+    largest of all lines. ``note`` names it on the page."""
 
     name: str
     heading: str
@@ -79,12 +80,12 @@ CHARTS = (
         "per second",
         FIRST,
         "",
-        "Commands whose outcome is final: all, those that were refused, that failed, and that crashed.",
+        "Commands whose outcome is final: all, the refused, the failed and the crashed ones.",
     ),
-    Chart("pulled", "Latency", "ms", FIRST, "p50", "From the pull of a command until its outcome was durable."),
-    Chart("sent", "Latency since sending", "ms", FIRST, "p50", "From when a command was made until it was durable."),
-    Chart("sizes", "Batch size", "commands", FIRST, "average", "Commands that were stored in one batch."),
-    Chart("conflicts", "Conflicts", "per second", FIRST, "", "Aggregates recovered since a version was taken."),
+    Chart("pulled", "Latency", "ms", FIRST, "p50", "From the pull of a command until its outcome is durable."),
+    Chart("sent", "Latency since sending", "ms", FIRST, "p50", "From making a command until its outcome is durable."),
+    Chart("sizes", "Batch size", "commands", FIRST, "average", "Commands stored in one batch."),
+    Chart("conflicts", "Conflicts", "per second", FIRST, "", "Aggregates reloaded, as others stored a version."),
     Chart("backlog", "Backlog", "messages", LARGEST, "the most", "Messages that a consumer group has not committed."),
     Chart(
         "lag", "Lag of subscribers", "s", LARGEST, "the most", "Age of the oldest event stream pulled and not handled."
@@ -97,12 +98,12 @@ PAGES: Mapping[str, type[Model]] = {
     **{"letters": DeadLetter, "parked": ParkedEvent, "jobs": Job, "queue": Topic, "backlog": Topic, "lag": Subscriber},
     **{"commands": DeadLetter, "handled": Subscriber, "conflicts": EventStream},
 }
-"""The models on whose pages one can act on a part of the status, or on what a chart shows."""
+"""The models whose pages let a user act on a part of the status, or on a chart."""
 
 
 @admin.register(ProcessorReport)
 class DashboardAdmin(ReadOnly, DashboardBase):
-    """Shows the dashboard in the place of a list of the reports. There are no other pages."""
+    """Show the dashboard instead of a list of reports. There are no other pages."""
 
     def get_urls(self) -> list[URLPattern]:
         name = f"{self.opts.app_label}_{self.opts.model_name}"
@@ -135,8 +136,8 @@ class DashboardAdmin(ReadOnly, DashboardBase):
         return TemplateResponse(request, "enode_django/admin/dashboard.html", context)
 
     def figures_view(self, request: HttpRequest) -> JsonResponse:
-        """The lines of all charts in the ``?range=``. With ``?since=`` (the ``until`` of the last answer) what is new,
-        and the last few steps before, for reports that came late."""
+        """Return the lines of all charts in ``?range=`` as JSON. With ``?since=`` (the ``until`` of the last answer)
+        return the new steps, and the last few steps before them, for reports that came late."""
         self._check_permission(request)
         return JsonResponse(figures(_range(request), _since(request)))
 
@@ -147,7 +148,7 @@ class DashboardAdmin(ReadOnly, DashboardBase):
         return JsonResponse(gather().as_map())
 
     def _links(self, request: HttpRequest) -> dict[str, str]:
-        """Return the pages where one can act, by the part of the status or the chart, that the user may see."""
+        """Return the URLs of `PAGES` that the user may see, by the name of the part or the chart."""
         pages = {
             model: reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist")
             for model in set(PAGES.values())
@@ -162,7 +163,7 @@ class DashboardAdmin(ReadOnly, DashboardBase):
 
 
 def _since(request: HttpRequest) -> float:
-    """0 for what is not a time: everything is shown then."""
+    """Return ``?since=``; 0, which shows everything, if it is not a time."""
     try:
         since = float(request.GET.get("since", "0"))
     except ValueError:
@@ -171,7 +172,7 @@ def _since(request: HttpRequest) -> float:
 
 
 def offered_ranges() -> Sequence[Range]:
-    """Return the ranges that rows are kept for, and the shortest in any case."""
+    """Return the ranges within the retention of reports, and the shortest in any case."""
     return [one for one in RANGES if one is RANGES[0] or one.seconds <= conf().REPORTS.RETENTION]
 
 
@@ -185,13 +186,17 @@ def reporting_interval() -> float:
 
 
 def figures(shown: Range, since: float) -> dict[str, Any]:
-    """``until``: the end of the last step; ``ends``: of each step, in seconds since 1970; ``charts``: by name, the
-    lines by name, each with a value or None for each step; ``reporting``: whether anything was reported at all."""
+    """Return the steps of a range that end after ``since``, and some before. Blocks.
+
+    ``until`` is the end of the last step, or ``since`` if there is none. ``ends`` has the end of each step. Times are
+    seconds since 1970. ``charts`` has the lines of each chart by name, with a value or None for each step.
+    ``reporting`` is true if there are reports in this time.
+    """
     from enode_django.monitoring.processors import MISSED
     from enode_django.monitoring.series import Steps, charts, reported_until  # see the package
 
     interval, now = reporting_interval(), _now()
-    gap = shown.step + (MISSED - 1) * interval  # one report is read of each step
+    gap = shown.step + (MISSED - 1) * interval  # only the last report of each step is read
     since = min(since, now)
     begin = max(now - shown.seconds, since - gap)
     found = list(reports(begin - gap, shown.step))
@@ -205,14 +210,14 @@ def figures(shown: Range, since: float) -> dict[str, Any]:
 
 
 def _now() -> float:
-    """By the clock that the reports go by."""
+    """Return the time of the database, whose clock dates the reports."""
     (now,) = execute(_database(), "SELECT statement_timestamp()", None).fetchone() or (datetime.now(UTC),)
     return float(now.timestamp())
 
 
 def reports(after: float, width: float) -> Iterator[Report]:
-    """Yield of each supervisor the last report in each step: the figures of a report are cumulative, and a day has
-    17,000 of them."""
+    """Yield the last report of each supervisor in each step of ``width`` seconds. Figures are cumulative, so the others
+    are not needed; a supervisor writes 17,000 reports a day."""
     from enode_django.monitoring.series import Report  # see the package
 
     step = Floor(Extract("reported_at", "epoch") / width)

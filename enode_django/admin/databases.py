@@ -1,4 +1,4 @@
-"""Rows that lie beside those of subscribers: of which database, is chosen on the page."""
+"""Pages for rows that lie in several databases. A filter chooses the database."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PARAMETER = "database"
 
 
 def databases() -> list[str]:
-    """The usual one first, then those that subscribers have beside it."""
+    """Return the database of checkpoints, then the other databases of subscribers."""
     from enode_django.runtime import running_subscribers  # see the package
 
     own = sorted(subscriber.database for subscriber in running_subscribers())
@@ -39,14 +39,15 @@ def shards() -> list[str]:
 
 
 def within(alias: str, url: str, offered: Callable[[], Sequence[str]] = databases) -> str:
-    """The address of a page, for rows of this database, which is one of those ``offered``."""
+    """Return the URL of a page for the rows of this database, one of those ``offered``. The first one needs no
+    parameter."""
     if alias == offered()[0]:
         return url
     return f"{url}{'&' if '?' in url else '?'}{urlencode({PARAMETER: alias})}"
 
 
 class DatabaseFilter(admin.SimpleListFilter):
-    """Offers what there is to choose from; `ByDatabase` looks what was chosen."""
+    """Offer the databases, if there are several. `ByDatabase` applies the choice."""
 
     title = parameter_name = PARAMETER
     offered = staticmethod(databases)
@@ -66,14 +67,14 @@ class DatabaseFilter(admin.SimpleListFilter):
 
 
 class ShardFilter(DatabaseFilter):
-    """Filter rows by the database of the event store in which they lie."""
+    """Offer the databases of the event store."""
 
     offered = staticmethod(shards)
 
 
 class ByDatabase(ReadOnly, Pages):
-    """To be mixed with an admin class whose ``list_filter`` has `DatabaseFilter`, or `ShardFilter` and its ``offered``
-    databases."""
+    """Mixin for an admin class whose ``list_filter`` has `DatabaseFilter`, or `ShardFilter` with ``offered`` set to
+    `shards`. Its pages show the rows of the chosen database, by default the first one."""
 
     offered = staticmethod(databases)
 

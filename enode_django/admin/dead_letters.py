@@ -1,4 +1,4 @@
-"""Commands that failed for good: a list, a page for each, sending them again and discarding them."""
+"""Dead letters of commands in the admin: view, send again, discard and answer them."""
 
 from __future__ import annotations
 
@@ -33,15 +33,16 @@ else:  # generic for the type checker only
 
 @admin.register(DeadLetter)
 class DeadLetterAdmin(Audited, WithMoments, WithLinks, ByDatabase, WithError, LetterBase):
-    """Read-only but for two actions and sending a new command; all three need the permission to change dead letters."""
+    """Users with ``change_deadletter`` send letters again and discard them; with ``view_payload``, too, they send a new
+    command like the one in a letter."""
 
     offered = staticmethod(shards)
     change_list_template = "enode_django/admin/list.html"
-    when_empty = "There are no dead letters of commands here. Those of your own consumers lie under Topics and queues."
+    when_empty = "There are no dead letters of commands here. Those of your own consumers are under Topics and queues."
     list_display = ("__str__", "aggregate_root_id", "attempts", "last_failed_at", "stored")
     list_filter = (ShardFilter, "command_type", "error_type")
     search_fields = ("aggregate_root_id__exact", "command_id__exact")
-    search_help_text = "an aggregate root id or a command id, whole"
+    search_help_text = "a whole aggregate root id or command id"
     ordering = ("-last_failed_at",)
     fields = (
         "command_type",
@@ -73,7 +74,7 @@ class DeadLetterAdmin(Audited, WithMoments, WithLinks, ByDatabase, WithError, Le
     def get_queryset(self, request: HttpRequest) -> Letters:
         from enode_django.operating.dead_letters import letters_in  # see the package
 
-        return letters_in(super().get_queryset(request).db).defer("body", "error")  # megabytes, maybe, in a list
+        return letters_in(super().get_queryset(request).db).defer("body", "error")  # a list could load megabytes
 
     def get_fields(self, request: HttpRequest, obj: DeadLetter | None = None) -> tuple[str, ...]:
         from enode_django.admin.new_commands import cause_in
@@ -105,7 +106,7 @@ class DeadLetterAdmin(Audited, WithMoments, WithLinks, ByDatabase, WithError, Le
 
     @admin.display(description="stored since", boolean=True)
     def stored(self, letter: Any) -> bool:
-        """Its command came once more and took effect, or was refused: sending it again changes nothing."""
+        """Return True if the command came again and has a stored outcome: sending it again changes nothing."""
         return bool(letter.is_stored)
 
     @admin.display(description="message")
@@ -120,7 +121,8 @@ class DeadLetterAdmin(Audited, WithMoments, WithLinks, ByDatabase, WithError, Le
         return format_html('<a href="{}">Send a new command like it</a>', _url(letter, "command"))
 
     def new_command(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Its fields are filled in, to be corrected. The letter stays until it is discarded."""
+        """Prepare and send a new command with the fields of the letter's command, which the user may correct. The
+        letter stays until it is discarded."""
         from enode_django.admin.new_commands import cause_in, new_command
 
         if not self.has_settle_permission(request) or not request.user.has_perm(VIEW_PAYLOAD):
@@ -128,13 +130,13 @@ class DeadLetterAdmin(Audited, WithMoments, WithLinks, ByDatabase, WithError, Le
         letter = self.get_object(request, unquote(object_id))
         cause = cause_in(bytes(letter.body)) if letter is not None else None
         if letter is None or cause is None:
-            raise Http404("there is no dead letter of a command of this number: it may have been settled meanwhile")
+            raise Http404("no dead letter has this number, or it holds no command; it may have been settled meanwhile")
         back = _url(letter, "change")
         listing = within(letter._state.db or "", reverse("admin:enode_django_deadletter_changelist"), shards)
         crumbs = [(listing, "Dead letters"), (back, str(letter))]
         return new_command(self, request, letter, cause, back=back, crumbs=crumbs)
 
-    @admin.action(description="Send again, and be done with them", permissions=["settle"])
+    @admin.action(description="Send again, and delete the letters", permissions=["settle"])
     def requeue(self, request: HttpRequest, chosen: Letters) -> None:
         from enode_django.operating.dead_letters import requeue_in
         from enode_django.runtime import make_transport
@@ -161,7 +163,7 @@ class DeadLetterAdmin(Audited, WithMoments, WithLinks, ByDatabase, WithError, Le
         done: str,
         settle: Callable[[str, Sequence[int]], int],
     ) -> None:
-        """Log each letter that is gone afterwards, also when an error has ended it before the last one."""
+        """Settle the chosen letters. Log each letter that is gone afterwards, also after an error."""
         letters = list(chosen)
         pks = [letter.pk for letter in letters]
         try:

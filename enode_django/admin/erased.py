@@ -1,4 +1,4 @@
-"""Events in the admin that a failover has erased after subscribers had handled them."""
+"""Erased events in the admin: those that a failover lost after subscribers had handled them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ else:  # generic for the type checker only
 
 @admin.register(GenerationCheck)
 class ErasedEventAdmin(Audited, WithMoments, WithLinks, ByDatabase, WithSubscriber, CheckBase):
-    """To be looked at, and deleted when somebody has settled what follows from it."""
+    """Users with ``delete_generationcheck`` delete rows whose consequences are settled. Nobody changes rows."""
 
     change_list_template = "enode_django/admin/list.html"
     when_empty = "No failover has erased events that a subscriber had handled."
@@ -39,7 +39,7 @@ class ErasedEventAdmin(Audited, WithMoments, WithLinks, ByDatabase, WithSubscrib
     )
     list_filter = (DatabaseFilter, "subscriber", "taken_back")
     search_fields = ("aggregate_root_id__exact",)
-    search_help_text = "an aggregate root id, whole"
+    search_help_text = "a whole aggregate root id"
     ordering = ("-checked_at",)
     show_full_result_count = False
 

@@ -1,4 +1,4 @@
-"""Starting batch jobs: each kind is a form, and a Celery task with its arguments."""
+"""Forms that start batch jobs, one for each kind. They send a Celery task."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ from enode_django.serialization.registry import types
 
 
 class JobOperation(Operation):
-    """``task`` is a name in `enode_django.tasks`, ``permissions`` are those that a start from the list of jobs needs.
-    ``named_by`` is the field that gives the job its name. ``task_id``: Celery's, of the one that was started."""
+    """A form that starts a job. ``task`` is a name in `enode_django.tasks`. ``permissions`` are needed to start the
+    job from the list of jobs. The value of the field ``named_by`` becomes the job's name. ``task_id`` is the id that
+    Celery gave the task, empty before `perform`."""
 
     kind: ClassVar[str]
     named_by: ClassVar[str]
@@ -37,12 +38,12 @@ class JobOperation(Operation):
 
     @classmethod
     def for_name(cls, name: str) -> Mapping[str, str]:
-        """Return initial values for a form that starts a job of this name, as `name` returns it."""
+        """Return initial values for a form that starts a job with this `name`."""
         return {cls.named_by: "" if name == EVERYTHING else name}
 
     @abstractmethod
     def name(self) -> str:
-        """Return what the job works on. This method and those below are for a form whose values are valid."""
+        """Return the job's name. Call this method and those below on a valid form only."""
 
     @abstractmethod
     def arguments(self) -> Mapping[str, Any]:
@@ -50,23 +51,23 @@ class JobOperation(Operation):
 
     @abstractmethod
     def command(self) -> list[str]:
-        """Return the words behind ``manage.py`` that do the same."""
+        """Return the ``manage.py`` command that does the same, as arguments."""
 
     @abstractmethod
     def said(self) -> str:
-        """Return a sentence about what the job will do."""
+        """Return what the job will do, as sentences."""
 
     def consequences(self) -> Iterator[str]:
         self._check()
         yield self.said()
-        yield "A Celery worker does it. The list of jobs shows how far it has come."
+        yield "A Celery worker does it. The list of jobs shows its progress."
 
     def perform(self) -> str:
         self._check()
         task = import_string(f"enode_django.tasks.{self.task}")
         try:
             self.task_id = task.apply_async(kwargs=dict(self.arguments()), retry=False).id
-        except Exception as error:  # of whatever library the broker is reached by
+        except Exception as error:  # each broker's library raises errors of its own
             raise ConfigurationError(f"Celery's broker took no task: {error}; {self._instead()}") from error
         return f"{self.kind} of {self.name()}: Celery has the task {self.task_id}"
 
@@ -76,7 +77,7 @@ class JobOperation(Operation):
         running = Job.objects.filter(kind=self.kind, name=self.name(), state=JobState.RUNNING).first()
         if running is not None:
             raise JobRunning(
-                f"job {running.pk} works on that already; wait for its end, or cancel it",
+                f"job {running.pk} works on that already; wait until it ends, or cancel it",
                 job_id=running.pk,
                 task_id=running.task_id,
             )
@@ -108,7 +109,7 @@ class StartSnapshots(JobOperation):
         return ["enode", "buildsnapshots", *(["--type", chosen] if chosen else [])]
 
     def said(self) -> str:
-        return f"Snapshots are made of {self.cleaned_data['type'] or 'all'} aggregates, where they are due."
+        return f"Snapshots of {self.cleaned_data['type'] or 'all'} aggregates are made where they are due."
 
 
 class ProjectionOperation(JobOperation):
@@ -138,7 +139,7 @@ class StartRebuild(ProjectionOperation):
     accept_differences = forms.BooleanField(
         label="Accept differences",
         required=False,
-        help_text="Put the tables into use even if their rows are not as they were.",
+        help_text="Put the new tables into use even if their rows differ from the old ones.",
     )
 
     def arguments(self) -> Mapping[str, Any]:
@@ -149,8 +150,8 @@ class StartRebuild(ProjectionOperation):
         return ["rebuildprojection", self.name(), *accept]
 
     def said(self) -> str:
-        anyway = "in any case" if self.cleaned_data["accept_differences"] else "if their rows are as they were"
-        return f"The tables of {self.name()} are built anew beside those in use, and replace them {anyway}."
+        anyway = "in any case" if self.cleaned_data["accept_differences"] else "if no row differs"
+        return f"New tables of {self.name()} are built beside those in use, and replace them {anyway}."
 
 
 class UndoRebuild(ProjectionOperation):
@@ -168,14 +169,14 @@ class UndoRebuild(ProjectionOperation):
         return ["rebuildprojection", self.name(), "--undo"]
 
     def said(self) -> str:
-        return f"The tables of {self.name()} that its last rebuild has replaced are brought up to date and put back."
+        return f"The tables of {self.name()} that the last rebuild replaced are brought up to date and put back."
 
 
 _DIRECTORIES = "ENODE['JOBS']['EXPORT_DIRECTORIES']"
 
 
 class StartExport(JobOperation):
-    """Only directories of the settings are offered: a path that anybody may type could be any file of the workers."""
+    """Start an export. Only directories in the settings are offered: a typed path could be any file of the workers."""
 
     title = "Export events"
     kind, task, named_by = "export", "export_events", "path"
@@ -184,7 +185,7 @@ class StartExport(JobOperation):
         "json": "From this run on, events are stored as JSON, too.",
         "compact": "All its increments are merged into one.",
     }
-    """The sentence that the page of confirmation shows for each chosen option."""
+    """The sentence on the confirmation page for each chosen option."""
 
     path = forms.ChoiceField(
         label="To",
@@ -194,12 +195,12 @@ class StartExport(JobOperation):
     json = forms.BooleanField(
         label="JSON",
         required=False,
-        help_text="Store the events as JSON, too, for readers without this framework: in this run and all later ones.",
+        help_text="Store the events as JSON, too, in this run and all later ones, for readers without this framework.",
     )
     compact = forms.BooleanField(
         label="Merge everything",
         required=False,
-        help_text="Put all increments together to one. Without it only those are merged that have become many.",
+        help_text="Merge all increments into one. Without it, small increments are merged when there are many.",
     )
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -210,7 +211,7 @@ class StartExport(JobOperation):
 
     def clean(self) -> None:
         if not conf().JOBS.EXPORT_DIRECTORIES:
-            raise forms.ValidationError(f"Nothing may be exported from here: {_DIRECTORIES} is empty.")
+            raise forms.ValidationError(f"Nothing may be exported from here: {_DIRECTORIES} is empty. Add a directory.")
 
     def name(self) -> str:
         path: str = self.cleaned_data["path"]
@@ -223,7 +224,7 @@ class StartExport(JobOperation):
         return ["enode", "exportevents", self.name(), *(f"--{option}" for option in self._chosen())]
 
     def said(self) -> str:
-        added = f"What was stored since the last time is added to the archive at {self.name()}."
+        added = f"Everything stored since the last export is added to the archive at {self.name()}."
         return " ".join([added, *(self.OPTIONS[option] for option in self._chosen())])
 
     def _chosen(self) -> list[str]:
@@ -238,7 +239,7 @@ STARTS: Mapping[str, type[JobOperation]] = {
 
 
 def celery_problem() -> str:
-    """Why no task can be started here; empty: nothing that is known."""
+    """Return the reason why this process can send no task; empty if it knows none."""
     if find_spec("celery") is None:
         return 'Celery is not installed; install it: pip install "enode_django[celery]"'
     can_be_sent = import_string("enode_django.tasks.can_be_sent")

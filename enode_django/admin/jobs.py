@@ -1,4 +1,4 @@
-"""Batch jobs, to be started, watched and cancelled."""
+"""Batch jobs in the admin: start, watch, cancel and delete them."""
 
 from __future__ import annotations
 
@@ -49,16 +49,16 @@ MOST_WATCHED = 500
 
 @admin.register(Job)
 class JobAdmin(Audited, WithMoments, ReadOnly, WithError, JobBase):
-    """Read-only but for starting jobs (``add_job``; exports need ``view_payload``, too), cancelling them
-    (``change_job``), and deleting those that have ended (``delete_job``). What runs shows by itself how far it has
-    come."""
+    """Users with ``add_job`` start jobs (an export needs ``view_payload``, too), with ``change_job`` cancel them, with
+    ``delete_job`` delete those that have ended; each of these permissions allows to view them, too. A script updates
+    the progress of running jobs."""
 
     change_list_template = "enode_django/admin/jobs.html"
     when_empty = "No job has run. Start one here, by Celery beat, or by manage.py."
     list_display = ("id", "kind", "shown_name", "shown_state", "shown_progress", "started_at", "shown_duration")
     list_filter = ("kind", "state")
     search_fields = ("name", "task_id__exact")
-    search_help_text = "a part of the name, or the id of a Celery task, whole"
+    search_help_text = "a part of the name, or the whole id of a Celery task"
     ordering = ("-id",)
     show_full_result_count = False
     fields = (
@@ -101,7 +101,7 @@ class JobAdmin(Audited, WithMoments, ReadOnly, WithError, JobBase):
         may_start = form is not None and request.user.has_perms(form.permissions)
         return without_hidden([*self.fields, *(["starting_again"] if may_start else [])], request)
 
-    # -- who may --------------------------------------------------------------------------------------------------
+    # -- permissions ----------------------------------------------------------------------------------------------
 
     def has_start_permission(self, request: HttpRequest) -> bool:
         return bool(request.user.has_perm("enode_django.add_job"))
@@ -117,11 +117,11 @@ class JobAdmin(Audited, WithMoments, ReadOnly, WithError, JobBase):
         has_ended = obj is None or obj.state != JobState.RUNNING
         return has_ended and bool(request.user.has_perm("enode_django.delete_job"))
 
-    # -- what is shown --------------------------------------------------------------------------------------------
+    # -- pages and columns ----------------------------------------------------------------------------------------
 
     @admin.display(description="name", ordering="name")
     def shown_name(self, job: Job) -> SafeString | str:
-        """The rebuilds of the projection that a job has rebuilt."""
+        """Return the name; for a rebuild, as a link to the rebuilds of the projection."""
         return link(list_url("rebuild", q=job.name), job.name) if job.kind == "rebuild" else job.name
 
     @admin.display(description="state", ordering="state")
@@ -154,8 +154,8 @@ class JobAdmin(Audited, WithMoments, ReadOnly, WithError, JobBase):
         return super().changelist_view(request, context)
 
     def progress(self, request: HttpRequest) -> HttpResponse:
-        """Return the progress of the jobs with these ids, for pages that show them, and how many jobs are newer than
-        ``newest``."""
+        """Return the progress of the jobs in ``ids`` as JSON, and the number of jobs newer than the id ``newest``, 0
+        without it. Ids beyond `MOST_WATCHED` are ignored."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         ids = _numbers(request.GET.get("ids", ""))
@@ -164,7 +164,7 @@ class JobAdmin(Audited, WithMoments, ReadOnly, WithError, JobBase):
         newer = Job.objects.filter(pk__gt=newest).count() if newest else 0
         return JsonResponse({"jobs": {job.pk: _told(job) for job in found}, "newer": newer})
 
-    # -- what is done ---------------------------------------------------------------------------------------------
+    # -- actions --------------------------------------------------------------------------------------------------
 
     def start(self, request: HttpRequest, kind: str) -> HttpResponse:
         from enode_django.admin.job_operations import STARTS  # see the package
@@ -193,7 +193,8 @@ class JobAdmin(Audited, WithMoments, ReadOnly, WithError, JobBase):
 def start(
     admin: Any, request: HttpRequest, form: type[JobOperation], target: Model, *, crumbs: Any, initial: Any = None
 ) -> HttpResponse:
-    """The pages of an operation that starts a job; they end at the list of jobs, which shows its task."""
+    """Show the pages of an operation that starts a job, and redirect to the jobs of its task. ``target`` gets the
+    operation in its history."""
 
     def log(operation: JobOperation, done: str) -> None:
         LogEntry.objects.create(
@@ -227,12 +228,12 @@ def _told(job: Job) -> dict[str, Any]:
 
 
 def _error_type(job: Job) -> str:
-    """Return the type of the error only: its text may quote events."""
+    """Return the type of the error without its text, which may quote events."""
     return type_of_error(job.error.strip().rpartition("\n")[2]) if job.error else ""
 
 
 def _live(job: Job, what: str) -> SafeString:
-    """Return a text that the script of the pages keeps up to date while the job runs."""
+    """Return a text that ``jobs.js`` updates while the job runs."""
     told = _told(job)
     if not told["running"]:
         return format_html("{}", told[what])

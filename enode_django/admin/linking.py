@@ -1,4 +1,4 @@
-"""Names in the admin that are links: of aggregates, versions, commands, subscribers."""
+"""Links in the admin's columns and fields: to aggregates, versions, commands and subscribers."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ LINKED: Mapping[str, tuple[str, str]] = {
     "command_id": ("linked_command", STREAMS),
     "shown_subscriber": ("linked_subscriber", SUBSCRIBERS),
 }
-"""The method of `WithLinks` that stands for a field, and the permission to see what it leads to."""
+"""By field: the method of `WithLinks` that replaces it, and the permission for the linked page."""
 
 
 class WithLinks:
-    """To be mixed with an admin class: fields and columns are links for users who may see what they lead to. The first
-    column of a list leads to the row's own page."""
+    """Mixin for an admin class: fields and columns become links for users who may see the linked page, except for the
+    first column of a list, which leads to the row's own page."""
 
     linked = tuple(method for method, _ in LINKED.values())
     """For ``readonly_fields``."""
@@ -45,7 +45,7 @@ class WithLinks:
         if row.version is None:
             return "-"
         url = version_url(row.aggregate_root_id, row.version)
-        return link(url, f"{row.version}, with what led to it and what followed")
+        return link(url, f"{row.version}, with its causes and effects")
 
     @admin.display(description="command id", ordering="command_id")
     def linked_command(self, row: Any) -> SafeString | str:
@@ -68,7 +68,7 @@ class WithLinks:
 
 
 def with_links(names: Iterable[str], request: HttpRequest) -> tuple[str, ...]:
-    """Return the names of fields, with the method that makes a link where the user may see what it leads to."""
+    """Replace fields by the methods that link them, if the user may see the linked page. Return all names."""
     user = request.user
     return tuple(LINKED[name][0] if name in LINKED and user.has_perm(LINKED[name][1]) else name for name in names)
 
@@ -97,5 +97,5 @@ def group_anchor(group: str) -> str:
 
 
 def list_url(model: str, **query: str) -> str:
-    """Return the address of a list of rows that a query finds."""
+    """Return the URL of a model's list with this query."""
     return f"{reverse(f'admin:enode_django_{model}_changelist')}?{urlencode(query)}"

@@ -1,4 +1,4 @@
-"""The addresses of the event browser's pages."""
+"""The URLs of the event browser's pages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def stream_url(sequence: int, alias: str) -> str:
 
 
 def aggregate_url(aggregate_root_id: str, site: str | None = None) -> str:
-    """Return the address of an aggregate's page in the site of this name; by default in Django's own."""
+    """Return the URL of an aggregate's page in the admin site of this name; by default in Django's own."""
     return reverse("admin:enode_django_eventstream_aggregate", args=(_quoted(aggregate_root_id),), current_app=site)
 
 
@@ -32,7 +32,7 @@ def state_url(aggregate_root_id: str) -> str:
 
 
 def _quoted(id: str) -> str:
-    """An id may hold anything that an address must not.
+    """Encode an id for the path of a URL, in which it may have any character.
 
     >>> _quoted("a/b é")
     'a_2Fb_20_C3_A9'
@@ -41,7 +41,7 @@ def _quoted(id: str) -> str:
 
 
 def id_of(quoted: str) -> str:
-    """Raises `ValueError` for what no id is quoted as."""
+    """Decode an id. Raises `ValueError` if its bytes are not UTF-8."""
     return _QUOTED.sub(lambda match: bytes([int(match[1], 16)]), quoted.encode()).decode()
 
 
@@ -50,7 +50,7 @@ def version_url(aggregate_root_id: str, version: int) -> str:
 
 
 def command_url(aggregate_root_id: str, command_id: str) -> str:
-    """Return the address of the page about a refused command, which has no version."""
+    """Return the URL of the page about a refused command, which has no version."""
     return f"{aggregate_url(aggregate_root_id)}?{urlencode({'command': command_id})}#causation"
 
 
@@ -61,7 +61,7 @@ def step_url(step: Step) -> str:
 
 
 def cause_url(causation_id: Any) -> str:
-    """Return the address of the page about the cause that metadata names; empty if it names none. The page may not
+    """Return the URL of the page about the cause that metadata names; empty if it names none. The page may not
     exist."""
     if not isinstance(causation_id, str) or not causation_id:
         return ""

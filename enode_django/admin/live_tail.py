@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from enode_django.admin.streams import EventStreamAdmin
 
 MOST_ROWS = 300
-"""So many rows the page keeps."""
+"""The most rows that the page keeps."""
 MOST_EVENTS = 10
 MOST_TEXT = 500
-"""Characters of the fields of one event."""
+"""The most characters of the fields of one event."""
 
 
 class Wanted(forms.Form):
-    """The filters of the page, in its address. That by event is for users who ``may_read`` events."""
+    """The filters in the URL of the page. The filter by event is for users who ``may_read`` events."""
 
     type = forms.CharField(required=False, max_length=MAX_ID_LENGTH, label="Aggregate type")
     id = forms.CharField(required=False, max_length=MAX_ID_LENGTH, label="Aggregate id")
@@ -54,7 +54,7 @@ class Wanted(forms.Form):
         return event
 
     def body_of(self, record: StreamRecord) -> Mapping[str, Any] | None:
-        """Return what the page shows of a stream; None if it is not wanted."""
+        """Return the part of a stream that the page shows; None if the filters exclude the stream."""
         asked = self.cleaned_data
         if asked["type"] not in ("", record.aggregate_root_type) or asked["id"] not in ("", record.aggregate_root_id):
             return None
@@ -78,8 +78,11 @@ def page(admin: EventStreamAdmin, request: HttpRequest) -> HttpResponse:
 
 @only_looks
 def feed(admin: EventStreamAdmin, request: HttpRequest) -> HttpResponseBase:
-    """Send what is stored from now on, or after ``Last-Event-ID`` or ``cursor``. Under ASGI a response lasts for
-    ``STREAM_SECONDS``. Under WSGI, where it would take a thread, it ends at once, and the browser comes again."""
+    """Send the streams stored from now on, or after ``Last-Event-ID`` or ``cursor``, as server-sent events.
+
+    Under ASGI a response lasts for ``STREAM_SECONDS``. Under WSGI, where it would hold a thread, it ends at once. It
+    lasts up to 2 seconds longer while the browser is behind. Then the browser requests the next one.
+    """
     form = Wanted(request.GET, may_read=admin.may_read(request))
     places = _places(request.headers.get("Last-Event-ID") or request.GET.get("cursor", ""))
     if places is None or not form.is_valid():
@@ -89,7 +92,7 @@ def feed(admin: EventStreamAdmin, request: HttpRequest) -> HttpResponseBase:
 
 
 def _places(cursor: str) -> Places | None:
-    """None for what no cursor is written as."""
+    """Return the places of a cursor, the present ones for an empty text, None for a text that is not a cursor."""
     try:
         return read_cursor(cursor) if cursor else dict(places_now(make_store().shards))
     except ValueError:

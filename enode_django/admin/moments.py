@@ -1,4 +1,4 @@
-"""One clock for all pages: times are ISO 8601 with seconds and zone, in the site's time zone."""
+"""Show times on all pages alike: as ISO 8601 with seconds and UTC offset, in the site's time zone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ else:  # an admin class for the type checker only
 
 
 def shown_moment(value: datetime | None) -> SafeString | str:
-    """Return a ``time`` element, of which ``times.js`` says in its title what the browser's clock has."""
+    """Return a ``time`` element, whose title ``times.js`` sets to the time in the browser's zone; a dash for None."""
     if value is None:
         return "-"
     local = timezone.localtime(value) if timezone.is_aware(value) else value
@@ -40,7 +40,7 @@ def _column(name: str, description: str) -> Callable[[Any], SafeString | str]:
 
 
 class WithMoments(Pages):
-    """To be mixed with an admin class that is read-only: its times are shown by `shown_moment`."""
+    """Mixin for a read-only admin class: `shown_moment` shows its times."""
 
     def get_list_display(self, request: HttpRequest) -> Any:
         return tuple(map(self._shown, super().get_list_display(request)))

@@ -1,5 +1,5 @@
-"""A new command in answer to a parked event, or to a command that was put aside: its type is chosen, its fields are
-filled in, and it is sent."""
+"""Pages that send a new command in answer to a parked event or a dead letter: choose its type, fill in its fields,
+confirm."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from enode_django.web.form_fields import AGGREGATE
 
 
 class Cause(NamedTuple):
-    """The source that a new command is prepared from. ``fields`` holds the values of a command, or of the events of a
-    parked stream; for a name that several events have, the last event's value."""
+    """The command, event or refusal that a new command answers. ``fields`` has the fields of the command or refusal, or
+    of the events of a parked stream; of events with the same field, the last one's."""
 
     id: str
     correlation_id: str
@@ -44,19 +44,19 @@ class Cause(NamedTuple):
 
 
 class NewCommand(Operation):
-    """To be mixed with the form of a class of commands."""
+    """Mixin for the form of a class of commands."""
 
     title, button = "Send a new command", "Send the command"
     cause: Cause
     timeout = 5.0
-    """The seconds that the page waits for the outcome."""
+    """Seconds that `perform` waits for the result."""
 
     def consequences(self) -> Iterator[str]:
         command = self._command_made()
         yield f"{types.name_of(type(command))} is sent to {command.aggregate_root_id}, with you as its user."
         for name in schema_of(type(command)).names:
             yield f"{name}: {getattr(command, name)}"
-        yield "What it answers stays as it is: settle that when the command has had its effect."
+        yield "The parked event or letter that it answers stays. Settle it when the command has taken effect."
 
     def perform(self) -> str:
         command = self._command_made()
@@ -94,8 +94,8 @@ class NewCommand(Operation):
 def new_command(
     admin: Any, request: HttpRequest, target: Model, cause: Cause, *, back: str, crumbs: Sequence[tuple[str, str]]
 ) -> HttpResponse:
-    """The pages, for a user who may send commands so, and may read what fields are filled in with. ``target`` gets the
-    entry in the log of the admin."""
+    """Show the pages of a new command. The caller checks that the user may send it, and may read the fields of the
+    cause. ``target`` gets the entry in the admin's log. Raises `Http404` for a type that the user may not choose."""
     name = request.GET.get("type", "")
     names = command_names(with_internal=bool(getattr(request.user, "is_superuser", False)))
     if not name:
@@ -115,8 +115,8 @@ def new_command(
 
 
 def command_names(*, with_internal: bool = False) -> list[str]:
-    """Return the sorted names of the command classes that this process has a handler for, without aliases, and without
-    internal ones unless they are wanted."""
+    """Return the sorted names, not aliases, of the commands that this process has a handler for. Internal commands are
+    left out by default."""
     classes = {name: types.class_of(Command, name) for name in types.names_of(Command)}
     return sorted(
         name
@@ -145,8 +145,7 @@ def cause_of(parked: ParkedEvent) -> Cause:
 
 
 def cause_in(body: bytes) -> Cause | None:
-    """Return the cause in a message that holds a command, also in one that was put aside; None for any other
-    message."""
+    """Return the cause in a message with a command, or in a dead letter or retry of one; None for other messages."""
     body = put_aside(body)
     try:
         wire = decode_command(body)
@@ -183,7 +182,7 @@ def _form_of(name: str, cause: Cause) -> Any:
 
 
 def _first_values(form: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of fields with the same name, as far as the command's field can have them."""
+    """Return initial values: those of ``fields`` with the name of a form field that can be decoded as its type."""
     values = {}
     for name, declared in form.declarations.items():
         if name in fields:

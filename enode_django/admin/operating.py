@@ -1,4 +1,4 @@
-"""Pages for actions of the admin: a form, a page that says what will happen, then the action."""
+"""Pages for actions in the admin: a form, a confirmation, then the action."""
 
 from __future__ import annotations
 
@@ -22,29 +22,31 @@ if TYPE_CHECKING:
     Admin = ModelAdmin[Any]
 
 CONFIRMED = "confirmed"
-"""The name of the button on the page that says what will happen."""
+"""The name of the button on the confirmation page."""
 ERRORS = (EnodeError, DatabaseError, ValueError)
 
 
 class Operation(forms.Form):
-    """Each has a title and says on its button what it does. What both methods raise of `ERRORS` is shown.
+    """The form of an action. ``button`` is on the confirmation page. If a method raises one of `ERRORS`, the page shows
+    its text.
 
-    The methods are abstract for the type checker only: forms have a metaclass of their own."""
+    The methods are abstract for the type checker only: forms have a metaclass of their own.
+    """
 
     title: ClassVar[str]
     button: ClassVar[str]
     level = messages.SUCCESS
-    """The level of the message about what was done, which `perform` may lower."""
+    """The level of the message after the action. `perform` may change it."""
     found_at: tuple[str, str] | None = None
-    """The address and the name of a page that shows what `perform` has done."""
+    """The URL and the name of a page that shows the effect. `perform` may set it."""
 
     @abstractmethod
     def consequences(self) -> Iterable[str]:
-        """Return sentences about what `perform` would do now, for a form whose values are valid."""
+        """Return sentences about what `perform` would do now. Call it on a valid form only."""
 
     @abstractmethod
     def perform(self) -> str:
-        """Do it. Return what was done, for the messages and the log of the admin."""
+        """Do the action. Return what was done, for the message and the log. Call it on a valid form only."""
 
 
 Chosen = TypeVar("Chosen", bound=Operation)
@@ -59,10 +61,10 @@ def operate(
     back: Callable[[Chosen], str],
     crumbs: Sequence[tuple[str, str]] = (),
 ) -> HttpResponse:
-    """The pages of an operation, for a user whose permission was checked. ``make_form`` gets what was posted, or None.
+    """Show the pages of an operation. The caller checks the permission. ``make_form`` gets the posted data, or None.
 
-    GET shows the form, the first POST what would happen, and one with `CONFIRMED` does it, hands what was done to
-    ``log``, and goes ``back``. ``crumbs`` are (url, text) of the pages above.
+    GET shows the form. A valid POST shows the consequences; with `CONFIRMED` it performs the operation, calls ``log``
+    with what was done, and redirects to the URL that ``back`` returns. ``crumbs`` are (url, text) of the pages above.
     """
     form = make_form(request.POST if request.method == "POST" else None)
     consequences: Sequence[str] = ()

@@ -1,4 +1,4 @@
-"""Conditions on the packed bytes of a stored row, for filters that no index answers: every row is looked into."""
+"""Query conditions on the packed bytes of stored rows. No index serves them: every row is read."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from enode_django.serialization.codec import REFUSAL
 from enode_django.serialization.plain import pack
 
 SMALL = 64 * 1024
-"""Bytes of events that a list takes from a row, or looks into."""
+"""The largest events, in bytes, that a list reads or searches."""
 ARRAY_OF_3, ARRAY_OF_4 = b"\x93", b"\x94"
-"""What an event and a refusal begin with; their type's name is the first in it."""
+"""The first byte of a packed event and of a packed refusal. The type name follows."""
 IDS = ("correlation_id", "causation_id", "request")
-"""The keys of metadata whose values are looked for."""
+"""The keys of metadata whose values are searched."""
 
 
 class _Holds(Func):
-    """Whether bytes hold others. msgpack writes a key right before its value, so both together are found as one."""
+    """True if ``whole`` contains the bytes of ``part``. msgpack writes a value right after its key, so both can be
+    searched together."""
 
     template = "position(%(expressions)s) > 0"
     arg_joiner = " IN "
@@ -38,7 +39,7 @@ def metadata_names(id: str) -> Q:
 
 
 def small_events() -> Case:
-    """Return the events of a row, or None if they are larger than `SMALL` bytes: their size alone is cheap to ask."""
+    """Return the events of a row, or NULL if they are larger than `SMALL` bytes. Their size is cheap to read."""
     size = Func("events", function="octet_length", output_field=IntegerField())
     return Case(When(LessThanOrEqual(size, SMALL), then="events"), output_field=BinaryField())
 

@@ -1,4 +1,4 @@
-"""Parked events in the admin: a list, retrying and skipping."""
+"""Parked events in the admin: view, retry, skip, answer and correct them."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ else:  # generic for the type checker only
 
 @admin.register(ParkedEvent)
 class ParkedEventAdmin(Audited, WithMoments, WithLinks, ByDatabase, WithSubscriber, WithError, ParkedBase):
-    """Read-only but for two actions, which run in the request, and sending a new command; all three need the permission
-    to change parked events. To correct the events needs that to add event corrections, and to view payloads."""
+    """Users with ``change_parkedevent`` retry and skip parked events, which blocks the request, and send new commands.
+    To correct events, users need ``add_eventcorrection`` and ``view_payload``."""
 
     change_list_template = "enode_django/admin/list.html"
-    when_empty = "Nothing is parked here: every subscriber has handled what it was given."
+    when_empty = "No event is parked here."
     list_display = (
         "aggregate_root_id",
         "shown_subscriber",
@@ -54,7 +54,7 @@ class ParkedEventAdmin(Audited, WithMoments, WithLinks, ByDatabase, WithSubscrib
     )
     list_filter = (DatabaseFilter, "subscriber", "error_type")
     search_fields = ("aggregate_root_id__exact", "command_id__exact")
-    search_help_text = "an aggregate root id or a command id, whole"
+    search_help_text = "a whole aggregate root id or command id"
     ordering = ("-last_failed_at",)
     fields = (
         "shown_subscriber",
@@ -99,7 +99,7 @@ class ParkedEventAdmin(Audited, WithMoments, WithLinks, ByDatabase, WithSubscrib
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
-        """Offer the actions of the list for one row, too."""
+        """Add the actions of the list to the page of one row."""
         listing = reverse("admin:enode_django_parkedevent_changelist")
         alias = request.GET.get(PARAMETER, databases()[0])
         tools = {
@@ -127,7 +127,7 @@ class ParkedEventAdmin(Audited, WithMoments, WithLinks, ByDatabase, WithSubscrib
             raise PermissionDenied
         parked = self.get_object(request, unquote(object_id))
         if parked is None:
-            raise Http404("there is no parked event of this number: it may have gone on meanwhile")
+            raise Http404("no parked event has this number; it may have been settled meanwhile")
         cause = cause_of(parked)
         if not request.user.has_perm("enode_django.view_payload"):
             cause = cause._replace(fields={})
@@ -147,13 +147,13 @@ class ParkedEventAdmin(Audited, WithMoments, WithLinks, ByDatabase, WithSubscrib
             raise PermissionDenied
         parked = self.get_object(request, unquote(object_id))
         if parked is None:
-            raise Http404("there is no parked event of this number: it may have gone on meanwhile")
+            raise Http404("no parked event has this number; it may have been settled meanwhile")
         listing = within(parked._state.db or "", reverse("admin:enode_django_parkedevent_changelist"))
         crumbs = [(listing, "Parked events"), (_url(parked, "change"), str(parked))]
         return correct_events(self, request, parked, back=listing, crumbs=crumbs)
 
     def has_correct_permission(self, request: HttpRequest) -> bool:
-        """The form shows what the events hold."""
+        """Return True for users who may add corrections and view payloads: the form shows the fields of the events."""
         return bool(request.user.has_perms(["enode_django.add_eventcorrection", VIEW_PAYLOAD]))
 
     def has_settle_permission(self, request: HttpRequest) -> bool:
@@ -165,7 +165,7 @@ class ParkedEventAdmin(Audited, WithMoments, WithLinks, ByDatabase, WithSubscrib
 
         self._settle(request, chosen, "retry", retry_parked)
 
-    @admin.action(description="Skip what it is parked at, and go on", permissions=["settle"])
+    @admin.action(description="Skip the parked event, and go on", permissions=["settle"])
     def skip(self, request: HttpRequest, chosen: ParkedEvents) -> HttpResponse | None:
         from enode_django.eventing.unparking import skip_parked  # see the package
 
@@ -178,7 +178,7 @@ class ParkedEventAdmin(Audited, WithMoments, WithLinks, ByDatabase, WithSubscrib
         context = {
             **self.admin_site.each_context(request),
             "opts": self.opts,
-            "title": "Skip what is parked",
+            "title": "Skip parked events",
             "chosen": [(self.shown_subscriber(one), one) for one in chosen],
             "selected": request.POST.getlist(ACTION_CHECKBOX_NAME),
             "reason": request.POST.get(REASON, ""),

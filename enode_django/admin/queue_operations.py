@@ -1,4 +1,4 @@
-"""The operations on the queue's pages. Each is a form for one topic."""
+"""Forms for the operations on topics, queues, groups and dead letters. Each works on one topic."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from enode_django.exceptions import QueueError
 
 MOST_OFFSET = (1 << 63) - 1
 MOST_QUEUES = 1 << 16
-UNORDERED = "Messages of a key may then overtake each other. Else it is refused while a group has a backlog."
+UNORDERED = "Messages of a key may then overtake each other. Otherwise it is refused while a group has a backlog."
 
 
 class TopicOperation(Operation):
@@ -29,7 +29,7 @@ class TopicOperation(Operation):
         self.offer()
 
     def offer(self) -> None:
-        """Let choices be what the queue has."""
+        """Fill the choices of the fields with what the queue has. Blocks."""
 
     def _offer_groups(self) -> None:
         self._choose_from("group", self.transport.groups(self.topic))
@@ -51,7 +51,7 @@ class AddQueues(TopicOperation):
         if wanted <= has:
             raise QueueError(f"topic {self.topic!r} has {has} queues, and queues are never taken away; give more")
         yield f"Topic {self.topic} has {has} queues, and will have {wanted}. Queues cannot be taken away again."
-        yield "From then on many keys go to other queues than before."
+        yield "From then on, many keys go to other queues than before."
         yield from _about_order(self.cleaned_data["unordered"])
 
     def perform(self) -> str:
@@ -91,7 +91,7 @@ class ShowQueue(TopicOperation):
             yield f"{queue} {what} by key; many keys go to other queues than before."
             yield from _about_order(cleaned["unordered"])
         if cleaned["consumers"] == "hide":
-            yield f"{queue} is given to no consumer: what is in it waits until it is shown again."
+            yield f"{queue} is given to no consumer: its messages wait until it is shown again."
         elif cleaned["consumers"]:
             yield f"{queue} is given to a member of each group."
 
@@ -119,7 +119,7 @@ class SetOffset(TopicOperation):
     )
     offset = forms.IntegerField(label="Offset", required=False, min_value=0, max_value=MOST_OFFSET)
     time = forms.DateTimeField(
-        label="Time", required=False, help_text="As 2030-01-31 12:00, in the time zone of this site."
+        label="Time", required=False, help_text="For example 2030-01-31 12:00, in the time zone of this site."
     )
 
     def offer(self) -> None:
@@ -137,7 +137,7 @@ class SetOffset(TopicOperation):
         group = self.cleaned_data["group"]
         for move in administration.plan_offsets(self.transport, group, self.topic, self._to(), self._queues()):
             yield f"Queue {move.queue}: {_moved(move.before or 0, move.after)}"
-        yield f"Whoever has these queues for group {group} loses them for a moment; what it is at is handled again."
+        yield f"The owners in group {group} lose these queues for a moment, and handle unfinished messages again."
 
     def perform(self) -> str:
         group = self.cleaned_data["group"]
@@ -166,10 +166,10 @@ class DeleteGroup(TopicOperation):
     def consequences(self) -> Iterator[str]:
         group = self.cleaned_data["group"]
         (info,) = administration.list_groups(self.transport, [self.topic], group=group)
-        yield f"Group {group} is forgotten in topic {self.topic}, with its offsets; it then holds back no message."
+        yield f"Group {group} is forgotten in topic {self.topic}, with its offsets. It holds back no message then."
         yield f"It has a backlog of {info.backlog} messages and {len(info.members)} members."
         if failures := administration.failure_topics(self.transport, group):
-            yield f"If no other topic has the group, these are deleted with all that is in them: {', '.join(failures)}."
+            yield f"If no other topic has the group, these are deleted with all messages: {', '.join(failures)}."
 
     def perform(self) -> str:
         group = self.cleaned_data["group"]
@@ -190,9 +190,9 @@ class PauseGroup(TopicOperation):
         group = self.cleaned_data["group"]
         if self._pauses:
             yield f"Group {group} consumes nothing of topic {self.topic} until it is resumed, also after restarts."
-            yield "Its members finish what they have pulled and give their queues back; what comes meanwhile waits."
+            yield "Its members finish what they have pulled, and give their queues back. New messages wait."
         else:
-            yield f"The members of group {group} are given the queues of topic {self.topic}, and go on."
+            yield f"The members of group {group} get the queues of topic {self.topic} again, and go on."
 
     def perform(self) -> str:
         group = self.cleaned_data["group"]
@@ -212,13 +212,13 @@ class SetRetention(TopicOperation):
         required=False,
         min_value=0,
         max_value=LONGEST_AGE - 1,
-        help_text="Nothing: as long as the queue keeps all other topics.",
+        help_text="Empty: as long as the settings of the queue say.",
     )
 
     def consequences(self) -> Iterator[str]:
         seconds = self.cleaned_data["seconds"]
         how_long = "as long as the settings of the queue say" if seconds is None else f"for {seconds:g} seconds"
-        yield f"What all groups have consumed of topic {self.topic} is kept {how_long}."
+        yield f"Messages of topic {self.topic} that all groups have consumed are kept {how_long}."
 
     def perform(self) -> str:
         seconds = self.cleaned_data["seconds"]
@@ -239,7 +239,7 @@ class DeleteQueue(TopicOperation):
         queue = self.cleaned_data["queue"]
         state = self.transport.queues(self.topic)[int(queue)]
         yield f"The {state.end - state.first} messages of queue {queue} of topic {self.topic} are deleted for good."
-        yield "Its number stays, hidden. Shown again it goes on, for every group, where it ended."
+        yield "Its number stays, hidden. If it is shown again, every group goes on where it ended."
 
     def perform(self) -> str:
         queue = self.cleaned_data["queue"]
@@ -251,7 +251,7 @@ class DeleteTopic(TopicOperation):
     title, button = "Delete the topic", "Delete the topic"
 
     force = forms.BooleanField(
-        label="Also while it is in use", required=False, help_text="While a group consumes it or has messages left."
+        label="Also while it is in use", required=False, help_text="A group consumes it, or has messages left."
     )
 
     def consequences(self) -> Iterator[str]:
@@ -259,8 +259,8 @@ class DeleteTopic(TopicOperation):
         yield f"Topic {self.topic} is deleted for good, with its {info.messages} messages."
         for group in administration.list_groups(self.transport, [self.topic]):
             yield f"Group {group.group} loses its offsets; {group.backlog} messages left, {len(group.members)} members."
-        yield "Who sends to it or consumes it gets an error, until somebody creates the topic anew."
-        yield "Retries and dead letters of groups that no other topic has are deleted, too."
+        yield "Producers and consumers of it get an error until the topic is created again."
+        yield "The retries and dead letters of groups that no other topic has are deleted, too."
 
     def perform(self) -> str:
         deleted = administration.delete_topic(self.transport, self.topic, force=self.cleaned_data["force"])
@@ -274,7 +274,7 @@ class LetterOperation(TopicOperation):
         label="Offsets",
         required=False,
         max_length=2_000,
-        help_text="Of the letters, with commas between. None: all of the group.",
+        help_text="Offsets of dead letters, separated by commas. Empty: all of the group.",
     )
 
     @property
@@ -287,7 +287,7 @@ class LetterOperation(TopicOperation):
     def clean_offsets(self) -> list[int] | None:
         parts = [part.strip() for part in self.cleaned_data["offsets"].split(",") if part.strip()]
         if not all(part.isascii() and part.isdecimal() and len(part) < 20 for part in parts):
-            raise forms.ValidationError("offsets are numbers, with commas between")
+            raise forms.ValidationError("offsets must be numbers, separated by commas")
         return [int(part) for part in parts] or None
 
     def _which(self) -> str:
@@ -304,14 +304,14 @@ class Requeue(LetterOperation):
     to_topic = forms.BooleanField(
         label="To the topic that they came from",
         required=False,
-        help_text="There every group gets them. Else they go to the retries of their own group.",
+        help_text="Every group gets them there. Otherwise they go to the retries of their own group.",
     )
 
     def consequences(self) -> Iterator[str]:
         to_topic = self.cleaned_data["to_topic"]
         where = "the topic that they came from, where every group gets them" if to_topic else "its own retries"
         yield f"{self._which()} are sent to {where}."
-        yield "They are handled at least once more, behind what is there already."
+        yield "They are handled at least once more, after the messages that are there already."
 
     def perform(self) -> str:
         cleaned = self.cleaned_data
@@ -350,7 +350,7 @@ def _seen(choice: str) -> bool | None:
 
 def _about_order(unordered: bool) -> Iterator[str]:
     if unordered:
-        yield "Messages of a key that are not handled yet may be overtaken by later ones."
+        yield "Later messages of a key may overtake those that are not handled yet."
     else:
         yield "It is refused while a group has messages left, so no message overtakes another."
 

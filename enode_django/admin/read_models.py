@@ -1,4 +1,4 @@
-"""Admin pages for read models: only events change them, so they are looked at."""
+"""Admin pages for read models. They are read-only, since only events change read models."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ else:  # generic for the type checker only
 
 
 class ReadModelAdmin(ReadOnly, ReadModelBase):
-    """Lists, searches and shows the rows of a projection; nobody adds, changes or deletes them, superusers neither.
+    """List, search and show the rows of a projection. Nobody adds, changes or deletes them, not even superusers.
 
-    By default the list shows all fields, and a search finds the id of an aggregate. Who may view event streams gets a
-    link from each row to its aggregate's page, which has the events. ``aggregate_field`` is the attribute of a row that
-    holds the aggregate's id.
+    By default the list shows all fields, and a search finds the id of an aggregate. For users who may view event
+    streams, each row has a link to the page of its aggregate. ``aggregate_field`` is the attribute of a row with the
+    aggregate's id.
     """
 
     aggregate_field = "aggregate_root_id"
@@ -50,7 +50,7 @@ class ReadModelAdmin(ReadOnly, ReadModelBase):
     def history_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """The history of a row is that of its aggregate."""
+        """Redirect to the aggregate's page, for users who may view it; otherwise show Django's history."""
         row = self.get_object(request, unquote(object_id)) if self._links(request) else None
         if row is None or not self.has_view_permission(request, row):
             return super().history_view(request, object_id, extra_context)
@@ -64,6 +64,6 @@ class ReadModelAdmin(ReadOnly, ReadModelBase):
         return ("aggregate_link",) if may_follow else ()
 
     def _address_of(self, row: Any) -> str:
-        from enode_django.admin.links import aggregate_url  # no check of the settings needs it
+        from enode_django.admin.links import aggregate_url  # see the package
 
         return aggregate_url(str(getattr(row, self.aggregate_field)), self.admin_site.name)

@@ -1,4 +1,4 @@
-"""Messages of the queue for people: what kind of message it is, and its content as text."""
+"""Messages of the queue as readable text, with their kind."""
 
 from __future__ import annotations
 
@@ -26,25 +26,26 @@ class Readable(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """The aggregate that a message is of, and when it was made; empty and None where the message does not say."""
+    """The aggregate of a message, and when the message was made; empty and None if the message does not say."""
 
     key: str = ""
     made_at: datetime | None = None
 
 
 def readable(body: bytes) -> Readable:
-    """Never raises: what is not a message of ours is shown as JSON, text or bytes."""
+    """Return the kind of a message and its content as text. Never raises: messages of other programs are shown as JSON,
+    text or bytes."""
     for kind, read in _READERS.items():
         try:
             return Readable(kind, _cut(read(body)))
-        except Exception:  # noqa: S112 - it may be anything, and is only shown
+        except Exception:  # noqa: S112 - the body may be anything
             continue
     shown = body[:MOST_BYTES].hex(" ")
     return Readable(f"{len(body)} bytes", shown if len(body) <= MOST_BYTES else f"{shown} …")
 
 
 def origin_of(body: bytes) -> Origin:
-    """Return the origin of a command, of an event stream, or of one that was set aside. Never raises."""
+    """Return the origin of a command or an event stream, also in a dead letter or retry. Never raises."""
     inner = put_aside(body)
     with suppress(Exception):
         wire = decode_command(inner)
@@ -57,7 +58,8 @@ def origin_of(body: bytes) -> Origin:
 
 
 def put_aside(body: bytes) -> bytes:
-    """The message that was put aside in this one, by whichever of the two ways; else the same bytes."""
+    """Return the body of the message in a dead letter or retry, of a command or of another message; otherwise the same
+    bytes."""
     with suppress(EnodeError):
         entry = decode_set_aside(body)
         return entry.message.body if isinstance(entry, Failed) else body
@@ -102,7 +104,7 @@ def _events(body: bytes) -> str:
 
 
 def _dead_command(body: bytes) -> str:
-    """Return a readable text of a command that workers have put aside because they could not handle it."""
+    """Return the text of a dead letter of a command."""
     place, (error_type, error), inner = unpack(body)
     topic, queue, offset = place or ("?", 0, 0)
     content = readable(bytes(memoryview(inner)))
@@ -133,7 +135,7 @@ def _text(body: bytes) -> str:
 
 
 def _cut(text: str) -> str:
-    text = text.encode(errors="backslashreplace").decode()  # JSON may hold a half of a character, a page may not
+    text = text.encode(errors="backslashreplace").decode()  # JSON may have surrogates, UTF-8 may not
     return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]} …"
 
 

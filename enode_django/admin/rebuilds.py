@@ -1,4 +1,4 @@
-"""Rebuilds of projections, to be looked at, and the last one undone."""
+"""Rebuilds of projections in the admin: view them, and undo the last one."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ else:  # generic for the type checker only
 
 @admin.register(Rebuild)
 class RebuildAdmin(Audited, WithMoments, WithLinks, ByDatabase, WithSubscriber, RebuildBase):
-    """Read-only but for undoing the swap of what is in use, which needs ``change_rebuild``."""
+    """Users with ``change_rebuild`` undo rebuilds whose tables are in use. Nothing else can be changed."""
 
     change_list_template = "enode_django/admin/list.html"
     when_empty = "No projection was rebuilt. Start a rebuild under Jobs, or by manage.py rebuildprojection."
     list_display = ("id", "shown_subscriber", "build", "replaces", "state", "started_at", "swapped_at", "undoing")
     list_filter = (DatabaseFilter, "state")
     search_fields = ("subscriber__exact",)
-    search_help_text = "the name of a projection, whole"
+    search_help_text = "the whole name of a projection"
     ordering = ("-id",)
     show_full_result_count = False
     fields = (
@@ -104,6 +104,6 @@ class RebuildAdmin(Audited, WithMoments, WithLinks, ByDatabase, WithSubscriber, 
             raise PermissionDenied
         rebuild = self.get_object(request, unquote(object_id))
         if rebuild is None or rebuild.state != Rebuild.State.SWAPPED:
-            raise Http404("there is no rebuild of this number that could be undone")
+            raise Http404("no rebuild with this number can be undone")
         crumbs = [(within(rebuild._state.db or "", reverse("admin:enode_django_rebuild_changelist")), "Rebuilds")]
         return start(self, request, UndoRebuild, rebuild, crumbs=crumbs, initial={"projection": rebuild.subscriber})

@@ -23,7 +23,7 @@ _TYPE = re.compile(r"[A-Za-z_][\w.<>]*(?=: |:?$)")
 
 
 class ReadOnly:
-    """Nobody adds, changes or deletes, superusers neither."""
+    """Mixin for an admin class: nobody adds, changes or deletes, not even superusers, unless a subclass allows it."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
@@ -35,7 +35,7 @@ class ReadOnly:
         return False
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
-        """By what filters are offered for, and nothing else: addresses could find out what a page does not show."""
+        """Allow the fields of filters only: other lookups in a URL could reveal what a page does not show."""
         offered = getattr(self, "list_filter", ())
         return lookup.partition("__")[0] in offered and "\0" not in str(value)
 
@@ -52,7 +52,8 @@ def on_demand(path: str) -> Callable[..., HttpResponse]:
 
 
 def as_json(value: Any) -> str:
-    """Cut after `MOST_TEXT` characters: what is nested deeply has many times its size in blanks."""
+    """Return a value as indented JSON, cut after `MOST_TEXT` characters: the indents of deeply nested values are many
+    times their size."""
     text = ""
     for part in json.JSONEncoder(indent=2, ensure_ascii=False, default=str).iterencode(_with_text_keys(value)):
         text += part
@@ -62,9 +63,9 @@ def as_json(value: Any) -> str:
 
 
 def _with_text_keys(value: Any) -> Any:
-    """JSON knows no other keys than text, and Python writes no number of more than some thousand digits."""
+    """Make keys text, which JSON requires, and huge integers, which Python does not write, values that it does."""
     if isinstance(value, int) and not isinstance(value, bool):
-        from enode_django.serialization.json_text import json_value  # no check of the settings needs it
+        from enode_django.serialization.json_text import json_value  # see the package
 
         return json_value(int(value))
     if isinstance(value, dict):
@@ -73,7 +74,8 @@ def _with_text_keys(value: Any) -> Any:
 
 
 class WithError:
-    """Shows the ``error`` of rows. Its text may quote events, so only users who may view payloads see it."""
+    """Mixin for an admin class: columns for the ``error`` of rows. It may quote events, so only users who may view
+    payloads see it."""
 
     @admin.display(description="error")
     def shown_error(self, row: Any) -> SafeString:
@@ -85,7 +87,7 @@ class WithError:
 
 
 class WithSubscriber:
-    """Shows the name of the subscriber whose key rows are stored under."""
+    """Mixin for an admin class: a column with the name of the subscriber under whose key a row is stored."""
 
     @admin.display(description="subscriber", ordering="subscriber")
     def shown_subscriber(self, row: Any) -> str:
@@ -95,13 +97,14 @@ class WithSubscriber:
 
 
 def without_hidden(fields: Iterable[str], request: HttpRequest) -> tuple[str, ...]:
-    """The fields of a page, with the error as far as the user may see it."""
+    """Replace ``shown_error`` by ``hidden_error`` for users who may not view payloads. Return all fields."""
     error = "shown_error" if request.user.has_perm(VIEW_PAYLOAD) else "hidden_error"
     return tuple(error if name == "shown_error" else name for name in fields)
 
 
 def type_of_error(text: str) -> str:
-    """
+    """Return the type of the error at the beginning of a text.
+
     >>> type_of_error("ValueError: no amount 'x'"), type_of_error("no amount")
     ('ValueError', '-')
     """

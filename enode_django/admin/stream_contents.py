@@ -1,4 +1,4 @@
-"""The content of a stream for its page, decoded field by field, without any class."""
+"""The content of a stream for its page, decoded field by field, without the classes of events."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from enode_django.serialization.json_text import sent_contents
 
 
 class ShownEvent(NamedTuple):
-    """``number`` is its place in the stream; ``message`` is that of a refusal."""
+    """An event or a refusal. ``number`` is the index in the stream. Only a refusal has a ``message``."""
 
     number: int
     type_name: str
@@ -25,7 +25,7 @@ class ShownEvent(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """``trouble`` says why the events, or the metadata, cannot be read."""
+    """The content of a stream. ``trouble`` says why the events, or the metadata, cannot be read."""
 
     events: Sequence[ShownEvent] = ()
     refusal: ShownEvent | None = None
@@ -48,7 +48,7 @@ class Summary(NamedTuple):
 
 
 class ShownCorrection(NamedTuple):
-    """``contents`` is None for a correction that lets the original count again."""
+    """``contents`` is None for a correction that takes back those before."""
 
     correction: Correction
     contents: Contents | None
@@ -60,7 +60,7 @@ class ShownCorrection(NamedTuple):
 
 
 def corrections_of(alias: str, stream: EventStream) -> Sequence[Correction]:
-    """Return the corrections of a stream in this database, by number."""
+    """Return the corrections of a stream in this database, by number. Blocks."""
     if stream.version is None:
         return ()
     made = PostgresEventStore(alias).corrections(stream.aggregate_root_id)
@@ -72,13 +72,13 @@ MOST_NAMES = 10
 
 
 def contents_of(events: bytes, metadata: bytes) -> Contents:
-    """Return the decoded content of a row's two values. Never fails."""
+    """Return the decoded content of a row. Does not raise for bytes that cannot be decoded: see ``trouble``."""
     stored, about, trouble = _read(events, metadata)
     return (Contents() if stored is None else _contents(stored))._replace(metadata=about, trouble=trouble)
 
 
 def summary_of(events: bytes, metadata: bytes) -> Summary:
-    """Return a short description of a row's two values. Never fails."""
+    """Return a short description of a row. Does not raise for bytes that cannot be decoded: see ``trouble``."""
     stored, about, trouble = _read(events, metadata)
     some: Sequence[StoredEvent | StoredRefusal] = ()
     if stored is not None:
@@ -90,7 +90,7 @@ def summary_of(events: bytes, metadata: bytes) -> Summary:
 
 
 def summary_of_row(row: Any) -> Summary | None:
-    """Return the summary of a row that was read with its small events; None for one that was not."""
+    """Return the summary of a row that was read by `with_small_events`; None for another row."""
     if not hasattr(row, "small_events"):
         return None
     if row.small_events is None:

@@ -1,9 +1,8 @@
-"""Pages of the list of streams: what is asked for, and the queries, which are the same on a table of any size.
+"""Filters and queries of the list of streams. Their cost does not grow with the table.
 
-A page is found by the primary key, newest first, and the links beside it carry a sequence: nothing is counted, and
-nothing passed over. There is no index by type, time or metadata, since it would cost every write. Times are turned into
-sequences; for all other filters a page looks through so many sequences as a moment allows, and offers to go on from
-there.
+A page is read by the primary key, newest first. The links to the next pages carry a sequence, so no query counts or
+skips rows. There is no index by type, time or metadata, since it would slow down every write. Times are turned into
+sequences. For all other filters a page reads sequences for about `PATIENCE`, and offers to go on from there.
 """
 
 from __future__ import annotations
@@ -41,16 +40,16 @@ ENVELOPE = (
 )
 PAGE = 50
 WINDOW = 4_000
-"""Sequences that the first query looks through where there are filters; each other one takes twice as many."""
+"""The number of sequences that the first query of a filtered page reads. Each further query reads twice as many."""
 WINDOW_OF_CONTENTS = 500
-"""The same where rows are looked into, which costs more, and differs from row to row."""
+"""The same for filters on the contents of rows, which are slower to read."""
 PATIENCE = 0.08
-"""Seconds after which a page does not begin another query. The last one lasts about as long as all before it."""
+"""Seconds after which a page begins no further query. The last query lasts about as long as all before it."""
 CLOCKS_DIFFER = timedelta(seconds=5)
-"""So much the times of neighbouring rows may be out of order: workers on several machines have made them."""
+"""The tolerated difference between the clocks of workers, by which the times of rows may be out of order."""
 COUNTED = 10_000
 LONGEST_ID = 2 * MAX_ID_LENGTH + 20
-"""Characters: the id of an event or a refusal has that of its aggregate within it."""
+"""Characters. The id of an event contains the id of its aggregate, that of a refusal the id of the command, too."""
 _LAST = 2**63 - 1
 
 
@@ -66,8 +65,8 @@ class MomentField(forms.DateTimeField):
 
 
 class Filters(forms.Form):
-    """The filters in the address of a page. ``q`` stands alone: it searches everywhere. Filters by what is in a stream
-    are for users who ``may_read`` it."""
+    """The filters in the URL of a page. With ``q`` the other filters are ignored, and everything is searched. Filters
+    on the contents of streams are valid only for users who ``may_read`` them."""
 
     q = forms.CharField(required=False, max_length=LONGEST_ID, strip=False, label="Id")
     shard = forms.ChoiceField(required=False)
@@ -111,13 +110,13 @@ class Filters(forms.Form):
 
     @property
     def wanted_contents(self) -> Sequence[Q]:
-        """Return conditions on what is in a stream."""
+        """Return the wanted contents as conditions of a query."""
         event, about = self.cleaned_data.get("event"), self.cleaned_data.get("about")
         return [*([has_type(event)] if event else ()), *([metadata_names(about)] if about else ())]
 
     @property
     def window(self) -> int:
-        """Return how many sequences the first query looks through."""
+        """Return the number of sequences that the first query reads."""
         if self.wanted_contents:
             return WINDOW_OF_CONTENTS
         is_filtered = self.wanted_types or self.cleaned_data["since"] or self.cleaned_data["until"]
@@ -125,8 +124,9 @@ class Filters(forms.Form):
 
 
 class Listing(NamedTuple):
-    """``older`` and ``newer`` are the sequences that the next pages begin beyond, None where there are none. If the
-    page stopped looking before it was full, ``looked_to`` is how far it came."""
+    """A page of rows, the newest first. The page before begins below the sequence ``older``, the page after above
+    ``newer``; None if there is no such page. ``looked_to`` is the last sequence that was read, if the page stopped
+    before it was full."""
 
     rows: Sequence[EventStream]
     older: int | None = None
@@ -135,7 +135,7 @@ class Listing(NamedTuple):
 
 
 def listing(form: Filters) -> Listing:
-    """The page that a valid form asks for."""
+    """Return the page that a valid form asks for. Blocks."""
     asked, alias = form.cleaned_data, form.alias
     rows = (with_small_events(envelopes(alias)) if form.may_read else envelopes(alias)).filter(
         *form.wanted_contents, **form.wanted_types
@@ -153,7 +153,7 @@ def listing(form: Filters) -> Listing:
 
 
 def envelopes(alias: str) -> QuerySet[EventStream]:
-    """Without the contents, which may be long."""
+    """Return the streams of a shard without their contents, which may be long."""
     return tables.streams(alias).only(*ENVELOPE)
 
 
@@ -166,7 +166,7 @@ def _bounds(alias: str, since: datetime | None, until: datetime | None) -> tuple
 def _shifted(moment: datetime, by: timedelta) -> datetime:
     try:
         return moment + by
-    except OverflowError:  # at the end of all times
+    except OverflowError:  # before year 1, or after 9999
         return moment
 
 
@@ -213,7 +213,7 @@ Window = tuple[int, int]
 
 
 def _fill(rows: QuerySet[EventStream], parts: Iterator[Window]) -> tuple[list[EventStream], Window | None]:
-    """One row more than a page, if there are so many; and the last part that was looked at, if there are more."""
+    """Return up to `PAGE` + 1 rows. Return also the last window that was read, None if no window is left unread."""
     found: list[EventStream] = []
     deadline = time.monotonic() + PATIENCE
     part = next(parts, None)
@@ -234,7 +234,7 @@ def by_command(alias: str, command_id: str) -> QuerySet[EventStream]:
 
 
 def newest(alias: str, aggregate_root_id: str, until: int = _LAST) -> QuerySet[EventStream]:
-    """By version, from ``until`` downwards."""
+    """Return up to `PAGE` versions of an aggregate from ``until`` downwards."""
     rows = envelopes(alias).filter(aggregate_root_id=aggregate_root_id, version__lte=until)
     return rows.order_by("-version")[:PAGE]
 
@@ -245,17 +245,18 @@ def with_small_events(rows: QuerySet[EventStream]) -> QuerySet[EventStream]:
 
 
 def refusals(alias: str, aggregate_root_id: str) -> QuerySet[EventStream]:
-    """The newest, about: sorting them would take all of them, and the index has them in the order of their places."""
+    """Return up to `PAGE` refusals of an aggregate, roughly the newest: they come in the order of the index, since
+    sorting would read all of them."""
     rows = envelopes(alias).filter(aggregate_root_id=aggregate_root_id, version__isnull=True)
     return rows.order_by("-version")[:PAGE]
 
 
-# -- what stands beside -------------------------------------------------------------------------------------------
+# -- beside the list ----------------------------------------------------------------------------------------------
 
 
 def known_types() -> dict[str, Sequence[str]]:
-    """Return the type names that this process knows. The table is not asked, since all of it would be read. Users may
-    type other names."""
+    """Return the type names that this process knows, for suggestions: the table may have others, and reading them would
+    read all of it."""
     happened = {*types.names_of(DomainEvent), *types.names_of(DomainException)}
     return {
         "aggregates": sorted(types.names_of(AggregateRoot)),
@@ -265,9 +266,10 @@ def known_types() -> dict[str, Sequence[str]]:
 
 
 def size_in_words(alias: str) -> str:
-    """An estimate for a large table, since counting reads all of it.
+    """Return the number of rows as text: exact up to `COUNTED`, the database's estimate above.
 
-    The database's own is of its last ``VACUUM`` or ``ANALYZE``; before the first one it has none.
+    The estimate dates from the last ``VACUUM`` or ``ANALYZE``. Before the first one there is none, and the text for a
+    large table is "more than" `COUNTED`. Blocks.
     """
     with connections[alias].cursor() as cursor:
         cursor.execute("SELECT reltuples::bigint FROM pg_class WHERE oid = %s::regclass", (TABLE,))

@@ -1,4 +1,4 @@
-"""The pages of the event browser. `EventStreamAdmin` imports them when one is asked for."""
+"""The pages of the event browser. `EventStreamAdmin` imports this module at the first request."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ View = Callable[..., HttpResponseBase]
 
 
 def only_looks(view: View) -> View:
-    """Guard a view: only users who may view event streams get it, and only by GET or HEAD. If a database is away, the
-    page says so."""
+    """Guard a view. Raises `PermissionDenied` for users who may not view event streams, and for methods other than GET
+    and HEAD. If a database is away, a page with status 503 says so."""
 
     @wraps(view)
     def guarded(admin: EventStreamAdmin, request: HttpRequest, *arguments: Any, **options: Any) -> HttpResponseBase:
@@ -61,14 +61,14 @@ def changelist(
 
 
 def _found(id: str, *, with_contents: bool) -> Mapping[str, Any]:
-    """The context of the page for a search."""
+    """Return the context of the page of a search."""
     hits = stream_search.search(make_store(), id, with_contents=with_contents)
     traces = stream_search.traces(id.strip()) if with_contents else None
     return {"id": id.strip(), "hits": hits, "traces": traces}
 
 
 def _listed(request: HttpRequest, form: stream_list.Filters) -> Mapping[str, Any]:
-    """The context of a page of the list."""
+    """Return the context of a page of the list."""
     listing = stream_list.listing(form)
     return {
         "total": stream_list.size_in_words(form.alias),
@@ -86,7 +86,7 @@ def stream(
     form_url: str = "",
     extra_context: Mapping[str, Any] | None = None,
 ) -> HttpResponse:
-    """Show the page of one stream, by its sequence in the shard that the query names."""
+    """Show one stream, by its sequence in the shard that the query names, or in the first one."""
     form = stream_list.Filters({"shard": request.GET.get("shard", ""), "before": unquote(object_id)})
     if not form.is_valid() or not form.cleaned_data["before"]:
         raise Http404
@@ -117,7 +117,8 @@ def aggregate(admin: EventStreamAdmin, request: HttpRequest, quoted_id: str) -> 
 
 @only_looks
 def state(admin: EventStreamAdmin, request: HttpRequest, quoted_id: str) -> HttpResponse:
-    """``{"version", "lines": [[path, text], …]}``, or ``{"version", "error"}``."""
+    """Return ``{"version", "lines": [[path, text], …]}`` as JSON. If there is no such state, return ``{"version",
+    "error"}`` with status 422; for an invalid version ``{"error"}`` with 400."""
     if not admin.may_read(request):
         raise PermissionDenied
     choice = Choice(request.GET)
@@ -139,7 +140,7 @@ def _aggregate(quoted_id: str) -> Aggregate:
 
 
 def _link(request: HttpRequest, name: str, place: int | None) -> str:
-    """The same page beyond that place, empty if there is none."""
+    """Return the query of the same page before or after a sequence; empty without one."""
     if place is None:
         return ""
     query = request.GET.copy()

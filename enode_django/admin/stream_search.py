@@ -1,4 +1,4 @@
-"""Finding streams by an id: by indexes in everything that is stored, and in the metadata of the newest streams."""
+"""Find streams by an id: by indexes in all streams, and in the metadata of the newest ones."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from django.db.models import QuerySet
 
 MOST_REFUSALS = 5
-"""Ways to read an id as that of a refusal: both ids within it may hold the separator."""
+"""The most ways to split the id of a refusal: both ids in it may contain the separator."""
 
 
 class Hits(NamedTuple):
-    """The rows of one shard; ``is_away``: it could not be asked."""
+    """The rows found in one shard. ``is_away``: the shard could not be asked."""
 
     alias: str
     rows: Sequence[EventStream] = ()
@@ -42,10 +42,12 @@ class Hits(NamedTuple):
 
 
 def search(store: EventStore, id: str, *, with_contents: bool = False) -> Sequence[Hits]:
-    """By the whole id of an aggregate, an event or a refusal, in its shard, or of a command, in all. Of an aggregate
-    the newest page of versions, and of refusals. Blanks around an id may be a part of it, but most were copied along;
-    then the prefixes of ids are tried. ``with_contents``: the rows have their small events. Raises what the database
-    raises if no shard can be asked."""
+    """Return the rows with the whole id of an aggregate, an event, a refusal or a command, shard by shard. Blocks.
+
+    Of an aggregate these are a page of its newest versions, and a page of its refusals. If nothing has this id, it is
+    tried without the blanks around it, then with each `id_prefix`. ``with_contents``: the rows have their small events.
+    Raises `StoreUnavailable` if the shard map cannot be read, and the database's error if no shard can be asked.
+    """
     for meant in dict.fromkeys((id, id.strip(), *(f"{prefix}{id.strip()}" for prefix in _prefixes()))):
         hits = _hits(store, meant, with_contents)
         if any(hit.rows for hit in hits):
@@ -71,7 +73,7 @@ def _hits(store: EventStore, id: str, with_contents: bool) -> Sequence[Hits]:
 
 
 def _roots(id: str) -> Iterator[str]:
-    """Yield the aggregates that the id may be of, or that an event or a refusal of this id may belong to."""
+    """Yield the aggregate ids that the id may be, or may contain as that of an event or a refusal."""
     place = place_of_event(id)
     for root in (id, *([place.aggregate_root_id] if place else ()), *(root for _, root in _refusals(id))):
         if root and holds(root):
@@ -86,7 +88,8 @@ T = TypeVar("T")
 
 
 def asked_each(ask: Callable[[str], T], away: Callable[[str], T]) -> Sequence[T]:
-    """Ask every shard; ``away`` stands for one that cannot be asked. Raises the database's error if none can."""
+    """Ask every shard. The answer of one that cannot be asked is what ``away`` returns. Raises the database's error if
+    none can be asked."""
     answers, failures = [], []
     for alias in tables.aliases():
         try:
@@ -119,8 +122,8 @@ class Traces(NamedTuple):
 
 
 def traces(id: str) -> Sequence[Traces]:
-    """Look for an id in the metadata of the newest streams: in each shard for a tenth of a second. Raises as
-    `search`."""
+    """Search the metadata of the newest streams for an id, about a tenth of a second in each shard. Raises the
+    database's error if no shard can be asked."""
     return asked_each(lambda alias: _traces_in(alias, id), Traces)
 
 

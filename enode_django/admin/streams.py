@@ -1,7 +1,7 @@
-"""The event browser: looks, and never changes anything.
+"""The event browser. It is read-only.
 
-Who may view event streams sees the lists and what a stream is about; its contents, and what follows from them, need
-``view_payload`` beside it.
+Users with ``view_eventstream`` see the lists and the envelopes of streams. To see contents, states and causation, they
+also need ``view_payload``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Subscribers: how far each is behind, and what it has parked."""
+"""Subscribers in the admin: the lag and the parked aggregates of each."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ else:  # generic for the type checker only
 
 
 class Row(NamedTuple):
-    """Addresses are empty where there is nothing, or the user may not see it. ``group_url``: of its consumer group."""
+    """A subscriber with its lag. A URL is empty if the page has nothing to show, or the user may not see it.
+    ``group_url`` is that of the consumer group."""
 
     kind: str
     database: str
@@ -42,7 +43,7 @@ class Row(NamedTuple):
 
 @admin.register(Subscriber)
 class SubscriberAdmin(ReadOnly, SubscriberBase):
-    """One page, for who may view subscribers."""
+    """One page, for users who may view subscribers."""
 
     def get_urls(self) -> list[URLPattern]:
         made: URLPattern = path(
@@ -110,7 +111,8 @@ def _kind(subscriber: Following) -> str:
 
 
 def _subscriptions(running: Sequence[Following]) -> Iterator[tuple[str, Subscription]]:
-    """Yield where each subscriber began and how far it was compared with the store, shard by shard, with its name."""
+    """Yield the name and the subscription of each running subscriber, shard by shard: where it began, and how far it
+    was compared with the store."""
     from enode_django.eventing.subscribers import key_of  # see the package
 
     for alias in sorted({subscriber.database for subscriber in running}):

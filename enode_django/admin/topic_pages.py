@@ -1,4 +1,4 @@
-"""The pages of the queue. `TopicAdmin` imports them when one is asked for."""
+"""Pages of topics, messages and dead letters. `TopicAdmin` imports this module at the first request."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 LETTERS = 100
 MESSAGES = 50
-STRANGE = "put there by somebody else"
+STRANGE = "not written by a consumer"
 LIST = "admin:enode_django_topic_changelist"
 PAGE = "admin:enode_django_topic_change"
 
@@ -50,7 +50,8 @@ View = Callable[..., HttpResponse]
 
 
 def _with_queue(view: View) -> View:
-    """Give a view the transport, for users who may view topics. What the queue answers with an error becomes a page."""
+    """Call a view with a transport. Raises `PermissionDenied` for users who may not view topics, and `Http404` for an
+    unknown topic. Other errors of the queue become a page with status 503."""
 
     @wraps(view)
     def seen(admin: TopicAdmin, request: HttpRequest, *arguments: Any, **named: Any) -> HttpResponse:
@@ -58,7 +59,7 @@ def _with_queue(view: View) -> View:
             raise PermissionDenied
         try:
             with closing(make_transport()) as transport:
-                # Rendered here: what a page asks for may be asked while it is written.
+                # Templates may still ask the transport, so they are rendered before it is closed.
                 response = view(admin, request, transport, *arguments, **named)
                 return response.render() if isinstance(response, TemplateResponse) else response
         except UnknownTopic as error:
@@ -194,7 +195,7 @@ def message_page(
 def command_page(
     admin: TopicAdmin, request: HttpRequest, transport: Transport, object_id: str, queue: str, offset: str
 ) -> HttpResponse:
-    """A new command like the one in a message."""
+    """Prepare and send a new command like the one in a message."""
     admin.check_may_read(request)
     if not admin.has_change_permission(request):
         raise PermissionDenied
@@ -208,7 +209,8 @@ def command_page(
 
 
 def _letter_counts(transport: Transport) -> Iterator[tuple[str, str, int, str]]:
-    """Yield of each consumer group with dead letters what they are of, its name, their number, and their list."""
+    """Yield a tuple for each consumer group with dead letters: ``commands`` or ``messages``, the name of the group, the
+    number of its letters, and the URL of their list."""
     commands = reverse("admin:enode_django_deadletter_changelist")
     for alias in conf().EVENT_STORE.DATABASES if conf().EVENT_STORE.BACKEND == POSTGRES else ():
         if many := DeadLetters.objects.using(alias).count():
@@ -220,7 +222,8 @@ def _letter_counts(transport: Transport) -> Iterator[tuple[str, str, int, str]]:
 
 
 def _group(info: administration.GroupInfo, request: HttpRequest) -> Mapping[str, Any]:
-    """Of a subscriber, with the address of its row on the subscribers' page, if the user may see that."""
+    """Return what the page shows of a group. ``url`` is the subscriber's row on the page of subscribers; empty if the
+    group is not a subscriber's, or the user may not see that page."""
     names = {key_of(one): one.name for one in subscribers.all()}
     url = subscriber_url(names[info.group]) if info.group in names and request.user.has_perm(SUBSCRIBERS) else ""
     unowned = sum(share.owner is None for share in info.shares)
@@ -228,7 +231,7 @@ def _group(info: administration.GroupInfo, request: HttpRequest) -> Mapping[str,
 
 
 class _Row:
-    """A topic in the list."""
+    """A topic in the list, with its groups as (name, number of members, backlog)."""
 
     def __init__(self, info: administration.TopicInfo, transport: Transport) -> None:
         groups = administration.list_groups(transport, [info.topic])
@@ -242,7 +245,7 @@ class _Row:
 
 
 class _Letter:
-    """A dead letter without its body. ``error`` may quote that, ``error_type`` does not."""
+    """A dead letter without its body. ``error`` may quote the body, ``error_type`` does not."""
 
     def __init__(self, letter: DeadLetter) -> None:
         failed = letter.failed
@@ -256,7 +259,7 @@ class _Letter:
 
 def _described(transport: Transport) -> Mapping[str, Any]:
     shown: dict[str, Any] = {"driver": type(transport).__name__}
-    if isinstance(transport, BrokerTransport):  # other locations may hold a password
+    if isinstance(transport, BrokerTransport):  # other locations may contain a password
         figures = administration.broker_figures(transport)
         shown["location"] = transport.location
         shown["figures"] = [(name.replace("_", " "), value) for name, value in figures.items()]
@@ -295,7 +298,8 @@ def _peeked(
 
 
 def _given_time(text: str) -> datetime | None:
-    """A time as browsers give it, in the time zone of the site."""
+    """Parse the value of a ``datetime-local`` field, in the time zone of the site unless it names another. Return None
+    for an empty text. Raises `Http404` for any other text."""
     if not text:
         return None
     try:

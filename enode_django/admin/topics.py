@@ -1,4 +1,4 @@
-"""The queue: topics, groups, who sends and who consumes, messages and dead letters."""
+"""The queue in the admin: topics, groups, producers, consumers, messages and dead letters."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ View = Callable[..., HttpResponse]
 
 @admin.register(Topic)
 class TopicAdmin(Audited, ReadOnly, TopicBase):
-    """Whoever may view topics sees the queue. Bodies of messages need ``view_payload``, operations ``change_topic``,
-    and sending a command like the one in a message both."""
+    """Users with ``view_topic`` or ``change_topic`` see the queue. Messages need ``view_payload``, too. Operations need
+    ``change_topic``. A new command like the one in a message needs ``change_topic`` and ``view_payload``."""
 
     changelist_view = on_demand(f"{PAGES}.topics_page")
     topic_page = on_demand(f"{PAGES}.topic_page")
@@ -42,7 +42,7 @@ class TopicAdmin(Audited, ReadOnly, TopicBase):
         return bool(request.user.has_perm("enode_django.change_topic"))
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: Any = None) -> Topic:
-        """Return the topic of this name, which the queue may not have any more. There is no table to ask."""
+        """Return a topic of this name, also if the queue has none. There is no table."""
         return Topic(name=object_id)
 
     def get_urls(self) -> list[URLPattern]:

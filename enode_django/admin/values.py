@@ -1,4 +1,4 @@
-"""Stored values as texts for a page, however deep, long or strange they are. Pure; templates escape what it returns."""
+"""Stored values as texts for a page, of any depth, length and type. Pure; templates must escape the texts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DEEPEST = 30
 
 
 class Line(NamedTuple):
-    """``path`` is where the value stands, such as ``lines[2].amount``."""
+    """A value as text. ``path`` is its place, such as ``lines[2].amount``, ``kind`` its type."""
 
     path: str
     text: str
@@ -24,7 +24,8 @@ class Line(NamedTuple):
 
 
 def lines_of(value: Any) -> Sequence[Line]:
-    """A line for each value that holds no others; the last one says what was left out.
+    """Return a line for each value that contains no others. Above `MOST_LINES` the last line says that values are left
+    out. Values deeper than `DEEPEST` levels are one line.
 
     >>> [line[:2] for line in lines_of({"owner": "Ada", "tags": ["a", {"b": None}]})]
     [('owner', 'Ada'), ('tags[0]', 'a'), ('tags[1].b', 'None')]
@@ -50,7 +51,8 @@ def _leaves(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
 
 
 def path_text(path: Path) -> str:
-    """
+    """Return a path as text.
+
     >>> path_text(("lines", 2, "amount")), path_text((b"x",)), path_text(())
     ('lines[2].amount', "[b'x']", '')
     """
@@ -63,7 +65,7 @@ def _short(key: Any) -> str:
 
 
 def text_of(value: Any) -> str:
-    """One value: text as it is, bytes in hexadecimal digits, what is too long with its beginning and its size."""
+    """Return one value as text, bytes in hexadecimal digits. Long values are cut."""
     if isinstance(value, str):
         return _cut(value)
     if isinstance(value, bytes):
@@ -75,7 +77,7 @@ def text_of(value: Any) -> str:
         return shown(value)
     try:
         return _cut(str(value))
-    except ValueError:  # an integer with more digits than Python likes to write
+    except ValueError:  # an integer with more digits than Python converts
         return shown(value)
 
 

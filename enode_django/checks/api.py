@@ -1,4 +1,4 @@
-"""System checks of ``ENODE["API"]``. They do without Django REST framework."""
+"""System checks of ``ENODE["API"]``. They do not import Django REST framework."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _commands(commands: Mapping[Any, Any]) -> Iterator[CheckMessage]:
     for name, permissions in commands.items():
         if name != "*" and name not in known and not (str(name).endswith(".*") and name[:-2] in labels):
             yield Error(
-                f"ENODE['API']['COMMANDS'] names {name!r}, which no command is called.",
+                f"ENODE['API']['COMMANDS'] names {name!r}, but no command or app has that name.",
                 hint="Write a type name such as 'bank.Deposit', 'bank.*' for those of an app, or '*'.",
                 id="enode_django.E061",
             )
@@ -40,7 +40,7 @@ def _commands(commands: Mapping[Any, Any]) -> Iterator[CheckMessage]:
             continue
         for permission in permissions or ():
             if not _can_be_had(permission):
-                yield _wrong("COMMANDS", permission, "the path of a class, or a permission of Django's")
+                yield _wrong("COMMANDS", permission, "the path of a class, or a permission of Django")
 
 
 def _can_be_had(permission: Any) -> bool:
@@ -57,4 +57,4 @@ def _can_be_had(permission: Any) -> bool:
 
 
 def _wrong(key: str, value: object, wanted: str) -> Error:
-    return Error(f"ENODE['API'][{key!r}] is {value!r}; it must be {wanted}.", id="enode_django.E060")
+    return Error(f"ENODE['API'][{key!r}] has {value!r}, which must be {wanted}.", id="enode_django.E060")

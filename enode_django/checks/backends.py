@@ -1,8 +1,7 @@
-"""System checks of what the settings name for queue, event store and middleware. Every id is documented in
-``docs/reference/checks.md``.
+"""System checks of the queue, event store and middleware in the settings. ``docs/reference/checks.md`` has every id.
 
-Nothing is connected to. What the settings leave out is not looked at, so that a project with the defaults imports
-none of them for its checks.
+The checks connect to nothing. They pass over settings that are left out, so that a project with the defaults imports
+no driver for its checks.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ def _queue() -> Iterator[CheckMessage]:
     except ConfigurationError as error:
         yield Error(
             f"ENODE['QUEUE'] cannot be used: {error}.",
-            hint="LOCATION is that of the BACKEND: "
+            hint="LOCATION depends on the BACKEND: "
             + ", ".join(f"{location!r} of {backend}" for backend, location in settings.LOCATIONS.items())
             + "; OPTIONS are its keyword arguments.",
             id="enode_django.E081",
@@ -54,8 +53,8 @@ def _no_queue() -> Iterator[CheckMessage]:
     useless = sorted({"LOCATION", "OPTIONS", "ALLOCATION"} & settings.given()["QUEUE"].keys())
     if useless:
         yield Error(
-            f"ENODE['QUEUE'] has {', '.join(useless)}, but its BACKEND is not a queue and takes none of it.",
-            hint="Leave it out, or name the transport that it is for.",
+            f"ENODE['QUEUE'] has {', '.join(useless)}, but its BACKEND is not a queue and takes none.",
+            hint="Leave them out, or name the transport that they are for.",
             id="enode_django.E190",
         )
 
@@ -85,6 +84,6 @@ def _middleware() -> Iterator[CheckMessage]:
         except ConfigurationError as error:
             yield Error(
                 f"{error}.",
-                hint="List dotted paths of functions that take the next one and return one, or of such classes.",
+                hint="List dotted paths of functions or classes that take the next handler and return a handler.",
                 id="enode_django.E210",
             )

@@ -1,4 +1,4 @@
-"""System checks of ``manage.py check --deploy``. Every id is documented in ``docs/reference/checks.md``."""
+"""System checks of ``manage.py check --deploy``. ``docs/reference/checks.md`` has every id."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from enode_django.exceptions import ConfigurationError
 from enode_django.runtime import has_queue, make_transport
 
 PATIENCE = 10.0
-"""Seconds that a queue has for an answer."""
+"""Seconds that the queue has to answer."""
 
 
 def check_queue(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
-    """Blocks up to `PATIENCE`, whatever the transport's own timeouts are."""
+    """Ask the queue of the settings for its topics. Blocks up to `PATIENCE`, whatever timeouts the transport has."""
     failures: list[str] = []
     asking = start_thread("enode check of the queue", lambda: failures.extend(_failures()))
     asking.join(PATIENCE)
@@ -47,7 +47,7 @@ def _failures() -> Iterator[str]:
             return
         with closing(make_transport()) as transport:
             transport.topics()
-    except Exception as error:  # whatever the driver raises is what there is to say
+    except Exception as error:  # a driver of the project may raise anything
         yield str(error) or type(error).__name__
 
 
@@ -63,7 +63,7 @@ def _secret() -> Iterator[CheckMessage]:
     current = settings.conf()
     if current.QUEUE.BACKEND == settings.BROKER and not current.QUEUE.OPTIONS.get("secret"):
         yield Warning(
-            "Workers and senders have no secret for the broker: so it can have none, and whoever reaches it, if only "
+            "Workers and senders have no secret for the broker, so it can require none: whoever reaches it, if only "
             "from this machine, may send commands and read events.",
             hint="Give ENODE['BROKER']['SECRET'] and the option 'secret' of ENODE['QUEUE'] the same text.",
             id="enode_django.W032",
@@ -79,8 +79,8 @@ def _unencrypted() -> Iterator[CheckMessage]:
         host, _ = parse_location(current.QUEUE.LOCATION)
         if not is_loopback(host):
             yield Warning(
-                f"Workers and senders connect to the broker at {host!r} without TLS: whoever is on the way can read "
-                "what they send, and send in their name, though they have a secret.",
+                f"Workers and senders connect to the broker at {host!r} without TLS: whoever is on the network between "
+                "them can read their messages, and send in their name, in spite of the secret.",
                 hint="Give ENODE['QUEUE'] the option 'tls': True, or the path of the authority's certificate as 'ca'.",
                 id="enode_django.W099",
             )
@@ -99,10 +99,10 @@ def _immediate() -> Iterator[CheckMessage]:
             id="enode_django.W191",
         )
     yield Warning(
-        "Commands are handled, and events followed, by the processes that send them. That is meant for small sites: it "
-        "takes several queries for each command, and subscribers take the time of whoever sends.",
+        "The processes that send commands handle them, and let the subscribers follow. This mode is for small sites: "
+        "it takes several queries for each command, and the sender waits for the subscribers.",
         hint="Leave ENODE['QUEUE']['BACKEND'] out and run processors for more than some ten commands a second, for "
-        "slow subscribers, or for commands that must outlive an outage of the database; else silence this check.",
+        "slow subscribers, or for commands that must outlive an outage of the database. Otherwise silence this check.",
         id="enode_django.W190",
     )
 
@@ -115,7 +115,7 @@ def _memory() -> Iterator[CheckMessage]:
     ):
         if _is_a(path, memory):
             yield Warning(
-                f"ENODE[{key!r}] is in memory: no other process sees it, and it ends with this one.",
+                f"ENODE[{key!r}] is in memory: no other process sees it, and its contents end with the process.",
                 hint="Name another BACKEND.",
                 id="enode_django.W033",
             )
@@ -131,7 +131,7 @@ def _is_a(path: str, base: type) -> bool:
 def _debug() -> Iterator[CheckMessage]:
     if project.DEBUG:
         yield Warning(
-            "DEBUG is on: Django keeps the statements of every connection, which slows down the processors.",
+            "DEBUG is on: Django keeps the statements of every connection, which slows down processors.",
             hint="Set DEBUG = False where runprocessors runs.",
             id="enode_django.W034",
         )
@@ -145,9 +145,9 @@ def _directory() -> Iterator[CheckMessage]:
         host, _ = parse_location(current.QUEUE.LOCATION)
         if is_loopback(host):
             yield Warning(
-                "The broker keeps its messages in the default directory, beside the code: what replaces the code may "
-                "take them along.",
-                hint="Name a directory that stays in ENODE['BROKER']['DIRECTORY'].",
+                "The broker keeps its messages in the default directory, beside the code: a new release may delete "
+                "them.",
+                hint="Name a directory that outlives releases in ENODE['BROKER']['DIRECTORY'].",
                 id="enode_django.W035",
             )
 
@@ -159,7 +159,7 @@ def _api() -> Iterator[CheckMessage]:
 
     from enode_django.api.exposure import all_offered
 
-    with suppress(ConfigurationError):  # a permission that cannot be imported is not a permission to anybody
+    with suppress(ConfigurationError):  # a permission that cannot be imported permits nobody
         names = [name for name, one in all_offered() if all(each is AllowAny for each in one.permissions)]
         if names:
             yield Warning(

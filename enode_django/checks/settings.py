@@ -1,4 +1,4 @@
-"""System checks. Every id is documented in ``docs/reference/checks.md``."""
+"""System checks of the settings and of what the project's code declares. ``docs/reference/checks.md`` has every id."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _moved(old: str, key: str, value: object, group: str, new: str) -> Error:
     )
 
 
-ALLOCATION_HINT = "Name a function that takes queues, members, and what they have, or leave ALLOCATION out."
+ALLOCATION_HINT = "Name a function that takes queues, members and their present queues, or leave ALLOCATION out."
 
 
 def _retries() -> Iterator[CheckMessage]:
@@ -78,11 +78,11 @@ def _retries() -> Iterator[CheckMessage]:
     paths = current.WORKERS.RETRY_ON
     if paths == settings.PASSING_ERRORS:
         return
-    from enode_django.runtime import make_retries  # it wires everything, which a check of the defaults is spared
+    from enode_django.runtime import make_retries  # slow to import, and not needed for the defaults
 
     try:
         if not isinstance(paths, list | tuple) or not all(isinstance(path, str) for path in paths):
-            raise ConfigurationError(f"ENODE['WORKERS']['RETRY_ON'] is {paths!r}, no list of dotted paths")
+            raise ConfigurationError(f"ENODE['WORKERS']['RETRY_ON'] is {paths!r}; it must be a list of dotted paths")
         make_retries(current)
     except ConfigurationError as error:
         yield Error(
@@ -95,8 +95,8 @@ def _retries() -> Iterator[CheckMessage]:
 def _sizes() -> Iterator[CheckMessage]:
     """Compare `EVENTS_MAX_BYTES` with the ``max_send`` of the queue's driver.
 
-    Without the setting nothing is imported or checked, since the default fits. A driver without ``max_send`` on its
-    class is passed over.
+    Without the setting nothing is imported or checked, since the default fits. Values that are not integers, and
+    drivers without a ``max_send`` on their class, are not checked.
     """
     current = settings.conf()
     size = current.COMMANDS.EVENTS_MAX_BYTES
@@ -114,7 +114,7 @@ def _sizes() -> Iterator[CheckMessage]:
     if largest < size:
         yield Error(
             f"ENODE['COMMANDS']['EVENTS_MAX_BYTES'] is {size}, but the queue takes no message of more than {largest} "
-            "bytes: workers refuse what is larger.",
+            "bytes: workers would refuse larger ones.",
             hint=f"Set it to {largest} at most.",
             id="enode_django.E062",
         )
@@ -131,9 +131,9 @@ def _states() -> Iterator[CheckMessage]:
     texts = {"PREFIX": cache.PREFIX}
     if cache.LOCATION is not None:
         texts["LOCATION"] = cache.LOCATION
-    wrong = [f"its {key} is {value!r}, no text" for key, value in texts.items() if not isinstance(value, str)]
+    wrong = [f"its {key} is {value!r}; it must be a text" for key, value in texts.items() if not isinstance(value, str)]
     if not wrong and cache.LOCATION is not None:
-        from enode_django.runtime import make_states  # it wires everything, which a check without a location is spared
+        from enode_django.runtime import make_states  # slow to import, and not needed without a location
 
         try:
             make_states()
@@ -142,7 +142,7 @@ def _states() -> Iterator[CheckMessage]:
     if wrong:
         yield Error(
             f"ENODE['AGGREGATE_CACHE'] cannot be used: {wrong[0]}.",
-            hint="LOCATION is None, or a Redis server's, for which the extra 'redis' is installed.",
+            hint="LOCATION is None, or the URL of a Redis server; that needs the extra 'redis'.",
             id="enode_django.E023",
         )
 
@@ -163,7 +163,7 @@ def _broker() -> Iterator[CheckMessage]:
     current = settings.conf()
     if not settings.given().get("BROKER") and current.QUEUE.ALLOCATION is None:
         return
-    from enode_django.processors.broker_options import broker_options  # the broker, which few checks need
+    from enode_django.processors.broker_options import broker_options  # only a setting of the broker needs it
     from enode_django.runtime import chosen_allocation
 
     try:
@@ -217,8 +217,8 @@ def _fields() -> Iterator[CheckMessage]:
 
 
 def _appliers() -> Iterator[CheckMessage]:
-    """Warn about events without an applier, in apps that have aggregates: events of other apps may be applied in
-    another project."""
+    """Warn about events without an applier in apps that have aggregates. Events of other apps may be applied in another
+    project."""
     aggregates = _named(AggregateRoot)
     applied = {event for cls in aggregates for event in applied_events(cls)}
     for event, name in _named(DomainEvent).items():
@@ -235,7 +235,7 @@ def _appliers() -> Iterator[CheckMessage]:
 
 
 def _shared_ids() -> Iterator[CheckMessage]:
-    """Warn once about all classes of aggregates that can have the same ids."""
+    """Warn about classes of aggregates that can have the same ids, with one warning for all."""
     prefixes = {name: cls.id_prefix for cls, name in _named(AggregateRoot).items() if applied_events(cls)}
     shared = sorted(
         name
@@ -244,17 +244,17 @@ def _shared_ids() -> Iterator[CheckMessage]:
     )
     if shared:
         yield Warning(
-            f"Aggregates of {', '.join(shared)} can have the same ids, and an id is one aggregate's only: where there "
-            "is one of a class, another class's cannot be made.",
-            hint='Give each an id_prefix, such as id_prefix = "account-". Where ids are UUIDs, or are kept apart '
-            "otherwise, silence it: SILENCED_SYSTEM_CHECKS = ['enode_django.W171'].",
+            f"Aggregates of {', '.join(shared)} can have the same ids, but an id belongs to one aggregate: if one "
+            "class has used it, no other class can.",
+            hint='Give each an id_prefix, such as id_prefix = "account-". If ids are UUIDs, or differ for other '
+            "reasons, silence it: SILENCED_SYSTEM_CHECKS = ['enode_django.W171'].",
             id="enode_django.W171",
         )
 
 
 def _named(kind: type[Kind]) -> dict[type[Kind], str]:
-    """Return the registered classes, each with its present name. A class that a reloaded module defined again replaces
-    the one before."""
+    """Return the project's registered classes with their present names. If a reloaded module has defined a class again,
+    only the new one is returned."""
     classes = {types.class_of(kind, name) for name in types.names_of(kind)}
     return {cls: types.name_of(cls) for cls in classes if not cls.__module__.startswith("enode_django.")}
 
@@ -264,8 +264,8 @@ def _app(name: str) -> str:
 
 
 def _is_applied(event: type[DomainEvent], applied: AbstractSet[type[DomainEvent]]) -> bool:
-    """By a method for it or for one of its bases. The base of events that are applied need not be applied itself; and
-    ``applied = False`` in its own body says that it is not meant to be."""
+    """Return True if the event, one of its bases, or an event derived from it is applied, or if its own body has
+    ``applied = False``."""
     given = event.__dict__.get("applied", True) is False and "applied" not in inspect.get_annotations(event)
     return (
         given

@@ -1,4 +1,4 @@
-"""System checks of the event store's databases. Every id is documented in ``docs/reference/checks.md``."""
+"""System checks of the event store's databases. ``docs/reference/checks.md`` has every id."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _databases() -> Iterator[CheckMessage]:
 
 
 def is_wrong_store(alias: str) -> bool:
-    """Return True if events are stored in this database, and it is no PostgreSQL."""
+    """Return True if the event store is in this database, and the database is not PostgreSQL."""
     store = settings.conf().EVENT_STORE
     return store.BACKEND == settings.POSTGRES and alias in store.DATABASES and connections[alias].vendor != "postgresql"
 
@@ -57,7 +57,8 @@ def _are_names(value: object) -> bool:
 
 
 def _routes(aliases: Sequence[str]) -> Iterator[CheckMessage]:
-    """Without a router, Django migrates every table everywhere, and reads the store's from the default database."""
+    """Warn if a router is missing: Django would migrate every table in every database, and read those of the store from
+    the default one."""
     wrong = [alias for alias in aliases if not _migrates(alias, "eventstream")]
     wrong += [alias for alias in aliases if alias != DEFAULT_DB_ALIAS and _migrates(alias, "checkpoint")]
     if wrong:
@@ -75,8 +76,8 @@ def _migrates(alias: str, model_name: str) -> bool:
 def check_shards(
     app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **_: Any
 ) -> list[CheckMessage]:
-    """Check the shards among the ``databases`` that Django was asked to look at. One without tables, or one that is
-    away, is left out."""
+    """Compare all shards if one of them is among the ``databases`` that Django checks. If a shard has no tables, or is
+    away, nothing is compared."""
     try:
         aliases = settings.conf().EVENT_STORE.DATABASES
         return _mismatch(aliases) if {*(databases or ())} & {*aliases} else []
@@ -85,7 +86,7 @@ def check_shards(
 
 
 def _mismatch(aliases: Sequence[str]) -> list[CheckMessage]:
-    from enode_django.eventstore.shard_map import ShardMap  # only `check --database` comes here
+    from enode_django.eventstore.shard_map import ShardMap  # only `check --database` needs it
 
     try:
         if all(map(_has_claims, aliases)):
@@ -112,8 +113,8 @@ _UNIQUE = """
 def check_constraints(
     app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **_: Any
 ) -> list[CheckMessage]:
-    """Check the real indexes of the event store's databases among the ``databases`` that Django was asked to look at.
-    One without tables, or one that is away, is left out."""
+    """Check the unique indexes of the event store in those of its databases that Django checks (``databases``). A
+    database without the tables, or one that is away, is passed over."""
     return [message for alias in _asked(databases) for message in _missing_constraints(alias)]
 
 
@@ -130,7 +131,7 @@ def _missing_constraints(alias: str) -> Iterator[CheckMessage]:
             yield Error(
                 f"The database {alias!r} has no unique index on ({', '.join(constraint.fields)}) of {table}, the "
                 f"constraint {constraint.name}: commands could take effect twice, and versions be stored twice.",
-                hint=f"Remove what is there twice, and create it: ALTER TABLE {table} ADD CONSTRAINT "
+                hint=f"Remove duplicate rows, and create it: ALTER TABLE {table} ADD CONSTRAINT "
                 f"{constraint.name} UNIQUE ({', '.join(constraint.fields)})",
                 obj=EventStream,
                 id="enode_django.E027",
@@ -140,7 +141,8 @@ def _missing_constraints(alias: str) -> Iterator[CheckMessage]:
 def check_sessions(
     app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **_: Any
 ) -> list[CheckMessage]:
-    """Check the sessions of the event store's databases among the ``databases`` that Django was asked to look at."""
+    """Check the timeout of idle transactions in those databases of the event store that Django checks (``databases``).
+    A database that is away is passed over."""
     return [message for alias in _asked(databases) for message in _idle_sessions(alias)]
 
 
@@ -154,15 +156,15 @@ def _idle_sessions(alias: str) -> Iterator[CheckMessage]:
     if limit == "0":
         yield Warning(
             f"The database {alias!r} has no idle_in_transaction_session_timeout: a session that leaves its transaction "
-            "open holds back sweeps, rebuilds and the feed of the event store, for as long as it is there.",
-            hint="Let the server, the database or the role have one: ALTER DATABASE … SET "
+            "open holds back sweeps, rebuilds and the feed of the event store until it ends.",
+            hint="Set it for the server, the database or the role: ALTER DATABASE … SET "
             "idle_in_transaction_session_timeout = '10min'",
             id="enode_django.W031",
         )
 
 
 def _asked(databases: Sequence[str] | None) -> list[str]:
-    """Return those of the event store's databases that Django was asked to look at, if they are on PostgreSQL."""
+    """Return the databases of the event store that are on PostgreSQL and among those that Django checks."""
     try:
         aliases = settings.conf().EVENT_STORE.DATABASES
     except ConfigurationError:  # E001 says so

@@ -1,4 +1,4 @@
-"""System checks of subscribers. Every id is documented in ``docs/reference/checks.md``."""
+"""System checks of subscribers. ``docs/reference/checks.md`` has every id."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _unnamed_groups() -> Iterator[CheckMessage]:
 
 def _nameless(what: str, name: str, obj: object) -> CheckMessage:
     return Warning(
-        f"{what} belongs to no installed app: it has no name to follow events by.",
+        f"{what} belongs to no installed app: without a name it cannot follow events.",
         hint=f"Give it {name}, or install its app.",
         obj=obj,
         id="enode_django.W018",
@@ -85,8 +85,8 @@ def _shared_rows(known: Sequence[Subscriber]) -> Iterator[CheckMessage]:
     for (_, table), described in by_table.items():
         if len(described) > 1:
             yield Error(
-                f"{' and '.join(described)} have their rows in the same table {table!r}: a row's version says how far "
-                "one projection has come, so each would skip what the other has handled.",
+                f"{' and '.join(described)} have their rows in the same table {table!r}: a row has one version, up to "
+                "which its projection has handled events, so each would skip what the other has handled.",
                 hint="Give each of them a model of its own, or make one projection of them.",
                 id="enode_django.E019",
             )
@@ -114,7 +114,7 @@ def _databases(subscriber: Subscriber) -> Iterator[CheckMessage]:
 def _fields_for_rebuilds(subscriber: Subscriber) -> Iterator[CheckMessage]:
     if not isinstance(subscriber, ModelProjection | Projection):
         return
-    from enode_django.rebuilding.shadow import declared_models  # only projects with projections need it
+    from enode_django.rebuilding.shadow import declared_models  # only projections need it
 
     known = {field.name for model in declared_models(subscriber) for field in model._meta.concrete_fields}
     named = [("volatile", name) for name in subscriber.volatile]
@@ -150,7 +150,7 @@ def _agreement(group: EventHandlerGroup) -> Iterator[CheckMessage]:
     )
     yield Error(
         f"The handlers of {_description(group)} share checkpoints, but differ: {', '.join(said)}.",
-        hint="Give all of them the same start, replays, retry and aliases, or those that differ another group.",
+        hint="Give all of them the same start, replays, retry and aliases, or move those that differ to another group.",
         id="enode_django.E017",
     )
 
@@ -169,8 +169,8 @@ def _ambiguity(group: EventHandlerGroup) -> Iterator[CheckMessage]:
 def check_rebuilds(
     app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **_: Any
 ) -> list[CheckMessage]:
-    """Check the projections in the ``databases`` that Django was asked to look at. Tables that are missing, or away,
-    are left out."""
+    """Check the projections in the ``databases`` that Django checks. A projection whose tables are missing, or whose
+    database is away, is passed over."""
     projections = [one for one in subscribers.all() if isinstance(one, ModelProjection | Projection)]
     asked = {*(databases or ())}
     return [message for one in projections if one.database in asked for message in _other_code(one)]
@@ -179,13 +179,13 @@ def check_rebuilds(
 def check_owners(
     app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **_: Any
 ) -> list[CheckMessage]:
-    """Check the stored subscriptions in the ``databases`` that Django was asked to look at. A database whose tables are
-    missing, or that is away, is left out."""
+    """Check the stored subscriptions in the ``databases`` that Django checks. A database without the tables, or one
+    that is away, is passed over."""
     return [message for alias in databases or () for message in _without_owner(alias)]
 
 
 def _without_owner(alias: str) -> Iterator[CheckMessage]:
-    from enode_django.eventing.unowned import unowned_in  # most checks look at no database, and need not load it
+    from enode_django.eventing.unowned import unowned_in  # only `check --database` needs it
 
     try:
         with transaction.atomic(using=alias):
@@ -212,10 +212,10 @@ def _other_code(projection: ModelProjection[Any] | Projection) -> Iterator[Check
         return
     if changed:
         yield Warning(
-            f"The code of {_description(projection)} has changed since its tables were last rebuilt: rows from before "
-            "may differ from what it makes now.",
-            hint=f"manage.py rebuildprojection {projection.name} --compare-only: where no row differs, that is noted; "
-            "else rebuild it.",
+            f"The code of {_description(projection)} has changed since its tables were last rebuilt: older rows may "
+            "differ from what it makes now.",
+            hint=f"Run manage.py rebuildprojection {projection.name} --compare-only: if no row differs, it notes that. "
+            "Otherwise rebuild it.",
             obj=type(projection),
             id="enode_django.W030",
         )

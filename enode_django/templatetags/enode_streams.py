@@ -1,7 +1,7 @@
-"""Filters that turn what the event browser shows into addresses of its pages.
+"""Template filters for the URLs, names and times of the event browser.
 
-Template engines import this in every project. The admin is not installed in every one, so it is imported when a filter
-is used.
+Template engines import this module in every project, also without the admin. So filters import the admin when they are
+used.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ def causation_url(stream: EventStream) -> Any:
 
 @register.filter
 def event_names(stream: EventStream) -> Any:
-    """The names of its events, or of its refusal, if the row was read with them."""
+    """Return the type names of the row's events or refusal, or why they cannot be read; nothing for a row without
+    events."""
     from enode_django.admin.stream_contents import summary_of_row
 
     summary = summary_of_row(stream)
@@ -59,7 +60,7 @@ def event_names(stream: EventStream) -> Any:
 
 @register.filter
 def moment(value: Any) -> Any:
-    """A time as all pages show it; a dash for none."""
+    """Return a time as all pages show it; a dash for none."""
     from enode_django.admin.moments import shown_moment
 
     return shown_moment(value or None)

@@ -189,7 +189,7 @@ def test_a_group_is_paused_and_resumed(queue: MemoryTransport) -> None:
     page = client.get(f"{LIST}orders/change/").content.decode()
     assert '<span class="enode-alert">paused</span>' in page
     assert "paused=no" in page
-    assert "are given the queues" in operate(client, "orders", "pause", {"group": "billing", "paused": "no"})
+    assert "get the queues" in operate(client, "orders", "pause", {"group": "billing", "paused": "no"})
     assert queue.paused_groups("orders") == []
 
 
@@ -414,7 +414,7 @@ def test_what_is_not_there_is_not_found(queue: MemoryTransport, page: str) -> No
         ("set-offset", {"group": "billing", "place": "first", "queue": "7"}, "not one of the available choices"),
         ("show", {"queue": "0"}, "say what producers or consumers shall see"),
         ("add-queues", {"queues": "1e9"}, "whole number"),
-        ("discard", {"offsets": f"1, {SCRIPT}"}, "offsets are numbers"),
+        ("discard", {"offsets": f"1, {SCRIPT}"}, "offsets must be numbers"),
         ("discard", {"offsets": "17"}, "no dead letter at 17"),
     ],
 )
