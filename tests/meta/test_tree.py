@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import re
 
-from tests.meta.tree import modules, name, text_files
+from tests.meta.tree import ROOT, modules, name, text_files
 
 MAX_MODULE_LINES = 500
 MACHINE_PATH = re.compile(r"(?<![\w.])/(work|root|home|tmp)/")
@@ -33,8 +33,17 @@ def test_modules_stay_short() -> None:
     assert {path: length for path, length in lengths.items() if length > MAX_MODULE_LINES} == {}
 
 
+def pins(file: str) -> list[str]:
+    lines = (ROOT / file).read_text().splitlines()
+    return [line for line in lines if not line.startswith("#")]
+
+
 def test_every_requirement_is_pinned_and_names_no_host_or_path() -> None:
-    (requirements,) = (path for path in text_files() if name(path) == "requirements.txt")
-    lines = [line for line in requirements.read_text().splitlines() if not line.startswith("#")]
-    assert lines
-    assert [line for line in lines if not PIN.fullmatch(line)] == []
+    assert pins("requirements.txt")
+    assert [line for line in pins("requirements.txt") if not PIN.fullmatch(line)] == []
+
+
+def test_the_sample_has_the_versions_that_the_tests_have() -> None:
+    sample = set(pins("requirements-sample.txt"))
+    assert sample
+    assert sample - set(pins("requirements.txt")) == set()
