@@ -54,6 +54,10 @@ class Audited(Pages):
     def done(self, request: HttpRequest, row: Model, action: str, details: str) -> None:
         """Store an action of the request's user on an object, with the posted reason. Add it to Django's log, too."""
         self.log_change(request, row, details)
+        self.failed(request, row, action, details)
+
+    def failed(self, request: HttpRequest, row: Model, action: str, details: str) -> None:
+        """As `done`, for an action that ended with an error: Django's log gets nothing."""
         audit(request, row, action, details, object_id=self.object_id_of(row))
 
     def log_deletions(self, request: HttpRequest, queryset: Any) -> Any:

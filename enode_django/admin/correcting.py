@@ -74,7 +74,9 @@ class CorrectEvents(Operation):
             made, done = take_back(make_store(), id, version, **said), "took the correction back of"
         else:
             made, done = correct(make_store(), id, version, self._given, **said), "corrected"
-        outcomes = "; ".join(map(_outcome, retry_all(id))) or "nothing is parked"
+        retried = list(retry_all(id))
+        outcomes = "; ".join(map(_outcome, retried)) or "nothing is parked"
+        self.quoted = "".join(f"; {each.subscriber}: {each.error}" for each in retried if each.error)
         return f"{done} version {version} of {id} by correction {made.number}: {outcomes}"
 
     @property
@@ -84,7 +86,7 @@ class CorrectEvents(Operation):
 
 def _outcome(retried: Retried) -> str:
     if retried.error:
-        return f"{retried.subscriber} could not retry it: {retried.error}"
+        return f"{retried.subscriber} could not retry it"
     if retried.parked is not None:
         return f"{retried.subscriber} is still parked: {retried.parked.error_type}"
     return f"{retried.subscriber} goes on"
@@ -115,6 +117,7 @@ def correct_events(
         request,
         make_form,
         log=lambda _, done: admin.done(request, parked, "correct", done),
+        log_failure=lambda _, error: admin.failed(request, parked, "correct", error),
         back=lambda _: back,
         crumbs=crumbs,
     )

@@ -205,7 +205,10 @@ def start(
             action_flag=CHANGE if target.pk else ADDITION,
             change_message=done,
         )
-        audit(request, target, f"start {operation.kind}", done, object_id=operation.name())
+        log_failure(operation, done)
+
+    def log_failure(operation: JobOperation, details: str) -> None:
+        audit(request, target, f"start {operation.kind}", details, object_id=operation.name())
 
     jobs = reverse(LIST)
     return operate(
@@ -213,6 +216,7 @@ def start(
         request,
         lambda data: form(data, initial=initial),
         log=log,
+        log_failure=log_failure,
         back=lambda operation: f"{jobs}?{urlencode({'q': operation.task_id})}" if operation.task_id else jobs,
         crumbs=crumbs,
     )

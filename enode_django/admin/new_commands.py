@@ -71,14 +71,15 @@ class NewCommand(Operation):
         return f"{sent}; {self._outcome_of(result)}"
 
     def _outcome_of(self, result: CommandResult) -> str:
+        self.quoted = f": {result.error_message}" if result.error_message else ""
         match result.status:
             case CommandStatus.REFUSED:
                 self.level = messages.WARNING
                 self.found_at = (command_url(result.aggregate_root_id, result.command_id), "The refusal")
-                return f"it was refused: {result.error_type}: {result.error_message}"
+                return f"it was refused: {result.error_type}"
             case CommandStatus.FAILED:
                 self.level = messages.ERROR
-                return f"it failed: {result.error_type}: {result.error_message}"
+                return f"it failed: {result.error_type}"
             case CommandStatus.NOTHING_CHANGED:
                 return "it changed nothing"
             case CommandStatus.SUCCESS:
@@ -109,6 +110,7 @@ def new_command(
         request,
         lambda data: form(data, initial=initial),
         log=lambda _, done: admin.done(request, target, "send command", done),
+        log_failure=lambda _, error: admin.failed(request, target, "send command", error),
         back=lambda _: back,
         crumbs=crumbs,
     )

@@ -37,6 +37,8 @@ class Operation(forms.Form):
     button: ClassVar[str]
     level = messages.SUCCESS
     """The level of the message after the action. `perform` may change it."""
+    quoted = ""
+    """Text that only the message adds to what was done, and not the log: it may quote payload. `perform` may set it."""
     found_at: tuple[str, str] | None = None
     """The URL and the name of a page that shows the effect. `perform` may set it."""
 
@@ -58,20 +60,22 @@ def operate(
     make_form: Callable[[Mapping[str, Any] | None], Chosen],
     *,
     log: Callable[[Chosen, str], object],
+    log_failure: Callable[[Chosen, str], object],
     back: Callable[[Chosen], str],
     crumbs: Sequence[tuple[str, str]] = (),
 ) -> HttpResponse:
     """Show the pages of an operation. The caller checks the permission. ``make_form`` gets the posted data, or None.
 
     GET shows the form. A valid POST shows the consequences; with `CONFIRMED` it performs the operation, calls ``log``
-    with what was done, and redirects to the URL that ``back`` returns. ``crumbs`` are (url, text) of the pages above.
+    with what was done, and redirects to the URL that ``back`` returns. After an error it calls ``log_failure`` with the
+    error's class, and shows the error. ``crumbs`` are (url, text) of the pages above.
     """
     form = make_form(request.POST if request.method == "POST" else None)
     consequences: Sequence[str] = ()
     if form.is_valid():
         try:
             if CONFIRMED in request.POST:
-                done = form.perform()
+                done = _perform(form, log_failure)
                 log(form, done)
                 admin.message_user(request, _said(form, done), form.level)
                 return HttpResponseRedirect(back(form))
@@ -91,7 +95,16 @@ def operate(
     return TemplateResponse(request, "enode_django/admin/operation.html", context)
 
 
+def _perform(form: Chosen, log_failure: Callable[[Chosen, str], object]) -> str:
+    try:
+        return form.perform()
+    except ERRORS as error:  # a part of it may have happened
+        log_failure(form, f"ended by {type(error).__name__}")
+        raise
+
+
 def _said(form: Operation, done: str) -> str:
+    said = capfirst(done) + form.quoted
     if form.found_at is None:
-        return capfirst(done)
-    return format_html('{}. <a href="{}">{}</a>', capfirst(done), *form.found_at)
+        return said
+    return format_html('{}. <a href="{}">{}</a>', said, *form.found_at)

@@ -117,6 +117,7 @@ def operation_page(
         request,
         lambda data: OPERATIONS[name](transport, topic, data, initial=request.GET.dict()),
         log=lambda _, done: admin.done(request, Topic(name=topic), name, done),
+        log_failure=lambda _, error: admin.failed(request, Topic(name=topic), name, error),
         back=lambda _: back,
         crumbs=_crumbs(topic),
     )

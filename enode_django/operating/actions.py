@@ -52,13 +52,13 @@ def record(operator: str, source: OperatorAction.Source, done: Done) -> None:
 
 @contextmanager
 def recorded(operator: str, source: OperatorAction.Source, done: Done) -> Iterator[list[str]]:
-    """Store an action when the block has ended. Texts that the block adds to the list are its details; so is the error
-    that has ended the block: a part of the action may have happened."""
+    """Store an action when the block has ended. Texts that the block adds to the list are its details; so is the class
+    of an error that has ended the block: a part of the action may have happened."""
     details: list[str] = []
     try:
         yield details
     except Exception as error:
-        details.append(f"ended by {type(error).__name__}: {error}")
+        details.append(f"ended by {type(error).__name__}")  # its text may quote payload
         raise
     finally:
         record(operator, source, done._replace(details="; ".join([done.details, *details]).removeprefix("; ")))

@@ -18,7 +18,7 @@ from enode_django.admin.operating import CONFIRMED
 from enode_django.bus.command_bus import QueueCommandBus
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.memory import MemoryTransport
-from enode_django.models import EventStream, ParkedEvent
+from enode_django.models import EventStream, OperatorAction, ParkedEvent
 from enode_django.runtime import use_bus
 from enode_django.serialization.codec import decode_metadata
 from enode_django.testing import inline
@@ -113,6 +113,12 @@ def test_the_outcome_of_a_command_is_said_with_a_link_to_it(parked: ParkedEvent)
     level, said = send(client, parked, "bank.Deposit", amount="1", aggregate_root_id="nobody")
     assert level == "error"
     assert "it failed: AggregateNotFound" in said
+    details = [row.details for row in OperatorAction.objects.order_by("pk")]
+    assert [text.rpartition("; ")[2] for text in details] == [
+        "it was stored as version 3",
+        "it was refused: bank.InsufficientFunds",  # the message may quote payload
+        "it failed: AggregateNotFound",
+    ]
 
 
 def test_an_answer_that_does_not_come_is_not_waited_for(parked: ParkedEvent, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from enode_django.equeue.messages import Commit
 from enode_django.equeue.retrying import Failed, Message, encode_failed
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventstore.dead_letters import DeadLetter, PostgresDeadLetters
+from enode_django.models import OperatorAction
 from enode_django.serialization.codec import decode_command, decode_metadata, encode_command
 from enode_django.serialization.plain import pack
 from sample_project.bank.domain import Deposit, OpenAccount
@@ -141,7 +142,7 @@ def test_queues_are_hidden_shown_and_added(queue: MemoryTransport) -> None:
     assert LogEntry.objects.count() == 3
 
 
-def test_what_the_queue_refuses_is_said_and_nothing_is_logged(queue: MemoryTransport) -> None:
+def test_what_the_queue_refuses_is_said_and_in_the_audit_trail_alone(queue: MemoryTransport) -> None:
     client = client_of("change_topic")
     backlog = {"queues": "4", CONFIRMED: "yes"}
     assert "has 1 messages" in client.post(f"{LIST}orders/operate/add-queues/", backlog).content.decode()
@@ -152,6 +153,10 @@ def test_what_the_queue_refuses_is_said_and_nothing_is_logged(queue: MemoryTrans
     assert queue.queue_count("orders") == 2
     assert "billing" in queue.groups("orders")
     assert not LogEntry.objects.exists()
+    assert [(row.action, row.details) for row in OperatorAction.objects.order_by("pk")] == [
+        ("add-queues", "ended by QueueBacklog"),
+        ("delete-group", "ended by QueueError"),
+    ]
     operate(client, "orders", "delete-group", {"group": "billing", "living": "on"})
     assert queue.groups("orders") == {}
 
