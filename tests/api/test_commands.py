@@ -188,7 +188,7 @@ def test_a_body_of_another_shape_is_refused(sender: Caller, body: Any, pointers:
     ("body", "detail"),
     [
         (b"{", "no JSON"),
-        (b"[]", "no JSON object"),
+        (b"[]", "not a JSON object"),
         (b"\xff\xfe", "not in UTF-8"),
         (b'{"type": "bank.Deposit", "type": "bank.Withdraw"}', "the key 'type' is there twice"),
         (b'{"fields": {"amount": NaN}}', "NaN is no JSON"),
