@@ -101,7 +101,7 @@ class ProbeServer:
                     writer.close()
                     await writer.wait_closed()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
-            logger.debug("a probe was broken off: %r", error)
+            logger.debug("a probe ended early: %r", error)
         finally:
             self._arrivals.discard(writer)
             self._open.remove(writer)

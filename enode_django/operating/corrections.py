@@ -98,7 +98,7 @@ def check(store: EventStore, aggregate_root_id: str, version: int, events: Any, 
     corrected = record._replace(events=encoded(record.events, events))
     if corrected == record:
         raise CorrectionRefused(
-            f"nothing is corrected: version {version} of {aggregate_root_id!r} says just that; change a field"
+            f"nothing is corrected: version {version} of {aggregate_root_id!r} has these events already; change a field"
         )
     _check_replay(store, corrected)
     return corrected

@@ -101,7 +101,7 @@ def discard(choice: Choice) -> int:
 
 
 def discard_in(alias: str, pks: Sequence[int]) -> int:
-    """Discard letters of one database, by their primary keys. Return the number deleted."""
+    """Delete letters of one database, by their primary keys. Return the number deleted."""
     portions = (pks[start : start + AT_ONCE] for start in range(0, len(pks), AT_ONCE))
     return sum(_delete(alias, list(letters_in(alias).filter(pk__in=portion))) for portion in portions)
 

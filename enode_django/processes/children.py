@@ -52,7 +52,8 @@ class ChildProcess(Protocol):
 
     @property
     def exitcode(self) -> int | None:
-        """None while it lives; negative for a signal; `UNKNOWN_STATUS` if the process that forked it is gone."""
+        """The exit status: None while the process lives, negative for a signal, `UNKNOWN_STATUS` if the process that
+        forked it is gone."""
 
     def is_alive(self) -> bool: ...
     def join(self, timeout: float | None = None) -> None: ...

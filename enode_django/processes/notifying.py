@@ -56,7 +56,7 @@ class Notifier:
         try:
             self._socket.sendto(text.encode(), self._address)
         except OSError as error:
-            logger.debug("systemd cannot be told %s: %s", text, error)
+            logger.debug("systemd did not take %s: %s", text, error)
             return False
         return True
 

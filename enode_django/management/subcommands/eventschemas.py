@@ -48,7 +48,7 @@ class Command(PrintableCommand):
         problems = [problem for kind in KINDS for problem in compare(recorded[kind], current[kind], chosen)]
         if check is not None:
             _refuse(problems, path)
-            self.stdout.write(f"the schemas are as {path.name} has them")
+            self.stdout.write(f"the schemas match {path.name}")
             return
         _refuse([problem for problem in problems if not problem.is_news], path)
         _write(path, {kind: record(recorded[kind], current[kind], chosen) for kind in KINDS})

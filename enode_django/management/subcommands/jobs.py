@@ -43,7 +43,7 @@ class Command(PrintableCommand):
             else:
                 with audited("cancel", Job._meta.label_lower, str(options["id"]), reason=options["reason"]):
                     request_cancel(options["id"])
-                self.stdout.write(f"job {options['id']} is to stop; manage.py enode jobs list shows when it has")
+                self.stdout.write(f"job {options['id']} was asked to stop; manage.py enode jobs list shows its state")
         except EnodeError as error:
             raise CommandError(str(error)) from error
         except DatabaseError as error:

@@ -172,11 +172,11 @@ def _read(path: str, id: str, version: int) -> tuple[int, Any]:
         raise CommandError("give the JSON that manage.py enode parked show prints, with corrected fields of the events")
     if (given["aggregate_root_id"], given["version"]) != (id, version):
         raise CommandError(
-            f"the JSON is that of version {given['version']!r} of {given['aggregate_root_id']!r}; "
-            f"version {version} of {id!r} is to be corrected"
+            f"the JSON is of version {given['version']!r} of {given['aggregate_root_id']!r}; "
+            f"give that of version {version} of {id!r}"
         )
     if type(given["correction"]) is not int:
-        raise CommandError(f"the JSON was made after correction {given['correction']!r}; that must be a number")
+        raise CommandError(f"the JSON has correction {given['correction']!r}, which must be a number")
     return given["correction"], given["events"]
 
 
