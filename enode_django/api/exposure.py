@@ -80,8 +80,9 @@ def _look_up(type_name: str) -> Offered | None:
 
 
 def _given(cls: type[Command], name: str) -> Sequence[Any]:
-    """Return the permissions of a command, from the first of these that has any: the settings for the class, the class,
-    the settings for its app, the settings for all. An internal command is offered only if the settings name it."""
+    """Return the permissions of a command: the first that is set of the settings for the class, the class itself, the
+    settings for its app, the settings for all, and `DEFAULT`. Empty ones mean that it is not offered. An internal
+    command is offered only if the settings name it."""
     commands = conf().API.COMMANDS
     label = name.rpartition(".")[0]
     if name in commands:
