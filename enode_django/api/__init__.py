@@ -1,5 +1,4 @@
 """Commands, aggregates and events over HTTP: ``path("api/", include("enode_django.api.urls"))``.
 
-It needs the extra ``api`` (Django REST framework). What a project can set is in ``ENODE["API"]``; see
-``docs/reference/api.md``.
+It needs the extra ``api`` (Django REST framework). ``ENODE["API"]`` has its settings; see ``docs/reference/api.md``.
 """

@@ -1,4 +1,4 @@
-"""``GET aggregates/{type}/{id}/`` and its events, and ``GET events/``: what is stored."""
+"""``GET aggregates/{type}/{id}/``, ``GET aggregates/{type}/{id}/events/`` and ``GET events/``."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class AggregateView(ApiView):
 
 
 def _found(store: EventStore, type_name: str, typed: str) -> tuple[str, int]:
-    """Return the id that is meant, with the prefix of its class, and the newest version. What was stored before the
-    class had a prefix is found by the id as it is. Raises a `Problem` unless it is an aggregate of this type."""
+    """Return the stored id and the newest version. The id is looked up with the prefix of its class, and then as it was
+    typed, for aggregates from before the class had a prefix. Raises a `Problem` if no aggregate of this type has it."""
     for id in dict.fromkeys((_completed(type_name, typed), typed)):
         first = next(iter(store.load(id, until=1)), None)
         if first is not None and _is_of(first.aggregate_root_type, type_name):
@@ -68,7 +68,7 @@ def _completed(type_name: str, typed: str) -> str:
 
 
 def _is_of(stored: str, asked: str) -> bool:
-    """The stored name may be an alias by now."""
+    """Return True if both names are of the same class. The stored name may be an alias by now."""
     if stored == asked:
         return True
     try:
@@ -132,7 +132,7 @@ class AggregateEventsView(ApiView):
 
 
 class FeedView(ApiView):
-    """Everything that is stored, in an order that is the same for everybody: go on with each page's cursor."""
+    """The event streams and refusals of all shards, page by page. The cursor of a page leads to the next one."""
 
     permission_classes: Any = [*ApiView.permission_classes, MayViewStreams]
 
@@ -147,7 +147,7 @@ class FeedView(ApiView):
 
 
 def read_places(cursor: str | None, name: str = "cursor") -> Places:
-    """Without a cursor all shards' beginnings; raises a `Problem`."""
+    """Read a cursor; without one, start at the beginnings of all shards. Raises a `Problem` for a malformed cursor."""
     if not cursor:
         return {}
     try:

@@ -1,4 +1,4 @@
-"""Parts that all views of the API share."""
+"""The base of all views of the API."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ class Throttle(ScopedRateThrottle):
 
 
 def throttles(defaults: Iterable[Any]) -> list[Any]:
-    """The framework's own for scopes would count each request again, and fail for a scope without a rate."""
+    """Return `Throttle` and the project's default throttles. `ScopedRateThrottle` is left out: it would count each
+    request again, and raise for a scope without a rate."""
     return [Throttle, *(each for each in defaults if each is not ScopedRateThrottle)]
 
 
 class ApiView(APIView):
-    """Whoever is authenticated; problem details for errors; throttled by ``throttle_scope``."""
+    """Allows authenticated users, is throttled by ``throttle_scope``, and answers errors with problem details."""
 
     permission_classes: Any = [IsAuthenticated]
     throttle_classes: Any = throttles(api_settings.DEFAULT_THROTTLE_CLASSES)
@@ -39,8 +40,8 @@ class ApiView(APIView):
 
     @classmethod
     def as_view(cls, **initkwargs: Any) -> Any:
-        """Return the view outside of any transaction of the request (``ATOMIC_REQUESTS``) on all databases: a command
-        must be durable when it is answered, and nothing may wait inside a transaction."""
+        """Return the view, exempt from ``ATOMIC_REQUESTS`` on all databases: a command must be durable when it is
+        answered, and no request may wait inside a transaction."""
         view = super().as_view(**initkwargs)
         for alias in connections:
             view = transaction.non_atomic_requests(using=alias)(view)

@@ -49,10 +49,11 @@ class Wish(NamedTuple):
 
 
 class CommandsView(ApiView):
-    """Send a command: answers when the queue has it, or when it was executed, or handled by all subscribers.
+    """Sends a command. The response comes when the queue has it, when it was executed, or when all subscribers have
+    handled it, as the parameter ``wait`` says.
 
-    Each command has its own permissions, and the body names it. Strangers are refused before that is read, unless there
-    is a command that they may send: else each of them could keep a thread of the server waiting for a body.
+    Each command has its own permissions, and the body names the command. Anonymous clients are refused before the body
+    is read, unless they may send some command: else each could keep a thread waiting for a slow body.
     """
 
     permission_classes: Any = [MaySendSomething]
@@ -73,7 +74,8 @@ class CommandsView(ApiView):
             return self._send(command, wish)
 
     def _permitted(self, type_name: str) -> type[Command]:
-        """Whoever is not authenticated does not learn which commands there are."""
+        """Return the class of the command if the user may send it. An anonymous client does not learn which commands
+        exist."""
         found = offered(type_name)
         if found is None:
             if not self.request.user or not self.request.user.is_authenticated:
@@ -101,15 +103,15 @@ class CommandsView(ApiView):
 
 
 class CommandView(ApiView):
-    """Shows the outcome of a command to its sender, and to users who may view event streams. Its sender may ask by the
-    ``Idempotency-Key``, too."""
+    """Shows the outcome of a command to its sender, and to users who may view event streams. Its sender may give the
+    ``Idempotency-Key`` instead of the id."""
 
     def get(self, request: Request, id: str) -> Response:
         for known_as in (id, *([id_of_key(user_of(request), id)] if holds(id) else [])):
             response = self._outcome(request, known_as)
             if response is not None:
                 return response
-        raise Problem(404, "nothing is stored of such a command, at least not yet", kind="enode:unknown-command")
+        raise Problem(404, "no outcome of such a command is stored, at least not yet", kind="enode:unknown-command")
 
     def _outcome(self, request: Request, id: str) -> Response | None:
         user = user_of(request)
@@ -124,7 +126,7 @@ class CommandView(ApiView):
 
 
 def _rows(id: str, aggregate_root_id: str | None) -> Any:
-    """One for each aggregate that the same command was sent to, in all shards."""
+    """Yield the rows of a command id, one for each aggregate that it was used for, up to 10 from each shard."""
     if not holds(id) or not holds(aggregate_root_id or ""):
         return
     wanted = {"command_id": id}
@@ -135,11 +137,11 @@ def _rows(id: str, aggregate_root_id: str | None) -> Any:
 
 
 def _stored(row: EventStream, with_payload: bool) -> dict[str, Any]:
-    """Return the response body for a stored outcome; raises a `Problem` of status 409 for a row that cannot be read."""
+    """Return the response body for a stored outcome. Raises a `Problem` of status 409 if the row cannot be read."""
     try:
         return _stored_body(stored_result(record_of(row)), with_payload)
-    except Exception as error:  # anything may be in a row that others have written
-        detail = f"the command is stored, but what came of it cannot be read ({type(error).__name__})"
+    except Exception as error:  # a row from other code may hold anything
+        detail = f"the command is stored, but its outcome cannot be read here ({type(error).__name__})"
         raise Problem(409, detail, kind="enode:unreadable") from error
 
 
@@ -155,7 +157,7 @@ def _stored_body(result: CommandResult, with_payload: bool) -> dict[str, Any]:
 
 
 def user_of(request: Request) -> str:
-    """Return the user as metadata has it; empty for a user who is not authenticated."""
+    """Return the user's key as text, as in metadata; empty if not authenticated."""
     return str(request.user.pk) if request.user and request.user.is_authenticated else ""
 
 
@@ -163,7 +165,7 @@ def user_of(request: Request) -> str:
 
 
 def read_body(given: Any) -> Body:
-    """Raises `Problem`."""
+    """Check the members of a parsed body. Raises `Problem`."""
     errors: Errors = {}
     if type(given) is not dict:
         raise invalid({(): "expected an object"})
@@ -180,7 +182,7 @@ def read_body(given: Any) -> Body:
 
 
 def read_wish(request: Request) -> Wish:
-    """Raises `Problem`."""
+    """Read ``wait``, ``timeout`` and ``If-Match``. Raises `Problem`."""
     wait = request.query_params.get("wait", "none")
     if wait not in WAITS:
         raise invalid_parameter("wait", f"{shown(wait)} is none of {', '.join(WAITS)}")
@@ -202,7 +204,8 @@ def _read_timeout(text: str | None) -> float | None:
 
 
 def read_if_match(header: str | None) -> int | None:
-    """``"7"`` is version 7 of the aggregate, ``"0"`` one that does not exist; ``*`` is any."""
+    """Return the expected version: 7 for ``"7"``, 0 (the aggregate must not exist) for ``"0"``, None for ``*`` or no
+    header. Raises `Problem`."""
     if header is None or header.strip() == "*":
         return None
     text = header.strip()

@@ -1,4 +1,4 @@
-"""Example bodies for the OpenAPI document: one for each command, which the API accepts as it stands."""
+"""Example bodies of commands for the OpenAPI document, which the API accepts."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ BY_FORMAT: Mapping[str, str] = {
 
 
 def command_examples() -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the type name and the body of each offered command, those that create an aggregate first. Commands that
-    refuse the values which their schema allows are left out."""
+    """Yield the type name and the body of each offered command. Commands that create an aggregate come first. A command
+    that refuses values which its schema allows is left out."""
     for name, found in sorted(all_offered(), key=_creating_first):
         fields = example_of(json_fields(found.cls).schema)
         try:
             command_from_json(found.cls, EXAMPLE_ID, fields)
-        except (EnodeError, ValueError):  # a rule of the command that no schema says
+        except (EnodeError, ValueError):  # a rule of the command that is not in the schema
             continue
         yield name, {"type": name, "aggregate_root_id": EXAMPLE_ID, **({"fields": fields} if fields else {})}
 
@@ -37,7 +37,7 @@ def _creating_first(offered: tuple[str, Offered]) -> bool:
 
 
 def example_of(schema: Mapping[str, Any]) -> Any:
-    """Return a value for a JSON Schema, with the required members of objects only.
+    """Return a value for a JSON Schema. Objects have their required members only.
 
     >>> example_of({"type": "object", "properties": {"a": {"type": "integer"}, "b": {}}, "required": ["a"]})
     {'a': 1}

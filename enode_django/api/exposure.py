@@ -1,4 +1,4 @@
-"""Which commands the API takes, and from whom."""
+"""Find the commands that the API accepts, and their permissions."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ DEFAULT = ("enode_django.send_command",)
 
 
 class Offered(NamedTuple):
-    """A class of commands, and what decides who may send one: makers of DRF permissions, at least one."""
+    """A class of commands that may be sent, and at least one factory of DRF permissions."""
 
     cls: type[Command]
     permissions: Sequence[Any]
 
 
 class _HasPermission(BasePermission):
-    """Requires one of Django's permissions. A superuser has them all."""
+    """Requires a Django permission. A superuser has all."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -39,8 +39,8 @@ class _HasPermission(BasePermission):
 
 
 class MaySendSomething(BasePermission):
-    """Requires somebody who is authenticated, or a command that a stranger has the permissions for. Reads no body, as
-    far as the commands' own permissions read none."""
+    """Requires an authenticated user, or a command that anonymous clients may send. Reads no body, unless a command's
+    own permissions do."""
 
     def has_permission(self, request: Request, view: Any) -> bool:
         if request.user and request.user.is_authenticated:
@@ -52,7 +52,8 @@ class MaySendSomething(BasePermission):
 
 
 def offered(type_name: str) -> Offered | None:
-    """None for a name that no command has, and for a command that is not offered. Raises `ConfigurationError`."""
+    """Return the command with this type name; None if there is none, if nothing handles it, or if it is not offered.
+    Raises `ConfigurationError` for a permission that cannot be imported."""
     found = _offered.get(type_name)
     if found is None:
         found = _look_up(type_name)
@@ -62,7 +63,7 @@ def offered(type_name: str) -> Offered | None:
 
 
 def all_offered() -> Iterator[tuple[str, Offered]]:
-    """By type name, aliases left out."""
+    """Yield the offered commands in the order of their type names, without aliases. Raises `ConfigurationError`."""
     for cls, name in sorted(types.names().items(), key=lambda pair: pair[1]):
         if issubclass(cls, Command) and (found := offered(name)) is not None:
             yield name, found
@@ -79,8 +80,9 @@ def _look_up(type_name: str) -> Offered | None:
 
 
 def _given(cls: type[Command], name: str) -> Sequence[Any]:
-    """The nearest decides: the settings for the very class, the class, the settings for its app, for all. So an
-    internal command is offered only where the settings name it."""
+    """Return the permissions of a command: the first that is set of the settings for the class, the class itself, the
+    settings for its app, the settings for all, and `DEFAULT`. Empty ones mean that it is not offered. An internal
+    command is offered only if the settings name it."""
     commands = conf().API.COMMANDS
     label = name.rpartition(".")[0]
     if name in commands:
@@ -96,8 +98,8 @@ def _given(cls: type[Command], name: str) -> Sequence[Any]:
 
 
 def _maker(permission: Any) -> Any:
-    """A permission class, or what is called like one; its dotted path; or the name of one of Django's permissions,
-    which begins with a small letter behind the last dot, as no class does."""
+    """Return a factory of permissions. ``permission`` is a permission class or another factory, the dotted path of one,
+    or the name of a Django permission. A name has no capital letter after its last dot."""
     if not isinstance(permission, str):
         return permission
     if not permission.rpartition(".")[2][:1].isupper():

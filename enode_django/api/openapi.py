@@ -1,4 +1,4 @@
-"""The API for drf-spectacular: each class of commands is a component of its own. Imported if that is installed."""
+"""Describe the API for drf-spectacular, with a component for each class of commands."""
 
 # mypy: allow-untyped-calls
 
@@ -32,7 +32,7 @@ ID = {"type": "string", "minLength": 1, "maxLength": MAX_ID_LENGTH}
 
 
 class AnyCommand(serializers.Serializer[Any]):
-    """Stands for the commands that the API takes."""
+    """Stands for the commands that the API accepts."""
 
 
 class _AnyCommand(OpenApiSerializerExtension):
@@ -61,7 +61,7 @@ def command_schema(name: str, cls: type[Command]) -> dict[str, Any]:
     schema = {
         "type": "object",
         "properties": {
-            # An enum of one value would become a component beside each command.
+            # An enum with one value would become a component of its own.
             "type": {"type": "string", "pattern": f"^{re.escape(name)}$", "example": name},
             "aggregate_root_id": ID,
             "fields": fields.schema if is_newer() else nullable(fields.schema),
@@ -70,7 +70,7 @@ def command_schema(name: str, cls: type[Command]) -> dict[str, Any]:
         "additionalProperties": False,
     }
     text = inspect.getdoc(cls) if cls.__dict__.get("__doc__") else None
-    # A dataclass without a docstring has its signature there.
+    # The docstring of a dataclass without one is its signature.
     return schema | ({"description": text} if text and not text.startswith(f"{cls.__name__}(") else {})
 
 
@@ -79,8 +79,8 @@ def is_newer() -> bool:
 
 
 def nullable(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON Schema as OpenAPI 3.0 has it: nothing is null but what says so, an array has items of one kind, and an
-    exclusive bound is a remark on the other one.
+    """Return a JSON Schema in OpenAPI 3.0: null is written as ``nullable``, an array has one schema of items, and an
+    exclusive bound is a flag beside the inclusive one.
 
     >>> nullable({"anyOf": [{"type": "integer"}, {"type": "null"}]})
     {'type': 'integer', 'nullable': True}
@@ -105,27 +105,27 @@ def nullable(schema: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-# -- what is answered -------------------------------------------------------------------------------------------------
+# -- responses --------------------------------------------------------------------------------------------------------
 
 
 class WrongPart(serializers.Serializer[Any]):
-    pointer = serializers.CharField(required=False, help_text="Into the body: a JSON pointer.")
-    parameter = serializers.CharField(required=False, help_text="Of the query, or a header.")
+    pointer = serializers.CharField(required=False, help_text="A JSON pointer into the body.")
+    parameter = serializers.CharField(required=False, help_text="The name of a query parameter or header.")
     detail = serializers.CharField()
 
 
 class ProblemDetails(serializers.Serializer[Any]):
     """RFC 9457. A domain exception's fields are members, too."""
 
-    type = serializers.CharField(help_text="A URN, or about:blank where the status says it all.")
+    type = serializers.CharField(help_text="A URN; about:blank if the status is enough.")
     title = serializers.CharField()
     status = serializers.IntegerField()
     detail = serializers.CharField(allow_blank=True)
     errors = WrongPart(many=True, required=False)  # type: ignore[assignment]
     command_id = serializers.CharField(required=False)
     aggregate_root_id = serializers.CharField(required=False)
-    stored = serializers.BooleanField(required=False, allow_null=True, help_text="After a timeout.")
-    missing = serializers.ListField(child=serializers.CharField(), required=False, help_text="Subscribers.")
+    stored = serializers.BooleanField(required=False, allow_null=True, help_text="After a timeout: null if not known.")
+    missing = serializers.ListField(child=serializers.CharField(), required=False, help_text="Missing subscribers.")
 
 
 class Sent(serializers.Serializer[Any]):
@@ -185,13 +185,13 @@ class FeedStream(Stream):
 class History(serializers.Serializer[Any]):
     version = serializers.IntegerField()
     results = Stream(many=True)
-    after = serializers.IntegerField(help_text="To be given for the next page.")
+    after = serializers.IntegerField(help_text="Give this for the next page.")
     more = serializers.BooleanField()
 
 
 class FeedPage(serializers.Serializer[Any]):
     results = FeedStream(many=True)
-    cursor = serializers.CharField(allow_blank=True, help_text="To be given for the next page.")
+    cursor = serializers.CharField(allow_blank=True, help_text="Give this for the next page.")
     more = serializers.BooleanField()
 
 
@@ -214,11 +214,11 @@ def _header(name: str, description: str) -> OpenApiParameter:
 
 
 _ID = OpenApiParameter("id", ID, OpenApiParameter.PATH)
-_TYPE = OpenApiParameter("type", ID, OpenApiParameter.PATH, description="Of aggregates: its stored name.")
+_TYPE = OpenApiParameter("type", ID, OpenApiParameter.PATH, description="The stored name of the class of aggregates.")
 _NUMBER = {"type": "integer", "minimum": 0, "maximum": 10**18}
 _COUNT = {"type": "integer", "minimum": 1, "maximum": 10**18}
-_LIMIT = _query("limit", _COUNT, "At most so many; 500 are the most there are in a page.")
-_CURSOR = _query("cursor", str, "Where to go on: of a page or an event.")
+_LIMIT = _query("limit", _COUNT, "The largest number of results. A page has at most 500.")
+_CURSOR = _query("cursor", str, "The cursor of a page or an event, to go on after it.")
 
 
 class _View(OpenApiViewExtension):
@@ -248,9 +248,9 @@ class _Commands(_View):
             "summary": "Send a command",
             "request": {"application/json": AnyCommand},
             "parameters": [
-                _query("wait", str, "Until when to wait.", enum=list(WAITS), default="none"),
+                _query("wait", str, "What to wait for.", enum=list(WAITS), default="none"),
                 _query("timeout", timeout, "In seconds."),
-                _header("Idempotency-Key", "The same request of the same user with the same key takes effect once."),
+                _header("Idempotency-Key", "A user's requests with the same key and body take effect once."),
                 _header("If-Match", "The version that the aggregate must have, as its ETag."),
             ],
             "examples": [
@@ -267,7 +267,7 @@ class _Command(_View):
     def options(self) -> dict[str, Any]:
         return {
             "operation_id": "get_command",
-            "summary": "What became of a command",
+            "summary": "The outcome of a command",
             "parameters": [_ID, _query("aggregate_root_id", str, "If the same id was used for several aggregates.")],
             "responses": _answers({200: StoredOutcome}, 409),
         }
@@ -283,8 +283,8 @@ class _Aggregate(_View):
             "parameters": [
                 _TYPE,
                 _ID,
-                _query("version", _COUNT, "As it was then."),
-                _header("If-None-Match", "An ETag that is known already."),
+                _query("version", _COUNT, "The state at this version."),
+                _header("If-None-Match", "The ETag of a known version."),
             ],
             "responses": _answers({200: State, 304: None}, 400, 409),
         }
@@ -297,7 +297,7 @@ class _AggregateEvents(_View):
         return {
             "operation_id": "list_aggregate_events",
             "summary": "The events of an aggregate",
-            "parameters": [_TYPE, _ID, _query("after", _NUMBER, "A version."), _LIMIT],
+            "parameters": [_TYPE, _ID, _query("after", _NUMBER, "Only later versions."), _LIMIT],
             "responses": _answers({200: History}, 400),
         }
 

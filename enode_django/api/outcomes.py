@@ -22,7 +22,7 @@ _STATUSES: Mapping[str, int] = {
     "InvalidId": 400,
     "MessageTooLarge": 413,
 }
-"""HTTP statuses of failed commands whose sender can do something about it, by the name of the exception's class."""
+"""HTTP statuses of failures that the sender can mend, by the name of the exception's class."""
 
 
 def outcome(result: CommandResult) -> dict[str, Any]:
@@ -50,13 +50,13 @@ def problem_of(error: Failure) -> Problem:
 
 
 def body_of(error: Failure) -> dict[str, Any]:
-    """Return the problem for a command whose ids stand beside it."""
+    """Return the body of the problem for a refused or failed command, without its ids."""
     return problem_body(*_told(error), _fields_of(error))
 
 
 def _told(error: Failure) -> tuple[int, str, str]:
-    """Return status, text and kind. Of an error that nobody foresaw the text stays in the logs: what it tells is not
-    meant for the sender."""
+    """Return status, text and kind. The text of an unexpected error stays in the logs, since it may hold what the
+    sender must not see."""
     if isinstance(error, DomainException):
         return 412 if isinstance(error, VersionMismatch) else 409, error.message, error.result.error_type
     status = _STATUSES.get(error.error_type, 500)
@@ -66,13 +66,14 @@ def _told(error: Failure) -> tuple[int, str, str]:
 
 
 def _fields_of(error: Failure) -> dict[str, Any]:
-    """Return the fields of a domain exception, as they are stored; nothing of another exception."""
+    """Return the stored fields of a domain exception; empty for other exceptions."""
     fields: dict[str, Any] = json_value(error.result.error_fields)
     return fields
 
 
 def timed_out(error: CommandTimeout, command_id: str, location: str) -> Problem:
-    """``stored`` is null where that is not known."""
+    """Return the problem for a timeout. Its member ``stored`` is true if the command was executed, null if that is not
+    known."""
     executed: CommandResult | None = error.executed
     known = {"stored": None} if executed is None else {"stored": True, "version": executed.version}
     detail = (

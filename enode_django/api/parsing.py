@@ -1,4 +1,4 @@
-"""JSON as strictly as RFC 8259 advises: UTF-8, each key once, no NaN, and no more bytes than the settings allow."""
+"""Parse JSON as strictly as RFC 8259 advises: UTF-8, unique keys, no NaN, and at most ``MAX_BODY`` bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from enode_django.exceptions import shown
 
 
 class StrictJsonParser(BaseParser):
-    """Parses JSON objects, as commands are. A body that is too large is not read to its end."""
+    """Parses a JSON object. A body that is too large is not read to its end."""
 
     media_type = "application/json"
 
@@ -42,17 +42,17 @@ def too_large(most: int) -> Problem:
 
 
 def parse(body: bytes) -> dict[str, Any]:
-    """Raises `ParseError`."""
+    """Parse a JSON object. Raises `ParseError`."""
     try:
         value = _decode(body.decode())
     except UnicodeDecodeError:
         raise ParseError("the body is not in UTF-8") from None
     except RecursionError:
         raise ParseError("the body is nested too deeply") from None
-    except ValueError as error:  # also of numbers with too many digits
-        raise ParseError(f"the body is no JSON: {error}") from None
+    except ValueError as error:  # also for numbers with too many digits
+        raise ParseError(f"the body is not JSON: {error}") from None
     if type(value) is not dict:
-        raise ParseError("the body is no JSON object; send {…}")
+        raise ParseError("the body is not a JSON object; send {…}")
     return value
 
 

@@ -1,4 +1,4 @@
-"""Every error of the API as problem details (RFC 9457)."""
+"""Turn errors of the API into problem details (RFC 9457)."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from enode_django.exceptions import InvalidFields, Path, StoreUnavailable, Trans
 
 CONTENT_TYPE = "application/problem+json"
 RETRY_AFTER = 2
-"""Seconds: how long a worker or a database usually takes to be there again."""
+"""Seconds that a worker or a database usually needs to come back."""
 _STANDARD = frozenset({"type", "title", "status", "detail", "instance"})
 
 
 class Problem(exceptions.APIException):
-    """``kind`` is what ``type`` ends with; without one the status says it all. ``members`` are what is known beside;
-    one that has the name of a standard member gets an underscore behind it."""
+    """``kind`` is the end of ``type``, which is ``about:blank`` without one. ``members`` are additional members; an
+    underscore is appended to the name of a standard member."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ def type_of(kind: str) -> str:
 
 
 def invalid(errors: Mapping[Path, str]) -> Problem:
-    """Each with a JSON pointer into the request's body (of a query parameter or header: its name)."""
+    """Return the problem for errors in the request's body, each with a JSON pointer."""
     listed = [{"pointer": pointer(path), "detail": text} for path, text in errors.items()]
     return Problem(400, "the request is not valid", kind="enode:invalid", members={"errors": listed})
 
@@ -78,7 +78,7 @@ def pointer(path: Path) -> str:
 
     >>> pointer(("fields", "rates", "a/b c", 1))
     '#/fields/rates/a~1b%20c/1'
-    >>> pointer(("\\ud800",))  # JSON can say it, though it is no Unicode text
+    >>> pointer(("\\ud800",))  # JSON allows a lone surrogate
     '#/%ED%A0%80'
     """
     parts = (str(part).replace("~", "~0").replace("/", "~1") for part in path)
@@ -95,7 +95,7 @@ def unavailable(what: str) -> Problem:
 
 
 def problem_of(error: Exception) -> Problem | None:
-    """None for what nobody expected: Django answers and logs that."""
+    """Return the problem for an error; None for an unexpected one, which Django answers and logs."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, InvalidFields):
@@ -126,8 +126,8 @@ def _of_framework(error: exceptions.APIException) -> Problem:
 
 
 def handle_exception(error: Exception, context: Mapping[str, Any]) -> HttpResponseBase | None:
-    """Turn an error into a response, for `rest_framework.views.APIView.get_exception_handler`. A browser gets the
-    framework's page."""
+    """Turn an error into a response, for `rest_framework.views.APIView.get_exception_handler`. The browsable API gets
+    the framework's page."""
     problem = problem_of(error)
     if problem is None:
         return None

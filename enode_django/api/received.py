@@ -1,4 +1,4 @@
-"""Idempotency keys: a user's same key with the same content is the same command, and takes effect once."""
+"""Idempotency keys: requests of one user with the same key and content are one command, which takes effect once."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _counter = itertools.count(1)
 def command_id_of(header: str | None, user: str) -> str | None:
     """Return the id of the command that ``user`` sends with this ``Idempotency-Key``; None without a key.
 
-    The key may have the quotes of a structured field. It is not the id: that could be one which somebody else's
-    command, or a process manager's, is to have. Raises a `Problem` of status 400. Blocks on the database.
+    The key may have the quotes of a structured field. It is not used as the id, which could collide with that of
+    another user's command, or a process manager's. Raises a `Problem` of status 400. Blocks on the database.
     """
     if header is None:
         return None
@@ -43,18 +43,19 @@ def command_id_of(header: str | None, user: str) -> str | None:
 
 
 def _was_taken_as_id(key: str, user: str) -> bool:
-    """Return True if an earlier version received the key, and used it as the id. Sent again it is not a new command."""
+    """Return True if an earlier version of this code received the key, and used it as the id. It is not a new command
+    then."""
     row = _find(key)
     return row is not None and row.user == user
 
 
 def receive(command: Command, content: Any, user: str) -> None:
-    """Note that ``user`` sends this command; ``content`` is what `json.loads` gave. Raises a `Problem` of status 422 if
-    the id is that of another command, or somebody else's, which is not told apart."""
+    """Record that ``user`` sends this command; ``content`` is the parsed JSON. Raises a `Problem` of status 422 if
+    another command, or another user's, has the id. The problem does not say which. Blocks on the database."""
     digest = _digest(content)
     row = _find(command.id)
     if row is None:
-        # Before it is noted: a note says that this was looked at, to requests that come at the same time or again.
+        # Check before the insert: to other requests, a row means that the stored command was checked.
         _check_stored(command, user)
         if _insert(command.id, user, digest):
             if next(_counter) % _EVERY == 0:
@@ -66,8 +67,7 @@ def receive(command: Command, content: Any, user: str) -> None:
 
 
 def _find(id: str) -> ReceivedCommand | None:
-    """Return the row of a received command, read from the database that it was written to: a replica may not have it
-    yet."""
+    """Return the row of a received command. It is read from the database for writes, since a replica may lag."""
     return ReceivedCommand.objects.using(router.db_for_write(ReceivedCommand)).filter(command_id=id).first()
 
 
@@ -86,8 +86,8 @@ def _insert(id: str, user: str, digest: bytes) -> bool:
 
 
 def _check_stored(command: Command, user: str) -> None:
-    """A command that was stored with this id before: one that came another way, or whose key was pruned. Its outcome
-    is the answer, so it must be the same user's, and the same kind."""
+    """Raise a `Problem` if a stored command has this id, and is of another user or type. A stored command came another
+    way, or its key was deleted; its outcome becomes the answer."""
     key = (command.id, command.aggregate_root_id)
     stored = make_store().find([key]).get(key)
     if stored is not None and not _is_from(stored, command, user):
@@ -99,8 +99,8 @@ def _is_from(stored: StreamRecord, command: Command, user: str) -> bool:
 
 
 def is_sent_by(user: str, record: StreamRecord | EventStream) -> bool:
-    """Return True if this user (empty: nobody) has sent the command. One that followed from an event or from another
-    command carries the user who began all that, but is not a command of theirs: it may be about anybody's aggregate."""
+    """Return True if this user sent the command; False for an empty user. A command that followed from an event or
+    another command names the user who caused it, but is not theirs: it may be for any aggregate."""
     try:
         metadata = decode_metadata(bytes(record.metadata))
     except MalformedMessage:
@@ -110,7 +110,7 @@ def is_sent_by(user: str, record: StreamRecord | EventStream) -> bool:
 
 def _other_content() -> Problem:
     return Problem(
-        422, "this Idempotency-Key was used for another command; take a new one for each", kind="enode:key-reused"
+        422, "this Idempotency-Key was used for another command; use a new key for each", kind="enode:key-reused"
     )
 
 
@@ -119,8 +119,8 @@ def is_pending(id: str, user: str) -> bool:
 
 
 def prune() -> int:
-    """Delete some keys that are older than ``KEY_RETENTION``; returns how many. Called now and then for more keys
-    than have come since."""
+    """Delete up to `_PRUNED_AT_ONCE` keys that are older than ``KEY_RETENTION``. Return the number deleted. Called
+    after every `_EVERY` new keys, so that old ones do not pile up."""
     before = timezone.now() - timedelta(seconds=conf().API.KEY_RETENTION)
     old = ReceivedCommand.objects.filter(received_at__lt=before).order_by("received_at")
     deleted, _ = ReceivedCommand.objects.filter(

@@ -1,4 +1,4 @@
-"""``GET events/stream/``: server-sent events, for browsers' ``EventSource`` and whoever wants to hear at once."""
+"""``GET events/stream/``: new events as server-sent events, for ``EventSource`` in browsers and other clients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class EventStreamRenderer(BaseRenderer):
-    """So that ``Accept: text/event-stream`` is understood; nothing is rendered with it."""
+    """Makes the API accept ``Accept: text/event-stream``. The stream itself is not rendered by it."""
 
     media_type = CONTENT_TYPE
     format = "event-stream"
@@ -33,7 +33,7 @@ class EventStreamRenderer(BaseRenderer):
 
 
 class EventStreamView(ApiView):
-    """Sends what is stored from now on, or after ``Last-Event-ID`` or ``cursor``."""
+    """Sends event streams and refusals that are stored from now on, or after ``Last-Event-ID`` or ``cursor``."""
 
     permission_classes: Any = [*ApiView.permission_classes, MayViewStreams]
     renderer_classes: Any = [EventStreamRenderer, *api_settings.DEFAULT_RENDERER_CLASSES]

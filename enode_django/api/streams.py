@@ -1,4 +1,4 @@
-"""Rows of the event store as JSON, and where a reader of the feed has come to. Pure, but for the shards it reads."""
+"""Rows of the event store as JSON, pages of the feed over all shards, and their cursors."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from enode_django.exceptions import error_text, shown
 from enode_django.serialization.json_text import contents, json_value
 
 Places = Mapping[int, Position]
-"""Positions by the shard's number; a shard that is not named is at its beginning."""
+"""Positions by the number of the shard. A missing shard is at its beginning."""
 
 
 def stream_body(record: StreamRecord, with_payload: bool) -> dict[str, Any]:
-    """Without the payload it says that something happened, and not what."""
+    """Return the row as JSON. Without the payload it says that a command took effect or was refused, but not how."""
     body = {
         "aggregate_root_type": record.aggregate_root_type,
         "aggregate_root_id": record.aggregate_root_id,
@@ -33,7 +33,7 @@ def stream_body(record: StreamRecord, with_payload: bool) -> dict[str, Any]:
 def _payload(record: StreamRecord) -> dict[str, Any]:
     try:
         found: dict[str, Any] = json_value(contents(record.events, record.metadata))
-    except Exception as error:  # one row, nested too deeply for example, must not keep readers from all others
+    except Exception as error:  # a row that cannot be shown (nested too deeply, say) must not hide the others
         return {"unreadable": f"{type(error).__name__}: {error_text(error)}"}
     return found
 
@@ -48,7 +48,7 @@ def write_cursor(places: Places) -> str:
 
 
 def read_cursor(cursor: str) -> Places:
-    """Raises ValueError."""
+    """Read a cursor of `write_cursor`. Raises ValueError for a malformed one."""
     try:
         text = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode("ascii")
         pairs = (part.split(":", 1) for part in text.split(","))
@@ -64,14 +64,14 @@ def _number(text: str) -> int:
 
 
 class FeedRow(NamedTuple):
-    """``cursor`` is where to go on behind it."""
+    """``cursor`` is the place after the row."""
 
     cursor: str
     record: StreamRecord
 
 
 class FeedPart(NamedTuple):
-    """``more`` says that there was no room for all that is there by now."""
+    """A page of the feed. ``places`` are those after it. ``more``: more rows may be settled by now."""
 
     rows: Sequence[FeedRow]
     places: Places
@@ -79,7 +79,7 @@ class FeedPart(NamedTuple):
 
 
 def read_feed(shards: Sequence[Shard], places: Places, limit: int) -> FeedPart:
-    """Return the next rows, at most ``limit`` or one of each shard. Blocks; raises `StoreUnavailable`."""
+    """Return the next rows: at most ``limit``, but up to one from each shard. Blocks. Raises `StoreUnavailable`."""
     share = max(1, limit // len(shards))
     now = dict(places)
     rows: list[FeedRow] = []

@@ -1,7 +1,7 @@
 """The feed as server-sent events, for the API and the admin. It needs no extra.
 
-A response ends after some time; the client comes again with ``Last-Event-ID`` and misses nothing. Between looks at the
-store no database connection is held.
+A response ends after some time. The client reconnects with ``Last-Event-ID``, and misses nothing. No database
+connection is held between two reads of the store.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from enode_django.runtime import make_store
 CONTENT_TYPE = "text/event-stream"
 AT_ONCE = 100
 RETRY = 2_000
-"""Milliseconds after which a client comes again."""
+"""Milliseconds after which a client reconnects."""
 CATCHING_UP = 2.0
-"""Seconds that a response may last longer while the client is behind."""
+"""Seconds that a response lasts longer while the client is behind."""
 HEARTBEAT = b": still here\n\n"
 
 MakeBody = Callable[[StreamRecord], Mapping[str, Any] | None]
-"""Makes what is sent of a stream, or None if the client does not want it."""
+"""Returns the body to send for a stream, or None if the client does not want it."""
 
 
 def is_async(request: HttpRequest) -> bool:
-    """Return True under ASGI, where a response that lasts takes no thread."""
+    """Return True under ASGI, where a long response needs no thread."""
     return isinstance(request, ASGIRequest)
 
 
 class Tail:
-    """One client's way along the feed, for ``seconds``. Ends by itself, and when the client is gone: then its iterator
-    is closed."""
+    """Follows the feed for one client and ``seconds``. It also ends when the client is gone, since Django closes its
+    iterator then."""
 
     def __init__(self, places: Places, make_body: MakeBody, *, seconds: float) -> None:
         current = conf().API
@@ -56,13 +56,13 @@ class Tail:
 
     def response(self, request: HttpRequest) -> StreamingHttpResponse:
         body: Any = self._follow_async() if is_async(request) else self._follow()
-        # Proxies such as nginx must not keep it until there is more.
+        # Proxies such as nginx must not buffer the response.
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         return StreamingHttpResponse(body, content_type=CONTENT_TYPE, headers=headers)
 
     def _greeting(self) -> bytes:
-        """Return the first bytes with the place where the stream begins, so that a client that got nothing goes on
-        there."""
+        """Return the first bytes. They hold the place where the stream begins, from which a client that got no event
+        goes on."""
         return f"retry: {RETRY}\n".encode() + _place(write_cursor(self._places))
 
     def _follow(self) -> Iterator[bytes]:
@@ -77,7 +77,7 @@ class Tail:
                 time.sleep(self._pause)
 
     async def _follow_async(self) -> AsyncIterator[bytes]:
-        # Django keeps the thread that answered, and what it has of connections, until the response is closed.
+        # Django keeps the thread that answered, and its connections, until the response is closed.
         await sync_to_async(_let_connections_go)()
         yield self._greeting()
         while True:
@@ -92,8 +92,8 @@ class Tail:
     _pause = 0.0
 
     def _next(self) -> tuple[bytes, bool]:
-        """Return the bytes to send now, and True if there may be more. If the store is away, the response ends and the
-        client comes again."""
+        """Return the bytes to send now, and False if the response ends. It ends if the store is away; the client
+        reconnects."""
         try:
             part = read_feed(self._store.shards, self._places, AT_ONCE)
         except StoreUnavailable:
@@ -111,7 +111,8 @@ class Tail:
         return sent, now < self._end + (CATCHING_UP if part.more else 0.0)
 
     def _events(self, rows: Sequence[FeedRow]) -> bytes:
-        """JSON has no line breaks of its own, so the data is one line. Streams that are not wanted are passed over."""
+        """Return the events of the rows. Unwanted streams are left out; if the last one is unwanted, its place is sent
+        alone. The JSON has no line breaks, so the data is one line."""
         sent, passed = [], ""
         for row in rows:
             body = self._make_body(row.record)
@@ -122,7 +123,7 @@ class Tail:
 
 
 def _place(cursor: str) -> bytes:
-    """A client remembers an id without data, too."""
+    """Return an event with a place only. Clients remember an id without data, too."""
     return f"id: {cursor}\n\n".encode()
 
 

@@ -18,7 +18,7 @@ from enode_django.api.commands import CommandsView, CommandView
 from enode_django.api.sse import EventStreamView
 
 if apps.is_installed("drf_spectacular"):
-    import_module("enode_django.api.openapi")  # tells it what the views are like
+    import_module("enode_django.api.openapi")  # registers the descriptions of the views
 
 app_name = "enode_api"
 

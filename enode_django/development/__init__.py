@@ -1,1 +1,1 @@
-"""The parts of ``manage.py enodedev``: processes, and one log of what they do."""
+"""The parts of ``manage.py enodedev``: processes, and their common log."""

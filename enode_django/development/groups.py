@@ -1,4 +1,4 @@
-"""Steps of one request put together, whichever processes they come from, and in which order."""
+"""Group the steps of one request, which come from several processes in any order."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from enode_django.development.steps import Step
 
 QUIET = 0.3
-"""Seconds without another step after which a group is shown."""
+"""A group is shown after so many seconds without another step."""
 LONGEST = 2.0
-"""Seconds after its first step when a group is shown in any case; what comes later is a group again."""
+"""A group is shown at the latest so many seconds after its first step. Later steps are another group."""
 
 
 class Groups:
-    """Times are those of one monotonic clock."""
+    """Groups of steps by ``flow_id``. All ``now`` are times of one monotonic clock."""
 
     def __init__(self) -> None:
         self._groups: dict[str, tuple[float, float, list[Step]]] = {}
@@ -24,7 +24,8 @@ class Groups:
         self._groups[step.flow_id] = (first, now, steps)
 
     def take_due(self, now: float) -> list[Sequence[Step]]:
-        """The groups that are to be shown, in the order in which they began; each ordered by time."""
+        """Remove and return the groups that are to be shown, in the order in which they began. Steps are ordered by
+        time."""
         due = [id for id, (first, last, _) in self._groups.items() if now - last >= QUIET or now - first >= LONGEST]
         return [sorted(self._groups.pop(id)[2], key=lambda step: step.time) for id in due]
 

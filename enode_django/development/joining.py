@@ -1,4 +1,4 @@
-"""Connect a process to `enodedev` at its start: the process sends its steps there, and ends when `enodedev` has
+"""Connect a process to `enodedev` at its start. The process sends its steps there, and ends when `enodedev` has
 ended."""
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ from enode_django.telemetry.steplog import logger as flow_logger
 ADDRESS = "ENODE_DEVELOPMENT"
 """The environment variable with the socket's path."""
 PATIENCE = "ENODE_DEVELOPMENT_PATIENCE"
-"""Seconds that a process goes on after `enodedev` has died: others may need it until they have ended."""
+"""The environment variable with the seconds that a process goes on after the end of `enodedev`. Other processes may
+need it until they have ended."""
 LIFELINE = "ENODE_DEVELOPMENT_LIFELINE"
-"""The `identity_of` the pipe that parts have as their standard input."""
+"""The environment variable with the `identity_of` the pipe that is the standard input of parts."""
 MIDDLEWARE = "enode_django.middleware.EnodeMiddleware"
 SEND_TIMEOUT = 1.0
 _STANDARD_INPUT = 0
 
 
 def join(address: str) -> None:
-    """Called once, by every process that has the variable, the reloaders' and the workers' among them."""
+    """Connect this process. Called once in every process that has the variable, including reloaders and workers."""
     end_soon()
     flow_logger.addHandler(StepHandler(address))
     open_log()
@@ -42,22 +43,21 @@ def join(address: str) -> None:
 
 
 def end_soon() -> None:
-    """Let the interpreter not look for garbage at its end, which takes long with a project loaded: somebody who has
-    pressed Ctrl-C waits for it."""
+    """Skip the garbage collection at the interpreter's end. With a project loaded it takes long after Ctrl-C."""
     atexit.register(gc.freeze)
 
 
 def open_log(**_: object) -> None:
-    """Done again with every request: making the WSGI application sets up logging anew, and disables loggers that the
-    project does not name."""
+    """Enable the log of steps. Called with every request, too: making the WSGI application configures logging again,
+    which disables loggers that the project does not name."""
     flow_logger.setLevel(logging.DEBUG)
     flow_logger.propagate = flow_logger.disabled = False
-    if MIDDLEWARE in settings.MIDDLEWARE:  # which tells of requests; of those that fail, Django says more
+    if MIDDLEWARE in settings.MIDDLEWARE:  # it logs requests; of Django's lines keep those about failed ones
         logging.getLogger("django.server").setLevel(logging.WARNING)
 
 
 class StepHandler(logging.Handler):
-    """Sends each record as a datagram; a line that nobody takes in time is lost, and nothing else."""
+    """Sends each record as a datagram. A record that cannot be sent within `SEND_TIMEOUT` seconds is dropped."""
 
     def __init__(self, address: str) -> None:
         super().__init__()
@@ -76,16 +76,16 @@ def identity_of(descriptor: int) -> str:
 
 
 def _has_lifeline() -> bool:
-    """Not so a process that application code starts with another standard input, which may be at its end or say
-    something: it has inherited the environment only."""
+    """Return True if the standard input is the pipe of `enodedev`. A process that application code starts may have
+    inherited the environment, but not the pipe."""
     with contextlib.suppress(OSError):
         return identity_of(_STANDARD_INPUT) == os.environ.get(LIFELINE)
     return False
 
 
 def _end_with_the_lifeline() -> None:
-    """The standard input is a pipe that `enodedev` holds and never writes to: it ends with that process, however that
-    comes about."""
+    """Wait for the end of the standard input, then end this process. `enodedev` holds the other end of the pipe and
+    never writes to it, so it ends with `enodedev` in any case."""
     with contextlib.suppress(OSError):
         while os.read(_STANDARD_INPUT, 1024):
             pass

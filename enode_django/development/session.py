@@ -1,4 +1,4 @@
-"""`enodedev` at work: parts started, watched, started again and ended, and all that they say in one log."""
+"""Start, watch, restart and end the parts of `enodedev`, and write their output to one log."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from enode_django.development.steps import decode_step
 OURSELVES = "enodedev"
 TICK = 0.1
 SETTLED = 5.0
-"""Seconds that a part must live to be started again at once. The first start must last as long, or all ends."""
+"""Seconds. A part that has lived so long is restarted at once. If its first start does not last so long, everything
+ends."""
 RETRY = 10.0
-"""Seconds after which a part that does not settle is tried again, if no code changes before."""
+"""Seconds after which a part that did not last is restarted, if no code changes before."""
 BEYOND_GRACE = 10.0
 LONGEST_STEP = 65_536
 
@@ -30,7 +31,7 @@ IsReady = Callable[[], bool]
 
 
 class Waiting(NamedTuple):
-    """A part that is to be started again when code has changed since, or at ``due``."""
+    """A part to restart at ``due``, or when the newest code is not of the time ``code`` any more."""
 
     plan: Plan
     code: float
@@ -38,7 +39,7 @@ class Waiting(NamedTuple):
 
 
 class Development:
-    """`run` blocks. `stop` may be called by a signal handler: once to end the parts in order, again to kill them."""
+    """A run of `enodedev`. A signal handler may call `stop`: once to end the parts in order, again to kill them."""
 
     def __init__(
         self,
@@ -68,8 +69,8 @@ class Development:
         self._stops += 1
 
     def run(self, is_ready: IsReady) -> int:
-        """Start the parts in order, the first one alone until ``is_ready``; returns the exit status, 0 if it was told
-        to stop and every part ended in time."""
+        """Start the parts in order, the next one when ``is_ready`` returns True. Block until the end. Return the exit
+        status: 0 if `stop` was called and every part ended in time, else 1."""
         try:
             return self._run(is_ready)
         finally:
@@ -98,7 +99,7 @@ class Development:
         self._parts.append(Part(plan, self._environment, time.monotonic()))
 
     def _look(self) -> bool:
-        """Show what is new and start what has died; returns False if there is no use in going on."""
+        """Show new output and restart dead parts. Return False if a part failed at its first start."""
         self._listen()
         for part in [part for part in self._parts if part.status is not None]:
             self._parts.remove(part)
@@ -131,7 +132,7 @@ class Development:
             self._start(waiting.plan)
 
     def _listen(self) -> None:
-        """Wait a moment for the parts to say something, and show it."""
+        """Wait up to `TICK` seconds for output of the parts, and show it."""
         parts = [part for part in [*self._parts, *self._leaving] if not part.is_at_end]
         sources: list[Any] = [self._steps, *(part.output for part in parts)]
         wait(sources, TICK)
@@ -161,7 +162,7 @@ class Development:
     # -- ending ---------------------------------------------------------------------------------------------------
 
     def _end(self) -> bool:
-        """End the parts together, and then those that others need until their ends. Returns whether all ended in
+        """End the parts together, and afterwards those that others need until then. Return True if all ended in
         time."""
         self.say("ending; a second Ctrl-C kills")
         needed = [part for part in self._parts if part.plan.patience]
@@ -191,7 +192,7 @@ class Development:
 
 
 def newest_code() -> float:
-    """When the newest Python file that this process has imported was changed."""
+    """Return the newest modification time of the Python files that this process has imported, in seconds since 1970."""
     return max(map(_changed_at, autoreload.iter_all_python_module_files()), default=0.0)
 
 

@@ -1,4 +1,4 @@
-"""A step of a command's way as it travels from the process that took it to `enodedev`: JSON, one datagram each."""
+"""The steps of a flow as processes send them to `enodedev`: each is one datagram with JSON."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import NamedTuple
 from enode_django.telemetry.steplog import FIELDS
 
 LONGEST_TEXT = 200
-"""Characters of each text: a datagram should not be larger than what every system takes (2,048 bytes)."""
+"""Characters of each text, so that a datagram rarely exceeds the 2,048 bytes that every system accepts."""
 
 
 class Step(NamedTuple):
-    """``time`` in seconds since 1970; the rest as `enode_django.telemetry.steplog.FIELDS` says."""
+    """``time`` is in seconds since 1970. The other fields are those of `enode_django.telemetry.steplog.FIELDS`."""
 
     time: float
     part: str
@@ -36,7 +36,7 @@ def encode_step(record: logging.LogRecord) -> bytes:
 
 
 def decode_step(body: bytes) -> Step | None:
-    """None for what is not a step of ours."""
+    """Return the step of a datagram; None if it is not one of `encode_step`."""
     try:
         values = json.loads(body)
         step = Step(*values)

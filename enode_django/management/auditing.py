@@ -1,4 +1,4 @@
-"""Management commands in the audit trail."""
+"""Store the actions of management commands in the audit trail."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from enode_django.operating.actions import Done, recorded
 
 def add_reason(parser: ArgumentParser) -> None:
     """Add ``--reason`` to the parser of an action that changes something."""
-    parser.add_argument("--reason", default="", help="why, for those who read the operator actions later")
+    parser.add_argument("--reason", default="", help="why; stored in the operator actions")
 
 
 def audited(action: str, object_type: str, object_id: str, *, reason: str) -> AbstractContextManager[list[str]]:
-    """Put what the block does into the audit trail; texts that it adds to the list are the details."""
+    """Store the block's action in the audit trail, with the texts that it adds to the list as details."""
     done = Done(action, object_type, object_id, reason=reason)
     return recorded(operator(), OperatorAction.Source.COMMAND, done)
 
 
 def operator() -> str:
-    """Return the user of the operating system and the host; the user's number if it has no name."""
+    """Return the user of the operating system and the host, as ``user@host``. A user without a name is a number."""
     try:
         user = getpass.getuser()
-    except (OSError, KeyError):  # a container may run under a number without a name
+    except (OSError, KeyError):  # a container's user may have no name
         import os
 
         user = str(os.getuid())

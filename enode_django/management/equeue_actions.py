@@ -172,7 +172,7 @@ def peek(transport: Transport, options: Options) -> Iterator[Row]:
 
 
 def tail(transport: Transport, options: Options) -> Iterator[Row]:
-    """Without end."""
+    """Yield messages as they come, without end."""
     start = Start.FIRST if options["from_first"] else Start.LAST
     for message in administration.tail(transport, options["topic"], options["queues"], start, wait=TAIL_WAIT):
         if message is not None:
@@ -213,7 +213,8 @@ def list_dead_letters(transport: Transport, options: Options) -> Iterator[Row]:
 
 
 def _count_of_commands() -> int | str:
-    """The rest is shown without the database, too."""
+    """Return the number of dead letters of commands, or a text if a database is away: other groups are shown without
+    it."""
     try:
         return sum(found.count() for _, found in command_letters.Choice().letters())
     except DatabaseError as error:
@@ -221,7 +222,8 @@ def _count_of_commands() -> int | str:
 
 
 def _is_of_commands(options: Options) -> bool:
-    """Letters of the workers' group are rows beside the streams. Raises `QueueError` for what only they have."""
+    """Return True for the group of the workers, whose letters are rows of the event store's databases. Raises
+    `QueueError` if another group is given with options for these letters."""
     if options["group"] == conf().COMMANDS.CONSUMER_GROUP:
         return True
     if options["type"] or options["error"]:
@@ -304,7 +306,7 @@ ACTIONS: Mapping[str, Callable[[Transport, Options], Iterable[Row]]] = {
 
 
 def check(options: Options) -> tuple[list[Row], bool]:
-    """Return what is to be said of a broker's directory, and True if nothing in it is damaged. Asks no queue."""
+    """Check a broker's directory. Return the findings with a summary, and True if nothing is damaged. Asks no queue."""
     checked = check_directory(options["directory"])
     rows = [{"kind": each.kind, "place": each.place, "finding": each.text} for each in checked.findings]
     read = f"{checked.files} files of {checked.bytes} bytes: {checked.batches} batches with {checked.messages} messages"

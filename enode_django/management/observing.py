@@ -1,4 +1,4 @@
-"""Observers of a running ``runprocessors`` or ``runbroker``: probes, scrapers, systemd."""
+"""Report the state of a running ``runprocessors`` or ``runbroker`` to probes, Prometheus and systemd."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ Say = Callable[[str], object]
 
 
 def add_port(parser: ArgumentParser, name: str, what: str) -> None:
-    """``--NAME-port`` and ``--NAME-address``."""
-    parser.add_argument(f"--{name}-port", type=_port, metavar="PORT", help=f"serve {what} there (0: any free port)")
+    """Add the options ``--NAME-port`` and ``--NAME-address``."""
+    parser.add_argument(f"--{name}-port", type=_port, metavar="PORT", help=f"serve {what} here (0: any free port)")
     parser.add_argument(f"--{name}-address", default=LOOPBACK, metavar="ADDRESS", help=f"by default {LOOPBACK}")
 
 
@@ -41,7 +41,7 @@ def _port(text: str) -> int:
 
 
 def listening(options: Mapping[str, Any], name: str) -> Listening | None:
-    """Return the chosen address and port of `add_port`'s options; None if there is no port."""
+    """Return the address and port of `add_port`'s options; None if no port is given."""
     port = options[f"{name}_port"]
     return None if port is None else Listening(options[f"{name}_address"], port)
 
@@ -59,11 +59,13 @@ def observed_processors(
     say: Say,
     has_broker: bool = False,
 ) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Gives what the supervisor is to call with its report at each turn. Raises `ConfigurationError`."""
+    """Serve the pages and write the reports of a supervisor while the block runs. Yield a function that the supervisor
+    calls with its figures at each turn. Raises `ConfigurationError` if a port cannot be listened on, or metrics need a
+    package that is missing."""
     gauges = Gauges(transport, make_dead_letters(store))
     observations = Observations(transport, topics, store, gauges, has_broker=has_broker)
     pages: Pages = {}
-    if health is not None or metrics is not None:  # else nothing of them is imported
+    if health is not None or metrics is not None:  # else prometheus-client is not imported
         pages = {
             **health_pages(observations.is_not_live, observations.is_not_ready),
             **metrics_page(observations.shown, needed=metrics is not None),
@@ -103,7 +105,7 @@ def _say_places(servers: Sequence[ProbeServer], pages: Pages, say: Say) -> None:
 
 @contextmanager
 def observed_broker(*, health: Listening | None, metrics: Listening | None, say: Say) -> Iterator[ObservedBroker]:
-    """Raises `ConfigurationError`."""
+    """Serve the pages of a broker while the block runs. Raises `ConfigurationError`, as `observed_processors`."""
     observed = ObservedBroker(BrokerHealth())
     pages: Pages = {}
     if health is not None or metrics is not None:
@@ -123,7 +125,7 @@ class ObservedBroker:
         self.shows_figures = False
 
     def pages(self, *, with_metrics: bool) -> Pages:
-        """Raises `ConfigurationError` if metrics are asked for and cannot be served."""
+        """Return the pages. Raises `ConfigurationError` if ``with_metrics`` needs a package that is missing."""
         metrics = metrics_page(lambda: self._figures, needed=with_metrics)
         self.shows_figures = bool(metrics)
         return {**health_pages(self._health.is_not_live, self._health.is_not_ready), **metrics}

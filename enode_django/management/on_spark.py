@@ -1,4 +1,4 @@
-"""Parts that commands on Spark share. PySpark is imported when it is needed."""
+"""Helpers of commands that run jobs on Spark. PySpark is imported only when a job starts."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ TELL_EVERY = 2.0
 
 
 def add_master(parser: CommandParser) -> None:
-    parser.add_argument("--master", metavar="URL", help="where Spark runs; by default SPARK['MASTER'] of the settings")
+    parser.add_argument("--master", metavar="URL", help="Spark's master; by default SPARK['MASTER'] of the settings")
 
 
 @contextmanager
 def job_on_spark(kind: str, name: str, master: str | None) -> Iterator[tuple[SparkSession, RunningJob]]:
-    """Run a job on Spark. Its errors become a `CommandError`."""
+    """Run the block as a job on Spark. Errors of this package, the databases and Spark become a `CommandError`."""
     try:
-        from enode_django.spark.session import spark_session  # raises SparkUnavailable where there is no PySpark
+        from enode_django.spark.session import spark_session  # raises SparkUnavailable without PySpark
 
         with running_job(kind, name) as job, spark_session(master) as spark:
             yield spark, job
@@ -42,7 +42,7 @@ def job_on_spark(kind: str, name: str, master: str | None) -> Iterator[tuple[Spa
 
 
 class Lines:
-    """A report that also writes a line every now and then; each stage has one at least."""
+    """A report that also writes a line: when a stage begins, and at most every `TELL_EVERY` seconds within it."""
 
     def __init__(self, out: OutputWrapper, report: Report) -> None:
         self._out = out

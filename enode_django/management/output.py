@@ -1,4 +1,4 @@
-"""The output of management commands: nothing in it controls the terminal, whoever chose the ids and texts."""
+"""The output of management commands. It escapes control characters, since ids and texts may contain any."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LAYOUT = "\n\t"
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Return the text with escapes for characters that cannot be seen, other than those to ``keep``.
+    """Return the text with escapes for unprintable characters, except those in ``keep``.
 
     >>> printable("a\\x1b[2J\\nb\\u202e"), printable("a\\n", keep="\\n")
     ('a\\\\x1b[2J\\\\nb\\\\u202e', 'a\\n')
@@ -25,13 +25,14 @@ def _escaped(character: str) -> str:
 
 
 def printable_json(value: Any) -> str:
-    """Return indented JSON. What cannot be seen is escaped as JSON does it, so that the same value is read again."""
+    """Return indented JSON. Unprintable characters are JSON escapes, so that parsing gives the same value."""
     text = json.dumps(value, indent=2, ensure_ascii=False)
     return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
 
 
 class PrintableOutput(OutputWrapper):
-    """Escapes what is written, except line breaks and tabs. Styles are given to `write`: they are escapes, too."""
+    """Escapes unprintable characters, except line breaks and tabs. A style has to be given to `write`: it consists of
+    escape sequences, which would be escaped in the text."""
 
     def write(  # type: ignore[override]
         self, msg: str = "", style_func: Any = None, ending: str | None = None
@@ -40,7 +41,7 @@ class PrintableOutput(OutputWrapper):
 
 
 class PrintableCommand(BaseCommand):
-    """The base of management commands: ``stdout`` and ``stderr`` are `PrintableOutput`, error messages included."""
+    """The base of management commands. Their ``stdout`` and ``stderr`` are `PrintableOutput`, also for errors."""
 
     def __init__(
         self, stdout: Any = None, stderr: Any = None, no_color: bool = False, force_color: bool = False

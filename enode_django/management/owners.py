@@ -1,4 +1,4 @@
-"""Refuse to start event workers while the code misses subscribers that the databases remember."""
+"""Refuse to start event workers if the databases have subscriptions of subscribers that the code lacks."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from enode_django.eventing.unowned import possible_databases, unowned_in
 
 
 def check_owners() -> None:
-    """Raises `CommandError` for a stored subscription that no code owns, unless it is kept. A subscriber that was
-    renamed without an alias would handle everything a second time under its new name."""
+    """Raise `CommandError` if a stored subscription has no subscriber in the code, and is not kept. A subscriber that
+    was renamed without an alias would handle everything again under its new name."""
     try:
         found = unowned_in(possible_databases())
     except (DatabaseError, psycopg.Error) as error:

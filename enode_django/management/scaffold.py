@@ -1,4 +1,4 @@
-"""Find the places for the files of ``manage.py startaggregate``. Nothing that exists is overwritten."""
+"""Plan and write the files of ``manage.py startaggregate``. Existing files are extended, but not overwritten."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _IMPORTED = {"AggregateRoot", "Command", "DomainEvent", "ModelProjection", "Read
 
 
 class Plan(NamedTuple):
-    """``new`` files are not there yet, ``changed`` ones get some lines more."""
+    """The texts of ``new`` files, and of ``changed`` files with added lines."""
 
     new: dict[Path, str]
     changed: dict[Path, str]
 
     def carry_out(self) -> None:
-        """Raises `CommandError` if something came up meanwhile; the files that it has made are gone then, and the
-        others are as they were."""
+        """Write the files. If that fails, delete the new files, restore the changed ones as far as possible, and raise
+        `CommandError`."""
         made: list[Path] = []
         before: dict[Path, str] = {}
         try:
@@ -44,14 +44,15 @@ class Plan(NamedTuple):
         except OSError as error:
             for path in made:
                 path.unlink(missing_ok=True)
-            with suppress(OSError):  # the one that could not be written may be the last of them
+            with suppress(OSError):  # the file that could not be written is the last one of these
                 for path, text in before.items():
                     path.write_text(text, encoding="utf-8")
             raise CommandError(f"the files could not be written: {error}") from error
 
 
 def names_for(config: AppConfig, root: str) -> Names:
-    """Raises `CommandError` for a name that no class or module can have, or that is taken."""
+    """Return the names for an aggregate's class ``root``. Raises `CommandError` if no class or module can have such a
+    name, or if one is taken."""
     module = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", root).lower()
     if not re.fullmatch(r"[A-Z][A-Za-z0-9]*", root) or keyword.iskeyword(root) or keyword.iskeyword(module):
         raise CommandError(f"an aggregate cannot be called {root!r}; use a name like Order or BankAccount")
@@ -67,7 +68,8 @@ def names_for(config: AppConfig, root: str) -> Names:
 
 
 def plan(config: AppConfig, names: Names, fields: Sequence[Field]) -> Plan:
-    """Raises `CommandError` if something is in the way."""
+    """Return the files to write. Raises `CommandError` for an installed app, if a new file exists already, or if an
+    existing one cannot be extended."""
     app = Path(config.path)
     if {"site-packages", "dist-packages"} & {*app.parts}:
         raise CommandError(f"the app {config.label!r} is installed, not yours; name one of the project's apps")
@@ -89,7 +91,7 @@ def plan(config: AppConfig, names: Names, fields: Sequence[Field]) -> Plan:
 def _plan_model(
     new: dict[Path, str], changed: dict[Path, str], app: Path, names: Names, fields: Sequence[Field]
 ) -> None:
-    """Into ``models.py``, as one more class, or into a module of the package ``models``."""
+    """Plan the model: a class at the end of ``models.py``, or a module of the package ``models``."""
     module = app / "models.py"
     if (app / "models").is_dir():
         new[app / "models" / f"{names.module}.py"] = texts.models(names, fields)
@@ -105,7 +107,7 @@ def _plan_model(
 
 
 def _package(app: Path, name: str) -> Path:
-    """Autodiscovery imports the package, and so what this imports."""
+    """Return the ``__init__.py`` of a package. Autodiscovery imports it, and so the modules that it imports."""
     if (app / f"{name}.py").exists():
         raise CommandError(
             f"{app / name}.py is a module; make it a package first: mkdir {name}, move {name}.py to {name}/__init__.py"
@@ -121,8 +123,8 @@ def _add(new: dict[Path, str], changed: dict[Path, str], path: Path, line: str) 
 
 
 def with_import(text: str, line: str, path: Path) -> str:
-    """The module with one import more, among those that it has, in the order of their names. Raises `CommandError` if
-    it cannot be parsed.
+    """Return the text of a module with one more import, in the order of names. Raises `CommandError` if the text cannot
+    be parsed.
 
     >>> with_import("import re\\nfrom a import b\\nx = 1\\n", "from c import d", Path("m.py"))
     'import re\\nfrom a import b\\nfrom c import d\\nx = 1\\n'
@@ -141,7 +143,7 @@ def with_import(text: str, line: str, path: Path) -> str:
 
 
 def _place(tree: ast.Module, line: str) -> int:
-    """Behind how many lines of the module."""
+    """Return the number of lines before the new import."""
     imports = [*_imports(tree)]
     before = [node for node in imports if _key(node) <= _key(ast.parse(line).body[0])]
     if before:

@@ -1,4 +1,4 @@
-"""The fields that ``manage.py startaggregate`` takes, and how each kind is written down."""
+"""The fields of ``manage.py startaggregate``, and the code for each type."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from enode_django.models import ReadModel
 
 
 class Kind(NamedTuple):
-    """``initial`` and ``model`` are how the aggregate and the row begin, ``examples`` two values that differ.
-    ``module`` is where it is imported from, if it must be, and ``beside`` what its examples need from there."""
+    """The code for a type: ``initial`` is the aggregate's initial value, ``model`` the row's model field, ``examples``
+    two different values. ``module`` has the type, if it is not built in; ``beside`` is a name from there that the
+    examples need."""
 
     initial: str
     model: str
@@ -66,12 +67,12 @@ class Field(NamedTuple):
 
 
 def parse_fields(texts: Sequence[str]) -> list[Field]:
-    """Parse fields given as ``name:type``. Raises `CommandError` for one that no aggregate can have."""
+    """Parse fields given as ``name:type``. Raises `CommandError` for an impossible, reserved or repeated field."""
     fields = [_parse(text) for text in texts]
     names = [field.name for field in fields]
     for name in names:
         if names.count(name) > 1:
-            raise CommandError(f"the field {name!r} is there twice; give each one name")
+            raise CommandError(f"the field {name!r} is there twice; give each field its own name")
     return fields
 
 

@@ -1,4 +1,4 @@
-"""The modules that ``manage.py startaggregate`` writes, as text: laid out as ruff and black do."""
+"""The texts of the modules that ``manage.py startaggregate`` writes, formatted as ruff and black do."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ WIDTH = 88
 
 
 class Names(NamedTuple):
-    """``package`` is the app's, such as ``shop``; ``root`` the aggregate's class, ``module`` that in small letters."""
+    """``package`` is the app's package, such as ``shop``, ``root`` the aggregate's class, and ``module`` its module:
+    the class's name in lower case with underscores."""
 
     package: str
     root: str
@@ -74,7 +75,7 @@ class {root}(AggregateRoot):
 
     @command_handler
 {_call("    def change", ["self", f"command: Change{root}"], " -> None:")}
-        """What is as it was changes nothing."""
+        """Change nothing if all values are equal."""
 {_values("        before = ", _of("self", fields))}
 {_values("        if ", _of("command", fields), " != before:")}
 {_applied(f"{root}Changed", same, 12)}
@@ -144,7 +145,7 @@ class {root}Tests(SimpleTestCase):
     def test_it_is_changed(self) -> None:
         given(CREATED).when(CHANGE).then(CHANGED)
 
-    def test_what_is_as_it_was_changes_nothing(self) -> None:
+    def test_equal_values_change_nothing(self) -> None:
         given(CREATED, CHANGED).when(CHANGE).then_nothing()
 
     def test_its_row_follows(self) -> None:
@@ -154,7 +155,7 @@ class {root}Tests(SimpleTestCase):
 
 
 def _imports(fields: Sequence[Field], *, with_examples: bool = False) -> str:
-    """Return imports of the standard library, with an empty line behind them."""
+    """Return the imports from the standard library and an empty line; empty if there are none."""
     wanted: dict[str, set[str]] = {}
     for field in fields:
         if field.kind.module:
@@ -190,7 +191,7 @@ def _imported(module: str, names: Sequence[str]) -> str:
 
 
 def _call(head: str, arguments: Sequence[str], end: str = "") -> str:
-    """On one line, or with an argument on each."""
+    """Return a call on one line, or with one argument a line if it is too long."""
     line = f"{head}({', '.join(arguments)}){end}"
     if len(line) <= WIDTH:
         return line

@@ -1,4 +1,4 @@
-"""Rows on the console: as a table, or one JSON object a line."""
+"""Write rows to the console, as a table or as one JSON object a line."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from django.core.management.base import OutputWrapper
 from enode_django.management.output import printable
 
 Row = Mapping[str, Any]
-"""Headings and values; None is shown as nothing. Bytes are cut short in a table."""
+"""Values by heading. In a table None is empty, and bytes are shortened."""
 
 BODY_WIDTH = 60
 
 
 def preview(body: bytes, width: int = BODY_WIDTH) -> str:
-    """At most ``width`` printable characters.
+    """Return at most ``width`` printable characters for bytes.
 
     >>> preview(b"caf\\xc3\\xa9 \\xff\\n"), preview(b"x" * 9, 4)
     ('café \\\\xff\\\\n', 'xxx…')
@@ -29,7 +29,7 @@ def preview(body: bytes, width: int = BODY_WIDTH) -> str:
 
 
 def write_table(out: OutputWrapper, rows: Sequence[Row]) -> None:
-    """All rows have the headings of the first one."""
+    """Write all rows below the headings of the first one. All rows must have the same headings."""
     table = [list(rows[0]), *([_cell(value) for value in row.values()] for row in rows)] if rows else []
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for line in table:
@@ -37,7 +37,7 @@ def write_table(out: OutputWrapper, rows: Sequence[Row]) -> None:
 
 
 def write_lines(out: OutputWrapper, rows: Iterable[Row]) -> None:
-    """Each row as it comes, below headings; columns are as wide as those."""
+    """Write each row as it comes, below the headings. Columns are as wide as their headings."""
     for number, row in enumerate(rows):
         lines = [list(row), list(map(_cell, row.values()))]
         for line in lines[0 if number == 0 else 1 :]:
@@ -46,7 +46,7 @@ def write_lines(out: OutputWrapper, rows: Iterable[Row]) -> None:
 
 
 def write_json(out: OutputWrapper, rows: Iterable[Row]) -> None:
-    """Each row as it comes. Bytes that are not text stand under ``<heading>_base64``."""
+    """Write each row as it comes. Bytes that are not UTF-8 get the key ``<heading>_base64``."""
     for row in rows:
         out.write(json.dumps(dict(map(_plain, row.items())), default=str))
         out.flush()

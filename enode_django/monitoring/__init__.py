@@ -1,4 +1,4 @@
-"""The state of everything that a running project consists of, for `manage.py enode status`, probes and the admin."""
+"""The state of a running project, part by part, for `manage.py enode status`, probes and the admin."""
 
 from enode_django.monitoring.gathering import PARTS, gather
 from enode_django.monitoring.lags import Lag, subscriber_lags

@@ -14,10 +14,10 @@ GAUGES = {
     "free_bytes": ("enode_broker_free_bytes", "Free space on the broker's disk."),
     "uses_reserve": ("enode_broker_uses_reserve", "1 while the disk is full, so that sends are refused."),
     "stored_bytes": ("enode_broker_stored_bytes", "Messages and control records that are left."),
-    "unflushed_bytes": ("enode_broker_unflushed_bytes", "What was written and is not safe on the disk yet."),
+    "unflushed_bytes": ("enode_broker_unflushed_bytes", "Bytes written and not yet synced to the disk."),
     "since_checkpoint_bytes": (
         "enode_broker_since_checkpoint_bytes",
-        "What a start would have to read after a crash now.",
+        "Bytes that a start would read if the broker crashed now.",
     ),
     "held_bytes": ("enode_broker_held_bytes", "Message files that may stay in the kernel's memory."),
     "ring_batches": ("enode_broker_ring_batches", "Batches in the ring."),
@@ -28,16 +28,16 @@ GAUGES = {
     "measured_at": ("enode_broker_measured_timestamp_seconds", "When these figures were taken, since 1970."),
 }
 HISTOGRAMS = {
-    "fsync_seconds": ("enode_broker_fsync_seconds", "What it took to make written messages safe on the disk."),
+    "fsync_seconds": ("enode_broker_fsync_seconds", "Seconds that syncing written messages to the disk took."),
     "loop_delay_seconds": (
         "enode_broker_loop_delay_seconds",
-        "How late the broker's loop came to something that was due, looked at four times a second.",
+        "Delay of the broker's loop, measured four times a second.",
     ),
 }
 
 
 class BrokerFigures(Collector):
-    """Made for one scrape, of what `Measuring.figures` has given; nothing of what is empty."""
+    """The metrics of one scrape, from the result of `Measuring.figures`. Empty figures give no metrics."""
 
     def __init__(self, figures: Figures) -> None:
         self._figures = figures
@@ -50,7 +50,7 @@ class BrokerFigures(Collector):
                 yield HistogramMetricFamily(metric, text, **histogram(self._figures[name]))
             yield CounterMetricFamily(
                 "enode_broker_deleted_early",
-                "Files of consumed messages deleted before their time, for want of room.",
+                "Files of consumed messages deleted before their retention ended, since the disk was full.",
                 value=self._figures["deleted_early"],
             )
             yield from self._topics()
@@ -92,7 +92,7 @@ class BrokerFigures(Collector):
 def broker_reads(reads: Mapping[str, int]) -> Metric:
     family = CounterMetricFamily(
         "enode_broker_reads",
-        "Batches of messages that the broker has read from its ring, from a file in memory, or from the disk.",
+        "Batches of messages read from the broker's ring, from a file in memory, or from the disk.",
         labels=["source"],
     )
     for source, count in reads.items():

@@ -1,4 +1,4 @@
-"""The databases: whether they answer and have their tables, and what the event store has recorded in its shards."""
+"""Ask the databases for their migrations, and the event store's shards for their ownership and size."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class DatabaseRow(NamedTuple):
 
 
 class ShardRow(NamedTuple):
-    """``streams`` is about how many there are, as the database's statistics have it. ``number`` is None before the
-    first start of processors, ``generation`` 0 unless the database was restored or moved."""
+    """``streams`` is an estimate by the database's statistics. ``number`` is None before the first start of
+    processors. ``generation`` is 0 unless the database was restored or moved."""
 
     alias: str
     number: int | None
@@ -35,12 +35,13 @@ class ShardRow(NamedTuple):
 
 
 def subscriber_databases() -> list[str]:
-    """Also of what subscribers had that this code does not have any more."""
+    """Return the databases of subscribers, and the one of checkpoints without rows, which may hold some of subscribers
+    that this code no longer has."""
     return sorted({checkpoint_database(), *(one.database for one in subscribers.all())})
 
 
 def project_databases() -> list[str]:
-    """Return the databases that are not the event store's alone: those of subscribers, jobs and reports."""
+    """Return the databases of subscribers, jobs and reports. The event store may share them."""
     return sorted({DEFAULT_DB_ALIAS, *subscriber_databases()})
 
 
@@ -53,12 +54,12 @@ def ask_database(alias: str) -> Finding:
 
 
 _applied: set[tuple[str, Any]] = set()
-"""Databases in which all was applied when it was last looked: with the same code it stays so, and looking is dear."""
+"""Databases in which all migrations were applied. They stay so while this process runs, and a check is slow."""
 
 
 def unapplied_migrations(alias: str) -> int:
-    """Return how many migrations are not applied. On the event store's databases only this app's count. Raises the
-    database's errors."""
+    """Return the number of migrations that are not applied. On a database that only the event store uses, other apps'
+    migrations are not counted. Raises the database's errors."""
     place = (alias, connections[alias].settings_dict["NAME"])
     if place in _applied:
         return 0
@@ -76,7 +77,7 @@ def _unapplied(alias: str, count: int) -> str:
     return f"{count} migrations are not applied to the database {alias!r}; run manage.py migrate{option}"
 
 
-# The planner's figure is free, but -1 before the first ANALYZE; the sequence knows better then.
+# The planner's figure costs nothing, but is -1 before the first ANALYZE; the highest sequence is used then.
 _SHARD = f"""
     SELECT (SELECT number FROM {statements.SHARD}),
            coalesce((SELECT cardinality(buckets) FROM {statements.SHARD}), 0),

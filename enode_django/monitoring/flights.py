@@ -1,4 +1,4 @@
-"""Asking what may not answer: in threads, with a deadline for all, and never a second time while the first is out."""
+"""Ask servers that may not answer: in threads, with one deadline, and never again while an earlier question is open."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ Ask = Callable[[], Finding]
 Key = TypeVar("Key", bound=Hashable)
 
 PATIENCE = 5
-"""Seconds for connecting to a database, and for its host to take what is sent: so long, or little more, a thread is
-left waiting for one that has vanished."""
+"""Seconds for connecting to a database, and for its host to acknowledge data. A thread waits for a vanished host little
+longer than this."""
 
 
 class _Flight:
-    """Some questions on their way, one after the other, in a thread and with database connections of its own. Whoever
-    asks the same meanwhile waits for these answers: however often an unreachable server is asked about, and by
-    however many, one thread waits for it."""
+    """Questions that a thread of their own asks one after the other, with its own database connections. Callers that
+    ask the same questions meanwhile share the answers, so that only one thread waits for an unreachable server."""
 
     def __init__(self, name: str, questions: Sequence[tuple[str, Ask]], landed: Callable[[], None]) -> None:
         self.answers: dict[str, tuple[Finding, float]] = {}
@@ -51,15 +50,14 @@ class _Flight:
 def _answer(part: str, ask: Ask) -> Finding:
     try:
         return ask()
-    except Exception as error:  # of drivers, of backends that are not ours: whatever it is, it is what is to be told
-        logger.info("%s cannot be told: %s", part, error, exc_info=True)
+    except Exception as error:  # a driver or a foreign backend may raise anything; the status shows it
+        logger.info("%s cannot be read for the status: %s", part, error, exc_info=True)
         first_line, *_ = [*str(error).strip().splitlines(), ""]  # a database's further lines quote the statement
         return Finding((), (bad(f"{type(error).__name__}: {first_line}"),))
 
 
 def _be_patient_with_databases() -> None:
-    """Limit the waits of this thread's connections: a host that has vanished says nothing, and TCP alone would wait for
-    hours."""
+    """Limit the waits of this thread's connections. Without limits TCP waits for a vanished host for hours."""
     for alias in connections:
         connection = connections[alias].copy(alias)
         if connection.vendor == "postgresql":
@@ -69,7 +67,7 @@ def _be_patient_with_databases() -> None:
 
 
 class _Out:
-    """The flights of this process that have not landed."""
+    """The flights of this process that have not ended."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -82,8 +80,8 @@ _out = _Out()
 def ask_all(
     lanes: Mapping[Key, Sequence[tuple[str, Ask]]], timeout: float
 ) -> Mapping[Key, Mapping[str, tuple[Finding, float]]]:
-    """Ask each lane's questions, the lanes beside each other; returns per lane what was answered in time, by part,
-    with the seconds that it took. Blocks up to ``timeout`` seconds. Safe for threads."""
+    """Ask the questions of all lanes, in one thread for each lane. Return the answers that came in time, by lane and
+    part, each with the seconds it took. Blocks up to ``timeout`` seconds. Safe for threads."""
     deadline = time.monotonic() + timeout
     flights = {key: _flight(key, questions) for key, questions in lanes.items()}
     for flight in flights.values():
@@ -92,7 +90,7 @@ def ask_all(
 
 
 def _flight(key: Hashable, questions: Sequence[tuple[str, Ask]]) -> _Flight:
-    """The one that is out with these questions, or a new one."""
+    """Return the flight that asks these questions now, or start one."""
     place = (key, tuple(part for part, _ in questions))
     with _out.lock:
         flight = _out.flights.get(place)

@@ -1,4 +1,4 @@
-"""Asking everything, each server beside the others, so that one that does not answer hides none of them."""
+"""Ask all servers at the same time, so that a server that does not answer hides no other."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class _Question(NamedTuple):
 
 
 def gather(only: Collection[str] = PARTS, *, timeout: float = TIMEOUT) -> Status:
-    """The state of these parts, in the order of `PARTS`. Blocks up to ``timeout`` seconds, and raises ValueError for a
-    name that is none of them and nothing else: what cannot be asked is a problem of its part."""
+    """Return the state of these parts, in the order of `PARTS`. Blocks up to ``timeout`` seconds. Raises ValueError for
+    an unknown name. An error while asking becomes a problem of its part."""
     unknown = [name for name in only if name not in PARTS]
     if unknown:
         raise ValueError(f"the status has no part {unknown[0]!r}; there are {', '.join(PARTS)}")

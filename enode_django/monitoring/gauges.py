@@ -1,6 +1,6 @@
-"""Measure what waits for an operator and how far subscribers are behind, from the tables and the queue.
+"""Measure dead letters, parked aggregates and the lag of subscribers, from the tables and the queue.
 
-These figures survive restarts: they say what is, not what happened since a process began.
+These figures survive restarts: they describe the present, not the time since a process began.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from enode_django.monitoring.work import ask_parked
 
 
 class Gauges:
-    """Called by one thread. Each call blocks, uses that thread's connections, and raises the databases' errors; while
-    the queue is away the figures that need it are left out."""
+    """Called by one thread. Each call blocks, uses that thread's connections, and raises the databases' errors. While
+    the queue is away, ``dead_letters`` lacks its messages; while it or a shard is away, there are no lags."""
 
     def __init__(self, transport: Transport, letters_of_commands: Sequence[DeadLetters]) -> None:
         self._transport = transport
@@ -49,7 +49,7 @@ class Gauges:
         return counts
 
     def _of_group(self, group: str) -> int:
-        """Read the letters of a group only when its topic has changed: counting reads the topic."""
+        """Return the number of a group's letters. They are read again only when the topic has changed."""
         first, end, *_ = self._transport.queues(dead_letter_topic(group))[0]
         known = self._counted.get(group)
         if known is None or known[0] != (first, end):

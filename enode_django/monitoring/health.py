@@ -1,7 +1,7 @@
-"""Probes of this process of the site, for an orchestrator or a load balancer.
+"""Health probes of a web process, for an orchestrator or a load balancer.
 
-Probes come from strangers, so they are told of each part whether it is well, and nothing else. Reasons are shown to
-staff with the permission to view the processors' reports, and to everybody in development.
+Anonymous clients see ``ok`` or ``not ok`` for each part. Reasons are shown to staff with the permission to view
+processor reports, and to everybody while ``DEBUG`` is set.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ View = Callable[[HttpRequest], JsonResponse]
 
 
 def _probe(view: View) -> View:
-    """Open to strangers, also where the project asks everybody to log in, never cached, and in no transaction: with
-    ``ATOMIC_REQUESTS`` Django would wait for a database before the view is called."""
+    """Make a view public, even if the project requires a login, and never cached. It runs outside of a transaction:
+    with ``ATOMIC_REQUESTS`` Django would wait for a database before calling it."""
     for alias in connections:
         view = transaction.non_atomic_requests(using=alias)(view)
     return login_not_required(never_cache(require_safe(view)))
@@ -38,14 +38,14 @@ def _probe(view: View) -> View:
 
 @_probe
 def live(request: HttpRequest) -> JsonResponse:
-    """Always 200: the process answers. It asks nothing of other services, whose end is not a reason to restart it."""
+    """Answer 200. No other service is asked, since its failure is not a reason to restart this process."""
     return JsonResponse({"status": "ok"})
 
 
 @_probe
 def ready(request: HttpRequest) -> JsonResponse:
-    """200 if the databases and the queue answer and all migrations are applied, else 503, within seconds. With
-    ``?processors`` in the address some processors have to run, too."""
+    """Answer 503 if a part of the status is bad (a database or the queue does not answer, migrations are not applied,
+    the broker found damage), else 200. With ``?processors`` in the address, processors must run, too."""
     parts = NEEDED + (PROCESSORS if "processors" in request.GET else ())
     status = gather(parts, timeout=TIMEOUT)
     is_ready = status.health < Health.BAD
@@ -64,8 +64,8 @@ def _word(is_well: bool) -> str:
 
 
 def _may_see_details(request: HttpRequest, status: Status) -> bool:
-    """Return True if the asker may see reasons. That is known to the database only, which is left alone when it does
-    not answer."""
+    """Return True if the user may see reasons. Permissions are in a database, so it is not asked while the part
+    ``database`` is bad."""
     if settings.DEBUG:
         return True
     if status.part("database").health is Health.BAD:

@@ -1,9 +1,8 @@
 """Measure how far each subscriber is behind the store.
 
-Two things are looked at, since neither knows all. What was announced and is not handled lies in the queue, behind what
-the subscriber's group has committed. What no message ever announced, as the past of a new projection, only the
-comparison with the store finds (`eventing.sweeping`): while that is not up to date, whatever is stored behind the place
-that it has come to may be unhandled.
+There are two sources, and neither is complete. Published streams that are not handled are messages above the
+consume offset of the subscriber's group. Other streams, such as those from before a new projection, are found only by
+the sweep (`eventing.sweeping`): while that is late, every stream stored above its position may be unhandled.
 """
 
 from __future__ import annotations
@@ -38,17 +37,17 @@ LATE = 60.0
 VERY_LATE = 600.0
 SWEEPS_MISSED = 3
 MANY = 1_000_000
-"""Streams. One sweeping worker takes hours for more; a rebuild reads them in parallel."""
+"""Streams. One worker sweeps more of them in hours; a rebuild reads them in parallel."""
 
 
 class Lag(NamedTuple):
-    """How far a subscriber is behind, in event streams of the aggregates that can concern it; the queue does not know
-    their types, so all that wait there count. Parked aggregates are left out.
+    """How far a subscriber is behind, in event streams. Streams that wait in the queue count for every subscriber,
+    those in the store only if the subscriber handles events of their type of aggregate.
 
-    ``versions``: an upper bound of the streams that are stored and not handled. ``seconds``: the age of the oldest.
-    Both are None where they cannot be known. ``waiting``: those in the queue, None if it has no such group.
-    ``uncompared``: those stored since the last comparison with the store, None if that is up to date. ``parked`` counts
-    aggregates. ``has_begun``: event workers have run it."""
+    ``versions``: streams that are stored and perhaps not handled: the larger one of ``waiting`` and ``uncompared``.
+    ``seconds``: the age of the oldest. Both are None if neither source is known. ``waiting``: streams in the queue,
+    None if it has no such group. ``uncompared``: streams that a late sweep has not reached, None if it is not late.
+    ``parked`` counts aggregates. ``has_begun``: event workers have run the subscriber."""
 
     subscriber: str
     versions: int | None
@@ -73,8 +72,8 @@ def ask_lags() -> Finding:
 
 
 def lags_of(transport: Transport) -> tuple[list[Lag], list[Problem]]:
-    """Return the lags, and a problem for the queue and each shard that is away: the lags are without what it holds.
-    Blocks, in the calling thread's connections; raises the errors of the subscribers' databases."""
+    """Return the lags, and a problem for each shard and for the queue if it is away. The lags lack their streams.
+    Blocks, on the calling thread's connections. Raises the errors of the subscribers' databases."""
     problems: list[Problem] = []
     try:
         waiting = {name: _waiting(transport, group) for name, group in event_groups(transport).items()}
@@ -87,14 +86,14 @@ def lags_of(transport: Transport) -> tuple[list[Lag], list[Problem]]:
 
 
 def subscriber_lags(transport: Transport) -> list[Lag]:
-    """Return the lags of the subscribers that event workers run, by name. Streams of shards that are away are left out.
-    Blocks, in the calling thread's connections; raises the errors of the queue and the subscribers' databases."""
+    """Return the lags of the subscribers that event workers run. The lags lack the streams of shards that are away.
+    Blocks, on the calling thread's connections. Raises the errors of the queue and of the subscribers' databases."""
     shards, _ = _shard_numbers()
     return _lags({name: _waiting(transport, group) for name, group in event_groups(transport).items()}, shards)
 
 
 def event_groups(transport: Transport) -> Mapping[str, GroupInfo]:
-    """The groups of the events topic, by name; none before there is one."""
+    """Return the groups of the events topic, by name. Empty until the topic exists."""
     topic = conf().SUBSCRIBERS.TOPIC
     if topic not in transport.topics():
         return {}
@@ -102,7 +101,8 @@ def event_groups(transport: Transport) -> Mapping[str, GroupInfo]:
 
 
 def _waiting(transport: Transport, info: GroupInfo) -> _Waiting:
-    """A queue that lost its tail is never committed up to its end, so it is asked what is left."""
+    """Count the messages above the consume offset that exist. The backlog alone would be too high: a queue that lost
+    messages at its end is never committed up to there."""
     starts = {share.queue: share.end - share.backlog for share in info.shares if share.backlog}
     ends = {share.queue: share.end for share in info.shares}
     messages, made = 0, []
@@ -116,13 +116,13 @@ def _waiting(transport: Transport, info: GroupInfo) -> _Waiting:
 def _made_at(body: bytes) -> list[datetime]:
     try:
         return [decode_published(body).record.created_at]
-    except MalformedMessage:  # of a newer version, or no stream
+    except MalformedMessage:  # from a newer version, or not a stream
         return []
 
 
 class _Facts(NamedTuple):
-    """The facts about all subscribers, by key; ``shards`` are numbers by alias. ``amounts`` are filled as they are
-    asked for, since most subscribers have come to the same place."""
+    """Facts about all subscribers, by key; ``shards`` are numbers by alias. ``amounts`` is a cache, since most
+    subscribers have reached the same position."""
 
     now: datetime
     shards: Mapping[str, int]
@@ -165,7 +165,7 @@ def _lag(subscriber: Subscriber, facts: _Facts) -> Lag:
 
 
 def _shard_numbers() -> tuple[Mapping[str, int], Sequence[str]]:
-    """By alias, of those that have recorded one (read, and never recorded here), and the aliases of those away."""
+    """Return the recorded numbers of the shards by alias, and the aliases of shards that are away. Records none."""
     numbers: dict[str, int] = {}
     away = []
     for alias in conf().EVENT_STORE.DATABASES if conf().EVENT_STORE.BACKEND == POSTGRES else ():
@@ -179,7 +179,7 @@ def _shard_numbers() -> tuple[Mapping[str, int], Sequence[str]]:
 
 
 def _swept(alias: str, subscriber: str, shards: Mapping[str, int]) -> Mapping[str, Position]:
-    """By the shard's alias, up to where the subscriber's checkpoints were compared with it."""
+    """Return the position up to which the subscriber's checkpoints were compared with each shard, by alias."""
     found = {name: checkpoints.subscription(alias, subscriber, number) for name, number in shards.items()}
     return {name: one.swept_position for name, one in found.items() if one is not None}
 
@@ -191,8 +191,8 @@ def _since(known: dict[tuple[str, Position], Amounts], alias: str, position: Pos
 
 
 def _is_overdue(amount: Amount, now: datetime) -> bool:
-    """Return True if the oldest stream should have been compared by now. Newer ones are compared by the next sweep, and
-    mostly handled long before."""
+    """Return True if the sweep should have reached the oldest stream by now. Newer streams are left to the next sweep;
+    most are handled long before."""
     return amount.oldest is not None and now - amount.oldest > timedelta(
         seconds=SWEEPS_MISSED * conf().SUBSCRIBERS.SWEEP_INTERVAL
     )

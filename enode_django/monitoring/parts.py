@@ -8,11 +8,11 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 Row = Any
-"""A named tuple; all rows of a part are of one class."""
+"""A named tuple. All rows of a part have the same class."""
 
 
 class Health(IntEnum):
-    """The worse, the higher: these are the exit statuses of ``manage.py enode status``, too."""
+    """A higher value is worse. The values are the exit statuses of ``manage.py enode status``."""
 
     OK = 0
     DEGRADED = 1
@@ -24,7 +24,7 @@ class Health(IntEnum):
 
 
 class Problem(NamedTuple):
-    """``reason`` says what is wrong and, where somebody can do something about it, what."""
+    """``reason`` says what is wrong and, if possible, what to do."""
 
     health: Health
     reason: str
@@ -47,7 +47,7 @@ def bad(reason: str) -> Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One part of the whole: what there is, and what is wrong with it. ``seconds``: how long it took to find out."""
+    """One part of the status: its rows and problems. ``seconds``: how long its slowest question took."""
 
     name: str
     rows: Sequence[Row]
@@ -68,7 +68,7 @@ class Status:
         return worst(part.health for part in self.parts)
 
     def as_map(self) -> dict[str, Any]:
-        """Return a map for JSON. Values in rows may be times and whatever drivers tell of themselves."""
+        """Return a map for `DjangoJSONEncoder`: rows hold datetimes."""
         return {
             "health": self.health.word,
             "parts": {
@@ -83,7 +83,7 @@ class Status:
         }
 
     def part(self, name: str) -> Part:
-        """Raises KeyError for one that was not asked for."""
+        """Return a part by name. Raises KeyError for a part that was not gathered."""
         for part in self.parts:
             if part.name == name:
                 return part

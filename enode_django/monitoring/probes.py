@@ -13,10 +13,10 @@ from enode_django.monitoring.probing import Page, Pages, ProbeServer, verdict
 LIVE, READY, METRICS = "/live", "/ready", "/metrics"
 LOOPBACK = "127.0.0.1"
 BROKER_TURNS_WITHIN = 30.0
-"""Seconds; it comes round every second."""
+"""Seconds. The broker's loop reports every second."""
 
 Reasons = Callable[[], list[str]]
-"""Why not; none if all is well."""
+"""Returns the reasons why a process is not live, or not ready; empty if it is."""
 
 
 class Listening(NamedTuple):
@@ -31,7 +31,8 @@ def health_pages(is_not_live: Reasons, is_not_ready: Reasons) -> Pages:
 
 
 def metrics_page(figures: Callable[[], Mapping[str, Any]], *, needed: bool) -> Pages:
-    """Raises `ConfigurationError` without the package, if it is ``needed``; else there is no such page then."""
+    """Return the page of metrics. Without prometheus-client, raise `ConfigurationError` if the page is ``needed``, else
+    return no page."""
     try:
         from enode_django.monitoring.prometheus import CONTENT_TYPE, exposition
     except ImportError as error:
@@ -45,7 +46,8 @@ def metrics_page(figures: Callable[[], Mapping[str, Any]], *, needed: bool) -> P
 
 @contextmanager
 def serving(pages: Pages, *places: Listening | None) -> Iterator[list[ProbeServer]]:
-    """The same pages at all places, each of which counts once. Raises `ConfigurationError`."""
+    """Serve the same pages at all places while the block runs. Equal places are served once. Raises
+    `ConfigurationError` if a place cannot be listened on."""
     servers: list[ProbeServer] = []
     try:
         for place in dict.fromkeys(place for place in places if place is not None):
@@ -57,7 +59,7 @@ def serving(pages: Pages, *places: Listening | None) -> Iterator[list[ProbeServe
 
 
 class BrokerHealth:
-    """Told by the broker's loop, asked by any thread."""
+    """Set by the broker's loop, read by any thread."""
 
     def __init__(self) -> None:
         self._turned_at = time.monotonic()

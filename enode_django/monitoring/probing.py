@@ -1,8 +1,8 @@
-"""A small HTTP server for health probes and metrics: a few pages, each made anew for each request.
+"""A small HTTP server for health probes and metrics. Each page is made anew for each request.
 
-One thread serves all connections. A client has a few seconds for its whole request and for taking the answer, and a
-few kilobytes for it. Where there are too many connections, of one address or at all, the one that has waited longest
-for its request is closed. So no client can hold up more than itself.
+One thread serves all connections. An exchange may take `SECONDS`, and a request's head `MAX_REQUEST` bytes. If an
+address, or all together, have too many connections, the oldest one without a complete request is closed. So a slow
+client holds up no other.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ MAX_WAITING_OF_ADDRESS = 16
 MAX_REQUEST = 8192
 """Bytes of a request's head; its body is never read."""
 SECONDS = 5.0
-"""Seconds that a whole exchange may take."""
+"""For a whole exchange: the request and its answer."""
 STOP_SECONDS = 2.0
 _TURNS = 10
-"""Turns of the loop: more than asyncio needs from accepting a connection to serving it."""
+"""Turns of the event loop: more than asyncio needs from accepting a connection to serving it."""
 
 
 class Page(NamedTuple):
@@ -41,11 +41,11 @@ class Page(NamedTuple):
 
 
 Pages = Mapping[str, Callable[[], Page]]
-"""By path. They are made in the server's thread, so they must not block."""
+"""Functions by path. They are called in the server's thread, so they must not block."""
 
 
 class ProbeServer:
-    """Takes connections from the moment it is made until `stop`. Raises `ConfigurationError` if it cannot listen."""
+    """Serves from construction until `stop`. Raises `ConfigurationError` if it cannot listen."""
 
     def __init__(self, address: str, port: int, pages: Pages) -> None:
         self._pages = pages
@@ -66,7 +66,7 @@ class ProbeServer:
         self._thread = start_thread("enode-probes", self._run)
 
     def stop(self) -> None:
-        """Close all connections. Safe to call twice."""
+        """Close all connections. Blocks up to `STOP_SECONDS`. Safe to call twice."""
         with suppress(RuntimeError):  # the loop is closed already
             self._loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join(STOP_SECONDS)
@@ -78,8 +78,8 @@ class ProbeServer:
     async def _listen(self) -> None:
         server = await asyncio.start_server(self._serve, sock=self._socket, limit=MAX_REQUEST)
         await self._stopping.wait()
-        # Accept no more, and close those that are open, and then the server. A server that is closed before would leave
-        # open what it had just accepted, and whoever serves a connection would be cancelled with a traceback.
+        # Stop accepting, then abort the open connections, then close the server. Closing the server first would leave
+        # just accepted connections open, and cancel the tasks that serve them with a traceback.
         self._loop.remove_reader(self._socket)
         for _ in range(_TURNS):
             await asyncio.sleep(0)
@@ -101,14 +101,14 @@ class ProbeServer:
                     writer.close()
                     await writer.wait_closed()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
-            logger.debug("a probe was broken off: %r", error)
+            logger.debug("a probe ended early: %r", error)
         finally:
             self._arrivals.discard(writer)
             self._open.remove(writer)
             writer.transport.abort()
 
     def _has_room_for(self, writer: StreamWriter) -> bool:
-        """Let a connection wait for its request, in the place of another one if need be."""
+        """Return True if the connection may wait for its request. Another one is aborted if there are too many."""
         peer = writer.get_extra_info("peername")
         crowded_out = self._arrivals.add(writer, str(peer[0]) if peer else "")
         is_full = crowded_out is None and len(self._open) > MAX_CONNECTIONS
@@ -142,13 +142,13 @@ class ProbeServer:
             return Page(b"only GET and HEAD\n", HTTPStatus.METHOD_NOT_ALLOWED)
         try:
             return make()
-        except Exception:  # whoever probes gets an answer whatever a page does
+        except Exception:  # a client gets an answer even if a page fails
             logger.exception("the page %s cannot be made", path)
             return Page(b"it cannot be made; see the log\n", HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
 def _request(head: bytes) -> tuple[str, str]:
-    """Method and path; an empty method for what is not a request.
+    """Return the method and the path of a request's head. The method is empty if the head is malformed.
 
     >>> _request(b"GET /ready?verbose HTTP/1.1\\r\\nHost: a\\r\\n\\r\\n"), _request(b"what?\\r\\n\\r\\n")
     (('GET', '/ready'), ('', ''))
@@ -160,7 +160,7 @@ def _request(head: bytes) -> tuple[str, str]:
 
 
 def verdict(reasons: list[str]) -> Page:
-    """Return the page of a health probe: the reasons against it, one a line."""
+    """Return the page of a health probe: 503 with one reason per line, or 200 without reasons."""
     if not reasons:
         return Page(b"ok\n")
     return Page("".join(f"{reason}\n" for reason in reasons).encode(), HTTPStatus.SERVICE_UNAVAILABLE)

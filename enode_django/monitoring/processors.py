@@ -1,4 +1,4 @@
-"""The processors, as their supervisors have reported them."""
+"""Read the state of processors from their supervisors' reports."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from enode_django.runtime import has_queue, running_subscribers
 MISSED = 3
 """Reports that may fail to come before a supervisor counts as silent."""
 SHOWN = timedelta(minutes=5)
-"""A supervisor that has ended, or fell silent, is shown for so long."""
+"""A supervisor that has ended or is silent is shown for at least this time."""
 
 RUNNING, SILENT, ENDED = "running", "silent", "ended"
 
 
 class ProcessorRow(NamedTuple):
-    """One ``runprocessors``: ``workers`` and ``event_workers`` that live, of so many. ``seconds`` have passed since its
-    last report."""
+    """One ``runprocessors``. ``workers`` and ``event_workers``: living and planned ones, such as ``3/4``. ``seconds``
+    have passed since its last report."""
 
     supervisor: str
     host: str
@@ -39,10 +39,9 @@ class ProcessorRow(NamedTuple):
 
 
 class MailboxRow(NamedTuple):
-    """The mailboxes of one ``runprocessors``: how many of each kind its workers have, as this process's settings say,
-    and how many commands they hold, of those that they may hold. ``max_offsets`` and ``consume_offsets``: how many
-    commands (or their outcomes) were ever put into each mailbox and taken from it, by its name; added up over the
-    workers that live, each of which has a mailbox of that name."""
+    """The mailboxes of one ``runprocessors``. The numbers of mailboxes and ``most_unfinished`` are computed from this
+    process's settings. ``max_offsets`` and ``consume_offsets``: how many commands (or outcomes) were ever put into and
+    taken from the mailboxes of a name, summed over the living workers."""
 
     supervisor: str
     command_mailboxes: int
@@ -67,12 +66,12 @@ def ask_mailboxes() -> Finding:
 
 
 def patience() -> timedelta:
-    """Return how long ago a living supervisor may have reported last."""
+    """Return the age of its last report above which a supervisor counts as silent; 0 without reports."""
     return timedelta(seconds=MISSED * (conf().REPORTS.INTERVAL or 0.0))
 
 
 def newest_reports() -> Sequence[Any]:
-    """The last one of each supervisor that has reported lately, with ``age``, by the clock of the database."""
+    """Return the last report of each supervisor that has reported recently. ``age`` is by the database's clock."""
     reports = ProcessorReport.objects.using(router.db_for_read(ProcessorReport))
     recent = reports.filter(reported_at__gt=Now() - max(SHOWN, 2 * patience()))
     newest = recent.order_by("supervisor", "-reported_at").distinct("supervisor")
@@ -115,13 +114,13 @@ def _mailboxes(report: Any) -> MailboxRow:
 
 
 def _offsets(figures: Mapping[str, Any], kind: str) -> dict[str, int]:
-    """Without mailboxes of workers that have ended."""
+    """Return an offset of each mailbox by name, without mailboxes of workers that have ended."""
     return {name: one[kind] for name, one in sorted(figures.get("mailboxes", {}).items()) if kind in one}
 
 
 def _absence(reports: Sequence[Any]) -> Iterator[Problem]:
     if not has_queue():
-        return  # who sends commands handles them
+        return  # the process that sends a command handles it
     if conf().REPORTS.INTERVAL is None:
         yield degraded("whether processors run is not known: ENODE['REPORTS']['INTERVAL'] is None")
     elif reports and all(report.ended for report in reports):

@@ -1,4 +1,4 @@
-"""The figures of one ``runprocessors`` or ``runbroker`` in the format of Prometheus. Needs prometheus-client."""
+"""Write the figures of one ``runprocessors`` or ``runbroker`` in Prometheus's format. Needs prometheus-client."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ COUNTERS = {
     "published": ("enode_commands_published", "Commands whose outcome is final and published."),
     "batches": ("enode_batches", "Batches of the event mailboxes."),
     "conflicts": ("enode_conflicts", "Aggregates whose commands were handled again after a conflict."),
-    "restarts": ("enode_worker_restarts", "Workers started in the place of one that had ended."),
+    "restarts": ("enode_worker_restarts", "Workers started to replace one that had ended."),
 }
 GAUGES = {
     "cached_aggregates": ("enode_cached_aggregates", "Aggregates in memory."),
     "unfinished": ("enode_unfinished_commands", "Commands that were pulled and are not published."),
     "waiting_for_help": (
         "enode_mailboxes_waiting_for_help",
-        "Mailboxes that wait for a database which somebody has to mend.",
+        "Mailboxes that wait for a database that an operator has to mend.",
     ),
     "largest_batch": ("enode_largest_batch_commands", "Commands in the largest batch since the start."),
     "peak_memory": ("enode_worker_peak_memory_bytes", "Memory of the worker that had the most since the start."),
@@ -49,7 +49,7 @@ GAUGES_OF_TABLES = {
 }
 HISTOGRAMS = {
     "batch_sizes": ("enode_batch_commands", "Commands of a batch."),
-    "store_seconds": ("enode_store_seconds", "What the event store took to store a batch."),
+    "store_seconds": ("enode_store_seconds", "Seconds that the event store took to store a batch."),
 }
 LATENCIES = {"pulled_to_durable": "pulled", "sent_to_durable": "sent"}
 OUTCOMES = ("succeeded", "unchanged", "refused", "failed", "crashed")
@@ -57,7 +57,7 @@ ROLES = {"command": "workers", "event": "event_workers"}
 
 
 class _Figures(Collector):
-    """Made for one scrape."""
+    """The metrics of one scrape."""
 
     def __init__(self, figures: Figures) -> None:
         self._figures = figures
@@ -88,7 +88,7 @@ class _Figures(Collector):
         yield outcomes
         latency = HistogramMetricFamily(
             "enode_command_latency_seconds",
-            "Until the outcome was durable, since the command was pulled or sent; one command of each batch.",
+            "Time from pulling or sending a command until its outcome was durable; one command of each batch.",
             labels=["since"],
         )
         for name, since in LATENCIES.items():
@@ -127,7 +127,7 @@ class _Figures(Collector):
     def _workers(self) -> Iterator[Metric]:
         for metric, prefix, text in (
             ("enode_workers", "", "Living workers."),
-            ("enode_workers_planned", "planned_", "Workers that there should be."),
+            ("enode_workers_planned", "planned_", "Planned workers."),
         ):
             family = GaugeMetricFamily(metric, text, labels=["role"])
             for role, name in ROLES.items():
@@ -136,7 +136,8 @@ class _Figures(Collector):
 
 
 def exposition(figures: Figures) -> bytes:
-    """``figures`` of a supervisor; those of a broker stand under ``broker``, beside them or alone."""
+    """Return the page of metrics. ``figures`` are a supervisor's; a broker's are under the key ``broker``, alone or
+    among them."""
     of_broker, rest = figures.get("broker", {}), {key: value for key, value in figures.items() if key != "broker"}
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Figures(rest))

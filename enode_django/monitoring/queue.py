@@ -1,4 +1,4 @@
-"""The queue: whether it answers, where it is, and what waits in it."""
+"""Ask the queue for its server and for the backlog of its consumer groups."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from enode_django.runtime import has_queue, make_transport, make_transport_if_an
 
 
 class QueueServer(NamedTuple):
-    """``kind`` is the driver's name, or says that there is no queue. ``address`` is where it is, without user and
-    password. ``milliseconds`` one answer took. ``figures`` are the broker's own."""
+    """``kind`` is the driver's name, or ``Immediate`` without a queue. ``address`` lacks user and password. One answer
+    took ``milliseconds``. ``figures`` are the broker's own, empty for other drivers."""
 
     kind: str
     address: str
@@ -27,8 +27,8 @@ class QueueServer(NamedTuple):
 
 
 class GroupBacklog(NamedTuple):
-    """Messages of a topic that a consumer group has not committed, and how many members it has. A paused one consumes
-    nothing until somebody resumes it."""
+    """The messages of a topic that a consumer group has not committed, and its number of members. A ``paused`` group
+    consumes nothing until an operator resumes it."""
 
     topic: str
     group: str
@@ -77,7 +77,7 @@ def _left_alone(infos: Sequence[GroupInfo]) -> Iterator[Problem]:
 
 
 def shown_location(location: str) -> str:
-    """Without what may be secret.
+    """Return a location without its user, password and query.
 
     >>> shown_location("redis://:secret@cache:6379/0?password=secret"), shown_location("tcp://127.0.0.1:7625")
     ('redis://cache:6379/0', 'tcp://127.0.0.1:7625')

@@ -1,8 +1,8 @@
-"""Lines for charts, from the reports of processors. Pure: numbers in, numbers out; times are seconds since 1970.
+"""Compute the lines of charts from the reports of processors. Pure. Times are seconds since 1970.
 
-Reports hold what was counted since a supervisor began, so what happened between two of them is their difference, and
-each ``runprocessors`` reports at moments of its own. So differences are shared out over *steps* of equal width, as
-evenly as can be known, and steps at the same time are added up over all supervisors.
+A report counts from its supervisor's start, so the difference of two reports is what happened between them. Each
+supervisor reports at its own times. So differences are spread evenly over *steps* of equal width, and the steps of all
+supervisors are added up.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ COUNTERS = ("finished", "refused", "failed", "crashed", "batches", "conflicts")
 DISTRIBUTIONS = ("batch_sizes", "pulled_to_durable", "sent_to_durable")
 
 Line = Sequence[float | None]
-"""A value for each step, None where nothing is known."""
+"""A value for each step, None if it is not known."""
 
 
 class Report(NamedTuple):
-    """``figures`` are cumulative since ``started_at``; ``ended``: it was the last one."""
+    """``figures`` count from ``started_at``. ``ended``: this is the supervisor's last report."""
 
     supervisor: str
     started_at: float
@@ -33,7 +33,7 @@ class Report(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """``number`` steps of ``width`` seconds from ``begin`` on."""
+    """``number`` steps of ``width`` seconds, from ``begin`` on."""
 
     begin: float
     width: float
@@ -45,7 +45,7 @@ class Steps(NamedTuple):
 
     @classmethod
     def between(cls, begin: float, end: float, width: float) -> Steps:
-        """Return the steps that end after ``begin`` and not after ``end``; the same ones for every caller, at any time.
+        """Return the steps that end after ``begin`` and not after ``end``. Bounds are multiples of ``width``.
 
         >>> Steps.between(101, 117, 5).ends
         [105, 110, 115]
@@ -55,17 +55,17 @@ class Steps(NamedTuple):
 
 
 def reported_until(reports: Iterable[Report], now: float, patience: float) -> float:
-    """Return the time up to which every living supervisor has reported. One that has not reported within ``patience``
-    seconds is not waited for."""
+    """Return the time up to which all living supervisors have reported. Supervisors that are silent for ``patience``
+    seconds are ignored."""
     last = {report.supervisor: report for report in sorted(reports, key=lambda report: report.at)}
     awaited = [one.at for one in last.values() if not one.ended and one.at > now - patience]
     return min(awaited, default=now - patience)
 
 
 def charts(reports: Iterable[Report], steps: Steps, patience: float) -> dict[str, dict[str, Line]]:
-    """The lines of each chart, by name; see ``docs/howto/dashboard-and-status.md`` for what they are.
+    """Return the lines of each chart, by name; ``docs/howto/dashboard-and-status.md`` describes the charts.
 
-    Reports of one supervisor that are more than ``patience`` seconds apart have a gap between them.
+    Lines have a gap where a supervisor's reports are more than ``patience`` seconds apart.
     """
     runs = _runs(reports)
     counted = _Counted(steps)
@@ -109,13 +109,13 @@ class _Stretch(NamedTuple):
 
 @dataclass(slots=True)
 class _Counted:
-    """The counts of all runs, shared out over the steps: in each, by the flat name of the figure."""
+    """The counts of all runs in each step. ``sums`` has them by the number of the step and the name of the figure."""
 
     steps: Steps
     sums: dict[int, dict[str, float]] = field(default_factory=dict)
 
     def add(self, run: Run, patience: float) -> None:
-        """Add the counts of a run. Steps that it does not cover wholly are left out: they would look like less."""
+        """Add the counts of a run. Steps for which reports are missing are left out, since they would be too low."""
         stretches = list(_stretches(run, patience))
         shares: dict[int, dict[str, float]] = {}
         covered: dict[int, float] = defaultdict(float)
@@ -132,7 +132,7 @@ class _Counted:
                     total[name] += count
 
     def _lived(self, run: Run, place: int) -> float:
-        """Return for how many seconds of a step the supervisor was there."""
+        """Return the seconds of a step in which the supervisor ran."""
         begin = self.steps.begin + place * self.steps.width
         end = run[-1].at if run[-1].ended else math.inf
         return min(begin + self.steps.width, end) - max(begin, run[0].started_at)
@@ -154,7 +154,8 @@ class _Counted:
 
 
 def _stretches(run: Run, patience: float) -> Iterator[_Stretch]:
-    """Between the reports of a run, and from its start to the first if that is one of its first."""
+    """Yield the counts between consecutive reports, and between the start and the first report, without gaps of more
+    than ``patience`` seconds."""
     first = run[0]
     before, known = first.started_at, dict[str, float]()
     for report in run:
@@ -165,7 +166,7 @@ def _stretches(run: Run, patience: float) -> Iterator[_Stretch]:
 
 
 def _growth(count: float, before: float) -> float:
-    """A counter that went back has begun anew."""
+    """Return how much a counter grew. A counter that is lower than before was reset."""
     return count - before if count >= before else count
 
 
@@ -183,7 +184,7 @@ def _flat(figures: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _overlaps(begin: float, end: float, steps: Steps) -> Iterator[tuple[int, float]]:
-    """The steps that lie in a stretch of time, by place, each with the seconds of it that do."""
+    """Yield the numbers of the steps that overlap a stretch of time, each with the seconds of the overlap."""
     first = max(0, math.floor((begin - steps.begin) / steps.width))
     last = min(steps.number - 1, math.floor((end - steps.begin) / steps.width))
     for place in range(first, last + 1):
@@ -194,8 +195,8 @@ def _overlaps(begin: float, end: float, steps: Steps) -> Iterator[tuple[int, flo
 
 
 def quantile_of(buckets: Mapping[str, float], quantile: float) -> float | None:
-    """Return a quantile from the number of values that are not above each bound, as if values were spread evenly
-    between two bounds; above the highest bound nothing is known but that it was passed. None without any value.
+    """Return a quantile of a cumulative histogram, interpolated between two bounds. Return the highest bound for a
+    quantile above it, and None without values.
 
     >>> quantile_of({"1": 0, "2": 50, "5": 100, "+Inf": 100}, 0.75)
     3.5
@@ -221,7 +222,7 @@ def _quantiles(counted: _Counted, name: str, *, scale: float = 1, only: str = ""
 
 
 def _backlogs(runs: Sequence[Run], steps: Steps, patience: float) -> dict[str, Line]:
-    """All supervisors ask the same queue, so theirs are not added up."""
+    """Return the backlogs. They are not added up, since all supervisors ask the same queue."""
     reports = (report for run in runs for report in run)
     names = {
         (topic, group)
@@ -236,7 +237,7 @@ def _backlogs(runs: Sequence[Run], steps: Steps, patience: float) -> dict[str, L
 
 
 def _largest(runs: Sequence[Run], steps: Steps, patience: float, path: Sequence[str]) -> Line:
-    """At the end of each step: of what the supervisors have said last, the largest."""
+    """Return the largest of the supervisors' newest values at the end of each step."""
     lines = [[_value(_last(run, times, end, patience), path) for end in steps.ends] for run, times in _timed(runs)]
     return [max((value for value in values if value is not None), default=None) for values in zip(*lines, strict=True)]
 
@@ -246,7 +247,7 @@ def _timed(runs: Sequence[Run]) -> Iterator[tuple[Run, list[float]]]:
 
 
 def _last(run: Run, times: Sequence[float], at: float, patience: float) -> Report | None:
-    """Return the last report of a supervisor that was there at a moment; None if it was not."""
+    """Return the newest report of a supervisor at a moment; None if it was not running then."""
     place = bisect_right(times, at) - 1
     if place < 0 or run[place].ended or at - times[place] > patience:
         return None

@@ -26,8 +26,8 @@ MOST_JOBS = 20
 
 
 class LettersRow(NamedTuple):
-    """Dead letters of a consumer group: of commands in one database of the event store, or of messages in the queue,
-    which have neither a database nor a command type. ``newest``: when one of them failed last."""
+    """Dead letters of a consumer group: of commands in one database of the event store, or of messages in the queue.
+    For messages, ``database`` and ``command_type`` are empty. ``newest``: the time of the last failure."""
 
     group: str
     database: str
@@ -38,7 +38,7 @@ class LettersRow(NamedTuple):
 
 
 class ParkedRow(NamedTuple):
-    """Aggregates, not events. ``newest``: when something of them failed last."""
+    """``aggregates`` counts aggregates, not events. ``newest``: the time of the last failure."""
 
     subscriber: str
     aggregates: int
@@ -65,7 +65,7 @@ def ask_letters(alias: str) -> Finding:
 
 
 def ask_queue_letters() -> Finding:
-    """Report dead letters of messages that consumers of any topic have set aside."""
+    """Report the dead letters of all consumer groups that are kept in the queue."""
     with closing(make_transport_if_any()) as transport:
         groups = groups_with_dead_letters(transport)
         found = {group: list(_letters_of(transport, group)) for group in groups}
@@ -98,7 +98,7 @@ def ask_parked() -> Finding:
 
 
 def _erased(alias: str) -> list[Problem]:
-    """Report what cannot be taken back of events that a failover has erased."""
+    """Report subscribers that cannot take back events which a failover has erased."""
     known = GenerationCheck.objects.using(alias).filter(taken_back=False, handled_version__gt=F("stored_version"))
     counted = known.values_list("subscriber").annotate(Count("aggregate_root_id", distinct=True)).order_by("subscriber")
     tell = "settle what follows from them, and delete them from the erased events in the admin"
@@ -121,7 +121,7 @@ def _parked(alias: str) -> list[ParkedRow]:
 
 
 def ask_jobs() -> Finding:
-    """Report jobs that run, and jobs that failed lately and did not succeed since."""
+    """Report jobs that run, and jobs that failed within `LATELY` and were not started again."""
     jobs = with_lease_state(Job.objects.using(job_database()))
     lately = Q(state=JobState.RUNNING) | Q(finished_at__gt=Now() - LATELY)
     newest = list(jobs.filter(lately).order_by("-pk")[: MOST_JOBS * 5])
@@ -131,7 +131,7 @@ def ask_jobs() -> Finding:
 
 
 def _has_failed(job: Any, newest: Sequence[Any]) -> bool:
-    """Return True if the job failed and no later run of the same has ended otherwise, or runs."""
+    """Return True if the job failed and ``newest`` has no later job of its kind and name."""
     later = [one for one in newest if one.pk > job.pk and (one.kind, one.name) == (job.kind, job.name)]
     return job.state == JobState.FAILED and not later
 
@@ -139,7 +139,7 @@ def _has_failed(job: Any, newest: Sequence[Any]) -> bool:
 def _failures(jobs: Sequence[Any]) -> Iterator[Problem]:
     for job in jobs:
         if job.state == JobState.FAILED:
-            # Not why: that may quote events, and whoever may see the status need not be allowed to.
+            # The error is left out: it may quote events, which not everybody who sees the status may see.
             yield degraded(
                 f"job {job.pk} ({job.kind} of {job.name}) failed; manage.py enode jobs show {job.pk} says why"
             )

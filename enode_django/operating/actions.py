@@ -1,4 +1,4 @@
-"""The audit trail: a row for each thing that an operator does in the admin or by a management command."""
+"""The audit trail: a row for each action of an operator in the admin or by a management command."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Done(NamedTuple):
 
 
 def record(operator: str, source: OperatorAction.Source, done: Done) -> None:
-    """Store an action, and log it. An action that cannot be stored is logged as an error, with all that was to be
-    stored: what the operator did has happened. Blocks."""
+    """Log an action and store it. If it cannot be stored, log all its fields as an error and return, since the action
+    itself has happened. Blocks."""
     logger.info("%s by %s: %s %s: %s", done.action, operator, done.object_type, done.object_id, done.details)
     alias = router.db_for_write(OperatorAction)
     try:
@@ -52,8 +52,8 @@ def record(operator: str, source: OperatorAction.Source, done: Done) -> None:
 
 @contextmanager
 def recorded(operator: str, source: OperatorAction.Source, done: Done) -> Iterator[list[str]]:
-    """Store an action when the block has ended. Texts that the block adds to the list are its details; so is the class
-    of an error that has ended the block: a part of the action may have happened."""
+    """Store an action when the block has ended. Texts that the block adds to the list become its details. So does
+    the class of an error that ends the block, since a part of the action may have happened."""
     details: list[str] = []
     try:
         yield details

@@ -1,4 +1,4 @@
-"""Follow up a correction: retry what is parked, and name the subscribers that have handled the original."""
+"""Follow up a correction: retry the parked aggregate, and name the subscribers that have handled the original."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ REBUILD, DECIDE = "manage.py rebuildprojection %s", "that cannot be taken back"
 
 
 class Retried(NamedTuple):
-    """The retry of a subscriber that had parked the aggregate: ``parked`` is the event it is parked at now (None: it
-    goes on), unless an ``error`` came in between."""
+    """The result of a retry. ``parked`` is the event that the aggregate is parked at now, None if the subscriber goes
+    on. If ``error`` is set, the retry failed, and ``parked`` is not known."""
 
     subscriber: str
     parked: Parked | None = None
@@ -29,7 +29,7 @@ class Retried(NamedTuple):
 
 
 def parked_rows(subscriber: str = "") -> Sequence[Parked]:
-    """Return what is parked, also that of subscribers that this code does not have any more. Raises
+    """Return the parked events of a subscriber, or of all, including those that this code no longer has. Raises
     `UnknownSubscriber`."""
     if subscriber:
         one = subscribers.get(subscriber)
@@ -40,8 +40,8 @@ def parked_rows(subscriber: str = "") -> Sequence[Parked]:
 
 
 def parked_version(rows: Sequence[Parked], aggregate_root_id: str) -> int:
-    """Return the version that the aggregate is parked at. Raises `CorrectionRefused` if there is none, or there are
-    several."""
+    """Return the version that the aggregate is parked at. Raises `CorrectionRefused` if it is not parked, at a refusal,
+    or at several versions."""
     failed = [row for row in rows if row.aggregate_root_id == aggregate_root_id and row.attempts]
     versions = {row.version for row in failed if row.version is not None}
     if len(versions) == 1:
@@ -58,7 +58,7 @@ def parked_version(rows: Sequence[Parked], aggregate_root_id: str) -> int:
 
 
 def retry_all(aggregate_root_id: str) -> Iterator[Retried]:
-    """Let every subscriber that has parked the aggregate try it again, in this thread. Blocks."""
+    """Retry the aggregate for every subscriber that has parked it, in this thread; yield each result. Blocks."""
     keys = dict.fromkeys(row.subscriber for row in parked_rows() if row.aggregate_root_id == aggregate_root_id)
     for key in keys:
         name = subscribers.name_of(key)
@@ -72,7 +72,8 @@ def retry_all(aggregate_root_id: str) -> Iterator[Retried]:
 
 
 def handled_before(aggregate_root_id: str, version: int) -> Sequence[str]:
-    """Say which subscribers had handled the version by now, to be asked before they are let go on."""
+    """Return a text for each subscriber that has handled the version and what to do. Call it before `retry_all`, which
+    lets more of them handle it."""
     found = []
     for one in reached(aggregate_root_id):
         if one.version is not None and one.version >= version:

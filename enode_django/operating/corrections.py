@@ -1,7 +1,7 @@
-"""Correcting stored events: what an operator sees of a stream as JSON, and what is checked before a correction counts.
+"""Correct stored events: show a stream as JSON, check the corrected events, and store them.
 
-The stored row stays as it is. A correction says what the events of one stream are read as from then on, like an
-upcaster for this one row, with who has made it, and why. It can be taken back, or corrected itself.
+The stored row stays as it is. From then on the stream is read with the events of its correction, as if this one row had
+an upcaster. A correction names its author and reason. It can be taken back, or corrected itself.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ KEYS = frozenset({"type", "schema_version", "fields"})
 """The keys of an event's JSON object."""
 LONGEST_REASON = 2_000
 LONGEST_NAME = 255
-"""Characters of who has made a correction."""
+"""Characters of an author's name."""
 
 
 class Editable(NamedTuple):
-    """A stream for somebody who is to correct it. ``events`` are JSON: ``{"type", "schema_version", "fields"}`` of
-    each, of the newest schema version where they can be read. ``last`` is the number of its newest correction, 0 if
-    there is none; ``is_corrected`` says that the events are that correction's."""
+    """A stream to be corrected. ``events`` are JSON objects with the keys ``type``, ``schema_version`` and ``fields``,
+    of the newest schema version if their class can read them. ``last`` is the number of the newest correction, 0 if
+    there is none. ``is_corrected``: ``events`` are that correction's."""
 
     aggregate_root_id: str
     version: int
@@ -58,7 +58,8 @@ class Editable(NamedTuple):
 
 
 def editable(store: EventStore, aggregate_root_id: str, version: int) -> Editable:
-    """Return the stream as it is read now. Raises `AggregateNotFound`, `MalformedMessage`, `StoreUnavailable`."""
+    """Return the stream as it is read now. Raises `AggregateNotFound` without such a version, `MalformedMessage`,
+    `StoreUnavailable`."""
     made = corrections_of(store, aggregate_root_id, version)
     record = _record(store, aggregate_root_id, version)
     events = list(map(_event_json, _stream(record.events).events))
@@ -75,13 +76,13 @@ def corrections_of(store: EventStore, aggregate_root_id: str, version: int) -> S
 def correct(
     store: EventStore, aggregate_root_id: str, version: int, events: Any, *, by: str, reason: str, last: int
 ) -> Correction:
-    """Let a stream be read with these events, given as `Editable` has them. ``by`` is who does it, ``last`` the number
-    of the newest correction that they have seen.
+    """Store a correction: from now on the stream is read with these events, given as in `Editable`. ``by`` names the
+    author, ``last`` the newest correction that they have seen.
 
-    Snapshots and shared states with the stream are deleted. Workers go on with the corrected history within a second.
-    Raises `InvalidFields` for what the classes of the events do not take, `CorrectionRefused` for anything else that
-    is wrong, `CorrectionOutdated` if somebody else has corrected the stream meanwhile, `AggregateNotFound`, and
-    `StoreUnavailable`.
+    Deletes snapshots and shared states that contain the stream. Workers use the corrected history within a second.
+    Raises `InvalidFields` for fields that an event's class does not accept, `CorrectionRefused` for other wrong events
+    or arguments, `CorrectionOutdated` if the stream was corrected meanwhile, `MalformedMessage` if it cannot be read,
+    `AggregateNotFound`, and `StoreUnavailable`.
     """
     record = check(store, aggregate_root_id, version, events, last)
     _check_person(by, reason)
@@ -97,7 +98,7 @@ def check(store: EventStore, aggregate_root_id: str, version: int, events: Any, 
     corrected = record._replace(events=encoded(record.events, events))
     if corrected == record:
         raise CorrectionRefused(
-            f"nothing is corrected: version {version} of {aggregate_root_id!r} says just that; change a field"
+            f"nothing is corrected: version {version} of {aggregate_root_id!r} has these events already; change a field"
         )
     _check_replay(store, corrected)
     return corrected
@@ -106,7 +107,7 @@ def check(store: EventStore, aggregate_root_id: str, version: int, events: Any, 
 def take_back(
     store: EventStore, aggregate_root_id: str, version: int, *, by: str, reason: str, last: int
 ) -> Correction:
-    """Let the original of a corrected stream count again. Raises as `correct`."""
+    """Store that the original events of a corrected stream count again. Raises as `correct`."""
     check_taking_back(store, aggregate_root_id, version, last)
     _check_person(by, reason)
     taken = store.correct(aggregate_root_id, version, None, by=by, reason=reason.strip(), last=last)
@@ -115,7 +116,7 @@ def take_back(
 
 
 def check_taking_back(store: EventStore, aggregate_root_id: str, version: int, last: int) -> None:
-    """Raises as `take_back`."""
+    """Raise as `take_back` would, and change nothing."""
     record = _record(store, aggregate_root_id, version)
     made = corrections_of(store, aggregate_root_id, version)
     _check_newest(made, record, last)
@@ -127,7 +128,8 @@ def check_taking_back(store: EventStore, aggregate_root_id: str, version: int, l
 
 
 def _check_newest(made: Sequence[Correction], record: StreamRecord, last: int) -> None:
-    """Before anything else is said of a correction that somebody made of what is outdated."""
+    """Raise `CorrectionOutdated` if there is a newer correction. Called first: other complaints would be about outdated
+    events."""
     check_newest(record.aggregate_root_id, record.version or 0, made[-1].number if made else 0, last)
 
 
@@ -139,7 +141,7 @@ def _check_person(by: str, reason: str) -> None:
 
 
 def _check_replay(store: EventStore, corrected: StreamRecord) -> None:
-    """Raises `CorrectionRefused` if the aggregate can be made of its history now, and could not with this stream."""
+    """Raise `CorrectionRefused` if the aggregate can be loaded now, and could not be loaded with this stream."""
     id, version = corrected.aggregate_root_id, corrected.version or 0
     trouble = _replay_trouble(_with(store.load(id), corrected))
     if trouble and not _replay_trouble(store.load(id)):
@@ -151,8 +153,8 @@ def _with(records: Iterable[StreamRecord], corrected: StreamRecord) -> Iterator[
 
 
 def _replay_trouble(records: Iterable[StreamRecord]) -> str:
-    """Return what makes it impossible to replay these streams, empty if nothing does. Not that this process does not
-    know a type: others may."""
+    """Return the error of replaying these streams, empty without one. A type that this process does not know is not an
+    error, since other processes may know it. Raises errors that are retriable."""
     try:
         replay_records(iter(records))
     except UnknownMessageType:
@@ -165,8 +167,8 @@ def _replay_trouble(records: Iterable[StreamRecord]) -> str:
 
 
 def _discard_states(store: EventStore, aggregate_root_id: str, version: int) -> None:
-    """Delete what was made of the stream. Whoever makes another one of the original meanwhile makes it in vain: no
-    snapshot or shared state of an aggregate is used that is older than its newest correction."""
+    """Delete snapshots and shared states that contain the stream. If a process makes another one of the original
+    meanwhile, it is not used: it is older than the newest correction."""
     snapshots = make_snapshots(store)
     if snapshots is not None:
         snapshots.discard_from(aggregate_root_id, version)
@@ -194,7 +196,7 @@ def _stream(events: bytes) -> StoredStream:
 
 
 def _event_json(stored: StoredEvent) -> dict[str, Any]:
-    """Return the event as its class has it now, or as it is stored if the class does not take it."""
+    """Return the event as its class has it now, or as it is stored if the class cannot read it."""
     try:
         event = restore_event(stored)
         name, version, fields = types.name_of(type(event)), event.schema_version, plain_of(event)
@@ -204,7 +206,8 @@ def _event_json(stored: StoredEvent) -> dict[str, Any]:
 
 
 def encoded(stored: bytes, events: Any) -> bytes:
-    """Return the bytes of a stream whose events are corrected so; its result stays. Raises as `correct`."""
+    """Return the stored bytes of a stream with these events instead of its own; its result stays. Raises as
+    `correct`."""
     stream = _stream(stored)
     count = len(stream.events)
     if type(events) is not list or len(events) != count:
@@ -250,7 +253,7 @@ def _class_of(number: int, name: str) -> type[DomainEvent]:
 
 
 def json_of(text: str | bytes) -> Any:
-    """Return what a JSON text says. Raises `CorrectionRefused` for what is no JSON, has a key twice, or a NaN."""
+    """Parse a JSON text. Raises `CorrectionRefused` if it is malformed, or has a key twice, NaN or an infinity."""
     try:
         return json.loads(text, object_pairs_hook=_object, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:

@@ -1,7 +1,7 @@
-"""The dead letters of commands: looking for them, sending them again, and discarding them.
+"""Find the dead letters of commands, send them again, and discard them.
 
-Whoever sends some deletes their rows afterwards, and after a crash in between sends them again: at least once, and none
-is lost. Each takes effect once, since it keeps its id, or has the same new one at every try.
+Letters are sent before their rows are deleted, so after a crash in between they can be sent twice, and none is lost.
+Each takes effect once, since a letter has the same command id each time it is sent.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ if TYPE_CHECKING:
     from django.db.models import QuerySet
 
 AT_ONCE = 100
-"""Letters that are sent before their rows are deleted."""
+"""The number of letters that are sent and then deleted together."""
 SHORTEST_KEY = 8
 _NAMESPACE = uuid.UUID("7c2f9d1e-55a4-5f0b-8d57-0f3b1c64a9e2")
 
 
 class Choice(NamedTuple):
-    """Which letters: those with these ``names`` (a command id, or the beginning of a key), and of this command type and
-    error type, as far as they are given."""
+    """A filter of letters by ``names`` (a command id, or a key's first `SHORTEST_KEY` or more characters), command type
+    and error type. An empty field matches every letter."""
 
     names: Sequence[str] = ()
     command_type: str = ""
     error_type: str = ""
 
     def letters(self) -> Iterator[tuple[str, QuerySet[Any]]]:
-        """Per database of the event store, with its alias; the oldest first. ``is_stored`` of each says that its
-        command is stored by now, so that sending it again changes nothing."""
+        """Yield the letters of each database of the event store with its alias, the oldest first. ``is_stored`` of a
+        letter: its command is stored by now, so sending it again changes nothing."""
         for alias in conf().EVENT_STORE.DATABASES:
             yield alias, letters_in(alias).filter(self._condition())
 
@@ -60,21 +60,21 @@ def letters_in(alias: str) -> QuerySet[Any]:
     stored = EventStream.objects.using(alias).filter(
         command_id=OuterRef("command_id"), aggregate_root_id=OuterRef("aggregate_root_id")
     )
-    # What is stored under an id that was another command's is that other command.
+    # With CommandIdReused, the stored row is that of the other command with this id.
     is_stored = ExpressionWrapper(~Q(error_type=CommandIdReused.__name__) & Exists(stored), BooleanField())
     return DeadLetter.objects.using(alias).annotate(is_stored=is_stored).order_by("first_failed_at", "pk")
 
 
 def name_of(letter: DeadLetter) -> str:
-    """Return the name that `Choice` knows the letter by."""
+    """Return a name of the letter for `Choice`."""
     return letter.command_id or letter.key[:16]
 
 
 def requeue(transport: Transport, choice: Choice) -> int:
-    """Send letters again, at the end of their queues, and be done with them; returns how many were sent.
+    """Send letters again, to the end of their queues, and delete their rows. Return the number of letters sent.
 
-    A letter whose command has failed once more meanwhile stays. Raises `QueueError`, and sends nothing, for a name that
-    no letter has.
+    A row stays if its command has failed again meanwhile. Raises `QueueError`, and sends nothing, if a name matches no
+    letter.
     """
     _check_names(choice)
     return sum(
@@ -83,7 +83,7 @@ def requeue(transport: Transport, choice: Choice) -> int:
 
 
 def requeue_in(transport: Transport, alias: str, pks: Sequence[int]) -> int:
-    """Send letters of one database again, by their keys in the table. Returns how many were sent."""
+    """Send letters of one database again, by their primary keys. Return the number of letters sent."""
     producer, topic, sent = make_producer(transport), conf().COMMANDS.TOPIC, 0
     for start in range(0, len(pks), AT_ONCE):
         letters = list(letters_in(alias).filter(pk__in=pks[start : start + AT_ONCE]))
@@ -94,13 +94,14 @@ def requeue_in(transport: Transport, alias: str, pks: Sequence[int]) -> int:
 
 
 def discard(choice: Choice) -> int:
-    """Be done with letters without sending them; returns how many. Raises as `requeue`."""
+    """Delete letters without sending them. Return the number deleted. Raises `QueueError` if a name matches no
+    letter."""
     _check_names(choice)
     return sum(discard_in(alias, list(found.values_list("pk", flat=True))) for alias, found in choice.letters())
 
 
 def discard_in(alias: str, pks: Sequence[int]) -> int:
-    """Discard letters of one database, by their keys in the table. Returns how many were there."""
+    """Delete letters of one database, by their primary keys. Return the number deleted."""
     portions = (pks[start : start + AT_ONCE] for start in range(0, len(pks), AT_ONCE))
     return sum(_delete(alias, list(letters_in(alias).filter(pk__in=portion))) for portion in portions)
 
@@ -113,18 +114,18 @@ def _delete(alias: str, letters: Sequence[DeadLetter]) -> int:
 
 
 def _message(letter: DeadLetter) -> bytes:
-    """Return the message to be sent. A sender who was told that the command failed was told so for good, so the message
-    gets another id then; as does a command whose id is another one's."""
+    """Return the message to send. It gets a new command id if the sender was told that the command failed, since an
+    answer is final, or if the id belongs to another command."""
     body = bytes(letter.body)
     if _is_told(letter) or letter.error_type == CommandIdReused.__name__:
-        with suppress(EnodeError):  # what is not a command is sent as it is: to workers that can read it by now
+        with suppress(EnodeError):  # a message that cannot be read here is sent as it is; workers may read it by now
             return as_new_command(body, str(uuid.uuid5(_NAMESPACE, f"{letter.key}/{letter.attempts}")))
     return body
 
 
 def _is_told(letter: Any) -> bool:
-    """Return True if the sender was told that the command failed. Nobody was if it is stored: its worker noted that it
-    would tell, and lost the queue before it could."""
+    """Return True if the sender was told that the command failed. If the command is stored, nobody was told: the worker
+    recorded the answer before sending it, and lost the queue."""
     return letter.is_answered and not letter.is_stored
 
 

@@ -1,8 +1,8 @@
-"""The supervisor's child processes, and two ways to start them: see `Children`.
+"""The supervisor's child processes. `Children` has two implementations.
 
-Where the project must not be forked, children are started through `multiprocessing`. On Linux they are forked from its
-server process, which has imported libraries and nothing else: no settings and no application. Elsewhere, and where the
-directory for temporary files cannot hold that server's socket, each is a process of its own from the beginning.
+This one starts children by `multiprocessing`, if the process with the loaded project must not be forked. On Linux they
+are forked from its fork server, which has imported libraries, but no settings and no application. On other systems, and
+if the path of the temporary directory is too long for that server's socket, they are spawned.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple, Protocol
 
 UNKNOWN_STATUS = 255
-"""So `multiprocessing` says if the process that forked a child is gone. The child may live on: whoever started it ends
-their connection, so that it ends, too."""
+"""The exit status that `multiprocessing` reports if the process that forked a child is gone. The child may live on. It
+ends when its starter closes their connection."""
 STOP_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
 
 PRELOADED = [
@@ -34,25 +34,26 @@ PRELOADED = [
     *("enode_django.equeue.transports.redis_streams", "enode_django.equeue.transports.broker"),
     "enode_django.processes.forkserver",
 ]
-"""Modules to preload. Those that are not installed, or not found from the working directory, are left to each
-process."""
+"""Modules to preload. A module that cannot be imported in the fork server is left to each process."""
 
 LONGEST_DIRECTORY = 60
-"""Bytes of its path: a socket has 108, and its own name and that of a directory are behind it."""
+"""Bytes of the temporary directory's path. A socket's path has at most 108, with the names of its directory and its
+own."""
 
 
 class ChildProcess(Protocol):
-    """A child as its supervisor sees it: the part of `multiprocessing.Process` that is used here."""
+    """A child as its supervisor sees it: a part of `multiprocessing.Process`."""
 
     @property
     def pid(self) -> int | None: ...
     @property
     def sentinel(self) -> int:
-        """Ready to be read when the process has ended."""
+        """A file descriptor that becomes readable when the process has ended."""
 
     @property
     def exitcode(self) -> int | None:
-        """None while it lives; negative for a signal; `UNKNOWN_STATUS` if the process that forked it is gone."""
+        """The exit status: None while the process lives, negative for a signal, `UNKNOWN_STATUS` if the process that
+        forked it is gone."""
 
     def is_alive(self) -> bool: ...
     def join(self, timeout: float | None = None) -> None: ...
@@ -64,8 +65,8 @@ class Job(NamedTuple):
     """A call in a child process: ``run(connection, notes, *arguments)``. ``run`` is a function of a module; arguments
     are numbers and texts.
 
-    ``notes`` says how many 64-bit integers of shared memory the child writes and its supervisor reads. The modules
-    named by ``imports`` are imported before the fork if the child is forked from a process that has the project loaded.
+    ``notes`` is the number of 64-bit integers in shared memory that the child writes and its supervisor reads. Modules
+    in ``imports`` are imported before the fork, if the child is forked from a process that has the project loaded.
     """
 
     name: str
@@ -76,7 +77,7 @@ class Job(NamedTuple):
 
 
 class Started(NamedTuple):
-    """A child, this side of its connection, and the memory that it shares."""
+    """A child, the supervisor's side of its connection, and the shared memory."""
 
     process: ChildProcess
     connection: Connection
@@ -84,16 +85,16 @@ class Started(NamedTuple):
 
 
 class Children(Protocol):
-    """Starts child processes. A child has `STOP_SIGNALS` blocked, and lifts that itself."""
+    """Starts child processes. A child starts with `STOP_SIGNALS` blocked, and unblocks them itself."""
 
     def start(self, job: Job) -> Started: ...
 
     def close(self) -> None:
-        """Send SIGTERM to the children that still live, and wait for their ends. Safe to call twice."""
+        """Send SIGTERM to living children, and wait until all have ended. Safe to call twice."""
 
 
 class ContextChildren:
-    """Each child imports the project for itself."""
+    """Starts children that import the project by themselves."""
 
     def __init__(self) -> None:
         self._living: list[BaseProcess] = []
@@ -102,14 +103,14 @@ class ContextChildren:
         context = children_context()
         notes = context.RawArray(ctypes.c_int64, job.notes)
         ours, theirs = context.Pipe()
-        # A daemon is sent SIGTERM, which drains it, when its parent exits without the supervisor's doing (--reload).
+        # If the parent exits without the supervisor's doing (--reload), a daemon gets SIGTERM, which drains it.
         process = context.Process(target=job.run, args=(theirs, notes, *job.arguments), name=job.name, daemon=True)
         resource_tracker.ensure_running()  # else starting the process does it, and unblocks signals on the way
         try:
             with stop_signals_blocked():
                 process.start()
         except BaseException:  # a signal handler may raise, too
-            ours.close()  # a child that lives though its start has failed ends with it
+            ours.close()  # ends a child that lives though its start has failed
             raise
         finally:
             theirs.close()
@@ -121,7 +122,7 @@ class ContextChildren:
 
 
 def end(processes: Sequence[ChildProcess]) -> None:
-    """Send SIGTERM to those that live, and wait for the end of all."""
+    """Send SIGTERM to living processes, and wait until all have ended."""
     for process in processes:
         if process.is_alive():
             process.terminate()
@@ -140,14 +141,14 @@ def children_context() -> ForkServerContext | SpawnContext:
 def _can_hold_a_socket() -> bool:
     try:
         return len(os.fsencode(tempfile.gettempdir())) <= LONGEST_DIRECTORY
-    except FileNotFoundError:  # none can be written to
+    except FileNotFoundError:  # there is no writable temporary directory
         return False
 
 
 @contextmanager
 def stop_signals_blocked() -> Iterator[None]:
-    """Block the stop signals while a process is started. The mask is inherited, so that a signal to the whole group
-    ends neither a process that cannot handle it yet, nor the one that forks. The started process lifts it."""
+    """Block the stop signals while a process is started. The mask is inherited, so a signal to the process group ends
+    neither a child that cannot handle it yet, nor the process that forks. Children unblock the signals."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
         yield

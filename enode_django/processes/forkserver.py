@@ -1,5 +1,5 @@
-"""Imported by the server process of `multiprocessing`, which has libraries preloaded: lets it end without looking for
-garbage in them, since whoever reads its output waits for its end."""
+"""Imported by the fork server of `multiprocessing`. Skips the garbage collection at its end, which takes long with
+preloaded libraries: readers of its output wait for its end."""
 
 from __future__ import annotations
 

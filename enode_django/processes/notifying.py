@@ -1,4 +1,4 @@
-"""Tell systemd that a service is ready, that it lives, that it stops. See sd_notify(3)."""
+"""Tell systemd that a service is ready, alive, or stopping. See sd_notify(3)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ STATUS_INTERVAL = 5.0
 
 
 class Notifier:
-    """Without a ``NOTIFY_SOCKET`` in the environment it does nothing. It takes the variables away: no child of this
-    process is to speak for it. All methods are called by one thread, as often as one likes; none blocks or raises."""
+    """Does nothing without ``NOTIFY_SOCKET`` in the environment. Removes systemd's variables, so that no child speaks
+    for this process. One thread calls all methods, any number of times. They do not block, and do not raise."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Notifier:
             self._is_ready = self._send("READY=1")
 
     def alive(self, status: str = "") -> None:
-        """To be called in the loop that is to be watched: when it stays out, systemd starts the service anew."""
+        """Call this in the watched loop. If the calls stop, systemd restarts the service."""
         now = self._clock()
         if self._watchdog is not None and now >= self._next_beat:
             self._next_beat = now + self._watchdog
@@ -50,25 +50,26 @@ class Notifier:
             self._is_stopping = self._send("STOPPING=1")
 
     def _send(self, text: str) -> bool:
-        """Send a text. Return False if systemd could not take it, so that it has to be sent again."""
+        """Send a text. Return False if that failed, so that it has to be sent again."""
         if self._socket is None:
             return True
         try:
             self._socket.sendto(text.encode(), self._address)
         except OSError as error:
-            logger.debug("systemd cannot be told %s: %s", text, error)
+            logger.debug("systemd did not take %s: %s", text, error)
             return False
         return True
 
 
 def forget_systemd(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Forget systemd in a process that must not speak for the service, nor any of its children."""
+    """Remove systemd's variables, so that neither this process nor its children speak for the service."""
     for name in ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"):
         environment.pop(name, None)
 
 
 def _watchdog_interval(environment: MutableMapping[str, str]) -> float | None:
-    """Seconds: a third of what systemd allows, so that one late beat does no harm. None: nobody watches this process.
+    """Return the seconds between two beats: a third of systemd's limit, so that one late beat does no harm. None if
+    systemd does not watch this process. Removes the variables.
 
     >>> _watchdog_interval({"WATCHDOG_USEC": "30000000"}), _watchdog_interval({})
     (10.0, None)

@@ -1,4 +1,4 @@
-"""The name by which processes that this one starts load the same settings."""
+"""The module name of the settings, for the processes that this one starts."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ SETTINGS_VARIABLE = "DJANGO_SETTINGS_MODULE"
 
 
 def settings_module() -> str:
-    """Return the name by which this process has loaded its settings. Raises `ConfigurationError` if it has not loaded
-    them by a name."""
+    """Return the module name of this process's settings. Raises `ConfigurationError` if they were not loaded by a
+    name."""
     module = os.environ.get(SETTINGS_VARIABLE) or getattr(settings, "SETTINGS_MODULE", None)
     if not module:
         raise ConfigurationError(

@@ -1,8 +1,8 @@
-"""Children that are forked from a template: a process that has the project loaded, and does nothing else.
+"""Start children by forking a template: a process that has the project loaded, and does nothing else.
 
-The template itself is forked from the supervisor's process, which has loaded the project when ``manage.py`` runs it, at
-a moment at which it has one thread and no connection: `why_not` looks. It keeps that one thread and waits for jobs. So
-a child takes a few milliseconds to start, and shares the memory of what is loaded with all others.
+The template is forked from the supervisor's process after ``manage.py`` has loaded the project, while it has one thread
+and no connection; `why_not` checks this. The template keeps one thread and waits for jobs. So a child starts within
+milliseconds, and shares the memory of the loaded project with the others.
 
     supervisor ── job, and three file descriptors ──► template ── fork ──► child
          ▲                                                │                  │
@@ -50,11 +50,12 @@ LONGEST_JOB = 65_536
 """Bytes."""
 _NUMBER = struct.Struct("q")
 _CONNECTED = ("socket:", "anon_inode:")
-"""So links in ``/proc/self/fd`` begin for what two processes must not share: connections, and what watches them."""
+"""How links in ``/proc/self/fd`` begin for files that two processes must not share: sockets and event pollers."""
 
 
 def make_children(conf: Conf) -> Children:
-    """To be called before this process starts threads or opens connections of its own. Those of Django are closed."""
+    """Return the way to start children. Call this before this process starts threads or opens connections of its own.
+    Closes Django's connections if ``PRELOAD`` is set."""
     others = ContextChildren()
     if not conf.WORKERS.PRELOAD:
         return others
@@ -67,7 +68,7 @@ def make_children(conf: Conf) -> Children:
 
 
 def why_not() -> str | None:
-    """Why this process must not be forked with all that it has loaded; None if it may be."""
+    """Return the reason why this process must not be forked; None if it may be."""
     if sys.platform != "linux":
         return f"on {sys.platform} nothing is forked"
     if threading.current_thread() is not threading.main_thread():
@@ -113,13 +114,13 @@ def _unpacked(data: bytes) -> Job:
 
 
 class TemplateChildren:
-    """Forks the template when it is made. What it cannot start, when the template has died, ``others`` start."""
+    """Forks the template at construction. After the template's death, ``others`` start the children."""
 
     def __init__(self, others: Children) -> None:
         self._others = others
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        gc.freeze()  # a collection in this process would have to copy all that it looks at
-        # No daemon: those may have no children. It ends with the socket, so that nobody waits for it in vain.
+        gc.freeze()  # a garbage collection would write to the shared memory, so that the kernel copies it
+        # Not a daemon, since daemons may have no children. The template ends with the socket.
         self._template = multiprocessing.get_context("fork").Process(
             target=_serve, args=(theirs, self._socket), name="enode-template"
         )
@@ -134,7 +135,7 @@ class TemplateChildren:
             try:
                 return self._start(job)
             except (OSError, EOFError):
-                logger.error("the process that forks cannot do it any more; from now on each child loads the project")
+                logger.error("the process that forks workers is gone; from now on each worker loads the project itself")
                 self._is_gone = True
         return self._others.start(job)
 
@@ -144,10 +145,10 @@ class TemplateChildren:
         status, theirs_of_status = multiprocessing.Pipe(duplex=False)
         try:
             socket.send_fds(self._socket, [_packed(job)], [theirs.fileno(), memory, theirs_of_status.fileno()])
-            theirs_of_status.close()  # else the end of the template could not be seen
+            theirs_of_status.close()  # else the pipe would not end with the template
             process = ForkedChild(status)
         except BaseException:  # a signal handler may raise, too
-            ours.close()  # a child that lives though its start has failed ends with it
+            ours.close()  # ends a child that lives though its start has failed
             status.close()
             raise
         finally:
@@ -161,7 +162,7 @@ class TemplateChildren:
         try:
             end(self._living)
             self._others.close()
-        finally:  # else the template would never end, and the interpreter waits for it
+        finally:  # else the template would never end, and the interpreter would wait for it
             self._socket.close()
             self._template.join()
 
@@ -171,11 +172,11 @@ def _is_alive(process: ChildProcess) -> bool:
 
 
 class ForkedChild:
-    """A child of the template, which tells through a pipe of its process id and of its end. Safe for threads: with
+    """A child of the template, which sends its process id and exit status through a pipe. Safe for threads: with
     ``--reload`` the supervisor's thread watches it while the main thread waits for its end."""
 
     def __init__(self, status: Connection) -> None:
-        """Raises `EOFError` when the template cannot fork it."""
+        """Block until the template has forked the child. Raises `EOFError` if it cannot."""
         self._status = status
         self._reading = threading.Lock()
         self.pid = self._read()
@@ -221,7 +222,7 @@ class ForkedChild:
 
 
 def _shared_notes(count: int) -> tuple[int, memoryview]:
-    """A file descriptor for a child, and what it will write there, as so many 64-bit integers."""
+    """Return a file descriptor of shared memory for a child, and the memory as ``count`` 64-bit integers."""
     memory = os.memfd_create("enode-notes")
     os.ftruncate(memory, mmap.PAGESIZE * (count * _NUMBER.size // mmap.PAGESIZE + 1))
     return memory, _mapped(memory, count)
@@ -235,8 +236,8 @@ def _mapped(memory: int, count: int) -> memoryview:
 
 
 class _Running(NamedTuple):
-    """A child of the template; where its supervisor is told of it; and a file descriptor that is ready when it has
-    ended, even if children of its own live on with what they have inherited."""
+    """A child of the template. ``status`` is the pipe to the supervisor. ``end`` is a file descriptor that becomes
+    ready when the child has ended, even if its own children live on with inherited descriptors."""
 
     process: BaseProcess
     status: Connection
@@ -244,11 +245,11 @@ class _Running(NamedTuple):
 
 
 def _serve(requests: socket.socket, supervisors: socket.socket) -> None:
-    """The main function of the template. It ends with its supervisor, and lets its children go: they see it, too."""
+    """Run the template. It ends with its supervisor, and does not wait for its children, which end by themselves."""
     supervisors.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    forget_systemd()  # no child is to speak for the supervisor
-    gc.disable()  # a collection would write to the memory that is shared
+    forget_systemd()  # children must not speak for the supervisor
+    gc.disable()  # a collection would write to the shared memory
     running: list[_Running] = []
     while True:
         ready = wait([requests, *(one.end for one in running)])
@@ -263,7 +264,7 @@ def _serve(requests: socket.socket, supervisors: socket.socket) -> None:
 
 
 def _start(job: Job, received: list[int], not_for_it: list[int]) -> list[_Running]:
-    """Start a process for the job. If that fails, the end of the pipe tells the supervisor."""
+    """Start a process for the job. If that fails, close the pipe, so that the supervisor gets `EOFError`."""
     connection, memory, writable = received
     status = Connection(writable, readable=False)
     try:
@@ -274,7 +275,7 @@ def _start(job: Job, received: list[int], not_for_it: list[int]) -> list[_Runnin
             target=_be_child, args=(job, connection, memory, [*not_for_it, writable]), name=job.name, daemon=True
         )
         process.start()
-    except Exception:  # a module of the project is broken, or the system refuses: the supervisor is told
+    except Exception:  # a module of the project is broken, or the system refuses to fork
         logger.exception("%s cannot be forked", job.name)
         status.close()
         return []
@@ -287,7 +288,7 @@ def _start(job: Job, received: list[int], not_for_it: list[int]) -> list[_Runnin
 
 
 def _has_ended(one: _Running) -> bool:
-    """Tell the supervisor when a child has ended; then it is forgotten here."""
+    """Return True if the child has ended. Its exit status is sent to the supervisor, and its descriptors are closed."""
     if one.process.is_alive():
         return False
     with suppress(OSError):

@@ -20,7 +20,7 @@ from enode_django.exceptions import (
 )
 
 Failure = DomainException | CommandFailed
-"""What `enode_django.execute_command` raises for a command that took no effect."""
+"""The exceptions of `enode_django.execute_command` for a command that took no effect."""
 
 NOT_FOUND, CONFLICT, CHANGED, INVALID, BROKEN = 404, 409, 412, 400, 500
 
@@ -42,16 +42,16 @@ _TEXTS: Mapping[int, Any] = {
 
 
 def status_of(error: Failure) -> int:
-    """The HTTP status: 412 for a `VersionMismatch`, 409 for another domain exception, and 500 for what only a
-    developer can mend."""
+    """Return the HTTP status: 412 for a `VersionMismatch`, 409 for another domain exception, and for a failure that of
+    `_STATUSES`, else 500: only a developer can mend it."""
     if isinstance(error, VersionMismatch):
         return CHANGED
     return CONFLICT if isinstance(error, DomainException) else _STATUSES.get(error.error_type, BROKEN)
 
 
 def text_of(error: Failure) -> Any:
-    """Return a text for people, translated when it is shown. A domain exception has its own text; the texts of other
-    errors are for developers, and are in the log of the workers."""
+    """Return a text for users, translated when it is shown. A domain exception has its own text. The texts of other
+    errors are for developers, and stay in the workers' log."""
     status = status_of(error)
     if isinstance(error, DomainException) and status == CONFLICT and error.message:
         return error.message
@@ -59,12 +59,12 @@ def text_of(error: Failure) -> Any:
 
 
 def place_of(error: Failure, names: Iterable[str]) -> str | None:
-    """Return the first of the ``names`` that is that of a field of the domain exception, unless that is None; None if
-    the failure concerns the whole."""
+    """Return the first of the ``names`` that is a field of the domain exception with a value other than None. Return
+    None if there is no such field."""
     fields: Mapping[str, Any] = error.result.error_fields
     return next((name for name in names if fields.get(name) is not None), None)
 
 
 def texts_of(errors: Mapping[Path, str]) -> list[str]:
-    """Return the errors within a value, each with its place there."""
+    """Return a text for each error within a value, with its path."""
     return [f"{'.'.join(map(str, path))}: {text}" if path else text for path, text in errors.items()]

@@ -1,4 +1,4 @@
-"""Form fields for the types that a command's field may have: Django's own, and JSON for what holds others."""
+"""Form fields for the types of a command's fields: Django's own for simple types, and JSON for nested ones."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _BLANK = ("", "---------")
 
 
 class DateTimeField(forms.DateTimeField):
-    """Always aware: with ``USE_TZ = False`` in the time zone of the settings."""
+    """Returns aware datetimes. With ``USE_TZ = False`` they are in the time zone of the settings."""
 
     widget = forms.DateTimeInput(attrs={"type": "datetime-local", "step": "1"}, format="%Y-%m-%dT%H:%M:%S")
 
@@ -48,7 +48,7 @@ class DateTimeField(forms.DateTimeField):
 
 
 class EnumField(forms.TypedChoiceField):
-    """Members are chosen by their names; those of Django's choices show their labels."""
+    """Lets the user choose a member by its name. Members of Django's choices show their labels."""
 
     def __init__(self, kind: type[Enum], **options: Any) -> None:
         blank = [] if options.get("initial") is not None and options.get("required") else [_BLANK]
@@ -64,7 +64,7 @@ def _label(member: Enum) -> Any:
 
 
 class LiteralField(forms.TypedChoiceField):
-    """The values of a ``Literal``, written as they are; as in Python if two would look the same."""
+    """Lets the user choose a value of a ``Literal``, shown by `str`, or by `repr` if two would look the same."""
 
     def __init__(self, annotation: Any, **options: Any) -> None:
         values = typing.get_args(annotation)
@@ -77,14 +77,14 @@ class LiteralField(forms.TypedChoiceField):
         super().__init__(choices=choices, coerce=self._values.__getitem__, empty_value=None, **options)
 
     def prepare_value(self, value: Any) -> Any:
-        # The type counts, as True equals 1.
+        # Compare the types, too, since True equals 1.
         same = (text for text, one in self._values.items() if (type(one), one) == (type(value), value))
         return next(same, value)
 
 
 class JsonField(forms.Field):
-    """A value as `enode_django.serialization.json_values` reads and writes it. ``[]`` and ``{}`` are
-    values; nothing is none."""
+    """A value as JSON text, read and written by `enode_django.serialization.json_values`. An empty text is None;
+    ``[]`` and ``{}`` are values."""
 
     widget = forms.Textarea
     empty_values = [None]
@@ -142,12 +142,12 @@ _OPTIONS: Mapping[Any, Mapping[str, str]] = {
     Decimal: _LIMITS,
     str: {"min_length": "min_length", "max_length": "max_length"},
 }
-"""By type, the options of form fields by the names of the bounds that they check. Browsers check them, too."""
+"""By type, the form field's option for each name of a bound. Browsers check these, too."""
 
 
 class Declaration(NamedTuple):
-    """A field as a command declares it. ``annotation`` is what stands beside None, where the field may be None, without
-    its ``bounds``; ``declared`` has both. ``default`` may be a function that makes it."""
+    """A field as a command declares it. ``declared`` is the whole annotation; ``annotation`` lacks an alternative None
+    and the ``bounds``. ``default`` may be a function that returns it."""
 
     annotation: Any
     may_be_none: bool
@@ -165,7 +165,7 @@ class Declaration(NamedTuple):
         return self.default is not MISSING
 
     def form_field(self, **options: Any) -> forms.Field:
-        """Its type, whether it is required, and its first value follow from the declaration, unless they are given."""
+        """Return a form field. ``required`` and ``initial`` follow from the declaration unless ``options`` has them."""
         kind = self.annotation
         is_required = not self.has_default and not self.may_be_none and kind is not type(None)
         options = {"required": is_required, "initial": self.default if self.has_default else None, **options}
@@ -199,8 +199,9 @@ def _validator(bound: Bound) -> Callable[[Any], None]:
 
 
 def chosen(of: type, meta: Any) -> dict[str, Declaration]:
-    """The fields that a form or serializer has, by name: ``fields`` of its ``meta`` (None: all) without those to
-    ``exclude``. The aggregate's id is one if it is named. Raises `DefinitionError`."""
+    """Return the fields of a form or serializer by name: ``fields`` of its ``meta`` without those in ``exclude``. By
+    default these are all fields of the command; the aggregate's id is included only if ``fields`` names it. Raises
+    `DefinitionError`."""
     command = getattr(meta, "command", None)
     if not isinstance(command, type) or not issubclass(command, Command):
         raise DefinitionError(f"{of.__qualname__}.Meta has command = {shown(command)}; give it a class of commands")
@@ -227,7 +228,7 @@ def _declarations(command: type[Command]) -> dict[str, Declaration]:
 
 
 def _unwrapped(annotation: Any) -> tuple[Any, bool, tuple[Bound, ...]]:
-    """Return what stands beside None, whether None may stand there, and the bounds of both."""
+    """Return the annotation without None and bounds, True if it allows None, and the bounds."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Annotated:
         kind, may_be_none, inner = _unwrapped(arguments[0])

@@ -187,15 +187,15 @@ def test_a_body_of_another_shape_is_refused(sender: Caller, body: Any, pointers:
 @pytest.mark.parametrize(
     ("body", "detail"),
     [
-        (b"{", "no JSON"),
-        (b"[]", "no JSON object"),
+        (b"{", "not JSON"),
+        (b"[]", "not a JSON object"),
         (b"\xff\xfe", "not in UTF-8"),
         (b'{"type": "bank.Deposit", "type": "bank.Withdraw"}', "the key 'type' is there twice"),
         (b'{"fields": {"amount": NaN}}', "NaN is no JSON"),
         (b'{"fields": {"amount": -Infinity}}', "-Infinity is no JSON"),
         (b"[" * 200_000, "nested too deeply"),
         (b'{"a":' * 100_000, "nested too deeply"),
-        (b'{"a": ' + b"9" * 5_000 + b"}", "no JSON"),
+        (b'{"a": ' + b"9" * 5_000 + b"}", "not JSON"),
     ],
 )
 def test_what_is_no_strict_json_is_refused(sender: Caller, body: bytes, detail: str) -> None:

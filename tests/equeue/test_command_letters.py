@@ -99,7 +99,7 @@ def test_letters_are_sent_again_singly_of_a_kind_or_all(queue: MemoryTransport, 
     assert sent(queue) == 2
     with pytest.raises(CommandError, match="no dead letter of a command has the name 'c1'"):
         equeue("requeue", "processors", "c1")
-    with pytest.raises(CommandError, match="name offsets"):
+    with pytest.raises(CommandError, match="name letters"):
         equeue("requeue", "processors")
     assert rows("requeue", "processors", "--all") == [{"group": "processors", "sent_anew": 3}]
     assert (sent(queue), Row.objects.count()) == (5, 0)

@@ -40,7 +40,7 @@ def immediate(settings: Any) -> None:
         (["runprocessors"], "nothing else to run"),
         (["runprocessors", "--with-broker"], "nothing else to run"),
         (["enodedev"], "nothing else to run"),
-        (["runbroker"], "nobody would use this broker"),
+        (["runbroker"], "no process would use this broker"),
     ],
 )
 def test_where_there_is_nothing_to_run_a_command_says_so(command: list[str], told: str) -> None:

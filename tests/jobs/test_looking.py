@@ -130,7 +130,7 @@ def test_the_command_shows_one_with_its_whole_error(running: Job, failed: Job) -
 
 def test_the_command_cancels(running: Job, failed: Job) -> None:
     assert jobs("cancel", str(running.pk)) == [
-        f"job {running.pk} is to stop; manage.py enode jobs list shows when it has",
+        f"job {running.pk} was asked to stop; manage.py enode jobs list shows its state",
     ]
     assert "running (is to stop)" in jobs("list", "--running")[1]
     with pytest.raises(CommandError, match=f"no job {failed.pk} runs"):

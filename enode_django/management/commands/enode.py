@@ -1,4 +1,4 @@
-"""``manage.py enode``: the commands whose names would be too general beside those of other apps."""
+"""``manage.py enode``: commands whose names are too general to stand beside those of other apps."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from django.core.management.base import BaseCommand, CommandParser
 
 SUBCOMMANDS = {
     "buildsnapshots": "makes the snapshots that are due",
-    "eventschemas": "finds changes with which events could not be read",
-    "exportevents": "adds what is new to an archive of Parquet files",
-    "forgetsubscriber": "forgets a subscriber that the code has no more",
-    "groups": "makes two groups of users: one that looks, one on call",
-    "jobs": "lists the batch jobs, or has one cancelled",
-    "keepsubscriber": "keeps a subscriber that the code has not, for now",
-    "parked": "lists, tries again, skips or corrects parked events",
-    "queue": "shows topics, groups and messages; sets them right",
-    "status": "shows the state of all parts, and what is wrong",
+    "eventschemas": "finds changes that make stored events unreadable",
+    "exportevents": "adds new events to an archive of Parquet files",
+    "forgetsubscriber": "forgets a subscriber removed from the code",
+    "groups": "makes two groups of users: to look, and to act",
+    "jobs": "lists the batch jobs, shows or stops one",
+    "keepsubscriber": "keeps a subscriber that the code lacks, for now",
+    "parked": "lists, retries, skips or corrects parked events",
+    "queue": "shows and changes topics, groups and messages",
+    "status": "shows the state of all parts, and their problems",
 }
-"""What each does, in a line."""
+"""The sub-commands, each with a line for the list."""
 
 
 class Command(BaseCommand):
-    help = "Looks after commands, events and subscribers. Each sub-command has a --help of its own."
+    help = "Operates commands, events and subscribers. Each sub-command has its own --help."
 
     def run_from_argv(self, argv: list[str]) -> None:
-        """Run the sub-command, which has options, checks and exit codes of its own; no other one is imported."""
+        """Run the sub-command, which has its own options, checks and exit codes. Only its module is imported."""
         program, own, *arguments = argv
         if arguments and arguments[0] in SUBCOMMANDS:
             name, *rest = arguments

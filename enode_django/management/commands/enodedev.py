@@ -27,15 +27,15 @@ from enode_django.processors.broker_options import broker_options
 from enode_django.runtime import make_transport
 
 WORKERS_END = 2.0
-"""Seconds beyond their grace time that the broker goes on for workers whose `enodedev` was killed."""
+"""If `enodedev` was killed, the broker goes on for the workers' grace time and so many seconds more."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
 
 
 class Command(BaseCommand):
-    help = "For development: runs web server, processors and, if there is none, the broker, with one log, until Ctrl-C."
+    help = "For development: runs web server, processors and, unless one answers, the broker, with one log."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("addrport", nargs="?", help="port, or address:port, of the web server, as for runserver")
+        parser.add_argument("addrport", nargs="?", help="the web server's port, or address:port, as for runserver")
         parser.add_argument("--processes", type=int, default=1, help="worker processes of each role")
 
     def handle(self, *, addrport: str | None, processes: int, verbosity: int, **options: Any) -> None:
@@ -76,7 +76,7 @@ class Command(BaseCommand):
         self.stdout.write(line)
         self.stdout.flush()
 
-    # -- what must be there ---------------------------------------------------------------------------------------
+    # -- requirements ---------------------------------------------------------------------------------------------
 
     def _check_migrations(self) -> None:
         missing: list[str] = []
@@ -105,12 +105,13 @@ class Command(BaseCommand):
             raise CommandError(f"{error}\nsee ENODE['QUEUE'] in the settings") from error
         if isinstance(transport, MemoryTransport):
             raise CommandError(
-                "ENODE['QUEUE'] names the queue in memory, which processes cannot share; leave it out for the broker"
+                "ENODE['QUEUE'] names the queue in memory, which processes cannot share; leave it out to use the broker"
             )
         return transport
 
     def _needs_broker(self, current: Conf, transport: Transport) -> bool:
-        """Raises `CommandError` if nothing answers where a broker that is started here would not listen either."""
+        """Return True if a broker has to be started. Raises `CommandError` if the queue does not answer, and a broker
+        that is started here would listen at another address."""
         if current.QUEUE.BACKEND != BROKER or _answers(transport):
             return False
         try:
@@ -120,14 +121,14 @@ class Command(BaseCommand):
             raise CommandError(f"{error}\nsee ENODE['BROKER'] and ENODE['QUEUE'] in the settings") from error
         if not ours:
             raise CommandError(
-                f"no broker answers at {current.QUEUE.LOCATION} (ENODE['QUEUE']), and one that is started here would "
-                f"listen on {listen} (ENODE['BROKER']); start that one, or let both name the same port"
+                f"no broker answers at {current.QUEUE.LOCATION} (ENODE['QUEUE']), and a broker started here would "
+                f"listen on {listen} (ENODE['BROKER']); start the first one, or let both name the same port"
             )
         return True
 
 
 def _socket_in(directory: str) -> socket.socket:
-    """Return the socket to which processes send their steps. The directory lets nobody else in."""
+    """Return the socket to which processes send their steps. Other users cannot enter the directory."""
     steps = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     steps.bind(str(Path(directory) / "steps"))
     return steps

@@ -21,20 +21,20 @@ from enode_django.rebuilding.results import Rebuilt
 
 
 class Command(PrintableCommand):
-    help = "Builds the tables of a projection anew from the events, compares them with those in use, and swaps them."
+    help = "Rebuilds the tables of a projection from the events, compares them with those in use, and swaps them."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("name", help="of the projection, such as bank.Ledger")
+        parser.add_argument("name", help="the projection's name, such as bank.Ledger")
         parser.add_argument(
             "--master",
-            help=f'Spark\'s (default: as SPARK["MASTER"] says); {NO_MASTER!r}: without Spark, in this process',
+            help=f'Spark\'s master (default: SPARK["MASTER"]); {NO_MASTER!r}: without Spark, in this process',
         )
-        parser.add_argument("--engine", choices=ENGINES, help='who does the work (default: as REBUILDS["ENGINE"] says)')
+        parser.add_argument("--engine", choices=ENGINES, help='what runs the rebuild (default: REBUILDS["ENGINE"])')
         parser.add_argument(
-            "--archive", metavar="PATH", help="read an archive, and only what came since from the store"
+            "--archive", metavar="PATH", help="read events from this archive, and from the store only newer ones"
         )
         parser.add_argument("--sample", type=int, default=200, help="aggregates that are replayed twice (default: 200)")
-        parser.add_argument("--accept-differences", action="store_true", help="swap even if rows are not as they were")
+        parser.add_argument("--accept-differences", action="store_true", help="swap even if rows differ")
         parser.add_argument(
             "--accept-uncompared", action="store_true", help="swap even if some rows could not be compared"
         )
@@ -46,14 +46,14 @@ class Command(PrintableCommand):
         )
         add_reason(parser)
         what = parser.add_mutually_exclusive_group()
-        what.add_argument("--dry-run", action="store_true", help="say what would be rebuilt, or what stands in the way")
+        what.add_argument("--dry-run", action="store_true", help="show what would be rebuilt, or what prevents it")
         what.add_argument(
             "--compare-only",
             action="store_true",
-            help="build and compare, and then drop what was built; the exit status is 1 if rows differ",
+            help="build and compare, then drop the new tables; the exit status is 1 if rows differ",
         )
-        what.add_argument("--swap", action="store_true", help="swap what the last rebuild built and could not swap")
-        what.add_argument("--undo", action="store_true", help="put the tables back that the last rebuild replaced")
+        what.add_argument("--swap", action="store_true", help="swap the tables that the last rebuild could not swap")
+        what.add_argument("--undo", action="store_true", help="put back the tables that the last rebuild replaced")
 
     def handle(self, *, name: str, dry_run: bool, **options: Any) -> None:
         try:
@@ -89,7 +89,7 @@ class Command(PrintableCommand):
         undo: bool,
         **options: Any,
     ) -> None:
-        key = plan(name).key  # before anything is started for it
+        key = plan(name).key  # raises before a job or an engine is started
         with running_job("rebuild", key) as job, engine_for(master, engine, archive) as chosen:
             report = Lines(self.stdout, job.report)
             if undo:
@@ -135,7 +135,7 @@ class Command(PrintableCommand):
 
 
 def _check_equal(name: str, comparison: Comparison, accept_uncompared: bool) -> None:
-    """Let the command end with exit status 1 unless the tables in use are as they should be."""
+    """Raise `CommandError`, which gives exit status 1, if rows differ or were not all compared."""
     if not comparison.is_equal:
         raise CommandError(f"the rebuilt tables of {name} are not like those in use")
     if not (comparison.is_whole or accept_uncompared):

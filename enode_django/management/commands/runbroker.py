@@ -22,14 +22,14 @@ class Command(PrintableCommand):
     help = "Runs the broker, which keeps the messages of the queue, until SIGTERM or SIGINT."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--listen", help="where to take connections, like tcp://127.0.0.1:7625; port 0: any")
-        parser.add_argument("--directory", type=Path, help="where messages are kept")
+        parser.add_argument("--listen", help="the address to listen on, such as tcp://127.0.0.1:7625; port 0: any")
+        parser.add_argument("--directory", type=Path, help="the directory of the messages")
 
-        parser.add_argument("--flush", choices=[INTERVAL, EVERY_WRITE], help="when what is sent counts as stored")
+        parser.add_argument("--flush", choices=[INTERVAL, EVERY_WRITE], help="when a sent message counts as stored")
         parser.add_argument(
             "--accept-loss",
             action="store_true",
-            help="start also if topics, groups and offsets are lost, since no checkpoint can be used",
+            help="start even if no checkpoint can be used, so that topics, groups and offsets are lost",
         )
         add_port(parser, "metrics", "/metrics, in the format of Prometheus,")
         add_port(parser, "health", "/live and /ready, and /metrics if prometheus-client is installed,")
@@ -46,7 +46,7 @@ class Command(PrintableCommand):
     ) -> None:
         log_to_console(verbosity)
         if conf().QUEUE.BACKEND == IMMEDIATE:
-            raise CommandError("ENODE['QUEUE'] says that there is no queue: nobody would use this broker")
+            raise CommandError("ENODE['QUEUE'] names no queue: no process would use this broker")
         try:
             broker = broker_options(conf(), listen=listen, directory=directory, flush=flush, accept_loss=accept_loss)
             places = {name: listening(options, name) for name in ("health", "metrics")}

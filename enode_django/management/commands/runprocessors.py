@@ -59,7 +59,7 @@ class Unreachable(CommandError):
 
 
 class Command(PrintableCommand):
-    help = "Handles commands and lets the subscribers follow the events: runs worker processes until SIGTERM or SIGINT."
+    help = "Runs worker processes that handle commands and run the subscribers, until SIGTERM or SIGINT."
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -68,30 +68,32 @@ class Command(PrintableCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
-            "--processes", type=int, help="worker processes of each role; by default one per core it may use"
+            "--processes",
+            type=int,
+            help="worker processes of each role; by default as the settings say, or one for each usable core",
         )
         parser.add_argument(
             "--role",
             choices=[*Role, ALL],
             default=ALL,
-            help="handle commands, or let projections, process managers and event handlers follow the events, or both",
+            help="command: handle commands; event: run projections, process managers and event handlers; all: both",
         )
         parser.add_argument("--with-broker", action="store_true", help="run the queue's broker too, in a child process")
-        parser.add_argument("--reload", action="store_true", help="start anew when code changes (for development)")
-        parser.add_argument("--report", type=Path, help="a file that is kept up to date with figures, as JSON")
+        parser.add_argument("--reload", action="store_true", help="restart when code changes (for development)")
+        parser.add_argument("--report", type=Path, help="write the current figures to this file, as JSON")
         add_port(parser, "metrics", "/metrics, in the format of Prometheus,")
         add_port(parser, "health", "/live and /ready, and /metrics if prometheus-client is installed,")
 
     def handle(self, *, reload: bool, with_broker: bool, verbosity: int, **options: Any) -> None:
         log_to_console(verbosity)
         if with_broker:
-            self._make_transport().close()  # before there is a broker for nobody
-        # Of the two processes of the reloader the outer one has the broker: it lives as long as the command.
+            self._make_transport().close()  # check the settings before the broker starts
+        # The reloader has two processes. The outer one runs the broker, since it lives as long as the command.
         hosts = with_broker and not (reload and is_inner())
         children = make_children(conf())
         with ExitStack() as stack:
             if reload and is_inner():
-                atexit.register(children.close)  # by then the thread that supervises starts no more of them
+                atexit.register(children.close)  # by then the supervising thread starts no more children
             else:
                 stack.callback(children.close)
             broker = stack.enter_context(self._broker(children, verbosity)) if hosts else None
@@ -184,7 +186,7 @@ class Command(PrintableCommand):
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda *_: supervisor.stop())
-        # Else the reloader has the main thread and the signals, and calls `_end_supervising`.
+        # Otherwise the reloader has the main thread and the signals, and calls `_end_supervising`.
 
     def _supervise_in_thread(self, **options: Any) -> None:
         try:
@@ -193,8 +195,8 @@ class Command(PrintableCommand):
             self._has_supervised.set()
 
     def _end_supervising(self) -> None:
-        """Drain the workers that another thread supervises. Returns when it has said, too, that they have ended: else
-        the next one's status would tell of processors that have fallen silent."""
+        """Stop the supervisor in the other thread. Block until its workers have ended and its last report is written,
+        within limits: without that report the next status would show it as silent."""
         if self._supervisor is not None:
             self._supervisor.stop()
             self._has_supervised.wait(conf().WORKERS.GRACE + BEYOND_GRACE + STOP_SECONDS)
@@ -243,7 +245,8 @@ class Command(PrintableCommand):
             connections.close_all()
 
     def _check_shards(self, current: Conf) -> None:
-        """One of several may be away: its aggregates wait, and the others go on."""
+        """Check the event store's databases and ownership. If there are several, one may be away: only its aggregates
+        wait."""
         aliases = current.EVENT_STORE.DATABASES
         for alias in aliases:
             try:
@@ -278,7 +281,7 @@ class Command(PrintableCommand):
                 cursor.execute("SELECT current_setting('max_connections')::int")
                 (limit,) = cursor.fetchone()
         except DatabaseError:
-            return  # `_check_shards` has said that it is away
+            return  # `_check_shards` has warned
         total = sum(share.total for share in shares)
         terms = " + ".join(f"{share.processes} × {share.each}" for share in shares)
         text = f"up to {terms} = {total} connections to {alias!r}, whose server allows {limit}"
@@ -289,7 +292,7 @@ class Command(PrintableCommand):
 
 
 def _roles(chosen: str) -> list[Role]:
-    """Raises `CommandError` for event workers without any subscriber."""
+    """Return the roles to run. Raises `CommandError` if only event workers were chosen, and there is no subscriber."""
     if chosen == Role.COMMAND:
         return [Role.COMMAND]
     if running_subscribers():
@@ -304,7 +307,7 @@ def _nothing() -> None:
 
 
 class _Reporter:
-    """Writes aside and renames, so that a reader never sees half a report."""
+    """Writes the report to another file and renames it, so that a reader never sees half a report."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path

@@ -14,17 +14,17 @@ from enode_django.management.scaffold_fields import KINDS, parse_fields
 
 
 class Command(PrintableCommand):
-    help = "Writes an aggregate with its commands and events, a projection with its model, and tests that pass."
+    help = "Writes an aggregate with its commands and events, a projection with its model, and their tests."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("app", help="the label of an installed app")
-        parser.add_argument("name", help="of the aggregate's class, such as Order")
+        parser.add_argument("name", help="the name of the aggregate's class, such as Order")
         parser.add_argument(
             "--fields",
             nargs="+",
             default=["title:str"],
             metavar="NAME:TYPE",
-            help=f"of the aggregate (default: title:str); the types are {', '.join(KINDS)}",
+            help=f"the aggregate's fields (default: title:str); the types are {', '.join(KINDS)}",
         )
 
     def handle(self, *, app: str, name: str, fields: list[str], **options: Any) -> None:

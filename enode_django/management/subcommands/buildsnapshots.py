@@ -27,24 +27,27 @@ TELL_EVERY = 5.0
 
 
 class Command(PrintableCommand):
-    help = "Makes the snapshots that are due, of everything that is stored, or holds some of them against the events."
+    help = "Makes all snapshots that are due, or compares some snapshots with a replay of their events."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
             "--type", action="append", metavar="TYPE", help="only aggregates of this type; may be given several times"
         )
-        parser.add_argument("--dry-run", action="store_true", help="say what is due, and make nothing")
+        parser.add_argument("--dry-run", action="store_true", help="count what is due, and make nothing")
         parser.add_argument(
-            "--verify", type=_count, metavar="SAMPLE", help="replay so many random aggregates and compare; make nothing"
+            "--verify",
+            type=_count,
+            metavar="SAMPLE",
+            help="compare the snapshots of so many random aggregates with a replay; make nothing",
         )
         parser.add_argument("--spark", action="store_true", help="make them in parallel, on Spark")
-        parser.add_argument("--archive", metavar="PATH", help="with --spark: read the events from this archive, too")
+        parser.add_argument("--archive", metavar="PATH", help="with --spark: read events from this archive, too")
         add_master(parser)
 
     def handle(self, *, type: Sequence[str] | None, dry_run: bool, verify: int | None, **options: Any) -> None:
         on_spark, archive, master = options["spark"], options["archive"], options["master"]
         if on_spark and (dry_run or verify is not None):
-            raise CommandError("--dry-run and --verify do without Spark: leave out --spark")
+            raise CommandError("--dry-run and --verify run without Spark: leave out --spark")
         if not on_spark and (archive or master):
             raise CommandError("--archive and --master need --spark")
         if on_spark:

@@ -23,17 +23,17 @@ from enode_django.serialization.upcasting import upcasters
 FILE = "event_schemas.json"
 KINDS: Mapping[str, type[DomainEvent] | type[DomainException]] = {"events": DomainEvent, "refusals": DomainException}
 Schemas = Mapping[str, Recorded]
-"""By kind and name."""
+"""Schemas by kind (a key of `KINDS`) and name."""
 
 
 class Command(PrintableCommand):
-    help = "Shows the schemas of the events and refusals, and finds changes with which stored ones could not be read."
+    help = "Shows the schemas of events and refusals, and finds changes that make stored ones unreadable."
 
     def add_arguments(self, parser: CommandParser) -> None:
         file = parser.add_mutually_exclusive_group()
         described = f"the file (by default {FILE} in the project's directory)"
         file.add_argument("--check", nargs="?", const="", metavar="FILE", help=f"compare the classes with {described}")
-        file.add_argument("--write", nargs="?", const="", metavar="FILE", help=f"add what is new to {described}")
+        file.add_argument("--write", nargs="?", const="", metavar="FILE", help=f"add new schemas to {described}")
         parser.add_argument("--app", action="append", metavar="LABEL", help="only this app; may be given several times")
 
     def handle(self, *, check: str | None, write: str | None, app: Sequence[str] | None, **options: Any) -> None:
@@ -48,7 +48,7 @@ class Command(PrintableCommand):
         problems = [problem for kind in KINDS for problem in compare(recorded[kind], current[kind], chosen)]
         if check is not None:
             _refuse(problems, path)
-            self.stdout.write(f"the schemas are as {path.name} has them")
+            self.stdout.write(f"the schemas match {path.name}")
             return
         _refuse([problem for problem in problems if not problem.is_news], path)
         _write(path, {kind: record(recorded[kind], current[kind], chosen) for kind in KINDS})
@@ -63,7 +63,7 @@ def _chosen(given: Sequence[str] | None) -> Collection[str] | None:
 
 
 def _is_own(config: AppConfig) -> bool:
-    """Return False for an installed app, which has its own history of versions."""
+    """Return False for an installed app, which records the versions of its own schemas."""
     return not {"site-packages", "dist-packages"} & set(Path(config.path).parts)
 
 
@@ -83,7 +83,7 @@ def _current(base: type[DomainEvent] | type[DomainException], labels: Collection
 
 
 def _is_of_tests(cls: type, config: AppConfig) -> bool:
-    """A test's own events are stored by no worker. The package's own bases are of no project either."""
+    """Return True for classes of tests, whose events no worker stores, and for the base classes of this package."""
     inside = cls.__module__.removeprefix(config.name).split(".")
     return config.name == "enode_django" or any(part == "tests" or part.startswith("test_") for part in inside)
 
@@ -123,7 +123,7 @@ def _dumped(schemas: Schemas) -> str:
 
 
 def _refuse(problems: Sequence[Problem], path: Path) -> None:
-    """Raises `CommandError`, which ends the command with status 1."""
+    """Raise `CommandError` if there are problems. It ends the command with status 1."""
     if not problems:
         return
     lines = [f"{problem.name} {problem.text}" for problem in problems]

@@ -12,13 +12,13 @@ from enode_django.management.output import PrintableCommand
 
 
 class Command(PrintableCommand):
-    help = "Adds what is new in the event store to an archive of Parquet files."
+    help = "Adds the new rows of the event store to an archive of Parquet files."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("path", metavar="PATH", help="a directory, or a URI that Spark can write to")
-        parser.add_argument("--anew", action="store_true", help="begin another archive beside the one that is there")
+        parser.add_argument("--anew", action="store_true", help="begin another archive beside the existing one")
         parser.add_argument("--json", action="store_true", help="store events as JSON, too, from now on")
-        parser.add_argument("--compact", action="store_true", help="put all files together to few sorted ones")
+        parser.add_argument("--compact", action="store_true", help="merge all files into few sorted ones")
         add_reason(parser)
         add_master(parser)
 

@@ -23,8 +23,8 @@ from enode_django.runtime import make_transport_if_any, running_subscribers
 
 class Command(PrintableCommand):
     help = (
-        "Forgets a subscriber that was removed from the code: its checkpoints, what it has parked, and its consumer "
-        "group, for which the events topic would else keep every message; and tables that its rebuilds have left in "
+        "Forgets a subscriber that was removed from the code: deletes its checkpoints, its parked events, its consumer "
+        "group, for which the events topic would keep every message, and the tables that its rebuilds have left in "
         "schemas of their own. The tables of its models stay."
     )
 
@@ -33,7 +33,7 @@ class Command(PrintableCommand):
         parser.add_argument(
             "--database",
             choices=tuple(connections),
-            help="where its checkpoints are; by default where those without rows are",
+            help="the database of its checkpoints; by default as the project's routers say for the model Checkpoint",
         )
         add_reason(parser)
 
@@ -41,7 +41,7 @@ class Command(PrintableCommand):
         declared = {key_of(one): one.name for one in (*subscribers.all(), *running_subscribers())}
         if name in declared:
             now = "" if declared[name] == name else f" as {declared[name]}"
-            raise CommandError(f"{name} is still declared{now}: it would begin anew; remove it from the code first")
+            raise CommandError(f"{name} is still declared{now} and would begin anew; remove it from the code first")
         alias = database or checkpoint_database()
         try:
             with closing(make_transport_if_any()) as transport:
@@ -56,7 +56,7 @@ class Command(PrintableCommand):
         if not deleted and name not in known:
             others = ", ".join(sorted(set(known) - declared.keys())) or "none"
             raise CommandError(
-                f"the database {alias!r} remembers nothing of a subscriber {name!r}; of those it remembers these are "
-                f"not declared any more: {others}"
+                f"the database {alias!r} has no subscriber {name!r}; the subscribers that it has and the code lacks "
+                f"are: {others}"
             )
         self.stdout.write(f"forgot {name}: {deleted} rows, and its consumer group")

@@ -24,13 +24,14 @@ DEEDS = (
     "change_rebuild",
     "change_topic",
 )
-"""What people on call may do beside looking."""
+"""The permissions of people on call, in addition to viewing."""
 
 
 class Command(PrintableCommand):
     help = (
-        f"Makes the groups {LOOKS!r}, which may open every page of the admin, and {ON_CALL!r}, which may act on them, "
-        "too. Neither may see the contents of events. Groups that exist get what they lack, and lose nothing."
+        f"Makes the group {LOOKS!r}, whose members may open the framework's pages of the admin, and {ON_CALL!r}, whose "
+        "members may also act there. Neither may see the payload of events. Existing groups get missing permissions, "
+        "and lose none."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -60,7 +61,7 @@ def _permissions() -> dict[str, Permission]:
 
 
 def _grant(name: str, permissions: list[Permission]) -> str:
-    """Return a line that says how many permissions were added."""
+    """Add permissions to a group. Return a line with their number."""
     from django.contrib.auth.models import Group  # only if its app is installed
 
     group, _ = Group.objects.get_or_create(name=name)

@@ -21,17 +21,17 @@ HEADINGS = ("id", "kind", "name", "state", "started", "lasts", "progress")
 
 
 class Command(PrintableCommand):
-    help = "Lists the batch jobs, the newest first, shows one with its whole error, or has one cancelled."
+    help = "Lists the batch jobs, the newest first, shows one with its whole error, or asks one to stop."
 
     def add_arguments(self, parser: CommandParser) -> None:
         actions = parser.add_subparsers(dest="action", required=True)
         listing = actions.add_parser("list", help="show the newest jobs")
-        listing.add_argument("--limit", type=_count, default=20, help="so many at most (20)")
-        listing.add_argument("--running", action="store_true", help="only those that run")
+        listing.add_argument("--limit", type=_count, default=20, help="at most so many (20)")
+        listing.add_argument("--running", action="store_true", help="only running jobs")
         showing = actions.add_parser("show", help="show a job with its whole error")
-        showing.add_argument("id", type=int, help="as the list shows it")
+        showing.add_argument("id", type=int, help="the id in the list")
         cancelling = actions.add_parser("cancel", help="ask a job to stop")
-        cancelling.add_argument("id", type=int, help="as the list shows it")
+        cancelling.add_argument("id", type=int, help="the id in the list")
         add_reason(cancelling)
 
     def handle(self, *, action: str, **options: Any) -> None:
@@ -43,7 +43,7 @@ class Command(PrintableCommand):
             else:
                 with audited("cancel", Job._meta.label_lower, str(options["id"]), reason=options["reason"]):
                     request_cancel(options["id"])
-                self.stdout.write(f"job {options['id']} is to stop; manage.py enode jobs list shows when it has")
+                self.stdout.write(f"job {options['id']} was asked to stop; manage.py enode jobs list shows its state")
         except EnodeError as error:
             raise CommandError(str(error)) from error
         except DatabaseError as error:
@@ -60,7 +60,7 @@ class Command(PrintableCommand):
     def _show(self, id: int) -> None:
         job: Any = with_lease_state(Job.objects.using(job_database()).filter(pk=id)).first()
         if job is None:
-            raise CommandError(f"there is no job {id}; manage.py enode jobs list shows which there are")
+            raise CommandError(f"there is no job {id}; manage.py enode jobs list shows the jobs")
         for name, value in _details(job):
             if value:
                 self.stdout.write(f"{name}: {value}")

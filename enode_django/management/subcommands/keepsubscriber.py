@@ -20,8 +20,8 @@ from enode_django.operating.actions import SUBSCRIBER
 
 class Command(PrintableCommand):
     help = (
-        "Keeps the stored subscription of a subscriber that the code does not have, or will not have: runprocessors "
-        "starts all the same. The events topic keeps the messages that the subscriber has not handled."
+        "Keeps the stored subscription of a subscriber that the code lacks, or is going to lack: runprocessors starts "
+        "without it. The events topic keeps the messages that the subscriber has not handled."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -29,14 +29,14 @@ class Command(PrintableCommand):
         parser.add_argument(
             "--database",
             choices=tuple(connections),
-            help="where its checkpoints are; by default where its code or the project's routers say",
+            help="the database of its checkpoints; by default as its code or the project's routers say",
         )
-        parser.add_argument("--no-longer", action="store_true", help="take that back")
+        parser.add_argument("--no-longer", action="store_true", help="undo this")
         add_reason(parser)
 
     def handle(self, *, name: str, database: str | None, no_longer: bool, reason: str, **options: Any) -> None:
         key, alias = name, database or checkpoint_database()
-        with suppress(UnknownSubscriber):  # the code has it now, and may not have it soon
+        with suppress(UnknownSubscriber):  # code that is going to remove the subscriber still has it
             subscriber = subscribers.get(name)
             key, alias = key_of(subscriber), database or subscriber.database
         try:

@@ -31,37 +31,37 @@ HEADINGS = ("subscriber", "aggregate", "parked at", "attempts", "last failed", "
 
 
 class Command(PrintableCommand):
-    help = "Lists what subscribers have parked, tries it again, skips the event it is parked at, or corrects it."
+    help = "Lists parked aggregates, tries them again, skips the events that they are parked at, or corrects these."
 
     def add_arguments(self, parser: CommandParser) -> None:
         actions = parser.add_subparsers(dest="action", required=True)
-        listing = actions.add_parser("list", help="show what is parked")
-        listing.add_argument("--json", action="store_true", help="one JSON object a line, with tracebacks")
-        retrying = actions.add_parser("retry", help="try again, and catch up from the store")
-        retrying.add_argument("--all", action="store_true", help="everything that is parked")
+        listing = actions.add_parser("list", help="show the parked aggregates")
+        listing.add_argument("--json", action="store_true", help="write one JSON object a line, with tracebacks")
+        retrying = actions.add_parser("retry", help="try the event again, and catch up from the store")
+        retrying.add_argument("--all", action="store_true", help="all parked aggregates, or all of the subscriber")
         skipping = actions.add_parser("skip", help="leave out the event that an aggregate is parked at, and go on")
         for action in (listing, retrying):
-            action.add_argument("--subscriber", default="", help="only what this subscriber has parked")
+            action.add_argument("--subscriber", default="", help="only aggregates that this subscriber has parked")
             action.add_argument("aggregates", nargs="*", metavar="aggregate", help="ids of parked aggregates")
         for action in (retrying, skipping):
             add_reason(action)
         who = skipping.add_mutually_exclusive_group(required=True)
-        who.add_argument("--subscriber", default="", help="the subscriber that is to do without the event")
-        who.add_argument("--all-subscribers", action="store_true", help="all that have parked one of the aggregates")
+        who.add_argument("--subscriber", default="", help="the subscriber that leaves out the event")
+        who.add_argument("--all-subscribers", action="store_true", help="all subscribers that have parked an aggregate")
         skipping.add_argument("aggregates", nargs="+", metavar="aggregate", help="ids of parked aggregates")
         showing = actions.add_parser("show", help="print the events that an aggregate is parked at as JSON, for edit")
-        editing = actions.add_parser("edit", help="let the events be read as corrected, and try again")
+        editing = actions.add_parser("edit", help="correct the events, and try again")
         for action in (showing, editing):
             action.add_argument("--subscriber", default="", help="the subscriber that has parked the aggregate")
             action.add_argument(
-                "--at", type=int, metavar="VERSION", help="another version than the one that it is parked at"
+                "--at", type=int, metavar="VERSION", help="this version, instead of the one that it is parked at"
             )
             action.add_argument("aggregates", nargs=1, metavar="aggregate", help="the id of the aggregate")
         source = editing.add_mutually_exclusive_group(required=True)
-        source.add_argument("--file", help="a file with the corrected JSON of show; - stands for the standard input")
+        source.add_argument("--file", help="a file with the corrected JSON of show; - is the standard input")
         source.add_argument("--original", action="store_true", help="take corrections back: the original counts again")
-        editing.add_argument("--reason", required=True, help="why, for those who read the history later")
-        editing.add_argument("--by", default="", help="who corrects (default: the user of the system)")
+        editing.add_argument("--reason", required=True, help="why; stored with the correction")
+        editing.add_argument("--by", default="", help="the author (default: the user of the system)")
 
     def handle(self, *, action: str, aggregates: Sequence[str], subscriber: str, **options: Any) -> None:
         with _errors_shown(), _bus_closed():
@@ -109,7 +109,7 @@ class Command(PrintableCommand):
                 if parked is not None:
                     why = f"is parked at {_place(parked)}: {parked.error_type}"
                 details.append(f"{name}: {aggregate_root_id} {why or 'goes on'}")
-        except UnknownSubscriber:  # the others go on all the same
+        except UnknownSubscriber:  # go on with the other subscribers
             why = f"stays parked: the code has no such subscriber; manage.py enode forgetsubscriber {name} forgets it"
         except NotParked:  # a worker was faster
             pass
@@ -120,7 +120,7 @@ class Command(PrintableCommand):
         return not why
 
     def _show(self, id: str, version: int) -> None:
-        """Print JSON that `_edit` takes."""
+        """Print JSON for `_edit`."""
         shown = editable(make_store(), id, version)
         given = {"aggregate_root_id": id, "version": version, "correction": shown.last, "events": shown.events}
         self.stdout.write(printable_json(given))
@@ -163,26 +163,26 @@ def _what(made: Correction) -> str:
 
 
 def _read(path: str, id: str, version: int) -> tuple[int, Any]:
-    """Return the number of the correction that the JSON was made after, and the events."""
+    """Return the number of the newest correction that the JSON's author saw, and the events. Raises `CommandError`."""
     try:
         given = json_of(sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes())
     except OSError as error:
         raise CommandError(f"{path} cannot be read: {error}") from error
     if type(given) is not dict or given.keys() != {"aggregate_root_id", "version", "correction", "events"}:
-        raise CommandError("give the JSON that manage.py enode parked show prints, with other fields of the events")
+        raise CommandError("give the JSON that manage.py enode parked show prints, with corrected fields of the events")
     if (given["aggregate_root_id"], given["version"]) != (id, version):
         raise CommandError(
-            f"the JSON is that of version {given['version']!r} of {given['aggregate_root_id']!r}; "
-            f"version {version} of {id!r} is to be corrected"
+            f"the JSON is of version {given['version']!r} of {given['aggregate_root_id']!r}; "
+            f"give that of version {version} of {id!r}"
         )
     if type(given["correction"]) is not int:
-        raise CommandError(f"the JSON was made after correction {given['correction']!r}; that must be a number")
+        raise CommandError(f"the JSON has correction {given['correction']!r}, which must be a number")
     return given["correction"], given["events"]
 
 
 @contextmanager
 def _bus_closed() -> Iterator[None]:
-    """Process managers send their commands through this process's bus."""
+    """Close this process's bus after the block. Process managers send their commands through it."""
     try:
         yield
     finally:

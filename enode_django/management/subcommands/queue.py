@@ -30,23 +30,23 @@ from enode_django.runtime import make_transport
 CHECK = "check"
 NOTHING = {
     "topics": "no topics",
-    "producers": "nobody has sent anything lately",
+    "producers": "no process has sent anything lately",
     "groups": "no groups",
     "offsets": "the group has nothing in these topics",
-    "mend": "there is nothing of somebody else",
+    "mend": "no foreign entries",
     "peek": "no messages there",
     "dead-letters": "no dead letters",
-    "requeue": "nothing to send anew",
+    "requeue": "nothing to send again",
     "discard": "nothing to discard",
     "delete-group": "no topic has that group",
 }
 ASKS = {
-    "set-offset": "group {group} goes on from {to} in {topic}; what it has handled may come again, or be left out",
-    "delete-group": "group {group} is forgotten, with its offsets; in all topics, with its retries and dead letters",
-    "delete-topic": "topic {topic} is deleted for good, with all that is in it and its groups",
-    "delete-queue": "what queue {queue} of topic {topic} holds is deleted for good; its number stays, hidden",
-    "discard": "dead letters of group {group} are gone for good",
-    "mend": "what somebody else has written into the queues is deleted",
+    "set-offset": "group {group} goes on from {to} in {topic}; it may handle messages again, or leave some out",
+    "delete-group": "group {group} is deleted, with its offsets; with the last topic go its retries and dead letters",
+    "delete-topic": "topic {topic} is deleted for good, with its messages and groups",
+    "delete-queue": "the messages of queue {queue} of topic {topic} are deleted for good; its number stays, hidden",
+    "discard": "dead letters of group {group} are deleted for good",
+    "mend": "entries that other programs have written into the queues are deleted",
 }
 
 CHANGES = frozenset(
@@ -55,17 +55,17 @@ CHANGES = frozenset(
         *("requeue", "discard", "pause", "resume", "delete-group", "backup"),
     }
 )
-"""The actions that change something, so that they go into the audit trail."""
+"""The actions that change something, and are stored in the audit trail."""
 SAID = ("topic", "topics", "queue", "queues", "group", "to", "to_topic", "offsets", "all", "type", "error", "seconds")
-"""The options that say what an action was done to."""
+"""The options that become the details of an action in the audit trail."""
 
 REQUEUE_EXPLAINED = (
-    f"{REQUEUE_GROUP}: whoever sends dead letters anew; its backlog are those that were not sent, and what came after"
+    f"{REQUEUE_GROUP}: the group that sends dead letters again; its backlog begins with the first unsent letter"
 )
 
 
 class Command(PrintableCommand):
-    help = "Shows topics, consumer groups and messages of the queue, and sets them right."
+    help = "Shows and changes topics, consumer groups and messages of the queue."
 
     def add_arguments(self, parser: CommandParser) -> None:
         actions = parser.add_subparsers(dest="action", required=True)
@@ -85,7 +85,8 @@ class Command(PrintableCommand):
             some = bool(options["offsets"] or options["type"] or options["error"])
             if some == options["all"]:
                 raise CommandError(
-                    "name offsets or letters, as manage.py enode queue dead-letters shows them, or say --all"
+                    "name letters, as manage.py enode queue dead-letters shows them, choose some by --type or --error, "
+                    "or say --all"
                 )
         if action in ASKS and not options["yes"]:
             self._ask(action, options)
@@ -115,7 +116,7 @@ class Command(PrintableCommand):
             rows, is_sound = check(options)
         (write_json if options["json"] else write_table)(self.stdout, rows)
         if not is_sound:
-            raise CommandError("the directory is damaged: a broker that starts there passes over it, as far as it can")
+            raise CommandError("the directory is damaged: a broker that starts there skips what it cannot read")
 
     def _show(self, action: str, rows: Sequence[Row]) -> None:
         write_table(self.stdout, rows)
@@ -129,7 +130,7 @@ class Command(PrintableCommand):
         try:
             answer = input(f"{ASKS[action].format(**shown)}. Type yes to go on: ")
         except EOFError:
-            raise CommandError("nobody is there to be asked; say --yes") from None
+            raise CommandError("there is no input to confirm this; say --yes") from None
         if answer.strip().lower() != "yes":
             raise CommandError("nothing was changed")
 
@@ -139,9 +140,9 @@ def _errors_shown(action: str, group: str | None) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        pass  # that is how tail ends
-    except BrokenPipeError:  # whoever reads, as `head` does, has enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains at its end
+        pass  # the regular end of tail
+    except BrokenPipeError:  # the reader, such as `head`, has ended
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains at its end
     except UnknownTopic as error:
         never = action in ("dead-letters", "requeue", "discard") and f"group {group!r} never had a dead letter"
         raise CommandError(never or str(error)) from error
@@ -154,33 +155,33 @@ def _errors_shown(action: str, group: str | None) -> Iterator[None]:
 def _add_topic_actions(actions: Any) -> None:
     listing = actions.add_parser("topics", help="show topics and their queues")
     listing.add_argument("topics", nargs="*", metavar="topic")
-    sending = actions.add_parser("producers", help="show who has sent to a topic lately")
+    sending = actions.add_parser("producers", help="show the processes that have sent to a topic lately")
     sending.add_argument("topics", nargs="*", metavar="topic")
     actions.add_parser("broker", help="show figures of the broker")
-    mending = actions.add_parser("mend", help="delete what somebody else has written into queues on Redis")
+    mending = actions.add_parser("mend", help="delete entries that other programs have written into queues on Redis")
     mending.add_argument("topics", nargs="*", metavar="topic")
     creating = actions.add_parser("create", help="create a topic")
     creating.add_argument("topic")
-    creating.add_argument("--queues", type=_above_0, help="how many (as the settings say)")
-    retaining = actions.add_parser("retention", help="show or set how long a topic keeps what is consumed")
+    creating.add_argument("--queues", type=_above_0, help="the number of queues (default: as the settings say)")
+    retaining = actions.add_parser("retention", help="show or set how long a topic keeps consumed messages")
     retaining.add_argument("topic")
-    retaining.add_argument("seconds", nargs="?", type=_age, help="or 'default': as long as the queue keeps all others")
+    retaining.add_argument("seconds", nargs="?", type=_age, help="or 'default': as long as other topics")
     deleting = actions.add_parser("delete-topic", help="delete a topic with its messages and groups")
     deleting.add_argument("topic")
     deleting.add_argument("--force", action="store_true", help="also while a group consumes it or has messages left")
-    emptying = actions.add_parser("delete-queue", help="delete what a hidden queue holds")
+    emptying = actions.add_parser("delete-queue", help="delete the messages of a hidden queue")
     emptying.add_argument("topic")
     emptying.add_argument("queue", type=_number)
     emptying.add_argument("--force", action="store_true", help="also while it has messages left")
-    adding = actions.add_parser("add-queues", help="let a topic have more queues")
+    adding = actions.add_parser("add-queues", help="give a topic more queues")
     adding.add_argument("topic")
-    adding.add_argument("queues", type=_above_0, help="how many it shall have")
+    adding.add_argument("queues", type=_above_0, help="the new number of queues")
     hiding = actions.add_parser("hide", help="hide a queue from producers and consumers")
     showing = actions.add_parser("show", help="let producers and consumers see a queue again")
     for action in (hiding, showing):
         action.add_argument("topic")
         action.add_argument("queue", type=_number)
-        action.add_argument("--only", choices=("producers", "consumers"), help="not the others")
+        action.add_argument("--only", choices=("producers", "consumers"), help="only for these")
     for action in (adding, hiding, showing):
         action.add_argument("--unordered", action="store_true", help="also while messages are unfinished")
 
@@ -188,10 +189,10 @@ def _add_topic_actions(actions: Any) -> None:
 def _add_group_actions(actions: Any) -> None:
     listing = actions.add_parser("groups", help="show consumer groups")
     listing.description = f"Shows consumer groups. {REQUEUE_EXPLAINED}."
-    offsets = actions.add_parser("offsets", help="show how far a group has come in each queue, and who owns it")
-    setting = actions.add_parser("set-offset", help="let a group go on from elsewhere")
-    deleting = actions.add_parser("delete-group", help="forget a group")
-    pausing = actions.add_parser("pause", help="let a group consume nothing until it is resumed")
+    offsets = actions.add_parser("offsets", help="show the consume offset and the owner of each queue of a group")
+    setting = actions.add_parser("set-offset", help="let a group go on from another place")
+    deleting = actions.add_parser("delete-group", help="delete a group and its offsets")
+    pausing = actions.add_parser("pause", help="stop a group from consuming until it is resumed")
     resuming = actions.add_parser("resume", help="let a paused group go on")
     for action in (offsets, setting, deleting, pausing, resuming):
         action.add_argument("group")
@@ -199,42 +200,42 @@ def _add_group_actions(actions: Any) -> None:
         action.add_argument("topics", nargs="*", metavar="topic")
     setting.add_argument("topic")
     setting.add_argument("to", type=_place, help="an offset, 'first', 'last', or a time as in 2030-01-31T12:00")
-    setting.add_argument("--queue", type=_number, action="append", default=[], dest="queues", help="only this one")
+    setting.add_argument("--queue", type=_number, action="append", default=[], dest="queues", help="only this queue")
     setting.add_argument("--new-group", action="store_true", help="also for a group that the topic does not have yet")
     deleting.add_argument("--living", action="store_true", help="also while it has members")
 
 
 def _add_message_actions(actions: Any) -> None:
-    peeking = actions.add_parser("peek", help="show messages of a queue, and change nothing")
+    peeking = actions.add_parser("peek", help="show messages of a queue; no group is affected")
     tailing = actions.add_parser("tail", help="show messages as they come")
     for action in (peeking, tailing):
         action.add_argument("topic")
     peeking.add_argument("queue", type=_number)
     first = peeking.add_mutually_exclusive_group()
-    first.add_argument("--offset", type=_number, help="the first one to show; by default the newest are shown")
-    first.add_argument("--at", type=_moment, help="from the first one stored at a time, as 2030-01-31T12:00, or later")
-    tailing.add_argument("--queue", type=_number, action="append", default=[], dest="queues", help="only this one")
-    tailing.add_argument("--from-first", action="store_true", help="begin with what is there")
-    letters = actions.add_parser("dead-letters", help="show what a group could not handle, or how much each could not")
+    first.add_argument("--offset", type=_number, help="show messages from this offset on; by default the newest")
+    first.add_argument("--at", type=_moment, help="show messages stored since a time, such as 2030-01-31T12:00")
+    tailing.add_argument("--queue", type=_number, action="append", default=[], dest="queues", help="only this queue")
+    tailing.add_argument("--from-first", action="store_true", help="begin with the oldest message")
+    letters = actions.add_parser("dead-letters", help="show the dead letters of a group, or the number of each group's")
     letters.add_argument("group", nargs="?")
     for action, default in ((peeking, 10), (letters, 100)):
-        action.add_argument("--limit", type=_above_0, default=default, help=f"so many at most ({default})")
-    requeuing = actions.add_parser("requeue", help="send dead letters anew")
-    discarding = actions.add_parser("discard", help="be done with dead letters for good")
+        action.add_argument("--limit", type=_above_0, default=default, help=f"at most so many ({default})")
+    requeuing = actions.add_parser("requeue", help="send dead letters again")
+    discarding = actions.add_parser("discard", help="delete dead letters without sending them")
     for action in (requeuing, discarding):
         action.add_argument("group")
-        action.add_argument("offsets", nargs="*", metavar="letter", help="as dead-letters shows them")
+        action.add_argument("offsets", nargs="*", metavar="letter", help="a name or offset that dead-letters shows")
         action.add_argument("--all", action="store_true", help="all of the group")
     for action in (letters, requeuing, discarding):
-        action.add_argument("--type", help="only those of this type of command")
-        action.add_argument("--error", help="only those that failed by an error of this class")
+        action.add_argument("--type", help="only letters of this type of command")
+        action.add_argument("--error", help="only letters with an error of this class")
     requeuing.add_argument("--to-topic", action="store_true", help="to their own topic, where every group gets them")
 
 
 def _add_directory_actions(actions: Any) -> None:
-    backing = actions.add_parser("backup", help="let the broker copy its directory, while it works")
-    backing.add_argument("name", help="of the copy: it is made as backups/NAME in the broker's directory")
-    checking = actions.add_parser(CHECK, help="read a directory of a broker that does not run, or a backup of one")
+    backing = actions.add_parser("backup", help="let the running broker copy its directory")
+    backing.add_argument("name", help="the copy is made as backups/NAME in the broker's directory")
+    checking = actions.add_parser(CHECK, help="check the directory of a stopped broker, or a backup")
     checking.add_argument("directory", type=Path)
 
 
@@ -252,7 +253,7 @@ def _above_0(text: str) -> int:
 
 
 def _age(text: str) -> float:
-    """Seconds; below 0 for the default."""
+    """Return the seconds, or -1 for ``default``."""
     try:
         seconds = -1.0 if text == "default" else float(text)
     except ValueError:
@@ -270,7 +271,7 @@ def _place(text: str) -> int | Start | datetime:
     try:
         return _moment(text)
     except ArgumentTypeError:
-        raise ArgumentTypeError(f"{text!r} is not an offset, no time, and neither 'first' nor 'last'") from None
+        raise ArgumentTypeError(f"{text!r} is not an offset, a time, 'first' or 'last'") from None
 
 
 def _moment(text: str) -> datetime:

@@ -19,22 +19,22 @@ from enode_django.monitoring.gathering import TIMEOUT
 
 
 class Command(PrintableCommand):
-    help = "Shows the state of processors, queue, event store, subscribers and jobs, and what is wrong with them."
-    requires_system_checks: list[str] = []  # a probe asks what is, and is quick
+    help = "Shows the state and the problems of processors, queue, event store, subscribers and jobs."
+    requires_system_checks: list[str] = []  # a probe must be quick
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--json", action="store_true", help="one JSON object")
         parser.add_argument(
-            "--only", type=_parts, default=PARTS, metavar="PART[,PART]", help=f"only some of {', '.join(PARTS)}"
+            "--only", type=_parts, default=PARTS, metavar="PART[,PART]", help=f"only these parts, of {', '.join(PARTS)}"
         )
         parser.add_argument(
-            "--timeout", type=_seconds, default=TIMEOUT, help=f"wait so many seconds at most ({TIMEOUT:g})"
+            "--timeout", type=_seconds, default=TIMEOUT, help=f"wait at most so many seconds ({TIMEOUT:g})"
         )
 
     def handle(self, *, only: list[str], timeout: float, **options: Any) -> None:
         try:
             status = gather(only, timeout=timeout)
-        except ConfigurationError as error:  # 1, as of other errors, would be taken for degraded
+        except ConfigurationError as error:  # not 1, which means degraded
             raise CommandError(str(error), returncode=int(Health.BAD)) from error
         if options["json"]:
             self.stdout.write(json.dumps(status.as_map(), cls=DjangoJSONEncoder))
