@@ -1,8 +1,8 @@
-"""A pytest plugin that says which tests stay together, and which begin, when several processes share them.
+"""A pytest plugin that decides which tests stay in one process, and which begin, in a parallel run.
 
-A file's tests stay in one process, as they share fixtures. Those of a directory that starts a Java or a browser do,
-too. Acceptance tests take seconds each and share little, so they go to whoever is free; but those of shards share a
-second PostgreSQL, which takes seconds to make.
+A file's tests stay in one process, since they share fixtures. So do the tests of a directory that starts Java or a
+browser. Acceptance tests take seconds each and share little, so each goes to the next free process; but those of shards
+share a second PostgreSQL, which takes seconds to make.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from xdist.scheduler import LoadScopeScheduling
 TOGETHER = ("tests/spark", "tests/browser", "tests/acceptance/test_shards.py")
 APART = ("tests/acceptance",)
 LONGEST_FIRST = (*TOGETHER, *APART, "tests/chaos", "tests/docs", "sample_project", "tests/integration")
-"""What is long must not begin at the end, when the other processes have nothing left to do."""
+"""Long tests begin first, so that no process works on one when the others have nothing left to do."""
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Return three processes a core: the tests wait for much of their time."""
+    """Return three processes per core, since the tests spend much of their time waiting."""
     return 3 * len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 3 * (os.cpu_count() or 1)
 
 
 class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
-    """Hands out `group_of`, in the order of the tests, to whoever is free."""
+    """Gives the groups of `group_of`, in the order of the tests, to the next free process."""
 
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid)
@@ -39,7 +39,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the order of the files within each directory: it is random."""
+    """Sort the tests by `rank`. The random order within a rank stays."""
     items.sort(key=lambda item: rank(item.nodeid))
 
 

@@ -1,7 +1,7 @@
-"""A pytest plugin that empties the tables after a test with transactions of its own, quicker than Django does.
+"""A pytest plugin that empties the tables after a transactional test, faster than Django does.
 
-Django truncates every table and then makes the content types and the permissions anew: more work than most tests are.
-Here only tables with rows are truncated, and what migrations fill stays as they left it.
+Django truncates every table and then recreates content types and permissions, which takes longer than most tests. Here
+only tables with rows are truncated, and the tables that migrations fill stay as they are.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _empty_databases(test: TransactionTestCase) -> None:
 
 
 def empty_tables(alias: str) -> None:
-    """Of the models; sequences go on."""
+    """Empty the tables of models that have rows, without resetting sequences."""
     connection = connections[alias]
     names = connection.introspection.django_table_names(only_existing=True, include_views=False)
     quoted = sorted(map(connection.ops.quote_name, {*names} - FILLED_BY_MIGRATIONS))

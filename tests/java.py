@@ -1,7 +1,7 @@
-"""Options for Java processes that end soon, and an archive of classes that halves the processor time of their start.
+"""Options for short-lived Java processes, and an archive of classes that halves the processor time of their start.
 
-``python -m tests.java`` makes the archive. Java ignores one that another Java or other libraries have made. See "Class
-Data Sharing" in the documentation of the JDK.
+``python -m tests.java`` makes the archive. Java ignores an archive of another Java version or other libraries. See
+"Class Data Sharing" in the documentation of the JDK.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ ARCHIVE = Path(sys.prefix, "spark.jsa")
 
 def quick_options() -> str:
     """Return the options for a Java process of Spark: a driver, an executor, or a master or worker of a cluster. Java
-    compares the files on their class paths, not the paths: also those in a ``SPARK_HOME`` of symbolic links fit."""
+    compares the files on their class paths, not the paths, so a ``SPARK_HOME`` of symbolic links works, too."""
     return f"{QUICK_TO_START} -XX:SharedArchiveFile={ARCHIVE}" if ARCHIVE.exists() else QUICK_TO_START
 
 
@@ -32,7 +32,7 @@ def main() -> None:
     assert gateway is not None
     spark.stop()
     gateway.shutdown()
-    gateway.proc.stdin.close()  # Java ends by that, and writes the archive
+    gateway.proc.stdin.close()  # this ends Java, which then writes the archive
     gateway.proc.wait()
 
 

@@ -1,8 +1,8 @@
-"""``python -m tests.mutants --sample 150 --seed 1``: how many small changes of the code the tests notice.
+"""``python -m tests.mutants --sample 150 --seed 1``: count how many small changes of the code the tests notice.
 
-It works on the last commit, in a checkout of its own. First the tests run once with coverage, so that it is known which
-of them pass over which line. Then one place after the other is changed (``<`` to ``<=``, ``and`` to ``or``, a call left
-out …), and the tests that pass over it run until one fails. The same seed changes the same places.
+It works on the last commit, in a separate checkout. First it runs the tests with coverage, to learn which of them
+execute which line. Then it changes one place after the other (``<`` to ``<=``, ``and`` to ``or``, a call left out …),
+and runs the tests that execute the line until one fails. The same seed changes the same places.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TESTS = tuple(
     f"tests/{name}"
     for name in ("unit", "races", "models", "properties", "contracts", "following", "snapshots", "integration", "docs")
 )
-"""Those that are quick; acceptance tests start processes, in which no line is seen."""
+"""The directories of fast tests. Acceptance tests are left out: coverage does not see the processes that they start."""
 MOST_TESTS = 250
 SECONDS = 900.0
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider", "--durations=0")
@@ -46,7 +46,7 @@ class Mutant:
     before: str
     after: str
     source: str
-    """The whole file, changed."""
+    """The source of the whole file with the change."""
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}: {_short(self.before)}  ->  {_short(self.after)}"
@@ -60,7 +60,7 @@ def _short(text: str) -> str:
 
 
 def mutants_of(file: str, source: str) -> Iterator[Mutant]:
-    """Yield every change of a module that is tried, in the order of its lines."""
+    """Yield every change of a module that may be tried."""
     tree = ast.parse(source)
     passed_over = {id(inner) for node in ast.walk(tree) if _is_no_logic(node) for inner in ast.walk(node)}
     for node in ast.walk(tree):
@@ -122,7 +122,7 @@ def sample(root: Path, count: int, seed: int) -> list[Mutant]:
 
 
 class Tests:
-    """Those of one checkout, and which lines each of them passes over."""
+    """The tests of one checkout, and the lines that each of them executes."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -131,8 +131,8 @@ class Tests:
         self._failing: set[str] = set()
 
     def learn(self) -> None:
-        """Run all with coverage. A test that fails without any change, as coverage takes time and memory, tells
-        nothing."""
+        """Run all tests with coverage. Tests that fail without a change are not used: coverage takes time and
+        memory."""
         options = [f"--cov={package}" for package in PACKAGES] + ["--cov-context=test", "--cov-report=", "-rfE"]
         command = [*PYTEST, *options, *self._names]
         done = subprocess.run(command, cwd=self._root, check=False, capture_output=True, text=True)
@@ -147,9 +147,9 @@ class Tests:
             self._lines[name] = data.contexts_by_lineno(file)
 
     def over(self, mutant: Mutant) -> list[str]:
-        """Return the tests that pass over the changed line: all, or a sample in the order of `TESTS`."""
+        """Return the tests that execute the changed line: all or a sample, in the order of `TESTS`."""
         lines = self._lines.get(mutant.file, {})
-        # A line that is passed over while the module is imported belongs to no test, and so to all of the module's.
+        # No test executes a line that runs at the import of the module, so all tests of the module are taken.
         names = sorted(self._named(lines.get(mutant.line, [])) or self._named(chain.from_iterable(lines.values())))
         if len(names) > MOST_TESTS:
             names = random.Random(mutant.line).sample(names, MOST_TESTS)
@@ -162,7 +162,7 @@ class Tests:
         return next(rank for rank, directory in enumerate(self._names) if name.startswith(directory))
 
     def notice(self, mutant: Mutant) -> bool:
-        """Return True if a test fails, or does not end, with the change."""
+        """Return True if a test fails or times out with the change."""
         names = self.over(mutant)
         if not names:
             return False

@@ -1,8 +1,8 @@
-"""A pytest plugin that brings PostgreSQL and Redis up before Django reads its settings.
+"""A pytest plugin that starts PostgreSQL and Redis before Django reads its settings.
 
-Each process of a parallel run has servers of its own, PostgreSQL as a copy of one template: what one test holds open in
-it (the oldest running transaction, locks, sessions) would be seen by the tests beside it. A service that cannot be had
-skips the tests that ask for it; with ``ENODE_REQUIRE_SERVICES=1`` it fails the run.
+Each process of a parallel run has its own servers, PostgreSQL as a copy of one template: otherwise tests would see the
+open transactions, locks and sessions of others. If a service cannot be started, tests that need it are skipped; with
+``ENODE_REQUIRE_SERVICES=1`` the run fails.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sample_project.embedded import Broker, Postgres, Redis, Server, ServerUnava
 from tests.template import OWN, VARIABLE, new_postgres, template
 
 REAL_QUEUE = {"SEND_IN_TESTS": True}
-"""For settings of tests that send to a queue without ``inline()``, as most of those of the framework may."""
+"""Settings for tests that send to a queue without ``inline()``. Most tests of the framework may do so."""
 
 AnyServer = TypeVar("AnyServer", bound=Server)
 
@@ -39,13 +39,14 @@ def only_distributes(config: pytest.Config) -> bool:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Before pytest-django's own, which sets Django up if its settings are loaded by then."""
+    """Start the services. This runs before the hook of pytest-django, which sets Django up if its settings are
+    loaded."""
     global _missing
     if only_distributes(config):
-        if not SETTINGS_NAMED:  # importing the sample names them, and the others would load them before their servers
+        if not SETTINGS_NAMED:  # the import of the sample names them: workers would load them before their servers run
             os.environ.pop("DJANGO_SETTINGS_MODULE", None)
         if not os.environ.get(Postgres.variable):
-            with contextlib.suppress(ServerUnavailable):  # each of the others will say it
+            with contextlib.suppress(ServerUnavailable):  # each worker process will report it
                 _running.enter_context(template())
         return
     try:
@@ -73,19 +74,19 @@ def _url(variable: str) -> str:
 
 @pytest.fixture(scope="session")
 def postgres_url() -> str:
-    """Of the server that the run shares; the tests' own database is another one on it (fixture ``db``)."""
+    """The URL of the process's PostgreSQL. The tests' own database (fixture ``db``) is another one on this server."""
     return _url("DATABASE_URL")
 
 
 @pytest.fixture(scope="session")
 def redis_url() -> str:
-    """Of the server that the run shares; a test takes names of its own on it."""
+    """The URL of the process's Redis. Each test must use names of its own."""
     return _url("REDIS_URL")
 
 
 @contextlib.contextmanager
 def needed() -> Iterator[None]:
-    """Skip the test when a server that is started inside cannot be had, unless services are required."""
+    """Skip the test if a server cannot be started inside the block, unless services are required."""
     try:
         yield
     except ServerUnavailable as error:
@@ -104,17 +105,17 @@ def private(server: AnyServer) -> Iterator[AnyServer]:
 
 @pytest.fixture
 def private_postgres() -> Iterator[Postgres]:
-    """A server of the test's own, to stop, kill, pause and restart."""
+    """A server of the test's own, which it may stop, kill, pause and restart."""
     yield from private(new_postgres())
 
 
 @pytest.fixture
 def private_broker() -> Iterator[Broker]:
-    """One of the test's own, to stop, kill, pause and restart."""
+    """A broker of the test's own, which it may stop, kill, pause and restart."""
     yield from private(Broker())
 
 
 @pytest.fixture
 def private_redis() -> Iterator[Redis]:
-    """A server of the test's own, to stop, kill, pause and restart."""
+    """A server of the test's own, which it may stop, kill, pause and restart."""
     yield from private(Redis())

@@ -1,6 +1,6 @@
-"""A PostgreSQL with migrated databases, made once for a run that several processes share; each begins with a copy.
+"""A PostgreSQL with migrated databases, made once for a parallel run. Each process begins with a copy.
 
-``initdb`` and the migrations take more time of the processors than many a test file.
+``initdb`` and the migrations take more processor time than many test files.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from tests import warm
 from tests.meta.tree import ROOT
 
 UNSYNCED = {"fsync": "off", "autovacuum": "off"}
-"""For a PostgreSQL that outlives no crash of its machine. What it has committed outlives a kill of its processes."""
+"""Settings of a PostgreSQL whose data survive a kill of its processes, but no crash of the machine."""
 VARIABLE = "ENODE_TESTS_TEMPLATE"
-"""Where its data lie, and its password, as JSON."""
+"""The environment variable with the directory of the template's data, and its password, as JSON."""
 SECONDS = 120.0
 
 OWN, ACCEPTANCE = "enode_tests", "acceptance"
@@ -33,7 +33,7 @@ WITH_TABLES = (
     "tests.acceptance.meters",
     "tests.acceptance.reading",
 )
-"""Apps that processes of the acceptance tests may have besides those that all of them have."""
+"""Apps with tables that some processes of the acceptance tests have."""
 ENVIRONMENTS: Mapping[str, Mapping[str, str]] = {
     OWN: {"DJANGO_SETTINGS_MODULE": "sample_project.settings"},
     ACCEPTANCE: {"DJANGO_SETTINGS_MODULE": "tests.acceptance.settings", "ACCEPTANCE_APPS": " ".join(WITH_TABLES)},
@@ -41,7 +41,7 @@ ENVIRONMENTS: Mapping[str, Mapping[str, str]] = {
 
 
 class CopiedPostgres(Postgres):
-    """Begins as the template stood when it was stopped; its password is the template's."""
+    """A PostgreSQL that starts with a copy of the stopped template's data. It has the template's password."""
 
     def __init__(self, data: Path, password: str) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class CopiedPostgres(Postgres):
 
 
 def new_postgres() -> Postgres:
-    """A server that is not started yet: a copy of the template, if there is one."""
+    """Return a server that is not started yet: a copy of the template, if there is one."""
     given = os.environ.get(VARIABLE)
     if given is None:
         return Postgres(UNSYNCED)
@@ -69,7 +69,7 @@ def new_postgres() -> Postgres:
 
 @contextlib.contextmanager
 def template() -> Iterator[None]:
-    """Make it, for this process and those that it starts, until the block ends.
+    """Make the template, for this process and those that it starts, until the block ends.
 
     Raises `ServerUnavailable`.
     """

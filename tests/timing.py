@@ -1,4 +1,4 @@
-"""A pytest plugin that prints at the end where the time went: per directory, on the clock and of the processors."""
+"""A pytest plugin that prints the time spent in each directory: by the clock, and of the processors."""
 
 from __future__ import annotations
 

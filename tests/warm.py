@@ -1,8 +1,8 @@
-"""Python processes that are there at once: forked from one that has imported the libraries, and nothing of a project.
+"""Python processes that start fast: forked from one that has imported the libraries, and nothing of a project.
 
 ``run(["-m", "django", "check"], cwd=…, env=…)`` does what `subprocess.run` does with a new interpreter. Settings, apps
-and models are loaded by each process for itself. What depends on a new interpreter (``PYTHONHASHSEED``, which modules
-are imported) needs `subprocess`.
+and models are loaded by each process for itself. Code that depends on a new interpreter (``PYTHONHASHSEED``, the
+imported modules) needs `subprocess`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ LIBRARIES = [
     *("opentelemetry.trace", "prometheus_client", "psutil", "rest_framework.request", "rest_framework.serializers"),
     *("rich.console", "yaml"),
 ]
-"""Those that can be imported without settings. What is not installed is left out."""
+"""Libraries that can be imported without settings. Those that are not installed are left out."""
 
 
 def run(
@@ -65,7 +65,7 @@ def run(
     """Run Python with these arguments, a script, ``-m MODULE`` or ``-c CODE``, and capture what it prints. ``given`` is
     its standard input.
 
-    Raises TimeoutError if it takes longer; then it is killed.
+    Raises `TimeoutError` after ``seconds``, and kills the process.
     """
     with tempfile.TemporaryDirectory() as directory:
         source, out, err = (os.path.join(directory, name) for name in ("in", "out", "err"))
@@ -109,7 +109,7 @@ def _end(server: subprocess.Popen[bytes]) -> None:
 
 
 def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
-    """Return in the child only; in the server, at the end of the requests, the process ends."""
+    """Fork a child for each request, and answer with its exit status. Return at the end of the requests."""
     for line in requests:
         request = json.loads(line)
         child = os.fork()
@@ -130,7 +130,7 @@ def _become(request: Mapping[str, Any]) -> NoReturn:
     os.environ.clear()
     os.environ.update(request["env"])
     for module in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
-        del sys.modules[module]  # a project may have tests of its own
+        del sys.modules[module]  # a project may have its own package of this name
     first, *rest = request["argv"]
     sys.path[:0] = ["" if first.startswith("-") else str(Path(first).parent), *_python_path()]
     _run(first, rest)
@@ -158,7 +158,7 @@ def main() -> None:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     sys.path.remove(str(ROOT))
-    gc.freeze()  # or the first collection of each child copies all that memory
+    gc.freeze()  # otherwise the first collection of each child would copy all that memory
     serve(sys.stdin.buffer, sys.stdout.buffer)
 
 

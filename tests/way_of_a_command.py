@@ -2,10 +2,10 @@
 
     python -m sample_project.embedded postgres broker -- python -m tests.way_of_a_command
 
-Sender and worker run in one process here, with a real broker and PostgreSQL; earlier commands have warmed them up. The
-files are listed in the order in which one of their functions is called first. Those that call another file of the
-package pass the command on; the others are leaves: values, codecs, counters, questions that are answered with no.
-A room is a package below ``enode_django``, or a module beside them.
+Sender and worker run in one process here, with a real broker and PostgreSQL, after earlier commands have warmed them
+up. Files are listed in the order of their first call. Files that call another file of the package pass the command on;
+the others are leaves: values, codecs, counters, checks that do not apply. A room is a package in ``enode_django``, or
+a module beside them.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ PACKAGE = "enode_django"
 STORED = "PostgresEventStore.append"
 """The function that returns when the row is durable."""
 BESIDE = ("enode-keeper", "enode-pruner", "enode-publisher", "enode-replies")
-"""Beginnings of the names of threads that no command passes through on its way to its row."""
+"""The prefixes of the names of threads that a command does not pass on its way to its row."""
 
 
 class Way(NamedTuple):
     files: Sequence[str]
     passing_on: Sequence[str]
-    """Those of the files that call another one, in the same order."""
+    """The files that call another one, in the same order."""
 
 
 def changes_of_rooms(files: Sequence[str]) -> int:

@@ -34,10 +34,10 @@ from enode_django.telemetry.tracing import current_tracing
 
 SEND_TRIES = 3
 MOST_SENDS = 64
-"""Threads that send commands whose senders wait for an answer. Further sends queue up until one is done."""
+"""The most threads that send commands whose senders wait for an answer. Further commands wait for a thread."""
 
 CrashHandler = Callable[[Command], str]
-"""Says of a command which process manager handles its crash: its name, or empty."""
+"""Return the name of the process manager that handles the crash of a command; empty if none does."""
 
 
 def nobody(command: Command) -> str:

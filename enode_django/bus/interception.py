@@ -25,7 +25,7 @@ logger = logging.getLogger("enode_django.middleware")
 COMMANDS, SUBSCRIBERS = "COMMAND_MIDDLEWARE", "SUBSCRIBER_MIDDLEWARE"
 
 Handle = Callable[[Any, Any], Any]
-"""(command, context) or (event, context) -> what the handler returns."""
+"""Takes (command, context) or (event, context), and returns the handler's result."""
 
 
 def factories(key: str) -> list[Callable[[Handle], Any]]:

@@ -19,7 +19,7 @@ from enode_django.serialization.unpacking import MOST_VALUES
 
 FORMAT = 1
 LONGEST_TEXT = 255
-"""Characters of an id or of a type's name."""
+"""The most characters of an id or of a type's name."""
 _TOO_MANY = 1 << 63
 _FIRST_GENERATION = FIRST.generation
 

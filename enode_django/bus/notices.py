@@ -15,7 +15,7 @@ from enode_django.serialization.plain import pack, unpack
 NOTICE = b"\x02"
 """The first byte of a notice. Answers share the inbox and begin with another byte."""
 LONGEST_ERROR = 1_000
-"""Characters of an error that travel."""
+"""The most characters of an error in a notice."""
 
 
 class Notice(NamedTuple):

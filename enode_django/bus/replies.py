@@ -25,7 +25,7 @@ class Replies:
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self._opening = threading.Lock()  # not the other lock: opening takes time, and `expect` must not wait for it
+        self._opening = threading.Lock()  # a lock of its own: opening takes time, and `expect` must not wait for it
         self._lock = threading.Lock()
         self._inbox: Inbox | None = None
         self._thread: threading.Thread | None = None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 ANSWER = b"\x01"
 """The first byte of an answer. Notices share the inbox and begin with another byte."""
 RECEIPT_MAX_BYTES = 8_192
-"""More than a failure takes."""
+"""The most bytes of a receipt that keeps its value and fields. A failure takes less."""
 
 
 class CommandStatus(Enum):
@@ -50,7 +50,7 @@ class WaitFor:
     EXECUTED: ClassVar[WaitFor]
     """Wait until the outcome is durable."""
     HANDLED: ClassVar[WaitFor]
-    """And until every subscriber that handles one of the command's events has committed it, or has parked the
+    """Wait also until every subscriber that handles one of the command's events has committed it, or has parked the
     aggregate."""
 
     @classmethod

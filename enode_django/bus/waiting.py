@@ -45,7 +45,7 @@ class Wait:
         if self._find_awaited is not None and answer.event_types:
             try:
                 self._awaited = self._find_awaited(answer.event_types)
-            except Exception as error:  # of ``awaited``: the receiving thread goes on
+            except Exception as error:  # ``awaited`` failed: the receiving thread goes on
                 self._settle(partial(self.future.set_exception, error))
                 return
         self._answer = answer

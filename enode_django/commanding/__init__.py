@@ -1,1 +1,1 @@
-"""The write side's core: commands to entries, entries to the store. No threads and no sockets live here."""
+"""The core of the write side: commands become decisions, which are stored and published. Starts no threads."""

@@ -12,14 +12,15 @@ from enode_django.domain.aggregate import AggregateRoot
 from enode_django.exceptions import EnodeError
 
 WEIGHED_AFTER = 4 * 1024
-"""Bytes of events, and at least as many as the aggregate has: so it costs little, however large aggregates are."""
+"""Bytes of new events after which an aggregate is weighed again, if they are also at least its last weight: so weighing
+costs little, however large aggregates are."""
 LEAVE_TOGETHER = 64
-"""The part of the idle slots that leaves when room is wanted. A dictionary keeps the places of keys that left it for a
-while, so that the oldest is the dearer to find, the more have left one by one."""
+"""One in so many idle slots leaves when room is needed. Slots that left one by one would make the oldest one expensive
+to find: a dictionary keeps the places of removed keys for a while."""
 
 
 class Slot:
-    """One aggregate (None if it does not exist) and its unfinished entries, in order, by their envelopes.
+    """One aggregate (None if it does not exist) and its unfinished decisions, in order, by their envelopes.
 
     ``id`` is the aggregate's id. Code that keeps the id for long keeps this string, so that there is only one copy.
     ``epoch`` is that of the state in memory; it is raised when the state is thrown away. ``error`` is set if the stored
@@ -37,7 +38,7 @@ class Slot:
         self.queue = queue
         self.error = error
         self.weight = 0
-        """The bytes of memory that the aggregate took when it was weighed."""
+        """The bytes of memory that the aggregate took when it was weighed last."""
         self.grown = WEIGHED_AFTER if aggregate is not None else 0
         """Bytes of events since then."""
         # Most slots are idle, and an empty dictionary takes as much memory as a small aggregate.
@@ -50,7 +51,7 @@ class Slot:
 
 class AggregateCache:
     """A cache of up to ``limit`` slots, whose aggregates take up to ``max_bytes`` of memory. The least recently used
-    slot leaves first; a slot with unfinished entries is pinned. A new aggregate counts towards ``max_bytes`` once it
+    slot leaves first; a slot with unfinished decisions is pinned. A new aggregate counts towards ``max_bytes`` once it
     has had `WEIGHED_AFTER` bytes of events.
 
     If there are many slots, several leave at a time. There may be more than ``limit`` slots, but never more than
@@ -72,12 +73,12 @@ class AggregateCache:
         return self.slots.get(id)
 
     def put(self, slot: Slot) -> None:
-        """Hold a slot; the caller pins it with an entry or calls `settle`."""
+        """Hold a slot; the caller pins it with a decision or calls `settle`."""
         self.drop(slot.id)
         self.slots[slot.id] = slot
 
     def pin(self, slot: Slot, entry: Decision) -> None:
-        """Keep a slot until ``entry``, which has an envelope, is removed from its unfinished entries."""
+        """Keep a slot until ``entry``, which has an envelope, is removed from its unfinished decisions."""
         assert entry.envelope is not None
         if entry.record is not None:
             slot.grown += len(entry.record.events)
@@ -88,7 +89,8 @@ class AggregateCache:
             slot.unfinished = {entry.envelope: entry}
 
     def settle(self, slot: Slot) -> None:
-        """Make a slot idle when it has no unfinished entry left, or drop it if its aggregate does not exist."""
+        """Make a slot without unfinished decisions idle, or drop it if its aggregate does not exist. Slots may leave to
+        make room."""
         slot.unfinished = ()
         if slot.aggregate is None:
             self.drop(slot.id)

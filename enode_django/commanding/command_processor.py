@@ -1,4 +1,4 @@
-"""A command mailbox without its thread: commands in, entries out.
+"""A command mailbox without its thread: commands in, decisions out.
 
 The aggregates of a mailbox live here, in memory. A command is handled without waiting until the previous one is stored.
 Commands that are handled but not yet durable are remembered, to be handled again if the store refuses them.
@@ -101,8 +101,8 @@ class CommandProcessor:
         return len(self._cache)
 
     def take_stored(self, envelopes: Sequence[Envelope]) -> tuple[list[Decision], list[Envelope]]:
-        """Divide the backlog of a queue. Return the entries of commands that are already stored, to be published first,
-        and the commands that are left to `handle`. Block on the store if there is a backlog."""
+        """Divide the backlog of a queue. Return the decisions on commands that are already stored, to be published
+        first, and the commands that are left to `handle`. Block on the store if there is a backlog."""
         keys = [(envelope.id, envelope.aggregate_root_id) for envelope in envelopes if envelope.is_backlog]
         found = self._persist(lambda: self._loader.store.find(keys)) if keys else {}
         entries: list[Decision] = []
@@ -117,7 +117,7 @@ class CommandProcessor:
         return entries, left
 
     def handle(self, envelopes: Sequence[Envelope], most_bytes: int | None = None) -> list[Decision]:
-        """Handle commands in order. Return one entry for each, with its record encoded. Stop after the command that
+        """Handle commands in order. Return one decision for each, with its record encoded. Stop after the command that
         brings the records to ``most_bytes``."""
         self._heed_corrections()
         self._load_missing(envelopes)
@@ -176,13 +176,13 @@ class CommandProcessor:
         return entry
 
     def finish(self, entries: Iterable[Decision]) -> None:
-        """Release entries that are durable, or no longer this worker's to finish, in any order."""
+        """Release decisions that are durable, or no longer this worker's to finish, in any order."""
         slots, keeper = self._cache.slots, self._keeper
         for entry in entries:
             slot, envelope = slots.get(entry.aggregate_root_id), entry.envelope
             if slot is None or not slot.unfinished or envelope is None:
                 continue
-            # The slot may hold another entry for the same command, if the aggregate was recovered meanwhile.
+            # The slot may hold another decision on the same command, if the aggregate was recovered meanwhile.
             if (held := slot.unfinished.pop(envelope, None)) is None:
                 continue
             if entry.kind is STORED:
@@ -201,7 +201,7 @@ class CommandProcessor:
         aggregate's under a new epoch. Snapshots are used: they were made of durable streams and are checked against
         them. Shared states are not used, and are deleted.
 
-        An aggregate's first entry announces the new epoch. A recovery for an epoch that is over changes nothing.
+        An aggregate's first decision announces the new epoch. A recovery for an epoch that is over changes nothing.
         """
         resumed: list[Decision] = []
         again: dict[str, list[tuple[Decision, Envelope]]] = {}
@@ -221,7 +221,7 @@ class CommandProcessor:
         return resumed + [entry for id, unfinished in again.items() for entry in self._handle_again(id, unfinished)]
 
     def _drop_refused(self, id: str, slot: Slot | None) -> list[tuple[Decision, Envelope]]:
-        """Forget the aggregate's state. Return its unfinished entries with their envelopes."""
+        """Forget the aggregate's state. Return its unfinished decisions with their envelopes."""
         entries = _unfinished(slot) if slot is not None else []
         self._cache.drop(id)
         if self._keeper is not None:
@@ -234,7 +234,7 @@ class CommandProcessor:
         return unfinished
 
     def _handle_again(self, id: str, decided: list[tuple[Decision, Envelope]]) -> list[Decision]:
-        waiting = self._postponed.suspend(id)  # these came after all of ``decided``
+        waiting = self._postponed.suspend(id)  # they came after all commands of ``decided``
         slot = self._cache.slots[id]
         entries = [Decision(DecisionKind.RESUMED, id, slot.epoch, None, None)]
         seen: set[str] = set()

@@ -64,7 +64,7 @@ class Committer:
         self.store_seconds: float | None = None
         """The seconds that the store took for the last batch's records; None if it had no records."""
         self.found_bytes = 0
-        """Bytes of the stored events that were looked up for commands of the last batch."""
+        """The bytes of stored events that were looked up for commands of the last batch."""
 
     @property
     def awaiting(self) -> Mapping[str, int]:
@@ -176,7 +176,7 @@ class Committer:
         def append() -> tuple[Sequence[Decision], Sequence[Appended]]:
             nonlocal sent, doubtful
             if doubtful:
-                # The store was away, maybe for longer than a lease. What another worker has decided since must stand.
+                # The store was away, maybe for longer than a lease: another worker's decisions since then must stand.
                 now = self._clock()
                 sent = [decision for decision in sent if self._is_ours(decision, now)]
             records = [decision.record for decision in sent if decision.record is not None]

@@ -15,7 +15,7 @@ from enode_django.repository.loading import AggregateLoader, Begin
 logger = logging.getLogger("enode_django.commands")
 
 LOOK_EVERY = 1.0
-"""Seconds."""
+"""Seconds between looks."""
 
 
 class CorrectionLookout:
@@ -27,7 +27,7 @@ class CorrectionLookout:
         self._next = clock()
         self._number = 0
         self.ids: set[str] = set()
-        """The aggregates that have ever had a correction."""
+        """The aggregates of the shard that have ever had a correction."""
 
     def look(self) -> Collection[str]:
         """Return the aggregates corrected since the last call. Block on the shard if a look is due. After an

@@ -55,7 +55,7 @@ def answered_keys(crashed: Iterable[Finished]) -> list[str]:
 
 
 def kept_and_answered(finished: Iterable[Finished]) -> tuple[list[Decision], list[Finished]]:
-    """Divide the outcomes of commands that were never handled into entries that become dead letters, and all others."""
+    """Divide the outcomes of commands that were never handled: decisions that become dead letters, and all others."""
     broken, answered = list[Decision](), list[Finished]()
     for one in finished:
         if is_kept(one.envelope, one.result):

@@ -93,18 +93,18 @@ class DecisionKind(Enum):
     REFUSAL = "refusal"
     """A durable refusal to be stored (``record``, without a version)."""
     VERDICT = "verdict"
-    """Nothing to be stored: ``result`` is the answer if the store agrees with what it rests on."""
+    """Nothing to be stored: ``result`` is the answer, if the store has the version that it rests on."""
     REPEAT = "repeat"
     """The command was seen before: its outcome should be in the store."""
     STORED = "stored"
-    """The outcome was known before the command was handled: a row in the store (``record``), or that it is no command
-    at all (``result``). A decision becomes this where the store has turned out to know the command's ids."""
+    """The outcome is known without handling the command: its row in the store (``record``), or a failure (``result``).
+    A decision of another kind becomes this kind if the store turns out to have a row with its command's ids."""
     POSTPONED = "postponed"
     """Not decided yet: the command is handled later. There is nothing to be stored or finished."""
     RESUMED = "resumed"
-    """No command: decisions on this aggregate of an older epoch will not come any more."""
+    """Not a decision on a command: no more decisions of older epochs come for this aggregate."""
 
-    __hash__ = object.__hash__  # looked up for each decision
+    __hash__ = object.__hash__  # faster than Enum's: kinds are looked up for every decision
 
 
 # A global is several times faster than a member of the class, and these are looked up for every decision.

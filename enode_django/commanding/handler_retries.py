@@ -19,7 +19,7 @@ from enode_django.exceptions import EnodeError, Retry, UnknownMessageType
 Errors = tuple[type[BaseException], ...]
 
 LONGEST_DELAY = 5.0
-"""Seconds; beyond it the pauses grow no more."""
+"""The longest pause in seconds, unless a `Retry` says more."""
 LOOK_AGAIN = 0.5
 """Seconds to the next attempt while the event store is away."""
 
@@ -100,7 +100,7 @@ class PostponedCommands:
         self._clock = clock
         self.failures: dict[Envelope, int] = {}
         self._earliest = inf
-        """Nothing is due before: an outage may let thousands wait, which are not to be looked through all the time."""
+        """No command is due before. During an outage thousands may wait, and must not be searched all the time."""
 
     @property
     def pause(self) -> float | None:

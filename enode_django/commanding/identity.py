@@ -26,7 +26,7 @@ from enode_django.serialization.registry import types
 logger = logging.getLogger("enode_django.commands")
 
 _DERIVED = "5"
-"""The version of the UUIDs that process managers derive."""
+"""The version of the UUIDs that `derived_id` makes."""
 
 
 def content_of(body: bytes | None) -> str:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import mmh3
 
 MAILBOX_SEED = 0x3A11B0
-"""Not the seed that chooses queues: else a worker that owns some of the queues would use some of its mailboxes only."""
+"""Not the seed that chooses queues: otherwise a worker that owns some of the queues would use only some of its
+mailboxes."""
 
 
 class MailboxRouter:
@@ -41,8 +42,8 @@ class MailboxRouter:
         return place * commands + (hashed & 0xFFFF) % commands, place * events + (hashed >> 16) % events
 
     def event_mailbox_beside(self, command_mailbox: int, aggregate_root_id: str) -> int:
-        """Return the event mailbox to which this command mailbox sends the aggregate's entries, whichever shard has it
-        now."""
+        """Return the event mailbox to which this command mailbox sends its decisions on the aggregate, whichever shard
+        has it now."""
         _, events = self._per_shard
         own = self.mailboxes(aggregate_root_id)[1] % events
         return self.shard_of(command_mailbox) * events + own

@@ -29,7 +29,7 @@ from enode_django.serialization.sent_commands import SentCommand
 logger = logging.getLogger("enode_django.commands")
 
 SENDERS_ERRORS = (AggregateAlreadyExists, AggregateNotFound, AggregateTypeMismatch)
-"""Not the handler's fault, so a traceback would tell nothing."""
+"""Mistakes of the sender, not of the handler, so a traceback would not help."""
 
 
 def failed(envelope: Envelope, error: BaseException) -> CommandResult:

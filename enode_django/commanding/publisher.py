@@ -30,8 +30,8 @@ from enode_django.signals import command_finished
 logger = logging.getLogger("enode_django.publisher")
 
 FULL_SECONDS = 10.0
-"""How long events wait for room in a full queue. Then they are left to the sweeps: nothing may make room but commands
-that are committed, and those wait for their events."""
+"""Seconds that events wait for room in a full queue. Then they are left to the sweeps: maybe only committed commands
+make room, and those commands wait until their events are published."""
 
 
 class EventPublisher:
@@ -133,7 +133,7 @@ class EventPublisher:
     def _send_streams(self, streams: Sequence[tuple[str, bytes]]) -> None:
         largest = self._transport.max_send
         if streams and max([len(body) for _, body in streams]) > largest:
-            # Stored under other limits. Nothing is lost: the sweep reads it from the store.
+            # These were stored under other limits. Nothing is lost: the sweep reads them from the store.
             for id in [id for id, body in streams if len(body) > largest]:
                 logger.error("a stream of %r is too large for the queue; subscribers get it when they sweep", id)
             streams = [(id, body) for id, body in streams if len(body) <= largest]

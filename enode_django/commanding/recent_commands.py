@@ -55,7 +55,7 @@ class RecentCommands:
     def find(self, command_id: str, aggregate_root_id: str) -> Remembered | None:
         young, old = self._young, self._old
         if not (command_id in young.roots or command_id in old.roots or young.more or old.more):
-            return None  # nearly every command is new
+            return None  # the fast path: nearly every command is new
         for generation in (young, old):
             root, more = generation.roots.get(command_id), generation.more
             if root == aggregate_root_id:

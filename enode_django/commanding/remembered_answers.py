@@ -20,7 +20,7 @@ class _OfLease(NamedTuple):
 
 
 _FIRST_ROUTE = 1
-"""The version of a topic's route as long as its queues have not been changed."""
+"""The version of a topic's route until its queues are changed."""
 
 
 class EarlierAnswers(Protocol):
@@ -47,7 +47,7 @@ class RememberedAnswers:
         earlier: EarlierAnswers | None = None,
     ) -> None:
         self.are_any = False
-        """True if any queue has remembered answers. Usually there are none, and commands need not be looked up."""
+        """True if any queue has remembered answers. Usually none has, and commands need not be looked up."""
         self._limit = limit
         self._load = load
         self._leases: dict[int, _OfLease] = {}

@@ -31,7 +31,7 @@ class SentCommands:
             raise DefinitionError(f"context.send({shown(command)}) is given no command; pass one")
         key = (types.first_name_of(type(command)), command.aggregate_root_id)
         self._seen[key] += 1
-        sender = f"handler of {self._cause.aggregate_root_id}"  # with the causing id it names a command
+        sender = f"handler of {self._cause.aggregate_root_id}"  # together with the cause's id it names a command
         id = derived_id(self._cause.id, sender, *key, self._seen[key])
         self.messages.append((command.aggregate_root_id, encode_command(with_id(command, id), self._metadata)))
         return id

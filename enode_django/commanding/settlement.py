@@ -35,23 +35,23 @@ logger = logging.getLogger("enode_django.store")
 
 class Finding(Enum):
     STORED = "stored"
-    """Its row was written now."""
+    """The row of the decision was written now."""
     REPEATED = "repeated"
-    """There is a row with its command's ids already."""
+    """The store already has a row with its command's ids."""
     INVALID = "invalid"
-    """The database refuses its values for ever."""
+    """The database refuses its values; sending them again is useless."""
     CONFLICT = "conflict"
-    """Somebody else has stored the version, or has moved the head."""
+    """Another command has the version, or the aggregate's head has moved."""
     UNSENT = "unsent"
     """The store was away for longer than the lease of its queue: another worker decides."""
     FOUND = "found"
-    """Nothing was to be written, and there is a row with its command's ids."""
+    """Nothing had to be written, and the store has a row with its command's ids."""
     STALE = "stale"
-    """Nothing was to be written, and the aggregate is not at the version that it rests on."""
+    """Nothing had to be written, and the aggregate is not at the version that the decision rests on."""
     AGREED = "agreed"
-    """Nothing was to be written, and nothing speaks against it."""
+    """Nothing had to be written, and the store does not contradict the decision."""
 
-    __hash__ = object.__hash__  # looked up for each decision
+    __hash__ = object.__hash__  # faster than Enum's: findings are looked up for every decision
 
 
 FINDINGS: Mapping[Outcome, Finding] = {
@@ -81,7 +81,7 @@ class Batch:
         if decision.envelope is not None:
             result, generation = decision.result, FIRST.generation
             if record is not None:
-                # Another thread read the record, maybe before a failover: only the first generation is certain.
+                # A record of another thread may have been read before a failover: only the first generation is certain.
                 result = None
                 generation = 0 if decision.kind is STORED else self._store.generation_of(decision.aggregate_root_id)
             self.finished.append(_finished((decision.envelope, record, result, generation)))
@@ -90,7 +90,7 @@ class Batch:
     def finish_stored(self, decisions: Sequence[Decision]) -> None:
         """Finish streams whose records were all written now; the batch has no others."""
         if len(self._store.shards) == 1:
-            # One shard has one generation, whichever aggregate is asked about.
+            # All aggregates of one shard have the same generation.
             generation = self._store.generation_of(decisions[0].aggregate_root_id)
             found = [_finished((decision.envelope, decision.record, None, generation)) for decision in decisions]
         else:

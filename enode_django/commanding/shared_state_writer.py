@@ -24,12 +24,12 @@ from enode_django.repository.store import Snapshot
 logger = logging.getLogger("enode_django.snapshots")
 
 AT_ONCE = 0.001
-"""Seconds of work that commands may have to wait for."""
+"""Seconds of work at a time, for which commands may have to wait."""
 MOST_EVICTED = 10_000
-"""Aggregates that have left the cache and wait to be encoded; what comes on top is left out."""
+"""The most aggregates that have left the cache and wait to be encoded. Further ones are left out."""
 
 Mark = tuple[int | None, str, datetime]
-"""Version, command id and time of a stream that is stored: without its events, which may be large."""
+"""Version, command id and time of a stored stream, without its events, which may be large."""
 
 
 class SharedStateWriter:
@@ -62,7 +62,7 @@ class SharedStateWriter:
     # -- what happens to aggregates -------------------------------------------------------------------------------
 
     def note(self, slot: Slot, entry: Decision) -> None:
-        """Note that this entry of the slot is durable."""
+        """Note that this decision of the slot is durable."""
         record = entry.record
         if record is not None and entry.kind is STREAM:
             self._changed[slot.id] = (record.version, record.command_id, record.created_at)

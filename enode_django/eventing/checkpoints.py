@@ -20,7 +20,7 @@ CHECKPOINT = "enode_django_checkpoint"
 SUBSCRIPTION = "enode_django_subscription"
 _REFUSAL = "enode_django_handledrefusal"
 
-# A rebuilt projection gets another generation of tables, and with it other checkpoints.
+# A rebuilt projection has another generation of tables, and checkpoints of its own.
 _GENERATION = "coalesce((SELECT generation FROM enode_django_projectiongeneration WHERE subscriber = %s), 0)"
 OF_SUBSCRIBER = f"subscriber = %s AND generation = {_GENERATION}"
 

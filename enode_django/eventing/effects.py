@@ -26,10 +26,10 @@ from enode_django.eventstore.base import EventStore, StreamRecord, by_place
 from enode_django.eventstore.positions import BEGINNING
 
 SendCommands = Callable[[Sequence[tuple[Command, Metadata]]], None]
-"""Returns when the queue has stored the commands."""
+"""Send commands with their metadata. Returns when the queue has stored them."""
 
 SIDE_EFFECTS_AT_ONCE = 50
-"""Streams after which checkpoints are saved: no more are handled again when a worker dies."""
+"""The most streams between two saves of checkpoints: so many are handled again at most when a worker dies."""
 
 
 class EffectProcessor(EventProcessor):
@@ -72,7 +72,7 @@ class EffectProcessor(EventProcessor):
         self, works: Sequence[PendingAggregate], portion: int, *, even_parked: bool = False
     ) -> dict[str, Progress]:
         ids = [work.aggregate_root_id for work in works]
-        # In this order: nothing is locked here, and an aggregate is unparked after its checkpoint is saved.
+        # The order matters: nothing is locked here, and an aggregate is unparked after its checkpoint is saved.
         parked = self.parked(ids, even_parked)
         positions = self.positions(ids)
         alone = len(works) == 1 and portion == 1

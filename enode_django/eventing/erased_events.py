@@ -93,7 +93,7 @@ def heal_claims(processor: EventProcessor, shard: Shard, known: Known, claims: S
     store = processor.store
     ours = {id: version for id, version in claims if store.shards[store.place_of(id)].number == shard.number}
     stored = shard.heads_before(ours, Position(known.healed + 1, 0))
-    parked = processor.parked(list(ours), even_parked=False)  # maybe at an erased event
+    parked = processor.parked(list(ours), even_parked=False)  # some may be parked at an erased event
     ahead = [id for id, version in ours.items() if version > stored.get(id, 0) or id in parked]
     if not stored and len(ours) >= LOST_AT_ONCE:
         logger.error(NOTHING_LEFT, processor.name, len(ours), shard.name)

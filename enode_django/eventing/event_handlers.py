@@ -28,7 +28,7 @@ Place = tuple[str, str]
 class EventHandler(NamedTuple):
     followed: Followed
     name: str
-    """The name that was given; empty if the handler is named after its function."""
+    """The ``name`` given to the decorator; empty if the handler is named after its function."""
     priority: int
     function: Callable[[Any], Any]
     start: str
@@ -125,7 +125,7 @@ class EventHandlerGroup(Subscriber):
 
 
 _groups: dict[str | tuple[str, str, str], EventHandlerGroup] = {}
-"""By the name of the group; those of handlers that are alone by module, qualified name and name."""
+"""Groups by their names. The group of a lone handler has the handler's module, qualified name and name as its key."""
 
 
 def declared_groups() -> Sequence[EventHandlerGroup]:

@@ -45,7 +45,7 @@ class EventProcessor(ABC):
         self.attempted: dict[str, tuple[int | None, str]] = {}
         self.in_flight = InFlight()
         self.heeded: Heeded | None = None
-        """What is to be known of generations of the store; None where all streams are read from it."""
+        """The known generations and corrections of the store; None if all streams are read from the store."""
         self._tracing = current_tracing()
         self._followed = self._new_followed()
 
@@ -184,7 +184,7 @@ class RowProcessor(EventProcessor):
                 events = self._followed.of(record)
                 row = changed_row(self._model, id, row, events, self._table.normalise, self._makes_row)
             except Exception as error:  # handlers are application code
-                # The row in memory may be half changed. What was handled before is handled at the next try, alone.
+                # The row in memory may be half changed. The streams before this one are handled at the next try, alone.
                 return Progress(changes.positions[id], failure_of(record, error))
             version = record.version or 0
             if row is not None:
@@ -345,4 +345,4 @@ def has_field(model: type[Any], name: str) -> bool:
 
 
 class _HandlerFailed(Exception):
-    """Rolls the batch back, so that it can be run again in parts."""
+    """Raised to roll the batch back, so that it can be run again in parts."""

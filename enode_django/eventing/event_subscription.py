@@ -33,11 +33,11 @@ from enode_django.telemetry import steplog
 logger = logging.getLogger("enode_django.subscribers")
 
 PORTION = 1_000
-"""Versions of one aggregate that are handled in one transaction."""
+"""The most versions of one aggregate that are handled in one transaction."""
 MOST_ASIDE = 10_000
-"""Aggregates that are set aside in memory; beyond that they are parked, since the queue waits for what is aside."""
+"""The most aggregates that are set aside in memory, since the queue keeps their messages. Further ones are parked."""
 RETRYING_AT_ONCE = 1.0
-"""Seconds for trying again what is due, before new messages have their turn."""
+"""The most seconds for retries before new messages have their turn."""
 
 
 class EventSubscription:
@@ -132,7 +132,7 @@ class EventSubscription:
 
     def _concerns(self, record: StreamRecord) -> bool:
         if is_passed_over(self.subscriber, record):
-            return False  # the sweep notes the type, and comes back to it
+            return False  # the sweep notes the type, and comes back when code knows it
         if record.version is None:
             return follows_refusal(self.subscriber, record)
         return follows(self.subscriber, record.aggregate_root_type)
@@ -305,7 +305,7 @@ class EventSubscription:
         self.parked += 1
         who, where, id = self.subscriber.name, failure.place, work.aggregate_root_id
         told = "%s parked %s at %s: its later events wait; see manage.py enode parked%s"
-        why = f" ({failure.text})" if failure.is_of_unknown_type else ""  # its tries were not logged
+        why = f" ({failure.text})" if failure.is_of_unknown_type else ""  # the tries of such an event are not logged
         logger.error(told, who, id, where, why, extra=_extra(who, id))
         about = {"subscriber": who, "aggregate_root_id": id, "error": failure.error}
         aggregate_parked.send_robust(type(self.subscriber), **about)

@@ -24,7 +24,7 @@ from enode_django.serialization.registry import types
 Kind = TypeVar("Kind", DomainEvent, DomainException)
 
 REFUSAL = "refusal "
-"""Before the names of refusals in the record: an event may have the same name."""
+"""The prefix of the names of refusals in the record: an event may have the same name."""
 
 # Types that the running code does not know keep the entry of the last code that knew them.
 _RECORD = f"""

@@ -11,8 +11,8 @@ from enode_django.eventstore.base import Corrected, EventStore, Shard
 
 
 class StoreMovedOn(Exception):
-    """Ends a batch of which nothing was handled. First a newer ``generation`` of the shard is to be noted, or the
-    aggregates ``ids`` are to be compared with it. With neither, the batch is simply begun again."""
+    """Ends a batch before anything of it is handled. Before the batch is begun again, a newer ``generation`` of the
+    shard must be noted, or the aggregates ``ids`` compared with it; or neither."""
 
     def __init__(self, shard: Shard | None = None, generation: int | None = None, ids: Sequence[str] = ()) -> None:
         super().__init__(f"a generation of the event store has begun: {generation}")
@@ -22,7 +22,7 @@ class StoreMovedOn(Exception):
 
 
 class Heeded:
-    """The generations and corrections that one processor goes by. All methods are called by its thread."""
+    """The generations and corrections that one processor knows. All methods are called by its thread."""
 
     def __init__(self) -> None:
         self._known: Mapping[int, Known] = {}

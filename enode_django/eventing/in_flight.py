@@ -18,9 +18,9 @@ from enode_django.concurrency.in_flight import NOTHING_IN_FLIGHT, InFlightMarker
 from enode_django.eventing.pending import PendingAggregate
 
 FIRST_QUEUE = 0
-"""Whoever owns it sweeps; deaths at what no message has announced are counted there."""
+"""The worker that owns this queue sweeps. Deaths at work that no message has announced are counted there."""
 _SWEPT = 1 << 47
-"""Above all offsets of messages."""
+"""A bit that is set in no message's offset."""
 
 Hook = Callable[[], Any]
 

@@ -16,20 +16,20 @@ from enode_django.exceptions import UnknownMessageType
 logger = logging.getLogger("enode_django.subscribers")
 
 LOOK_AGAIN = 5.0
-"""Seconds between two looks at whether something is due."""
+"""Seconds between checks whether something is due."""
 AT_ONCE = 1.0
-"""Seconds that catching up with one aggregate may take before new messages have their turn."""
+"""The most seconds for catching up with one aggregate before new messages have their turn."""
 
 
 class ParkedRetries:
-    """Tries parked aggregates again that are due, or that failed with other code. `tick` is called by the follower's
+    """Tries parked aggregates again that are due, or that failed with other code. `tick` is called by the subscriber's
     thread, in the worker that owns the first queue."""
 
     def __init__(self, subscription: EventSubscription, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._subscription = subscription
         self._clock = clock
         self.next_step = clock()
-        """When there is something to do next, as a time of the clock."""
+        """The time of the clock at which `tick` has something to do next."""
 
     def tick(self) -> None:
         """Try one aggregate again, if one is due. Blocks on the databases."""
@@ -52,6 +52,6 @@ class ParkedRetries:
             return
         until = "by itself when the code has changed" if parked.next_try_at is None else f"at {parked.next_try_at}"
         told = "%s has tried %s again: it is parked by %s, and tried next %s"
-        # While its type is unknown nothing has changed since it was parked, which was logged.
+        # If its type is still unknown, nothing has changed since it was parked, and that was logged.
         level = logging.DEBUG if parked.error_type == UnknownMessageType.__name__ else logging.WARNING
         logger.log(level, told, name, id, parked.error_type, until, extra=extra)

@@ -28,7 +28,7 @@ from enode_django.serialization.codec import (
 from enode_django.serialization.crashes import CommandCrashed
 
 STORED = END.generation
-"""Stands for the generation of a stream that was read from the store just now: no other is newer."""
+"""Stands for the generation of a stream that was just read from the store: later than every other generation."""
 
 
 class Message(NamedTuple):

@@ -31,7 +31,7 @@ logger = logging.getLogger("enode_django.subscribers")
 
 ROWS_AT_ONCE = 500
 LOOK_AGAIN = 0.5
-"""Seconds between looks at whether the commands' queue is worked off."""
+"""Seconds between checks whether the commands' queue is worked off."""
 
 _READ = f"""
     SELECT resent_generation, resent_position FROM {checkpoints.SUBSCRIPTION}
@@ -79,7 +79,7 @@ class Resender:
         self._goal: _Goal | None = None
         self._after: Position | None = None
         self.next_step = clock()
-        """When there is something to do next, as a time of the clock."""
+        """The time of the clock at which `tick` has something to do next."""
 
     def tick(self) -> None:
         """Do a part of the work, if any is due. Blocks on the databases and the queue."""
@@ -113,7 +113,7 @@ class Resender:
         entries = [entry for entry in page.entries if entry.position < goal.position]
         self._send_lost(entries)
         if entries and len(entries) == len(page.entries) and len(entries) >= ROWS_AT_ONCE:
-            self._after = entries[-1].position  # its transaction may have more
+            self._after = entries[-1].position  # there may be more streams below the goal
         else:
             self._after, self._goal = goal.position, None
             self.postpone()

@@ -16,10 +16,10 @@ from enode_django.exceptions import EventKilledWorker, Retry, UnknownMessageType
 Errors = tuple[type[BaseException], ...]
 
 LONGEST_ASIDE = 60.0
-"""Seconds. An aggregate that is to be tried again after so long, or later, is parked until then: what is set aside in
-memory keeps its messages in the queue. It is also the longest pause after an error that passes, and the shortest one
-between two tries of what is parked because of another error."""
-CONFLICT_PATIENCE = 60.0  # two aggregates that swap a value may be with two workers, one of them behind
+"""Seconds. An aggregate that waits longer after a `Retry`, or so long after an error that passes, is parked meanwhile:
+the queue keeps the messages of aggregates that are set aside. It is also the longest pause after an error that passes,
+and the first pause of an aggregate that is parked because of another error, unless ``most_parked`` is shorter."""
+CONFLICT_PATIENCE = 60.0  # two workers may handle two aggregates that swap a value, and one worker may be behind
 SHORTEST_PAUSE = 0.05
 """Seconds before an error that passes is tried again."""
 

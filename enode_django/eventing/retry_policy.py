@@ -9,7 +9,7 @@ from math import isfinite
 from enode_django.exceptions import DefinitionError
 
 LONGEST_DELAY = 5.0
-"""Seconds between two tries of an aggregate that is not parked, unless its subscriber says otherwise."""
+"""The longest pause in seconds between two tries of an aggregate that is not parked, by default."""
 DAY = 86_400.0
 
 

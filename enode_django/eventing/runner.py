@@ -89,7 +89,7 @@ class Runner:
             token = running_subscriber.set(self.subscriber.name)
             try:
                 return call()
-            except Exception as error:  # of the databases, or a bug
+            except Exception as error:  # a database error, or a bug
                 if not is_transient(error):
                     raise
                 raise SubscriberUnavailable(f"{self.subscriber.name} cannot go on: {error}") from error

@@ -26,7 +26,7 @@ from enode_django.serialization.registry import types
 logger = logging.getLogger("enode_django.subscribers")
 
 AT_ONCE = 50
-"""Snapshots that are made before they are written."""
+"""Snapshots that are saved together."""
 
 
 class SnapshotSubscriber(Subscriber):
@@ -85,7 +85,7 @@ class SnapshotProcessor(EventProcessor):
         except Exception as error:  # policies and appliers are application code
             if is_transient(error):
                 raise
-            # Always at the same version, however many come meanwhile, so that it counts as the same failure.
+            # The version does not depend on how many come meanwhile, so it counts as the same failure at each try.
             return Progress(reached, Failure(reached + 1, "", error, datetime.now(UTC)))
         return Progress(max(reached, work.until))
 

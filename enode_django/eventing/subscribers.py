@@ -56,7 +56,7 @@ class Subscriber:
     _enode_handles_refusals: ClassVar[bool] = False
     _enode_methods: ClassVar[dict[Followed, str]] = {}
     _enode_creators: ClassVar[frozenset[str]] = frozenset()
-    """Names of the handlers that make rows; if there are none, every handler does."""
+    """The names of the handlers that make rows; if empty, every handler does."""
     _enode_may_create: ClassVar[bool] = False
     _enode_arguments: ClassVar[tuple[str, ...]] = ("event",)
     _enode_may_yield: ClassVar[bool] = False
@@ -89,9 +89,9 @@ class Subscriber:
         self._enode_known_handlers: dict[str, Sequence[Handler]] = {}
         self._enode_known_types: dict[str, bool] = {}
         self._enode_removed_types: frozenset[str] = frozenset()
-        """Stored names of events that this process does not know, and that are no matter to the subscriber."""
+        """Stored names of events that this process does not know, and that the subscriber is recorded not to handle."""
         self._enode_removed_refusals: frozenset[str] = frozenset()
-        """Stored names of refusals that this process does not know, and that are no matter to the subscriber."""
+        """The same for refusals."""
 
     def _enode_default_name(self) -> str:
         """Raise `TypeNameError` outside the installed apps."""

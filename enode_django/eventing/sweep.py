@@ -40,10 +40,10 @@ logger = logging.getLogger("enode_django.subscribers")
 
 ROWS_AT_ONCE = 10_000
 LOOK_AGAIN = 0.5
-"""Seconds between looks at whether the queue is worked off."""
+"""Seconds between checks whether the queue is worked off."""
 RESTORED = "%s has compared the store up to position %s, but that is at %s: it was set back, so a generation is begun"
 FORGET_REFUSALS = 86_400.0
-"""Seconds. A handled refusal is remembered for so long at least, and until the sweep has passed it."""
+"""A handled refusal is remembered for at least so many seconds, and until the sweep has passed it."""
 
 
 def behind(subscription: EventSubscription, settled: Settled) -> Collection[PendingAggregate]:
@@ -94,9 +94,9 @@ class Sweeper:
         self._fence: tuple[int, int] | None = None
         self._began = clock()
         self.next_step = clock()
-        """When there is something to do next, as a time of the clock."""
+        """The time of the clock at which `tick` has something to do next."""
         self.swept_at: float | None = None
-        """When the last comparison that came to its end began."""
+        """The time of the clock at which the last finished comparison began; None before the first."""
 
     def tick(self) -> None:
         """Do a part of the work, if any is due: look whether the queue is worked off, or compare some rows."""
@@ -198,7 +198,7 @@ class Sweeper:
         try:
             return next(parts, None)
         except Exception:
-            self._parts = None  # an iterator that has raised is exhausted; the next step makes another
+            self._parts = None  # a generator that has raised is exhausted; the next step makes another
             raise
 
     def _end(self) -> None:
@@ -323,7 +323,7 @@ class SweepingSubscription(EventSubscription):
             if len(self._shards) == 1:
                 raise
             self._attempts[sweeper].failed(error)
-            sweeper.postpone()  # for a whole interval: it takes time to find out that a server does not answer
+            sweeper.postpone()  # by a whole interval: each attempt at an unresponsive server takes time
 
     def _forget_refusals(self) -> None:
         """Forget old refusals, unless a shard was not swept for so long: its next sweep comes to its refusals again."""

@@ -23,7 +23,7 @@ from enode_django.serialization.codec import StoredRefusal, StoredStream, read_s
 from enode_django.serialization.registry import types
 
 _LOADED_AT_ONCE = 100
-"""Aggregates."""
+"""Aggregates whose streams are read at once."""
 
 _NOTED = f"SELECT passed_over::text FROM {SUBSCRIPTION} WHERE subscriber = %s AND shard = %s"
 # An earlier note stays: it has the lower position.

@@ -29,7 +29,7 @@ def skip_parked(subscription: EventSubscription, aggregate_root_id: str) -> Park
     skipped = _parked_rows(subscription, aggregate_root_id)[0]
     runner = subscription.runner
     if skipped.version is not None:
-        # Noted as a refusal, too, so that its commands are not taken for lost ones.
+        # It is also noted as a handled refusal: otherwise the resender would take its commands for lost.
         checkpoints.save_refusals(runner.alias, runner.key, [(aggregate_root_id, skipped.command_id)])
         runner.processor.skip_to(aggregate_root_id, skipped.version)
     else:

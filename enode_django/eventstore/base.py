@@ -56,7 +56,8 @@ class StreamRecord(NamedTuple):
 
 
 make_record: Callable[[Iterable[Any]], StreamRecord] = partial(tuple.__new__, StreamRecord)
-"""A record of its fields, in order: in half the time, since a named tuple's own constructor is a Python function."""
+"""Make a record from its fields, in order. Takes half the time of `StreamRecord`, whose constructor is a Python
+function."""
 
 CommandKey = tuple[str, str]
 """(command id, aggregate root id): what makes a command's outcome unique."""
@@ -87,9 +88,9 @@ class Settled(NamedTuple):
     """The rows within a range of positions, without refusals that are pruned by now."""
 
     heads: Mapping[str, tuple[str, int]]
-    """Per aggregate root id its type and its highest version among those rows, whatever is stored elsewhere."""
+    """The type and the highest version of each aggregate among these rows, by aggregate root id."""
     refusals: Sequence[StreamRecord]
-    """The rows without a version, in no order."""
+    """The rows without a version, in no particular order."""
 
     @classmethod
     def of(cls, rows: Iterable[StreamRecord]) -> Settled:
@@ -287,7 +288,7 @@ class Shard(EventStore, Protocol):
 
 
 PART_ROWS = 10_000
-"""Rows of a part, at most."""
+"""The most rows of a part."""
 
 
 def parts_of(shard: Shard, after: Position, before: Position, *, limit: int = PART_ROWS) -> Iterator[Part]:

@@ -15,12 +15,12 @@ from enode_django.exceptions import ShardMismatch
 
 BUCKETS = 1_024
 BUCKET_SEED = 0xB0CCE7
-"""Part of what is stored: another seed would look for aggregates in other shards. Mailboxes have another one."""
+"""Never change it: the store would look for stored aggregates in other shards. Mailboxes use another seed."""
 
 ALL = frozenset(range(BUCKETS))
 
 SET_UP = 1
-"""The first epoch of a shard whose siblings have recorded their buckets, too; while that is not known it is 0."""
+"""The first epoch of a shard once all its siblings are known to have recorded their buckets. Before that it is 0."""
 
 
 def bucket_of(aggregate_root_id: str) -> int:

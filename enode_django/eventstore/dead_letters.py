@@ -12,7 +12,7 @@ from enode_django.ids import MAX_ID_LENGTH
 
 TABLE = "enode_django_deadletter"
 ERROR_MAX = 20_000
-"""Characters of an error that are kept, with its traceback: the last ones say most."""
+"""The most characters of an error and its traceback that are kept: the last ones, which say most."""
 
 
 class DeadLetter(NamedTuple):

@@ -17,10 +17,10 @@ from enode_django.eventstore.known_corrections import statement_of
 
 _DECODED_AT_ONCE = 100
 _decode_time = TimestamptzBinaryLoader(psycopg.adapters.types["timestamptz"].oid).load
-"""Without a connection it gives UTC, whatever the time zone of a session."""
+"""Decode a time. Made without a connection, so the result is in UTC, whatever the session's time zone."""
 
 Row = tuple[Any, ...]
-"""The fields of a `StreamRecord`, in order; what makes a record of it knows in which form."""
+"""The fields of a `StreamRecord`, in order, in the form that `Fetched.record_of` reads."""
 VERSION, AGGREGATE_ROOT_TYPE, EVENTS = map(StreamRecord._fields.index, ("version", "aggregate_root_type", "events"))
 
 

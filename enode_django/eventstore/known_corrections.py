@@ -16,11 +16,11 @@ from enode_django.eventstore.rows import execute
 from enode_django.eventstore.statements import Reading
 
 LOOK_EVERY = 1.0
-"""Seconds."""
+"""Seconds between checks of a database without corrections."""
 
 _Database = tuple[object, ...]
 _known: dict[_Database, float] = {}
-"""When to look again, as a time of the monotonic clock: never where corrections were seen."""
+"""The time of each database's next check, on the monotonic clock; `_NEVER` once corrections were seen."""
 
 
 def statement_of(connection: BaseDatabaseWrapper, reading: Reading) -> str:

@@ -20,7 +20,7 @@ from enode_django.eventstore.scanning import persistently
 FIRST_STEP = 1_024
 WIDEST_STEP = 2**60
 MOST_STRETCHES = 100
-"""In one range: each is a condition of a statement."""
+"""The most stretches of one range: each is a condition of a statement."""
 
 
 class PositionRange(NamedTuple):

@@ -72,7 +72,7 @@ class Begun(NamedTuple):
 
 
 FIRST = Begun(0, 0)
-"""The generation that needs no record."""
+"""The first generation, which exists without a record."""
 
 
 class Stretch(NamedTuple):

@@ -31,7 +31,7 @@ _UNEXPLAINED_RETRIES = 3
 
 
 class _Refused(Exception):
-    """Rolls the transaction back."""
+    """Raised to roll the transaction back."""
 
 
 class SlowAppend:

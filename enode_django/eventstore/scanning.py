@@ -37,7 +37,7 @@ AT_ONCE = 5_000
 CHUNK_BYTES = 4 * 1024 * 1024
 """A chunk ends with the row that reaches it."""
 TRIES = 15
-"""After a failure, waiting for longer each time: 50 seconds in all."""
+"""Retries after a failure, with growing pauses: 50 seconds in all."""
 RAW_TIMES_BEGIN = datetime(2000, 1, 1, tzinfo=UTC)
 """The moment from which PostgreSQL counts its microseconds."""
 _RAW_TIMES: dict[str, type[Loader]] = {"timestamptz": Int8BinaryLoader}
@@ -46,7 +46,7 @@ _CREATED_AT, _EVENTS, _METADATA = map(StreamRecord._fields.index, ("created_at",
 Row = tuple[Any, ...]
 """The columns of a `StreamRecord`, with ``created_at`` in the session's time zone."""
 Condition = tuple[str, tuple[object, ...]]
-"""SQL and its parameters."""
+"""An SQL condition and its parameters."""
 
 
 class Scan(NamedTuple):

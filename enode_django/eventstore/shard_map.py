@@ -102,8 +102,8 @@ class ShardMap:
         return self._confirm()
 
     def _confirm(self) -> list[Found]:
-        """Raise the epochs to `SET_UP`, since all have recorded their buckets: no missing record is that of a new store
-        from now on."""
+        """Raise the epochs to `SET_UP`, since all have recorded their buckets. From now on, a missing record does not
+        mean a new store."""
         for alias in self.aliases:
             _confirm(alias)
         return [again for alias in self.aliases if (again := _find(alias, self._attempts[alias])) is not None]

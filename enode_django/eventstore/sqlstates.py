@@ -83,7 +83,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 _NOT_UNIQUE = (UNIQUE_VIOLATION, "23P01")
-"""The second is that of an exclusion constraint."""
+"""A unique constraint or an exclusion constraint is violated."""
 
 
 def is_conflict_of_rows(error: BaseException) -> bool:

@@ -24,7 +24,7 @@ _CORRECTED = f"""
     ), {TABLE}.events) ELSE {TABLE}.events END
 """
 _EVENTS = "{events}"
-"""Stands for the events as they are to be read."""
+"""Stands for the column of events, with corrections or without them, see `_reading`."""
 
 
 class Reading(NamedTuple):
@@ -43,7 +43,7 @@ _BYTES = "octet_length(events) + octet_length(metadata)"
 
 COPY = f"COPY {TABLE} ({', '.join(COLUMNS)}) FROM STDIN (FORMAT BINARY)"
 
-# In the order of the parameters: it decides which of two conflicting records is stored, and the order of the locks.
+# The order of the parameters decides which of two conflicting records is stored, and the order of the locks.
 INSERT = f"""
     INSERT INTO {TABLE} ({_RECORD})
     SELECT {_RECORD}
@@ -154,8 +154,8 @@ SCAN_REFUSALS = _reading(
     )
 )
 
-# Without measuring, in little more than half the time. Rows above most_bytes come without their contents, which bounds
-# the size of the result.
+# Does not measure, so it takes little more than half the time. Rows above most_bytes come without their contents, which
+# bounds the size of the result.
 _CONTENTS = {"events": _EVENTS, "metadata": "metadata"}
 _SMALL = [
     f"CASE WHEN {_BYTES} <= {{most_bytes}} THEN {_CONTENTS[name]} END" if name in _CONTENTS else name
@@ -163,7 +163,7 @@ _SMALL = [
 ]
 SCAN_SMALL_STREAMS = _reading(_LOOKED_AT.format(read=", ".join(_SMALL), **_BY_AGGREGATE))
 
-# Without reading any contents.
+# Reads no contents.
 _KEYS = ", ".join(f"''::bytea AS {name}" if name in _CONTENTS else name for name in StreamRecord._fields)
 SCAN_KEYS = _reading(_LOOKED_AT.format(read=_KEYS, **_BY_AGGREGATE))
 SCAN_REFUSAL_KEYS = _reading(

@@ -38,17 +38,18 @@ class Limits(NamedTuple):
     ancestors: int = 20
     depth: int = 12
     steps: int = 150
-    """Below the command that was asked for."""
+    """Descendants."""
     derived: int = 20_000
     """Ids that are computed and looked up."""
     window: int = 10_000
-    """Streams that are looked through in each shard."""
+    """Later streams that are searched in each shard."""
 
 
 DEFAULT = Limits()
 IDS_IN_AN_EVENT = 20
 ALIKE = 2
-"""Commands of one class that an event leads to for one aggregate: more are rare, and each costs a look-up."""
+"""The most commands of one class for one aggregate that are looked up for an event: more are rare, and each costs a
+look-up."""
 
 
 class Causation(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
 Path = tuple[Any, ...]
-"""Keys of maps and places in lists, from the outside in."""
+"""Keys of maps and indices of lists, from the outside in."""
 
 
 class Change(NamedTuple):

@@ -24,7 +24,7 @@ from enode_django.serialization.registry import types
 
 T = TypeVar("T")
 _PORTION = 100
-"""Events that one turn of an asynchronous iterator fetches."""
+"""Events that an asynchronous iterator fetches at once."""
 
 
 class StoreReader:

@@ -40,11 +40,11 @@ __all__ = ["RunningJob", "request_cancel", "running_job"]
 logger = logging.getLogger("enode_django.jobs")
 
 RENEW_AT_MOST = 5.0
-"""Seconds between renewals, however long the lease is: so old the progress may be that others see."""
+"""The most seconds between renewals, however long the lease is. The progress that others see is up to so old."""
 LOOK_EVERY = 0.4
-"""Seconds between looks whether somebody has cancelled the job or taken its lease."""
+"""Seconds between checks whether somebody has cancelled the job or taken its lease."""
 INTERRUPT_EVERY = 1.0
-"""Seconds that the work has to hear that it must stop, after a statement of it was cancelled; then the next one is."""
+"""Seconds between cancellations of the work's statements, until it calls `RunningJob.check`."""
 CANCEL_SECONDS = 2.0
 JOIN_SECONDS = 10.0
 
@@ -64,12 +64,12 @@ class RunningJob:
         self._stopped: JobStopped | None = None
         self._ended = threading.Event()
         self._told = threading.Event()
-        """Set by the watching thread, never in a signal handler: the work has to stop."""
+        """Set when the work has to stop; by the watching thread, never in a signal handler."""
         self._has_heard = False
         self._connections = connections.all()
-        """The working thread's, open or not."""
+        """The connections of the working thread, open or not."""
         self._words: queue.SimpleQueue[JobStopped | None] = queue.SimpleQueue()
-        """Messages for the watching thread; None: there is nothing to watch any more."""
+        """The reasons to stop, for the watching thread; None ends that thread."""
 
     # -- for the work -------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from enode_django.exceptions import JobCancelled
 from enode_django.jobs.running import RunningJob
 
 PATIENCE = 60.0
-"""Seconds that the work has to stop. Then SIGTERM has its default effect there."""
+"""Seconds in which the work has to stop after SIGTERM. After that, the signal has its default effect."""
 
 
 class ProcessTerminated(JobCancelled):

@@ -23,7 +23,8 @@ START_SECONDS = 60.0
 STOP_SECONDS = 30.0
 RESTART_DELAY = 1.0
 BEYOND_GRACE = 5.0
-"""Seconds beyond their grace time that workers may take to end, when the supervisor has died. They need the broker."""
+"""Seconds beyond the workers' grace time for which the broker goes on after the supervisor has died: workers need it
+until they end."""
 
 
 class BrokerProcess:
@@ -86,7 +87,7 @@ class BrokerProcess:
 
 def run_broker(connection: Connection, notes: Any, orphaned_for: float, verbosity: int) -> None:
     """Run the broker's process. It goes on for ``orphaned_for`` seconds after its supervisor has died."""
-    # SIGINT stays blocked: Ctrl-C reaches the whole group, and the workers that drain need the broker to the end.
+    # SIGINT stays blocked: Ctrl-C reaches the whole process group, and draining workers need the broker.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     load_project()
     log_to_console(verbosity)

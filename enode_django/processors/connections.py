@@ -12,7 +12,7 @@ from enode_django.processors.control import Role
 from enode_django.processors.worker_group import Plan
 
 BESIDE_MAILBOXES = 1
-"""A command worker's pruner uses the store, too."""
+"""Connections of a command worker to each shard beside those of its mailboxes: the pruner's."""
 
 
 class Share(NamedTuple):

@@ -51,7 +51,7 @@ logger = logging.getLogger("enode_django.worker")
 
 Value = TypeVar("Value")
 JOIN_TIMEOUT = 4.0
-"""Seconds for all threads that were told to stop: less than the supervisor waits beyond the grace time."""
+"""Seconds for all stopped threads to end: less than the supervisor waits beyond the grace time."""
 
 
 class HandlesEvents(Protocol):
@@ -144,7 +144,7 @@ class SubscriberThread:
             self.consumer.leave()
         except EnodeError as error:
             logger.warning("%s: %s; the group learns it when the session ends", self.name, error)
-        self._draining.set()  # after leaving: once the thread has seen this, it pulls nothing more
+        self._draining.set()  # set after leaving the group: once the thread sees it, it pulls nothing more
 
     def stop(self) -> None:
         """Let the thread end after what it is handling now, without retrying what fails for the moment."""
@@ -172,7 +172,7 @@ class SubscriberThread:
             waits = delays()
             attempts.worked()
             if self._draining.is_set() and self.consumer.is_idle:
-                return  # its queues are released, whatever other subscribers are at
+                return  # its queues are released; other subscribers may still be at work
 
     def _round(self) -> None:
         heal_connections()

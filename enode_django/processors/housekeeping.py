@@ -22,15 +22,15 @@ from enode_django.exceptions import EnodeError, UnknownTopic
 logger = logging.getLogger("enode_django.worker")
 
 JOIN_INTERVAL = 1.0
-"""At most: so long it may take until a worker hears that it shall give up a queue, or have one."""
+"""The most seconds between two calls of `QueueConsumer.join`, which say which queues a worker must release or gets."""
 TRIM_INTERVAL = 5.0
 PRUNE_INTERVAL = 600.0
 OFTEN = 2.0
-"""Seconds. The end of an outage is not logged before a duty that comes as often has worked again."""
+"""Duties with a longer interval in seconds are rare: the log of an outage's end does not wait for them."""
 
 
 Duty = tuple[float, Callable[[], None]]
-"""An interval in seconds, and what is to be done at the beginning of each."""
+"""An interval in seconds, and the function to call at the beginning of each interval."""
 
 
 class Housekeeper:
@@ -86,7 +86,7 @@ def trimming(consumer: QueueConsumer, transport: Transport, topic: str) -> Calla
 
     def trim_topic() -> None:
         if 0 in consumer.owned:
-            with suppress(UnknownTopic):  # nothing was sent to it yet
+            with suppress(UnknownTopic):  # nothing was sent to the topic yet
                 transport.trim(topic)
 
     return trim_topic

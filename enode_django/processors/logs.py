@@ -19,7 +19,7 @@ class AddContext(logging.Filter):
     ``aggregate_root_id``, ``subscriber`` and ``correlation_id``, if these are known and the record does not have them
     already (``extra``).
 
-    They are those of the command being handled, of the running subscriber, and of the request.
+    The values are those of the command being handled, of the running subscriber, and of the request.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:

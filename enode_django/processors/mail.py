@@ -12,9 +12,9 @@ from enode_django.equeue.portions import portions
 from enode_django.processors.statistics import CONSUME_OFFSET, MAX_OFFSET
 
 HANDLE_BYTES = 4 * 1024 * 1024
-"""Bytes of events after which a command mailbox hands its decisions over and releases what is stored."""
+"""Bytes of events after which a command mailbox hands its decisions over, and releases those that are stored."""
 LOOKUP_BYTES = 16 * 1024 * 1024
-"""Bytes of stored streams that one lookup is meant to find, estimated from the lookups before."""
+"""Bytes of stored streams that one lookup should find, estimated from earlier lookups."""
 FIRST_LOOKUP = 32
 """Commands of the first lookup in a backlog, before any sizes are known."""
 
@@ -61,7 +61,7 @@ def size_of_decision(decision: Decision) -> int:
 
 
 def size_of_decisions(decisions: Sequence[Decision]) -> int:
-    # Without a call for each decision: this runs for every command.
+    # A list comprehension without a call for each decision: this runs for every command.
     return sum([len(decision.record.events) for decision in decisions if decision.record is not None])
 
 

@@ -28,9 +28,9 @@ from enode_django.telemetry.tracing import Tracing
 logger = logging.getLogger("enode_django.worker")
 
 HANDLE_AT_ONCE = 250
-"""Commands after which a command mailbox hands over what it has: the event mailbox should not wait for more."""
+"""Commands after which a command mailbox hands its decisions over: the event mailbox should not wait for more."""
 FLUSH = 0.5
-"""Seconds that a command mailbox may take at its end to encode what the shared states have not got yet."""
+"""Seconds that a command mailbox may take at its end to encode the remaining states for the shared states."""
 
 
 class CommandMailboxThread:

@@ -17,7 +17,7 @@ from enode_django.ids import made_at
 from enode_django.processors.statistics import Outcomes, Statistics
 
 LONGEST = 86_400.0
-"""Seconds. A command that seems to be older has an id that says something else."""
+"""Seconds. A command that seems to be older is not measured: its id probably holds no time."""
 
 
 class PullTimes:

@@ -15,16 +15,17 @@ from enode_django.processors.watch import Watch
 WATCH_INTERVAL = 5.0
 """Seconds between two looks at the queue, and at the store."""
 GAUGE_INTERVAL = 15.0
-"""Seconds between two measurements of the gauges, which ask several tables for each subscriber."""
+"""Seconds between two measurements of the gauges, which query several tables for each subscriber."""
 TURNS_WITHIN = 60.0
-"""Seconds that the supervisor may take for one turn: it tells the queue of dead workers, and that may not answer."""
+"""Seconds after which a turn of the supervisor counts as hanging. A turn may wait for an unresponsive queue when it
+reports dead workers."""
 ANSWERS_WITHIN = 20.0
-"""Seconds since the last answer of a queue or a store that counts as there."""
+"""Seconds without an answer after which the queue or the store counts as unavailable."""
 STOP_SECONDS = 1.0
 READ_SOURCES = ("ring", "memory", "file")
 
 Backlog = dict[str, dict[str, int]]
-"""Per topic and consumer group."""
+"""Uncommitted messages by topic and consumer group."""
 
 
 class Observations:

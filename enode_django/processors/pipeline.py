@@ -33,9 +33,9 @@ from enode_django.repository.writing_behind import WriteBehind
 logger = logging.getLogger("enode_django.worker")
 
 JOIN_TIMEOUT = 5.0
-"""Seconds for the puller and the keepers to end, all together."""
+"""Seconds for all of the puller and the keepers to end."""
 LOOK_AGAIN = 0.2
-"""Seconds after which `Pipeline.drain` looks again without being woken: a lease may end by the clock."""
+"""Seconds after which `Pipeline.drain` looks again if nothing wakes it: a lease that runs out wakes nobody."""
 
 
 class Pipeline:
@@ -114,7 +114,7 @@ class Pipeline:
 
     def _wait_until(self, is_done: Callable[[], bool], deadline: float) -> bool:
         while True:
-            self._progress.clear()  # first: what is done during the check wakes the wait
+            self._progress.clear()  # before the check, so that progress during the check ends the wait
             if is_done():
                 return True
             left = deadline - time.monotonic()
@@ -123,7 +123,7 @@ class Pipeline:
             self._progress.wait(min(left, LOOK_AGAIN))
 
     def _is_drained(self) -> bool:
-        # Asked first: until the puller has noticed the end, it may bring messages that are not counted yet.
+        # Checked first: until the puller has noticed the end, it may pull messages that are not counted yet.
         if not self.consumer.has_ended:
             return False
         windows = self.consumer.open_windows

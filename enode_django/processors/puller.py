@@ -75,13 +75,13 @@ class Puller:
         # Commands of a type that is unknown here are left to the next owner, which may know it, and so are those that
         # wait for their next attempt.
         self._consumer.release_drained(self.left_in)
-        self._store.place_of("")  # while it is unknown which shard has what, nothing must be pulled
+        self._store.place_of("")  # raises while the shard map is unknown: nothing must be pulled then
         self._mailboxes.post_received(self._intake.retry())
         paused = self.paused()
         if paused and paused >= self._consumer.owned:
             self._wait_for_room()
             return
-        # Delayed commands come again by the clock, and queues that pause go on when there is room.
+        # Delayed commands become due by the clock, and paused queues go on when there is room.
         wait = PULL_WAIT if paused or self._intake.delayed else self._consumer.pull_wait
         pulled = self._consumer.pull(self._max_batch, wait, without=paused)
         if pulled:

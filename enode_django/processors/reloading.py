@@ -35,9 +35,9 @@ def run_reloading(
         try:
             autoreload.run_with_reloader(main, **options)
         finally:
-            for number in STOP_SIGNALS:  # waiting for its workers must not be interrupted
+            for number in STOP_SIGNALS:  # no signal may interrupt waiting for the workers
                 signal.signal(number, signal.SIG_IGN)
-            end()  # its thread would be cut off, and with it the last report
+            end()  # otherwise the thread of ``main`` would be cut off before its last report
         return 0
     return _Outer(on_tick).run()
 

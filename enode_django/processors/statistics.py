@@ -15,7 +15,7 @@ PEAKS = frozenset({"largest_batch", "peak_memory"})
 LAG = "lag"
 MAX_OFFSET, CONSUME_OFFSET = "max_offset", "consume_offset"
 MOMENTARY = frozenset({"cached_aggregates", "unfinished", "waiting_for_help", LAG, MAX_OFFSET, CONSUME_OFFSET})
-"""Names of figures that a worker loses when it ends."""
+"""The names of figures that no longer count when a worker has ended."""
 
 
 class Outcomes(NamedTuple):
@@ -48,9 +48,9 @@ class Statistics:
         self.conflicts = 0
         self.published = 0
         self.gauges: dict[str, Callable[[], int]] = {}
-        """Functions that are called when a report is made, by the names of their figures."""
+        """Functions that are called for each report, by the names of their figures."""
         self.mailboxes: Callable[[], Mapping[str, Mapping[str, int]]] = dict
-        """Asked then, too: of each mailbox, by its name, ``max_offset`` and ``consume_offset``."""
+        """Called for each report: returns ``max_offset`` and ``consume_offset`` of each mailbox, by its name."""
         self._clock = clock
         self._lock = threading.Lock()
         self._outcomes = NONE

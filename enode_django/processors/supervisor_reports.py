@@ -16,7 +16,7 @@ from enode_django.models import ProcessorReport
 from enode_django.processors.watch import Watch
 
 STOP_SECONDS = 3.0
-"""Seconds for the last row: a database that is away must not keep the process from ending."""
+"""Seconds for writing the last row: an unavailable database must not keep the process from ending."""
 
 
 class ReportWriter:
@@ -38,7 +38,7 @@ class ReportWriter:
     def _write(self, *, ended: bool = False) -> None:
         figures = self._figures()
         if not figures:
-            return  # the supervisor has just begun
+            return  # the supervisor has no report yet
         alias = router.db_for_write(ProcessorReport)
         ProcessorReport.objects.using(alias).create(
             supervisor=self._supervisor,

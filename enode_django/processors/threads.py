@@ -12,7 +12,7 @@ from enode_django.concurrency.threads import start_thread, thread_died
 from enode_django.processors.exit_statuses import InFlightMarker, status_of_death
 
 PULL_WAIT = 0.2
-"""Seconds between looks at what nobody is woken for: room for more commands, delayed ones, a committed offset."""
+"""Seconds between checks for changes that wake no thread: room for more commands, due commands, committed offsets."""
 
 
 def start_worker_thread(

@@ -36,9 +36,9 @@ class Watch(Generic[Answer]):
     ) -> None:
         self.name = name
         self.answer: Answer | None = None
-        """The newest one; None while it fails."""
+        """The newest answer; None before the first one, and after a failure."""
         self.answered_at: float | None = None
-        """When there was one, as a time of `time.monotonic`."""
+        """The time of the last answer, on the clock of `time.monotonic`; None before the first."""
         self._ask = ask
         self._last = last
         self._interval = interval

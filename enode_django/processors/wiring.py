@@ -35,7 +35,8 @@ from enode_django.runtime import make_dead_letters, make_producer, make_retries,
 from enode_django.telemetry.tracing import current_tracing
 
 HELD_PER_UNFINISHED = 5
-"""A queue whose first message is stuck goes on until it holds so many times ``MAX_UNFINISHED`` finished ones behind."""
+"""A queue whose first message is stuck is pulled from until its window holds so many times ``MAX_UNFINISHED``
+messages."""
 
 
 def make_pipeline(
@@ -166,7 +167,7 @@ def make_processors(
 ) -> list[CommandProcessor]:
     """Return a processor for each marker. The mailboxes share the limits of the cache."""
     cache, suspects, mailboxes = conf.AGGREGATE_CACHE, threading.Lock(), router.command_mailboxes
-    # A copy must be known while its first is unfinished: there is no row and no remembered answer yet.
+    # An unfinished command must be remembered to catch its copies: it has no row and no remembered answer yet.
     recent = max(2 * conf.COMMANDS.MAX_UNFINISHED, conf.COMMANDS.RECENT_COMMANDS // mailboxes)
     return [
         CommandProcessor(

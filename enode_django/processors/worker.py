@@ -44,7 +44,7 @@ class RunsInWorker(Protocol):
 
 PIPELINES = {Role.COMMAND: "enode_django.processors.wiring", Role.EVENT: "enode_django.processors.event_pipeline"}
 NOTES = {Role.COMMAND: 1, Role.EVENT: 2}
-"""How many integers a thread notes: a position, and of a subscriber a number for each of its steps."""
+"""The number of integers that a thread notes: a position, and for a subscriber also the number of a step."""
 
 
 def worker_job(options: WorkerOptions, seats: Sequence[str]) -> Job:
@@ -115,7 +115,7 @@ class _Worker:
         if self._options.role == Role.EVENT:
             from enode_django.processors.event_pipeline import EventPipeline
 
-            # By name: this process may know other subscribers than its supervisor, which was started earlier.
+            # Notes go by name: this process may know other subscribers than its supervisor, which was started earlier.
             named = dict(zip(seats, notes, strict=False))
             return EventPipeline(conf(), self._transport, make_store(), owner=owner, notes=named, statistics=statistics)
         from enode_django.processors.wiring import make_pipeline

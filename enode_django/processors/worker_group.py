@@ -29,13 +29,13 @@ logger = logging.getLogger("enode_django.supervisor")
 
 RESTART_DELAYS = (0.0, 0.5, 1.0, 2.0, 5.0)
 BEATS_WITHIN = 5.0
-"""Seconds since the last sign of life of a worker that counts as beating."""
+"""A worker is beating if its last sign of life is at most so many seconds old."""
 STARTS_WITHIN = 60.0
-"""Seconds that a worker has at least until its first sign of life: it imports the project."""
+"""The least seconds that a worker has until its first sign of life: it imports the project."""
 FAILING_AFTER = 10
-"""Short lives in a row."""
+"""Short lives in a row after which a worker counts as failing."""
 HEALTHY_AFTER = 10.0
-"""Seconds a worker must live for its next restart to be immediate again."""
+"""Seconds that a worker must live for its next restart to be immediate again."""
 
 
 class Worker:
@@ -169,7 +169,7 @@ class WorkerGroup:
     def look(self) -> None:
         """Read what the workers say, bury the dead, kill those that hang."""
         for number, worker in list(self._workers.items()):
-            is_alive = worker.process.is_alive()  # asked first, so that its last messages are read
+            is_alive = worker.process.is_alive()  # checked before `_hear`, so that the last messages are read
             self._hear(worker)
             if not is_alive:
                 self._bury(number, worker)
@@ -250,7 +250,7 @@ class WorkerGroup:
         """Remove the workers that have ended. Return True if each of them had finished everything."""
         clean = True
         for number, worker in list(self._workers.items()):
-            is_alive = worker.process.is_alive()  # asked first, as in `look`
+            is_alive = worker.process.is_alive()  # checked first, as in `look`
             worker.hear()
             if not is_alive and self._remove(number, worker) != 0:
                 clean = False

@@ -27,12 +27,12 @@ from enode_django.rebuilding.shadow import Shadow
 SMALL = 500
 """Streams that a round may leave for the next."""
 MOST = 5_000
-"""Streams, or aggregates, that may be left for the moment when writers are shut out."""
+"""The most streams, or aggregates, that may be left for the swap, while writers are locked out."""
 ROUNDS = 50
 TASK_STREAMS = 10_000
-"""Streams for one task, which may be as many aggregates. A range has as many tasks as the engine does at a time."""
+"""Streams for one task, which may be as many aggregates. A range has as many tasks as the engine runs at once."""
 Positions = Mapping[int, Position]
-"""By the number of the shard."""
+"""A position of each shard, by the number of the shard."""
 
 
 def now(store: EventStore) -> Positions:
@@ -40,7 +40,7 @@ def now(store: EventStore) -> Positions:
 
 
 Corrections = Mapping[int, int]
-"""The number of the newest correction of each shard, by the number of the shard."""
+"""The number of each shard's newest correction (0: none), by the number of the shard."""
 
 
 def corrections_now(store: EventStore) -> Corrections:

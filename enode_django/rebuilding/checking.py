@@ -36,9 +36,10 @@ from enode_django.rebuilding.target import Target
 
 LOOK_AGAIN = 0.2
 LOOKS = 25
-"""A projection that does not say whose its rows are can only be compared at a moment when nothing is under way."""
+"""Attempts to compare tables whose rows do not name their aggregates. One succeeds only at a moment when all aggregates
+are at the same version in both generations."""
 ROUNDS = 3
-"""More of them find aggregates only that never rest."""
+"""After so many, only aggregates that change all the time are left."""
 
 Bring = Callable[[Shadow, Sequence[Todo]], object]
 

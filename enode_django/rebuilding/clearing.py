@@ -27,12 +27,12 @@ from enode_django.rebuilding.shadow import CHECKPOINTS, Shadow
 Value = TypeVar("Value")
 
 LOCK_TIMEOUT = "5s"
-"""The time limit for locks on tables that foreign keys point to: writing to them waits while others like ours are
-made."""
+"""``lock_timeout`` of transactions that make tables. Writers of the tables that foreign keys point to wait for them."""
 SHORT_LOCK_TIMEOUT = "200ms"
-"""So long others may have to wait behind us to read tables that foreign keys point to."""
+"""``lock_timeout`` of `shortly`: while it waits for a lock, readers of the tables that foreign keys point to wait,
+too."""
 ATTEMPTS = 20
-"""With growing pauses, half a minute in all."""
+"""Attempts of `shortly`, with growing pauses: half a minute in all."""
 LOCK_NOT_AVAILABLE = ("55P03", "40P01")
 CHECKPOINTS_AT_ONCE = 10_000
 

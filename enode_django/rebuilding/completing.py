@@ -35,9 +35,9 @@ from enode_django.rebuilding.swapping import check_alike
 from enode_django.rebuilding.target import Target
 
 PATIENCE = 600.0
-"""Seconds to wait for locks, and for a server that restarts: by now much would be lost."""
+"""Seconds to wait for locks, and for a server that restarts: a rebuild that fails this late loses much work."""
 ROUNDS = 10
-"""Taking an aggregate back may leave rows of others that point to nothing."""
+"""Attempts to validate a foreign key: taking an aggregate back may leave rows of others that point to nothing."""
 FOREIGN_KEY_VIOLATION = "23503"
 
 _KEY = """

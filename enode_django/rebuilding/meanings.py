@@ -16,7 +16,7 @@ from enode_django.rebuilding.making import literal
 from enode_django.rebuilding.target import Target
 
 Place = Callable[[str], str]
-"""From the name of a table to its quoted name in one generation, with `%` doubled."""
+"""Return the quoted name of a table in one generation, with `%` doubled, given its name."""
 Field: TypeAlias = "models.Field[Any, Any]"
 
 

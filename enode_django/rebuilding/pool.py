@@ -25,12 +25,12 @@ from enode_django.rebuilding.replaying import Replayed
 from enode_django.rebuilding.task_messages import Failed, Task, packed_task, receive_answer
 
 TRIES = 4
-"""For a task whose process ends, as many as Spark has."""
+"""Attempts at a task whose process dies, as many as Spark makes."""
 LOOK_EVERY = 0.2
-"""Seconds between looks whether the work has to stop."""
+"""Seconds between checks whether the work has to stop."""
 
 Tell = Callable[[int, Replayed], object]
-"""Called in the thread that waits, with the number of tasks that are done, and what they came to."""
+"""Called in the waiting thread with the number of tasks that are done, and their total."""
 
 
 class Pool:

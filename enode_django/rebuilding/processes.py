@@ -16,7 +16,8 @@ from enode_django.rebuilding.shadow import Shadow
 from enode_django.rebuilding.task_messages import Task
 
 ALONE = 2_000
-"""So many aggregates are brought up to date in this process: to tell others costs more."""
+"""Up to so many aggregates are caught up in this process, since tasks for others cost more; a task has at most so
+many."""
 TELL_EVERY = 1.0
 
 

@@ -24,10 +24,10 @@ from enode_django.rebuilding.target import State, Target
 logger = logging.getLogger("enode_django.rebuilding")
 
 SWAPS = 10
-"""Attempts, with growing pauses, two minutes in all."""
+"""Attempts to swap, with growing pauses: 80 seconds in all."""
 FIRST_PAUSE = 0.2
 SLICE = 1.0
-"""Seconds after which a pause looks whether the job shall end."""
+"""Seconds between checks whether the job has to stop, during a pause."""
 
 
 def put_in_use(

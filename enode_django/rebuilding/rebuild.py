@@ -33,7 +33,7 @@ from enode_django.runtime import make_store
 logger = logging.getLogger("enode_django.rebuilding")
 
 MOST_FAILURES = 1_000
-"""Aggregates. If there are more, the handlers are to be corrected first."""
+"""Aggregates that may be parked, by default. If more fail, the handlers should be corrected first."""
 
 
 def plan(name: str) -> Target:

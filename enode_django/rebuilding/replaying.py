@@ -44,9 +44,9 @@ logger = logging.getLogger("enode_django.rebuilding")
 ROWS_AT_ONCE = 5_000
 STREAMS_AT_ONCE = 1_000
 DATABASE_MAY_BE_AWAY = 120.0
-"""Seconds. A part of the work waits for a server that restarts, since to begin it again costs more."""
+"""Seconds to wait for a server that restarts: beginning a part of the work again costs more."""
 _UNDEFINED = ("42P01", "42703")
-"""A table, a column."""
+"""A table or a column does not exist."""
 
 _by_id = attrgetter("aggregate_root_id")
 
@@ -262,7 +262,7 @@ class _Reducing:
 
 
 class _CameLate(Exception):
-    """Rolls the transaction back."""
+    """Raised to roll the transaction back."""
 
 
 def _refuse(*arguments: object) -> NoReturn:

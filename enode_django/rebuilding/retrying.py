@@ -30,7 +30,7 @@ from enode_django.rebuilding.shadow import CHECKPOINTS, PARKED, Shadow
 from enode_django.rebuilding.target import Target
 
 MOST = 1_000
-"""Aggregates. If more than that were parked, it is not for the order."""
+"""The most parked aggregates that are retried. If there are more, the order of the replay is not the reason."""
 MOST_STREAMS = 20_000
 ROUNDS = 10
 UNIQUE_VIOLATION = "23505"

@@ -24,7 +24,7 @@ from enode_django.rebuilding.target import Target
 
 ATTEMPTS = 20
 LOCK_TIMEOUT = "2s"
-"""So long others may have to wait behind us, while we wait for one that was there before."""
+"""``lock_timeout`` of the swap: while it waits for a lock, others wait behind it."""
 
 
 class Swap(NamedTuple):

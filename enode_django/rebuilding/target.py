@@ -30,7 +30,7 @@ from enode_django.serialization.registry import types
 
 State = Rebuild.State
 _FINAL = [State.ABANDONED, State.SETTLED]
-"""Nothing of these is needed any more."""
+"""Rebuilds in these states need no tables, except those in use."""
 
 
 class Target(NamedTuple):

@@ -112,13 +112,13 @@ def _is_alias(type_name: str, cls: type[AggregateRoot]) -> bool:
 
 
 PORTION = 10_000
-"""Streams that are read at once, at most: what a mailbox loads must not depend on how long histories are."""
+"""The most streams that are read at once: the memory of a mailbox must not depend on the length of histories."""
 FIRST_PORTION = 256
-"""Streams of the first read, before any sizes are known."""
+"""Streams that are read first, before any sizes are known."""
 PORTION_BYTES = 16 * 1024 * 1024
-"""Bytes of streams read at once, estimated from the streams read before."""
+"""The most bytes of streams that are read at once, estimated from the streams read before."""
 LONG = 1_000
-"""A history with more streams is read by itself, in the order of the index: then nothing has to be sorted."""
+"""A history with more streams is read by itself, in the order of the index, so that nothing has to be sorted."""
 
 
 class Begin(Enum):
@@ -199,7 +199,7 @@ class AggregateLoader:
         self._snapshots = SnapshotReader(snapshots, only_reads=only_reads) if snapshots is not None else None
         self._states = StateReader(states) if states is not None else None
         self.without_states: Collection[str] = ()
-        """Aggregates whose shared states may be made of events that were corrected since."""
+        """Aggregates whose shared states are not used: they may be made of events that were corrected since."""
         self._lookups = Lookups(first=FIRST_PORTION, most=PORTION, most_bytes=PORTION_BYTES)
 
     def load(
@@ -307,7 +307,7 @@ class AggregateLoader:
 
 
 _MEASURED = 20
-"""Streams of each history."""
+"""The streams of each history that are measured, the newest ones."""
 _NO_END = 2**63 - 1
 _ALL = 2**31 - 1
 
@@ -318,7 +318,7 @@ def replay_records(records: Iterable[StreamRecord]) -> AggregateRoot | None:
 
 
 READ_AHEAD = 20
-"""Streams of a history that comes bit by bit: they wait in memory."""
+"""Streams that are held in memory at once, of a history that is not fetched in parts."""
 
 
 def _in_parts(records: Iterable[StreamRecord]) -> Iterator[Fetched]:

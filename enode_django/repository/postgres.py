@@ -30,11 +30,11 @@ ON_CONFLICT = """
         created_at = EXCLUDED.created_at
     WHERE known.version < EXCLUDED.version OR known.fingerprint <> EXCLUDED.fingerprint
 """
-"""The end of an INSERT into the table as ``known``, in the order of the ids as texts: one order everywhere, so that two
-writers cannot wait for each other."""
+"""The end of an INSERT into the table as ``known``, in the order of the ids as texts: all writers use this order, so
+that they cannot deadlock."""
 
 _LOAD_ANY = f"SELECT {COLUMNS} FROM {TABLE} WHERE aggregate_root_id = ANY(%s::text[])"
-# A row does not say whether its snapshot was made before or after a correction, however late it was saved.
+# A row does not show whether its snapshot was made before or after a correction, even if it was saved later.
 _LOAD = Reading(
     _LOAD_ANY,
     f"""{_LOAD_ANY} AND NOT EXISTS (

@@ -69,7 +69,7 @@ class SnapshotReader:
             return self.store.load(ids)
         except StoreUnavailable:
             raise
-        except Exception as error:  # such as a table that is not migrated yet: the streams are enough
+        except Exception as error:  # for example, its table is not migrated yet: loading works without snapshots
             _tell((self._kind, type(error).__name__), "%ss cannot be read, loading goes on without: %s",
                   self._kind, error)  # fmt: skip
             return {}

@@ -24,11 +24,11 @@ logger = logging.getLogger("enode_django.snapshots")
 Value = TypeVar("Value")
 
 TIMEOUT = 0.05
-"""Seconds for connecting, and for an answer: from the store an aggregate is there as soon."""
+"""Seconds for connecting, and for an answer: loading an aggregate from the store takes no longer."""
 PAUSE = 5.0
-"""Seconds that a server which has failed is left alone."""
+"""Seconds without requests to a server that has failed."""
 LARGEST = 100_000
-"""Bytes of a payload: what takes more than a moment to send would look like a slow server."""
+"""The most bytes of a payload: one that takes longer to send would make the server look slow."""
 PORTION = 100
 PORTION_BYTES = 250_000
 
@@ -107,7 +107,7 @@ class RedisStates:
         started = self._clock()
         try:
             answer = call()
-        except Exception as error:  # whatever it is, the store has everything
+        except Exception as error:  # any error may be ignored: the store has everything
             self._trip(str(error))
             return None
         took = self._clock() - started

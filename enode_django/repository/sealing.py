@@ -9,7 +9,7 @@ from django.utils.crypto import salted_hmac
 
 from enode_django.exceptions import ConfigurationError, MalformedMessage
 
-_SALT = "enode_django.snapshots.sealing"  # as stored: it stays when the module moves
+_SALT = "enode_django.snapshots.sealing"  # never change it, even if the module moves: stored seals depend on it
 _ALGORITHM = "sha256"
 _SIZE = 32
 

@@ -22,7 +22,7 @@ from enode_django.repository.store import Snapshot, SnapshotStore
 from enode_django.serialization.registry import types
 
 Classes = Collection[type[AggregateRoot]] | None
-"""None stands for all that have snapshots."""
+"""Classes of aggregates; None stands for all that have snapshots."""
 ROWS_AT_ONCE = 10_000
 AT_ONCE = 50
 UNSUITABLE = "its class keeps state that no snapshot can hold; see the log"

@@ -18,7 +18,7 @@ from enode_django.repository.store import Snapshot, SnapshotStore, SnapshotVersi
 from enode_django.serialization.registry import types
 
 Outcome = Snapshot | Exception | None
-"""A snapshot to be kept; what was raised; or None where there is nothing to make one of, or no way."""
+"""A snapshot to be kept, or the error, or None: there are no streams, or the class's state fits into no snapshot."""
 logger = logging.getLogger("enode_django.snapshots")
 
 

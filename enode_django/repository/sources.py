@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _LAMBDA = "<lambda>"
 _IGNORED = frozenset({"ctx", "kind", "type_comment", "annotation", "returns"})
-"""Fields of nodes that change nothing in what runs."""
+"""Fields of nodes that do not change what the code does."""
 MODULES_KEPT = 4
-"""Trees that are kept for the next function."""
+"""Syntax trees of modules that are kept for further functions."""
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 

@@ -23,7 +23,7 @@ from enode_django.serialization.registry import types
 
 _DIGEST = 16
 _NOTHING = object()
-"""Stands for what is not set."""
+"""Stands for an attribute that is not set."""
 
 
 class ReadSnapshot(NamedTuple):
@@ -114,7 +114,7 @@ def _compare(aggregate: AggregateRoot, copy: AggregateRoot) -> None:
         return  # the hooks decide what they leave out
     undeclared = sorted(vars(aggregate).keys() - schema_of(cls).types.keys() - _own_names())
     for name in undeclared:
-        # What the constructor sets is restored, if it is equal in every instance.
+        # A value that the constructor sets is restored, if it is equal in every instance.
         if name not in vars(copy) or not is_same(vars(aggregate)[name], vars(copy)[name]):
             error = InvalidState(
                 f"{cls.__qualname__} keeps state in {name!r}, which is not a declared field: declare it, define "

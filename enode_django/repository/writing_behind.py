@@ -13,7 +13,7 @@ from enode_django.repository.store import Snapshot
 logger = logging.getLogger("enode_django.snapshots")
 
 MOST_WAITING = 16 * 1024 * 1024
-"""Bytes of payloads; what would come on top is not saved."""
+"""The most bytes of payloads that wait to be saved. Further states are not saved."""
 TAKEN_AT_ONCE = 1_000
 
 Change = Sequence[Snapshot] | str

@@ -35,13 +35,13 @@ from enode_django.spark.source import events
 STORED_BYTES = 128 * 1024 * 1024
 """The most bytes of the table for one range of buckets, which a task sorts and writes to one file of each type."""
 FILE_BYTES = 32 * 1024 * 1024
-"""The same in bytes of files."""
+"""The most bytes of merged files for one range of buckets."""
 _LEAST = 8
-"""A range has at least an eighth of that."""
+"""There are further ranges, up to Spark's parallelism, if each has at least an eighth of the most bytes."""
 READ_FOR = timedelta(days=1)
-"""A job reads an archive for that long at least, or for the time limit of jobs if that is longer."""
+"""Replaced files are kept for that long, or for the time limit of jobs if that is longer: jobs may still read them."""
 _SAMPLE = 100
-"""Parts of a shard by which the size of what is new is estimated."""
+"""The size of new rows is estimated in so many parts of a shard."""
 
 
 class ArchiveRun(NamedTuple):
@@ -125,7 +125,7 @@ def write_new(
 ) -> tuple[Increment, Known]:
     """Write the rows of the store at positions p with after <= p < horizon to a new increment. ``types`` are names of
     aggregate classes (none: all)."""
-    # By position, whose index finds the new rows; by aggregate, the whole store would be read.
+    # By position, whose index finds the new rows: by aggregate, the whole store would be read.
     stored = events(run.spark, horizon=horizon, after=after, types=types, order=POSITION, refusals=True)
     bytes = sum(_bytes_between(shard.alias, shard.number, after, horizon) for shard in postgres_shards(run.store))
     return _written(run, with_columns(stored, json=json), Increment(name, after, horizon, 0, 0, "", [], json=json),

@@ -23,9 +23,9 @@ from enode_django.spark.manifests import EMPTY, Manifest, manifest_of, text_of
 
 INCREMENT = "increment"
 TAIL = "tail-"
-"""What an increment is called that belongs to one job, which reads it and deletes it."""
+"""The prefix of an increment that one job writes, reads and deletes."""
 KEPT_MANIFESTS = 10
-"""A job that took its horizon a while ago reads an older one."""
+"""The newest manifests, which are kept: a job that took its horizon a while ago reads an older one."""
 _HISTORY = re.compile(r"history-[0-9]{4}")
 _MANIFEST = re.compile(r"[0-9]{6,}\.json")
 
@@ -100,7 +100,7 @@ class ArchiveFiles:
         """
         overdue = [one for one in manifest.replaced if not one.is_needed_since(began)]
         first = max((one.manifest for one in overdue), default=0)
-        # Before the files that they name: a manifest exists only as long as its files.
+        # Manifests go before the files that they name: a manifest exists only as long as its files.
         self._delete_manifests([name for name in self._manifest_names() if int(name.partition(".")[0]) < first])
         for name in self._files.names(f"{self.history}/_manifests"):
             if not _MANIFEST.fullmatch(name):

@@ -26,9 +26,9 @@ from enode_django.spark.reading import limited
 __all__ = ["archived_events"]
 
 TASKS_PER_CORE = 4
-"""So that the last one is not waited for long."""
+"""Several, so that the last task does not keep one core busy for long while the others idle."""
 TASK_BYTES, LEAST_TASK_BYTES = 32 * 1024 * 1024, 256 * 1024
-"""Of files: some seconds' work, and so little that it is not worth a task of its own."""
+"""The bytes of files for one task: at most some seconds' work, at least enough to be worth a task."""
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from enode_django.spark.progress import with_progress
 TYPE, BUCKETS_COLUMN = "aggregate_root_type", "buckets"
 _COMPRESSION = "zstd"
 _ROW_GROUP_BYTES = 16 * 1024 * 1024
-"""So that a task that wants some of a file's buckets need not read all of it."""
+"""Small, so that a task that needs some of a file's buckets need not read the whole file."""
 _TIMES = "spark.sql.parquet.outputTimestampType"
 _UNIONS = "spark.sql.unionOutputPartitioning"
 _PART = "part"
@@ -50,14 +50,14 @@ def with_columns(stored: DataFrame, *, json: bool) -> DataFrame:
 def write(rows: DataFrame, files: ArchiveFiles, increment: str, ranges: int, report: Report) -> None:
     """Write rows with the columns of `with_columns` to a new increment, in ``ranges`` ranges of buckets. Blocks."""
     spark = rows.sparkSession
-    # Both without null: otherwise Spark would replace nulls and sort again, which would undo the order.
+    # Neither column may have nulls: Spark would replace them and sort again, which would undo the order.
     first, width = sql.shiftleft(_PART, _bits(ranges)), BUCKETS // ranges
     labelled = (
         rows.withColumn(TYPE, sql.coalesce(TYPE, sql.lit("")))
         .withColumn(_PART, sql.shiftright("bucket", _bits(ranges)))
         .withColumn(BUCKETS_COLUMN, sql.format_string("%04d-%04d", first, first + (width - 1)))
     )
-    # By the part itself; by its hash, some tasks would get several parts and others none.
+    # By the part itself: by its hash, some tasks would get several parts and others none.
     ordered = labelled.repartitionById(ranges, _PART).sortWithinPartitions(
         TYPE, BUCKETS_COLUMN, "bucket", "aggregate_root_id", "version"
     )
@@ -80,7 +80,7 @@ def _set(spark: SparkSession, name: str, value: str) -> Iterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(Exception):  # of a session that has ended
+        with contextlib.suppress(Exception):  # the session may have ended
             spark.conf.set(name, str(before))
 
 

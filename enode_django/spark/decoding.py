@@ -15,7 +15,7 @@ from enode_django.spark.batches import DDL, SCHEMA
 ARCHIVE_DDL = f"{DDL}, event_types ARRAY<STRING>, decoded STRING, bucket INT NOT NULL"
 ARCHIVE_NAMES = [*SCHEMA.names, "event_types", "decoded", "bucket"]
 READ_DDL = ARCHIVE_DDL.replace(" NOT NULL", "")
-"""The same as files have it."""
+"""The columns as they are read from files, where all may be null."""
 
 
 def decoded(batches: Iterable[pa.RecordBatch], *, json: bool) -> Iterator[pa.RecordBatch]:

@@ -17,7 +17,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from enode_django.eventstore.rows import connected, execute
 
-# The session idles, which settings of the server may forbid.
+# The session idles in its transaction, which the server's settings may forbid.
 _NO_TIMEOUTS = """
     SELECT set_config(name, '0', true) FROM pg_settings
     WHERE name IN ('idle_in_transaction_session_timeout', 'transaction_timeout')
@@ -37,7 +37,7 @@ def held(alias: str, name: str) -> Iterator[bool]:
         session: BaseDatabaseWrapper = connection.copy()
         session.connect()
     with contextlib.closing(session):
-        # Without parameters, so in the simple protocol, after which the session holds no snapshot.
+        # No parameters, so psycopg uses the simple protocol, after which the session holds no snapshot.
         with connected(alias), psycopg.Cursor[Any](session.connection) as cursor:
             cursor.execute("BEGIN")
             cursor.execute(_NO_TIMEOUTS)

@@ -13,7 +13,7 @@ from enode_django.exceptions import ConfigurationError, shown
 __all__ = ["horizon_of"]
 
 Positions = Mapping[int, Position]
-"""By the number of the shard."""
+"""A position of each shard, by the number of the shard."""
 
 
 def horizon_of(store: EventStore) -> dict[int, Position]:

@@ -18,7 +18,7 @@ from enode_django.spark.horizons import Positions
 
 FORMAT = 2
 _OLDEST_FORMAT = 1
-"""It divided increments by type and day, and all rows had JSON."""
+"""In this format, increments were divided by type and day, and all rows had JSON."""
 BY_DAY, BY_BUCKET = "day", "bucket"
 
 Known = Mapping[int, tuple[str, str]]

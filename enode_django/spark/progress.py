@@ -18,7 +18,7 @@ from enode_django.jobs.progress import Report
 Value = TypeVar("Value")
 TELL_EVERY = 1.0
 LOOK_EVERY = 0.2
-"""Seconds between looks whether the work has to stop."""
+"""Seconds between checks whether the work has to stop."""
 JOIN_SECONDS = 30.0
 
 
@@ -89,7 +89,7 @@ def _figures(spark: SparkSession, group: str, began: float, streams: Callable[[]
 def _cancel(spark: SparkSession, group: str) -> None:
     """Cancel the running jobs of a group, and those that its thread has not begun yet."""
     context: Any = spark.sparkContext
-    with suppress(Exception):  # a context that does not answer has stopped
+    with suppress(Exception):  # a context that does not answer has ended
         context._jsc.sc().cancelJobGroupAndFutureJobs(group)
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ALONE = 2_000
-"""So many aggregates are brought up to date in this process: to tell others costs more."""
+"""Up to so many aggregates are caught up in this process: tasks for others cost more."""
 DONE: pa.Schema = pa.schema(
     [
         pa.field("streams", pa.int64()),

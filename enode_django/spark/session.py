@@ -37,12 +37,12 @@ __all__ = ["spark_session"]
 logger = logging.getLogger("enode_django.spark")
 
 LOCAL_TRIES = 4
-"""Tries of a task on ``local[…]``, as many as Spark has elsewhere."""
+"""Attempts at a task on ``local[…]``, as many as Spark makes elsewhere."""
 STOP_SECONDS = 30.0
 START_SECONDS = 600.0
-"""The longest wait for a session that was given up while it started."""
+"""The longest wait for the start of a session that was given up, before another one is started."""
 BATCH_BYTES = "16m"
-"""The bytes that Spark gives Python functions at once; without it 10,000 rows, whatever their size."""
+"""The most bytes that Spark passes to a Python function at once. Without it, that is 10,000 rows of any size."""
 LOOPBACK = "127.0.0.1"
 _given_up: list[threading.Thread] = []
 _IN_ONE_PROCESS = re.compile(r"local(\[[^,\]]*\])?")

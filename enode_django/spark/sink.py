@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 FORMAT = "enode_rows"
 ALIAS = "alias"
-"""The column that says which database a row goes to."""
+"""The column with the alias of the database that a row is written to."""
 _PORTIONS = "alias STRING, id STRING, rows BIGINT"
 _OPTIONS = frozenset({"kind", "aliases", "table"})
 
@@ -79,7 +79,7 @@ def write_made(frame: DataFrame, make: Make, kind: str, aliases: Iterable[str], 
         writer = RowsWriter(kind, aliases, table)
         written = frame.mapInArrow(partial(_write_made, writer, make), _PORTIONS)
         portions = with_progress(frame.sparkSession, kind, written.collect, report)
-        # In this thread, whose statements a job cancels when it has to stop.
+        # Published in this thread, whose statements a job cancels when it has to stop.
         writer.publish([Portion(*row) for row in portions])
         yield Staged(aliases, table)
 

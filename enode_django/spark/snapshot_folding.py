@@ -41,8 +41,8 @@ def make_from_streams(
 
 
 Begin = ReadSnapshot | Exception | None
-"""The beginning of an aggregate that is due: its snapshot, if it has one of use; or the error that keeps anybody from
-knowing whether it is due."""
+"""The beginning of a due aggregate: its usable snapshot, None if it has none, or the error of the check whether it is
+due."""
 
 
 class _Folding:

@@ -36,8 +36,8 @@ from enode_django.spark.snapshot_making import SCHEMA, Range, classes_of, make_i
 from enode_django.spark.targets import SNAPSHOTS
 
 RANGES_PER_CORE = 4
-"""The number of ranges of all shards together for each core: a task that fails costs little then, and the last one is
-not waited for."""
+"""Ranges of all shards together for each core: several, so that a task that fails costs little, and the last one does
+not keep one core busy for long while the others idle."""
 SHOWN_FAILURES = 10
 
 _COUNTS = """

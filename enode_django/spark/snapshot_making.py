@@ -45,7 +45,7 @@ _TYPES: dict[str, pa.DataType] = {
 _ARROW = pa.schema(_TYPES)
 HEADS_AT_ONCE = 1_000
 MADE_AT_ONCE = 500
-"""Whose streams are looked up together, as far as they are short."""
+"""Aggregates whose streams are looked up together, if they are short."""
 _BATCH_ROWS = 1_000
 _BATCH_BYTES = 4 * 1024 * 1024
 

@@ -39,7 +39,7 @@ from enode_django.spark.reading import limited, read_alias
 __all__ = ["events"]
 
 PARTITION_BYTES = 32 * 1024 * 1024
-"""The bytes of the table in one partition: about a second's work, so that it costs little to run a task again."""
+"""The most bytes of the table in one partition: about a second's work, so that repeating a task costs little."""
 IDS_PER_PARTITION = 1_000
 _FIRST_PAGE, _LARGEST_PAGE = 100, 5_000
 

@@ -1,4 +1,4 @@
-"""Keys and items that somebody has chosen so that they have one hash: each is compared with all before it."""
+"""Keys and items that an attacker has chosen to have the same hash: each would be compared with all earlier ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MANY = range(1, 6_001)
 
 
 class Counted(UUID):
-    """Counts comparisons, of which a set of values with one hash takes 18 million."""
+    """Counts comparisons. A set of 6,000 values with the same hash takes 18 million."""
 
     compared = 0
 

@@ -1,4 +1,4 @@
-"""Frames that would take far more memory, and time, than they have bytes."""
+"""Frames that would take far more memory and time than their size in bytes suggests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from enode_django.exceptions import MalformedFrame
 
 MOST_BATCHES = 0xFFFF
 LARGEST_ITEM = 500
-"""Bytes of memory: a small map."""
+"""The bytes of memory that one item may take: a small map takes the most."""
 
 
 def frame(name: str, argument: bytes) -> memoryview:

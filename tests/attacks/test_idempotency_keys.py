@@ -1,4 +1,4 @@
-"""Keys that are chosen to take the id of somebody else's command, or of a process manager's that is still to come."""
+"""Idempotency keys that are chosen to take the id of another sender's command, or of a process manager's future one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WAIT = "?wait=executed"
 
 @pytest.fixture(autouse=True)
 def accounts() -> Iterator[None]:
-    """Ada has 100, Bob has nothing; commands are executed at once, and the process of transfers follows."""
+    """Give Ada 100, and Bob nothing. Inside, commands are executed at once, and the process manager follows."""
     with inline():
         for id in ("ada", "bob"):
             execute_command(OpenAccount(id, owner=id))
@@ -45,8 +45,8 @@ def balances() -> list[Decimal]:
 
 
 def ids_of_the_deposit(transfer: str) -> list[str]:
-    """Every id that the process may give the confirmation of a transfer's deposit: who knows how it is made computes it
-    before the transfer is started."""
+    """Return every id that the process manager may give the confirmation of a transfer's deposit. An attacker who knows
+    the algorithm can compute these before the transfer is started."""
     causes = [f"{transfer}/{version}/{index}" for version in range(1, 6) for index in range(2)]
     return [derived_id(cause, "bank.transfers", "bank.ConfirmDeposit", "bob", 1) for cause in causes]
 
@@ -61,11 +61,11 @@ def test_a_key_cannot_take_the_id_of_a_process_managers_command(teller: Caller) 
 
 
 def test_the_bytes_of_an_id_say_that_a_key_has_made_it() -> None:
-    """Those of process managers have version 5, new ones version 7."""
+    """Ids of keys have the UUID version 8, those of process managers 5, and new ids 7."""
     of_keys = [id_of_key(user, key) for user in ("", "1", "11") for key in ("k", "1k", *ids_of_the_deposit("t"))]
     assert {UUID(id).version for id in of_keys} == {8}
     assert {UUID(id).version for id in ids_of_the_deposit("t")} == {5}
-    assert len(set(of_keys)) == len(of_keys)  # nor do user and key run together
+    assert len(set(of_keys)) == len(of_keys)  # user "1" with key "k" is not user "" with key "1k"
 
 
 def test_an_id_among_the_data_of_a_serializer_is_a_key(teller: Caller) -> None:
@@ -86,7 +86,7 @@ def test_an_id_among_the_data_of_a_serializer_is_a_key(teller: Caller) -> None:
 
 
 def test_the_parts_of_a_transfer_are_not_the_command_of_who_has_started_it(teller: Caller) -> None:
-    """They say what others have on their accounts."""
+    """The outcomes of these commands reveal the balances of others."""
     teller.send("bank.StartTransfer", "t", {"source": "bob", "target": "ada", "amount": "5"}, key="own", query=WAIT)
     refused = EventStream.objects.get(aggregate_root_id="bob", version=None)
     assert problem(teller.get(f"commands/{refused.command_id}/"), 404)

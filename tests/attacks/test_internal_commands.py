@@ -1,4 +1,4 @@
-"""A process manager's own commands, sent by people; and ids that people enter, as a process manager would use them."""
+"""Internal commands of a process manager that people send, and ids that people enter and a process manager uses."""
 
 from __future__ import annotations
 
@@ -89,11 +89,11 @@ def test_the_admin_offers_internal_commands_to_superusers_only(accounts: None) -
 
 @pytest.mark.parametrize("id", ["x" * 300, "", "\0"])
 def test_an_id_that_can_be_none_is_refused_before_a_process_manager_uses_it(accounts: None, id: str) -> None:
-    """``inline`` raises what a subscriber would be parked for."""
+    """``inline`` raises the error for which a subscriber would park the aggregate."""
     before = EventStream.objects.count()
     wrong: list[Command] = [
         ReserveDeposit("a", transfer=id, amount=Decimal(1)),
-        ReserveWithdrawal("a", transfer=id, amount=Decimal(100)),  # more than there is
+        ReserveWithdrawal("a", transfer=id, amount=Decimal(100)),  # more than the balance
         ReserveWithdrawal("nowhere", transfer=id, amount=Decimal(1)),
         StartTransfer("t", source="a", target=id, amount=Decimal(1)),
         StartTransfer("t", source=id, target="a", amount=Decimal(1)),

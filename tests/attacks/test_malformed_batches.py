@@ -1,4 +1,4 @@
-"""Batches that no consumer could decode, and that stopped all of them once."""
+"""Batches that no consumer can decode. Earlier versions stopped at them."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def test_the_broker_stores_none_with_more_records_than_consumers_should_decode_a
 
 @pytest.fixture
 def spoilt(tmp_path: Path) -> Iterator[BrokerTransport]:
-    """The transport to a broker whose queue 0 of "orders" has five messages, of which an earlier version has stored the
-    third and the fourth in one batch that cannot be decoded; queue 1 ends with such a batch."""
+    """The transport of a broker with malformed batches in the topic "orders", as an earlier version stored them. Queue
+    0 has five messages, of which the third and the fourth are one malformed batch. Queue 1 has a malformed one only."""
     with RunningBroker(tmp_path / "data") as broker:
         with closing(broker.transport()) as transport:
             transport.create_topic("orders", 2)
@@ -68,7 +68,7 @@ def spoilt(tmp_path: Path) -> Iterator[BrokerTransport]:
 
 
 def spoil(directory: Path, body: bytes, content: bytes) -> None:
-    """Replace a stored body by one as long, with a CRC that is right."""
+    """Replace a stored body by another content of the same size, with its correct CRC."""
     (path,) = (directory / "messages").glob("*.chunk")
     stored = path.read_bytes()
     sealed = zlib.crc32(content).to_bytes(4, "little") + content

@@ -1,4 +1,4 @@
-"""A command with the ids of another one, of another type or with other fields: it is not a repeat of that."""
+"""A command with the ids of another one, but another type or other fields: it is not treated as a repeat."""
 
 from __future__ import annotations
 
@@ -84,18 +84,18 @@ def test_another_worker_refuses_it_as_well_by_the_row_or_the_remembered_answer(s
 
 
 def test_it_is_refused_also_where_it_stood_in_the_queue_when_that_was_taken_over(setting: Setting) -> None:
-    """Then the rows are looked up before anything is handled."""
+    """After a takeover, stored rows are looked up before any command is handled."""
     first, other = PAIRS["stored, another type"]
     answer = setting.execute(setting.first, first)
     setting.send(other, first)
     second = setting.worker("second", "first")
     assert second.work() == 0
-    again, refused = setting.answers()  # what has a row is answered first
+    again, refused = setting.answers()  # a command that has a row is answered first
     assert (refused.error_type, again) == (REUSED, answer)
 
 
 def test_fields_of_a_stored_command_are_known_as_long_as_it_is_recent(setting: Setting) -> None:
-    """Its row does not have them. It is a repeat then, without an effect, and leaves nothing to compare with."""
+    """The row does not have the fields. After a restart, the other command counts as a repeat, and has no effect."""
     first, other = PAIRS["stored"]
     answer = setting.execute(setting.first, first)
     second = setting.worker("second", "first")
@@ -119,7 +119,7 @@ def test_where_nobody_waits_it_becomes_a_dead_letter(setting: Setting, pair: tup
 
 @pytest.mark.django_db
 def test_its_letter_is_sent_again_with_an_id_of_its_own() -> None:
-    """Under the old one it would only become a letter again. What is stored there is the other command."""
+    """With the old id it would become a dead letter again: another command is stored under that id."""
     with inline():
         execute_command(OpenAccount("x", id="c", owner="Ada"))
     body, now = encode_command(Deposit(**ON_X, amount=Decimal(5)), b""), timezone.now()
@@ -158,7 +158,7 @@ def derived(command: type[Command], **fields: Any) -> tuple[Command, bytes]:
 def test_a_process_manager_that_yields_other_fields_the_second_time_is_told_in_the_log(
     setting: Setting, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its ids say which event they follow from. So it is the same command, as it was before."""
+    """The command's id is derived from the event, so it still counts as the same command, with the same outcome."""
     for total in (0, 7):
         assert letters_when_nobody_waits(setting, *derived(SetTotal, total=total)) == []
     assert "its process manager must yield the same for the same event" in caplog.text
@@ -174,7 +174,7 @@ class Marked(Command):
 
 
 class MarkedSince(Command):
-    """As `Marked` is in a later version of the code."""
+    """The class `Marked` in a later version of the code."""
 
     type_name = "attacks.MarkedSince"
     rates: dict[str, list[int]] = field(default_factory=dict)
@@ -187,7 +187,7 @@ def content(command: Command) -> str:
 
 
 def test_what_is_no_other_content() -> None:
-    """Neither the order of a set, which is another in each process, nor a field that was added, nor a new name."""
+    """The content does not depend on the order of a set, on a field that was added with a default, or on a new name."""
     many = [f"{n}" for n in range(40)]
     known = content(Marked("a", tags=frozenset(many), rates={"a": [1], "b": [2]}))
     assert known.startswith("attacks.Tagged/1/")
@@ -200,7 +200,7 @@ def test_what_is_no_other_content() -> None:
 
 def test_what_cannot_be_compared_is_no_conflict() -> None:
     add = envelope(Add(**ON_X))
-    assert conflict_with_content(add, "races.Add/1/0") is None  # it has no message here
+    assert conflict_with_content(add, "races.Add/1/0") is None  # the envelope has no message
     add.body = encode_command(Add(**ON_X), b"")
     assert conflict_with_content(add, "") is None
     assert conflict_with_content(add, "races.Add/2/0011223344556677") is None  # another version of its schema
@@ -221,7 +221,7 @@ def test_a_row_under_an_alias_or_a_name_that_is_unknown_here_is_no_conflict(
 
 
 def test_answers_that_an_earlier_version_has_remembered_are_given_again(setting: Setting) -> None:
-    """They do not say what was asked."""
+    """These answers do not have the content of their commands."""
     from enode_django.bus.results import decode_receipt, encode_receipt
 
     old = CommandResult(status=CommandStatus.NOTHING_CHANGED, command_id="c", aggregate_root_id="x", version=1)

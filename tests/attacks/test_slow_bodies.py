@@ -1,4 +1,4 @@
-"""Strangers who announce a body and do not send it: a thread of the server would wait for each."""
+"""Anonymous clients that announce a body and do not send it: a thread of the server would wait for each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from tests.api import commands  # noqa: F401 (they are registered)
 
 DEADLINE = 60.0
 FOR_CLERKS = {"COMMANDS": {name: ["rest_framework.permissions.IsAuthenticated"] for name in ("api.Track", "api.Own")}}
-"""No command for strangers. By their own bodies everybody may send `api.Track`, and `api.Own` to some aggregates."""
+"""Settings that allow no command without authentication. The classes alone would let everybody send `api.Track`, and
+send `api.Own` to some aggregates."""
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -29,7 +30,7 @@ def passwords_are_cheap() -> Iterator[None]:
 
 @contextmanager
 def unfinished(server: LiveServer, *headers: str, length: int = 1_000) -> Iterator[socket.socket]:
-    """A request of which the first byte of the body has come, and nothing after that."""
+    """Send a request with only the first byte of its body. Yield the connection."""
     host, _, port = server.url.removeprefix("http://").partition(":")
     head = [f"Host: {host}", "Content-Type: application/json", f"Content-Length: {length}", *headers]
     with socket.create_connection((host, int(port)), DEADLINE) as client:
@@ -70,4 +71,4 @@ def test_where_strangers_may_send_something_they_are_asked_what(live_server: Liv
     body = b'{"type": "bank.Nothing", "aggregate_root_id": "a"}'
     with unfinished(live_server, length=len(body)) as client:
         client.sendall(body[1:])
-        assert status(client) in (401, 403)  # and not 404, which would tell that there is no such command
+        assert status(client) in (401, 403)  # not 404, which would reveal that there is no such command

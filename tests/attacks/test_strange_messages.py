@@ -1,4 +1,4 @@
-"""Messages of the queue whose parts are of other kinds or sizes than ours, which ended workers again and again."""
+"""Messages whose parts have wrong types or sizes. They must not end workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ways to divide queues that tests name by their dotted paths."""
+"""Functions that divide queues, which tests name by their dotted paths."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def all_to_the_first(queues: Sequence[int], members: Sequence[str], current: Sha
 
 
 def nonsense(queues: Sequence[int], members: Sequence[str], current: Shares) -> Mapping[str, Collection[int]]:
-    """Each queue to each member."""
+    """Give each queue to every member, which a division must not do."""
     return dict.fromkeys(members, queues)
 
 

@@ -1,5 +1,5 @@
-"""A consumer that gets all messages, and whose own disk becomes full: run by a test in a process of its own, on a small
-file system of its own. Ends with 0 if all is well."""
+"""A broadcasting consumer whose own disk becomes full. A test runs it in a separate process, on a small file system.
+Ends with 0 if all is well."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.equeue.consuming import Handled, consuming, eventually, texts
 
 @contextmanager
 def full(directory: Path) -> Iterator[None]:
-    """Take all bytes of its file system, and all names that it can have."""
+    """Fill the file system of the directory with bytes, and then with empty files. Empty it at the end of the block."""
     made: list[Path] = []
     for size in (4096, 0):
         while True:
@@ -56,7 +56,7 @@ def main(directory: Path) -> None:
             with consuming(transport, begun_later, **{**options, "group": "later"}) as later:
                 assert not later.join(0.5)
                 assert not consumer.join(0)
-                assert begun_later.bodies == []  # it could not keep others from its offsets
+                assert begun_later.bodies == []  # it waits until it can lock its file of offsets
                 offset = transport.send("orders", {0: texts("d")})[0]
                 eventually(lambda: handled.bodies == ["a", "b", "c", "d"])
         eventually(lambda: offset_in(file) == offset + 1)

@@ -1,4 +1,4 @@
-"""A broker in a process of its own: ``python -m tests.equeue.broker_process '{"directory": …}'``."""
+"""A broker in a separate process: ``python -m tests.equeue.broker_process '{"directory": …}'``."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def options_of(given: dict[str, Any]) -> BrokerOptions:
 
 
 def become_newer() -> None:
-    """Be a broker of the next version: it has one more request, one more argument, and answers say more."""
+    """Make this process a broker of the next version, with one more request, one more argument, and longer answers."""
     requests: dict[str, Request] = REQUESTS  # type: ignore[assignment]
     requests["fly"] = Request((text,))
     requests["create_topic"] = requests["create_topic"]._replace(
@@ -62,7 +62,7 @@ class NewerHandlers(Handlers):
 
 
 ANSWERS_WITH_MORE = {"route": 0, "queues": 1, "join": 0, "acquire": 0, "groups": 1}
-"""Requests whose answers have a field more, in how many mappings it lies."""
+"""The requests whose answers get another field, with the number of mappings in which the field is nested."""
 
 
 def _with_more(handler: Callable[..., Any], depth: int) -> Callable[..., Any]:
@@ -70,7 +70,7 @@ def _with_more(handler: Callable[..., Any], depth: int) -> Callable[..., Any]:
 
 
 def with_more(answer: Any, depth: int) -> Any:
-    """Return the answer with one field more than this version has."""
+    """Return the answer with a field that this version does not have, nested in ``depth`` mappings."""
     if depth:
         return {key: with_more(value, depth - 1) for key, value in answer.items()}
     return [*answer, "added"]
@@ -79,12 +79,12 @@ def with_more(answer: Any, depth: int) -> Any:
 def main() -> int:
     logging.basicConfig(level=logging.INFO)
     given = json.loads(sys.argv[1])
-    for name in given.pop("without", ()):  # as a broker of an earlier version
+    for name in given.pop("without", ()):  # a broker of an earlier version lacks these requests
         del REQUESTS[name]  # type: ignore[attr-defined]
     if given.pop("newer", False):
         become_newer()
     file_size = given.pop("file_size", None)
-    if file_size is not None:  # a disk that is full: EFBIG where it would be ENOSPC
+    if file_size is not None:  # stands for a full disk, with EFBIG instead of ENOSPC
         resource.setrlimit(resource.RLIMIT_FSIZE, (file_size, resource.RLIM_INFINITY))
     return run(options_of(given), lambda location: print(location, flush=True))
 

@@ -17,7 +17,7 @@ DEADLINE = 60.0
 
 
 class RunningBroker:
-    """A broker in a process of its own. It keeps its port when it is started again."""
+    """A broker in a separate process. It keeps its port when it is started again."""
 
     def __init__(self, directory: Path, **options: Any) -> None:
         self.directory = directory
@@ -42,7 +42,7 @@ class RunningBroker:
         return self._process.pid
 
     def start(self, **options: Any) -> None:
-        """Returns when it takes connections."""
+        """Start the broker. Return when it accepts connections."""
         self._options |= options
         command = [sys.executable, "-m", "tests.equeue.broker_process", json.dumps(self._options)]
         with open(self.log, "a") as log:
@@ -65,7 +65,7 @@ class RunningBroker:
         return status
 
     def stop(self) -> int:
-        """The exit status of a clean stop."""
+        """Stop the broker by SIGTERM. Return its exit status."""
         self.signal(signal.SIGTERM)
         return self.wait()
 

@@ -11,7 +11,7 @@ import pytest
 
 
 def needs_openssl() -> None:
-    """Skip a test where the command is missing, or let it fail where services are required."""
+    """Skip the test if the command is missing, or fail it if ``ENODE_REQUIRE_SERVICES`` is 1."""
     if shutil.which("openssl") is None:
         if os.environ.get("ENODE_REQUIRE_SERVICES") == "1":
             pytest.fail("the openssl command is missing")
@@ -19,7 +19,7 @@ def needs_openssl() -> None:
 
 
 class Authority:
-    """Signs certificates for 127.0.0.1; all files lie in one directory."""
+    """A certificate authority that signs certificates for 127.0.0.1. All its files are in one directory."""
 
     def __init__(self, directory: Path, name: str) -> None:
         needs_openssl()
@@ -28,7 +28,7 @@ class Authority:
         self._openssl(*f"req -x509 -days 2 -subj /CN={name} -keyout {self._key} -out {self.path}".split(), *_NEW_KEY)
 
     def certificate(self, name: str) -> tuple[str, str]:
-        """Paths of a certificate and its key."""
+        """Make a certificate. Return the paths of the certificate and of its key."""
         path, key, request = (str(self._directory / f"{name}.{kind}") for kind in ("pem", "key", "request"))
         self._openssl(*f"req -subj /CN={name} -keyout {key} -out {request}".split(), *_NEW_KEY)
         names = self._directory / f"{name}.names"

@@ -17,7 +17,7 @@ from tests.equeue.brokers import RunningBroker
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    """One for the tests of a module that leave it as it was."""
+    """A broker that the tests of a module share. It is not stopped or killed before the end."""
     with RunningBroker(tmp_path_factory.mktemp("broker") / "data") as broker:
         yield broker
         assert broker.stop() == 0
@@ -32,13 +32,13 @@ def transport(broker: RunningBroker) -> Iterator[BrokerTransport]:
 
 @pytest.fixture
 def prefix() -> str:
-    """That of a test's own keys in Redis."""
+    """The prefix of the test's own keys in Redis."""
     return f"test-{uuid.uuid4().hex}"
 
 
 @pytest.fixture
 def client(redis_url: str, prefix: str) -> Iterator[redis.Redis]:
-    """For what the transport does not show; the keys with the prefix go afterwards."""
+    """A Redis client for tests that look below the transport. Keys with the prefix are deleted afterwards."""
     with redis.Redis.from_url(redis_url) as client:
         yield client
         for key in client.scan_iter(f"{prefix}:*", count=1_000):
@@ -47,14 +47,14 @@ def client(redis_url: str, prefix: str) -> Iterator[redis.Redis]:
 
 @pytest.fixture
 def own_broker(tmp_path: Path) -> Iterator[RunningBroker]:
-    """One that the test may kill."""
+    """A broker that the test may kill."""
     with RunningBroker(tmp_path / "data") as broker:
         yield broker
 
 
 @pytest.fixture(params=["memory", "broker", "redis"])
 def orders(request: pytest.FixtureRequest) -> Transport:
-    """The topic "orders" of two queues, and no other, on each of the transports."""
+    """Each of the transports in turn, with one topic, "orders", of two queues."""
     transport: Transport = request.getfixturevalue(f"{request.param}_queue")
     transport.create_topic("orders", 2)
     return transport
@@ -79,7 +79,7 @@ def redis_queue(redis_url: str, prefix: str, client: redis.Redis) -> Iterator[Re
 
 @pytest.fixture
 def memory() -> MemoryTransport:
-    """With the topic "orders" of two queues."""
+    """A transport in memory with the topic "orders" of two queues."""
     transport = MemoryTransport()
     transport.create_topic("orders", 2)
     return transport

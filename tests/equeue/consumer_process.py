@@ -1,6 +1,6 @@
-"""A consumer in a process of its own: ``python -m tests.equeue.consumer_process BACKEND LOCATION OPTIONS FILE``.
+"""A consumer in a separate process: ``python -m tests.equeue.consumer_process BACKEND LOCATION OPTIONS FILE``.
 
-It appends a line to the file for each message that it handles, fails at "bad", and stops at SIGTERM.
+It appends a line to the file for each attempt at a message, fails at "bad", and stops at SIGTERM.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What tests of consumers have in common."""
+"""Helpers of the tests of consumers."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def eventually(holds: Callable[[], object], seconds: float = 60) -> None:
 
 
 class Handled:
-    """A handler that notes what it gets; a body in ``failing`` makes it raise so many times (-1: always). While
-    ``gate`` is cleared it blocks."""
+    """A handler that records its messages. ``failing`` is the number of attempts that fail, by body (-1: all). The
+    handler blocks while ``gate`` is cleared."""
 
     def __init__(self, **failing: int) -> None:
         self.messages: list[Message] = []
@@ -64,7 +64,7 @@ class Handled:
 
 @contextmanager
 def consuming(transport: Transport, handle: Callable[[Message], object], **options: Any) -> Iterator[Consumer]:
-    """A consumer of the topic "orders", stopped at the end."""
+    """Run a consumer of the topic "orders" inside the block."""
     given = {"group": "billing", "topics": ["orders"], "limits": FAST, "retry": AT_ONCE, **options}
     consumer = Consumer(transport, handle=handle, **given)
     consumer.start()

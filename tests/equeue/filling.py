@@ -1,5 +1,5 @@
-"""Fills a store until there is no room: run by a test in a process of its own, on a file system of its own, or with a
-limit on the size of files that comes into force after the first message. Prints what happened."""
+"""Fills a message store until there is no room, and prints the results as JSON. A test runs it in a separate process,
+on a small file system, or with a limit on the size of files, which applies after the first message."""
 
 from __future__ import annotations
 

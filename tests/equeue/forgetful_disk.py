@@ -1,4 +1,4 @@
-"""A disk whose sync fails once, and a kernel that takes the pages for clean then: the next sync finds nothing to do."""
+"""A disk whose sync fails once. The kernel then counts the pages as clean, and the next sync does not write them."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ PAGE = 4096
 
 
 class ForgetfulDisk:
-    """Stands between the process and the message files of a directory. What is written is seen at once, as from the
-    kernel's cache; `crash` leaves what a sync has brought to the disk, page by page, and zeros for the rest. Names and
-    sizes of files are safe at once."""
+    """Simulates the disk of the message files of a directory. Written bytes are visible at once, as from the kernel's
+    cache. After `crash`, files have only the pages that a sync has written, and zeros in place of the others. Names and
+    sizes of files survive without a sync."""
 
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._directory = directory
         self._safe: dict[int, dict[int, bytes]] = defaultdict(dict)
         self._dirty: dict[int, set[int]] = defaultdict(set)
         self.fails = False
-        """Whether the next sync fails."""
+        """True if the next sync fails."""
         self.is_full = False
-        """Whether there is no room for new files."""
+        """True if there is no room for new files."""
         self._pwrite, self._pwritev, self._fdatasync = os.pwrite, os.pwritev, os.fdatasync
         monkeypatch.setattr(os, "pwrite", self._on_pwrite)
         monkeypatch.setattr(os, "pwritev", self._on_pwritev)
         monkeypatch.setattr(os, "fdatasync", self._on_fdatasync)
 
     def crash(self) -> None:
-        """The machine goes down, and comes up again."""
+        """Change the files as a crash of the machine does."""
         for path in self._directory.glob("messages/*"):
             safe, size = self._safe[path.stat().st_ino], path.stat().st_size
             pages = [safe.get(page, b"").ljust(PAGE, b"\0") for page in range(-(-size // PAGE))]

@@ -1,5 +1,5 @@
-"""A sender, a broker and a consumer on a file system of their own that is too small for what is sent: run by a test in
-a process with private mounts. Prints what happened."""
+"""A sender, a broker and a consumer on a file system that is too small for the messages. A test runs this in a process
+with private mounts. Prints the results as JSON."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OPTIONS: dict[str, Any] = {
 
 
 class Sender:
-    """Sends `COUNT` messages of `BODY`'s size to queue 0 of the topic "orders", each as often as it is refused."""
+    """Sends `COUNT` messages of about `BODY`'s size to queue 0 of the topic "orders", each until it is taken."""
 
     def __init__(self, transport: BrokerTransport) -> None:
         self.refused = 0
@@ -55,7 +55,7 @@ class Sender:
 
 
 def fill(path: Path) -> None:
-    """Take all the room that is left, as another program might."""
+    """Fill the file system with one file, as another program might."""
     with suppress(OSError), path.open("wb", buffering=0) as file:
         for _ in itertools.repeat(None):
             file.write(bytes(4096))
@@ -71,7 +71,7 @@ def broker_on(directory: Path) -> Iterator[tuple[RunningBroker, BrokerTransport]
 
 
 def full_of_messages(directory: Path) -> dict[str, Any]:
-    """More is sent than the disk takes before anybody consumes; the broker is killed and started on the full disk."""
+    """Fill the disk with messages before any is consumed. Kill the broker, and start it on the full disk."""
     with broker_on(directory) as (broker, transport):
         sender = Sender(broker.transport())
         eventually(lambda: sender.refused > 10)
@@ -99,7 +99,7 @@ def full_of_messages(directory: Path) -> dict[str, Any]:
 
 
 def full_of_something_else(directory: Path) -> dict[str, Any]:
-    """Another program takes all room: those who consume go on, with commits and leases, and nothing is deleted."""
+    """Let another program fill the disk: commits and leases of consumers go on, and nothing is deleted."""
     with broker_on(directory) as (broker, transport):
         for number in range(40):
             transport.send("orders", {0: [b"%06d" % number + BODY]})
@@ -107,7 +107,7 @@ def full_of_something_else(directory: Path) -> dict[str, Any]:
         fill(directory / "ballast")
         refused = 0
         offset = 0
-        while not transport.status()["uses_reserve"]:  # what is left of the newest file, then the reserve
+        while not transport.status()["uses_reserve"]:  # first the rest of the newest file is used, then the reserve
             offset += 1
             transport.commit("billing", "orders", {0: Commit(epoch, min(offset // 100, 10))})
             with suppress(QueueFull):

@@ -1,7 +1,7 @@
-"""Recorded frames of one version of the protocol: every request of a client and what the broker answered.
+"""Recorded frames of one version of the protocol: every request of a client with the broker's answer.
 
-``python -m tests.equeue.golden_frames`` records the version of today into ``tests/equeue/golden``. What is recorded
-there stays as it is: it is how clients and brokers that are in use speak.
+``python -m tests.equeue.golden_frames`` records the current version into ``tests/equeue/golden``. Never change earlier
+records: clients and brokers in use speak these versions.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ GOLDEN = Path(__file__).parent / "golden"
 SECRET = "open sesame"
 _LENGTH = struct.Struct(">I")
 _EPOCH = (1 << 32) + 1
-"""The first lease's, in the first run of a broker."""
+"""The epoch of the first lease in the first run of a broker."""
 _FIGURES = "status"
 _PRODUCER = "0123456789abcdef0123456789abcdef"
 
 
 class Pair(NamedTuple):
-    """A request and its answer, as payloads of frames. ``is_exact``: the answer has nothing of time or chance in it."""
+    """A request and its answer, as payloads of frames. ``is_exact``: the answer is the same each time."""
 
     request: bytes
     answer: bytes
@@ -45,7 +45,7 @@ class Pair(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What a call of the client returned, or the name of its error."""
+    """The result of a client's call, or the name of its error. ``is_exact`` is as for a `Pair`."""
 
     call: str
     value: Any
@@ -58,7 +58,8 @@ class Golden(NamedTuple):
 
 
 def calls(transport: BrokerTransport) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Every call of a client, and some that fail, as they can be made one after the other on an empty broker."""
+    """Yield names and calls of a client: every method, and some calls that fail, to be made in this order on an empty
+    broker."""
     body = {0: [b"one", b"two"], 1: [b"three"]}
     once = Once(_PRODUCER, 1)
     receipts = [Receipt(0, b"receipt")]
@@ -122,7 +123,7 @@ def _outcome(call: Callable[[], Any]) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as it comes back from JSON or msgpack."""
+    """Return a value as JSON or msgpack would restore it."""
     if isinstance(value, Mapping):
         return {key: plain(each) for key, each in value.items()}
     if isinstance(value, frozenset | set):
@@ -133,8 +134,8 @@ def plain(value: Any) -> Any:
 
 
 def fits(recorded: Any, given: Any, *, is_exact: bool) -> bool:
-    """Return True if ``given`` says what was recorded and at most something behind it. Without ``is_exact`` texts and
-    numbers may be others of their kind."""
+    """Return True if ``given`` has everything that was recorded; mappings and the ends of lists may have more. Without
+    ``is_exact``, other texts and numbers fit, too."""
     if isinstance(recorded, Mapping):
         return isinstance(given, Mapping) and all(
             key in given and fits(value, given[key], is_exact=is_exact) for key, value in recorded.items()
@@ -163,8 +164,8 @@ def read_golden(name: str) -> Golden:
 
 
 class FrameServer:
-    """Answers each frame of a client with what ``answer`` returns for its payload. ``answer`` gets a connection's
-    number first: 0, 1, 2 …; what it raises ends the connection and is kept in ``errors``."""
+    """Answers each frame of a client with the result of ``answer`` for the connection's number (0, 1, 2 …) and the
+    frame's payload. An error of ``answer`` ends the connection and is kept in ``errors``."""
 
     def __init__(self, answer: Callable[[int, bytes], bytes]) -> None:
         self._answer = answer
@@ -219,7 +220,7 @@ def read_payload(stream: BinaryIO) -> bytes | None:
 
 
 class Asking:
-    """A connection that sends payloads as they are."""
+    """A connection to a broker that sends payloads unchanged."""
 
     def __init__(self, location: str) -> None:
         parts = urlsplit(location)
@@ -238,7 +239,7 @@ class Asking:
 
 
 def record(**options: Any) -> tuple[list[tuple[bytes, bytes]], list[tuple[str, Any]]]:
-    """Make the calls on a new broker; return requests with answers, and results."""
+    """Make the calls on a new broker. Return the requests with their answers, and the results by call."""
     pairs: list[tuple[bytes, bytes]] = []
     with tempfile.TemporaryDirectory() as directory, RunningBroker(Path(directory) / "data", **options) as broker:
         asking = Asking(broker.location)
@@ -254,7 +255,7 @@ def record(**options: Any) -> tuple[list[tuple[bytes, bytes]], list[tuple[str, A
 
 
 def write_golden(name: str, **options: Any) -> None:
-    """Record twice: what differs has time or chance in it."""
+    """Record twice, and write a file. Values that differ between the two, and figures, are not exact."""
     (pairs, results), (others, other_results) = record(**options), record(**options)
     found = {
         "frames": [

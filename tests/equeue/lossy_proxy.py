@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 
 class LossyProxy:
-    """Forwards to a server. `cut` ends one connection, once, when so many bytes of it have passed in one direction."""
+    """Forwards to a server. `cut` ends one connection at an exact byte; ``passed`` counts the bytes by direction."""
 
     def __init__(self, location: str) -> None:
         parts = urlsplit(location)
@@ -25,7 +25,8 @@ class LossyProxy:
         self.passed = {"up": 0, "down": 0}
 
     def cut(self, direction: str, after: int) -> None:
-        """``up``: from clients to the server. Counts from now on, over all connections."""
+        """Cut the connection, once, that would pass more than ``after`` bytes. Bytes are counted from now on, over all
+        connections, in one ``direction``: "up" is from clients to the server, "down" the other one."""
         with self._lock:
             self._left[direction] = after
 

@@ -1,4 +1,4 @@
-"""A node of a Redis Cluster that is cut off from the others: it tells clients who had the slots before."""
+"""A node of a Redis Cluster that is cut off from the others: it tells clients an outdated map of the slots."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Self
 
 
 class OutdatedNode:
-    """Says to all who ask that ``owner``, a port of this machine, has all slots. ``asked`` counts them."""
+    """Answers every request for the map of slots with one owner, the port ``owner`` of this machine. ``asked`` counts
+    these requests."""
 
     def __init__(self, owner: int) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))

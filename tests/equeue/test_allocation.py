@@ -1,4 +1,4 @@
-"""Dividing queues in another way than evenly."""
+"""The setting ``ALLOCATION``: queues are divided by a function of the project."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ Open = Callable[[Allocate], Any]
 
 @pytest.fixture(params=["memory", "broker", "redis"])
 def dividing(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
-    """Opens a transport whose queues are divided by a function of `allocations`."""
+    """A function that opens a transport whose queues are divided by a function of `allocations`."""
 
     @contextmanager
     def memory(allocate: Allocate) -> Iterator[Transport]:

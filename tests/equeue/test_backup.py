@@ -1,4 +1,4 @@
-"""A copy of a broker's directory that is made while the broker works, and what starts with it."""
+"""Backups of a broker's directory, made while the broker works, and brokers that start with one."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from tests.equeue.test_broadcasting import ALL
 
 SMALL = {"chunk_size": 4096}
 MOST_LEFT = 2_000
-"""Messages that are not deleted yet, while others are sent."""
+"""The sender waits while there are so many messages that the broker has not deleted."""
 
 
 @pytest.fixture
 def small_broker(tmp_path: Path) -> Iterator[RunningBroker]:
-    """Its files are small, so that most of them are linked."""
+    """A broker with small files, so that a backup links most of them."""
     with RunningBroker(tmp_path / "data", **SMALL) as broker:
         yield broker
 
@@ -110,7 +110,7 @@ def test_a_consumer_that_broadcasts_passes_over_nothing_that_a_restored_broker_g
 
 
 def let_all_be_settled(file: Path) -> None:
-    """As if the consumer had come there minutes ago."""
+    """Mark all offsets in the file as settled, as if the consumer had reached them minutes ago."""
     kept = json.loads(file.read_text())
     assert kept["offsets"] == {"0": 4}
     file.write_text(json.dumps({**kept, "settled": kept["offsets"]}))
@@ -171,7 +171,8 @@ def test_backups_under_load_are_whole_while_the_broker_deletes_what_they_take(tm
 
 
 def send_numbers(broker: RunningBroker, stopping: threading.Event) -> None:
-    """Wait now and then until the broker has deleted most of it: it keeps a file open for each few messages."""
+    """Send numbers until stopped. Wait now and then until the broker has deleted most of them: it keeps a file open for
+    every few messages."""
     with closing(broker.transport()) as transport:
         number = 0
         while not stopping.is_set():

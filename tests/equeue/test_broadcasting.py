@@ -1,4 +1,4 @@
-"""Consumers that get all messages, each for itself."""
+"""Broadcasting: each consumer gets all messages."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_files_and_directories_that_are_made_for_offsets_are_their_owners_alone(
 
 
 class Broadcast:
-    """One consumer's queues, driven step by step; `restart` gives the next process."""
+    """The queues of one broadcasting consumer, driven step by step. `restart` stands for its next process."""
 
     def __init__(self, transport: Transport, directory: Path) -> None:
         self.transport = transport
@@ -148,7 +148,8 @@ class Broadcast:
 
 
 def lose(memory: MemoryTransport, first: int) -> None:
-    """As a crash of the machine of a broker does: the newest messages of queue 0 are gone."""
+    """Lose the messages of queue 0 from an offset on, and begin a new timeline, as a crash of the broker's machine
+    does."""
     with memory._changed:
         del memory._queues["orders"][0].bodies[first:]
         memory._timeline += "'"
@@ -170,7 +171,7 @@ def test_messages_that_get_the_offsets_of_lost_ones_are_handled(
     lose(memory, 7)
     memory.send("orders", {0: texts("new 7", "new 8", "new 9")})
     if is_running:
-        assert broadcast.handle() == ["new 9"]  # it cannot know yet
+        assert broadcast.handle() == ["new 9"]  # it cannot know of the new timeline yet
         broadcast.beat()
     else:
         broadcast.restart()
@@ -190,7 +191,7 @@ def test_what_was_reached_just_before_a_crash_is_not_settled_by_the_time_that_it
     broadcast.wait(SETTLED_AFTER)
     lose(memory, 1)
     memory.send("orders", {0: texts("new b")})
-    for _ in range(2):  # the second one before anything is acquired anew
+    for _ in range(2):  # twice before any queue is acquired anew
         broadcast.wait(2 * SETTLED_AFTER)
     broadcast.beat()
     assert broadcast.handle() == ["a", "new b"]

@@ -1,4 +1,4 @@
-"""Sends that come faster than the disk takes them."""
+"""Sends that come faster than the disk writes them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BODY = encode_records([b"x" * 1_000])
 
 
 class Batches(list[NewBatch]):
-    """Can be referred to weakly."""
+    """A list that can be weakly referenced."""
 
 
 class Answers:
@@ -70,7 +70,7 @@ def test_sends_above_the_limit_wait_for_the_disk_and_keep_their_order(store: Mes
         assert isinstance(sends.send(calls[2], send(2)), Later)
         assert asked == ["flush"]
         with pytest.raises(QueueFull, match="wait for the broker's disk"):
-            sends.send(calls[3], send(3))  # more is not held back
+            sends.send(calls[3], send(3))  # no further send is held back
         sends.retry()
         assert answers.values == {}
         store.flush()

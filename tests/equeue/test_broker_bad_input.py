@@ -1,4 +1,4 @@
-"""Whatever comes, there is a defined answer, and the broker stays up."""
+"""Any input gets a defined answer, and the broker stays up."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.equeue.brokers import DEADLINE, RunningBroker
 
 
 class Raw:
-    """A client that says what it likes."""
+    """A client that sends arbitrary bytes and messages."""
 
     def __init__(self, location: str, *, greet: bool = True) -> None:
         parts = urlsplit(location)
@@ -43,11 +43,11 @@ class Raw:
         return self.answer()
 
     def answer(self) -> Any:
-        """The next answer; None when the connection is closed."""
+        """Return the next answer, or None if the connection is closed."""
         while not self._answers:
             try:
                 count = self._socket.recv_into(self._decoder.room())
-            except ConnectionResetError:  # closed while there was more to read
+            except ConnectionResetError:  # the broker closed before it had read everything
                 return None
             if not count:
                 return None
@@ -295,7 +295,7 @@ def test_location_that_is_none_is_refused(location: str) -> None:
 
 
 def test_huge_messages_of_several_queues_come_one_after_the_other(transport: BrokerTransport, topic: str) -> None:
-    """Together they would be more than a frame takes."""
+    """Together they would exceed the size of a frame."""
     transport.send(topic, {0: [b"small"]})
     body = bytes(35 << 20)
     for queue in (0, 1):
@@ -312,7 +312,7 @@ def test_huge_messages_of_several_queues_come_one_after_the_other(transport: Bro
 def test_requests_that_come_together_are_answered_in_their_order_up_to_the_one_that_is_none(
     broker: RunningBroker, topic: str
 ) -> None:
-    """Small answers and large ones, more than may be under way at once, and then the connection is closed."""
+    """There are small and large answers, more than may be under way at once. Then the connection is closed."""
     record = encode_records([b"x" * 40_000])
     raw = Raw(broker.location)
     frames, expected = bytearray(), []

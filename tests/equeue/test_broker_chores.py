@@ -1,4 +1,4 @@
-"""What a broker's answers wait for, what it does without being asked, and what it says of damage."""
+"""A broker's answers that wait for the disk, its regular work, and its reports of damage."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def topic(transport: BrokerTransport) -> str:
     return name
 
 
-# What came beyond what was asked for
+# Messages beyond those that were asked for
 
 
 @settings(deadline=None)

@@ -1,4 +1,4 @@
-"""What the broker makes of a machine's clock that is wrong for a while."""
+"""A broker on a machine whose clock is wrong for a while."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BODY = b"x" * 900
 
 
 class Machine:
-    """``clock`` is what the machine's clock says, ``elapsed`` the seconds that have really passed."""
+    """A machine: ``clock`` is the time of its clock, ``elapsed`` the seconds that have really passed."""
 
     def __init__(self, clock: float = 1e9) -> None:
         self.clock = clock
@@ -42,7 +42,7 @@ def filled(store: MessageStore, machine: Machine, count: int) -> None:
 
 
 def checkpoints(store: MessageStore) -> None:
-    """The newest and the one before count everything."""
+    """Write two checkpoints, so that the newest and the one before it cover all messages."""
     for _ in range(2):
         store.checkpoint(b"")
 

@@ -1,4 +1,4 @@
-"""A connection whose other side does what a broker does not, with and without TLS."""
+"""Connections whose other side misbehaves, with and without TLS."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def keep_silent(peer: socket.socket, over: threading.Event) -> None:
 
 
 def drip(peer: socket.socket, over: threading.Event) -> None:
-    """Each byte comes in time, the whole answer does not."""
+    """Send an answer byte by byte: each byte comes in time, but the whole answer does not."""
     peer.sendall((1_000).to_bytes(4, "big"))
     while not over.wait(PATIENCE / 10):
         peer.sendall(b"\0")
@@ -46,7 +46,7 @@ def read_by_the_byte(peer: socket.socket, over: threading.Event) -> None:
 
 @pytest.fixture(params=["plain", "tls"])
 def contexts(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
-    """Of the server and of the client."""
+    """The TLS contexts of the server and of the client; None without TLS."""
     if request.param == "plain":
         return None, None
     authority = Authority(tmp_path, "authority")
@@ -57,7 +57,7 @@ def contexts(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[ssl.SSLCon
 
 @pytest.fixture
 def connect(contexts: tuple[ssl.SSLContext | None, ssl.SSLContext | None]) -> Iterator[Callable[[Conduct], Connection]]:
-    """A connection to somebody who greets as a broker does, and then behaves as told."""
+    """A function that connects to a server that greets as a broker does, and then behaves as ``conduct`` says."""
     over, threads = threading.Event(), []
     server_tls, tls = contexts
 

@@ -1,4 +1,4 @@
-"""What a broker says of itself to those who watch it."""
+"""The figures that a broker reports for monitoring."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.equeue.consuming import eventually, texts
 
 
 def consumed(transport: BrokerTransport) -> None:
-    """Topic "orders" has five messages in queue 0, two of which the group "billing" has committed."""
+    """Send five messages to queue 0 of the topic "orders", and commit two of them for the group "billing"."""
     transport.create_topic("orders", 2)
     transport.send("orders", {0: texts("a", "b")})
     transport.send("orders", {0: texts("c", "d", "e")})
@@ -68,7 +68,7 @@ def test_the_age_is_unknown_while_the_index_is_damaged(tmp_path: Path) -> None:
 
 
 def unread(name: IndexFile) -> UnreadTime:
-    """The index has one entry whose CRC is 1."""
+    """Return the unread time of an index file with one entry, whose CRC must be 1."""
     file = SegmentFile(name, Segment(0, 1), 0, 0, saved=1, check=1, find=lambda *_: ())
     return UnreadTime(SegmentLoad(file), 0)
 

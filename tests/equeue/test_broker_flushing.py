@@ -1,4 +1,4 @@
-"""Who waits for the disk."""
+"""Sends that wait for the disk."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.equeue.brokers import DEADLINE
 
 
 class SlowStore(MessageStore):
-    """Its disk takes as long as the test says, and may fail."""
+    """A store whose flushes wait for ``go_on``, and fail if ``fails``."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory, chunk_size=1 << 20)

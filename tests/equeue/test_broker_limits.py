@@ -1,4 +1,4 @@
-"""What one connection may take of the broker is limited."""
+"""Limits of the broker's resources for one connection."""
 
 from __future__ import annotations
 

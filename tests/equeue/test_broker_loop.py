@@ -1,4 +1,4 @@
-"""Deletion, checkpoints and indexes are the work of threads, in small steps: the broker's event loop goes on."""
+"""Threads delete files and write checkpoints and indexes, in small steps, so that the broker's event loop goes on."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def everything(topic: str, queue: int) -> int:
 
 
 class Served:
-    """What a broker has in its loop, without its connections."""
+    """The parts of a broker that run in its loop, without connections."""
 
     def __init__(self, directory: Path, retention: Retention, clock: Clock, *, size: int = 1 << 30) -> None:
         self.store = MessageStore(directory, chunk_size=4096, ring_batches=0, preload=0, clock=clock, monotonic=clock)
@@ -252,7 +252,7 @@ def test_a_checkpoint_that_takes_long_is_followed_by_a_rest(tmp_path: Path, monk
 
 
 class Answers:
-    """A session that keeps what its calls are answered."""
+    """A session that keeps the answers to its calls."""
 
     def __init__(self) -> None:
         self.came = asyncio.Queue[Any]()
@@ -266,7 +266,7 @@ class Answers:
 
 @pytest.fixture
 def damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The directory of a store with two queues of many index files each; the first one's first file is damaged."""
+    """The directory of a store with two queues of many index files each. The first file of queue 0 is damaged."""
     monkeypatch.setattr(indexing, "SEGMENT_ENTRIES", 4)
     store = MessageStore(tmp_path, chunk_size=1 << 20, preload=0, clock=lambda: 1_000.0, monotonic=lambda: 0.0)
     state = BrokerState(store, patience=10.0)
@@ -280,7 +280,7 @@ def damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @contextmanager
 def held_scan(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Let nobody scan the log until the event is set, or it is given up."""
+    """Let every scan of the log wait until the event is set, or the scan is given up."""
     may_go = threading.Event()
     find = store.queues._find
 

@@ -1,4 +1,4 @@
-"""What consumers are shown while the disk is still at it."""
+"""Pulls of messages that are not safe on the disk yet."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.equeue.storing import send
 
 
 class Answers:
-    """Notes what calls are answered."""
+    """A session that keeps the answers to its calls."""
 
     def __init__(self) -> None:
         self.values: list[Any] = []

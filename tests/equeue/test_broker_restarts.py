@@ -1,4 +1,4 @@
-"""Brokers that end, however they do, and connections that are cut."""
+"""Brokers that are stopped or killed, and connections that are cut."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from tests.equeue.brokers import DEADLINE, RunningBroker
 from tests.equeue.lossy_proxy import LossyProxy
 
 LEASE, SHORT_LEASE = 60.0, 1.0
-"""Seconds: a broker that was killed waits as long for who had a queue, and the test with the second."""
+"""Seconds. After a kill, a broker waits for the lease of a queue's last owner, and so does a test that uses the short
+one."""
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -34,7 +35,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 class Load:
-    """Senders that go on until they are told to stop, and note what was acknowledged."""
+    """Senders that send until the block ends, and keep the acknowledged messages by offset."""
 
     def __init__(self, transport: BrokerTransport, senders: int = 3) -> None:
         self._transport = transport
@@ -58,7 +59,7 @@ class Load:
         return sum(map(len, self.acknowledged))
 
     def wait_for(self, more: int) -> None:
-        """Until so many more messages are acknowledged."""
+        """Wait until ``more`` further messages are acknowledged."""
         wanted = self.count + more
         wait_until(lambda: self.count >= wanted)
 
@@ -68,7 +69,7 @@ class Load:
             bodies = [b"%d:%d" % (sender, number + place) for place in range(1 + number % 3)]
             try:
                 first = self._transport.send("t", {0: bodies})[0]
-            except TransportUnavailable:  # the next one gets another number: this one may be stored or not
+            except TransportUnavailable:  # the next message gets another number, since this one may be stored
                 time.sleep(0.01)
             else:
                 self.acknowledged[sender] |= dict(enumerate(bodies, first))
@@ -222,7 +223,7 @@ def test_send_that_is_made_again_after_a_crash_is_stored_once(own_broker: Runnin
     once = [Once(uuid.uuid4().hex, number) for number in (1, 2, 3)]
     bodies = {0: [b"%d" % number for number in range(1_300)], 1: [b"y"]}
     first = transport.send("t", bodies, once=once[0])
-    own_broker.stop()  # a checkpoint remembers the first, the log the second
+    own_broker.stop()  # a checkpoint has the first send; the log will have the second
     own_broker.start()
     second = transport.send("t", bodies, once=once[1])
     own_broker.kill()
@@ -240,7 +241,7 @@ def test_send_that_is_made_again_late_is_known_though_others_have_sent_much_sinc
         transport = BrokerTransport(proxy.location)
         transport.create_topic("t", 1)
 
-        def pause(seconds: float) -> None:  # before it is made again
+        def pause(seconds: float) -> None:  # called before the send is repeated
             for _ in range(SENDS_KEPT + 1):
                 transport.send("t", {0: [b"another thread's"]})
 
@@ -332,7 +333,7 @@ def test_what_was_pulled_beyond_the_limit_before_messages_were_lost_is_given_to_
         shutil.rmtree(broker.directory)
         (tmp_path / "before").rename(broker.directory)
         broker.start()
-        with suppress(TransportUnavailable):  # the connection from before
+        with suppress(TransportUnavailable):  # the connection to the earlier process is lost
             transport.topics()
         transport.send("t", {0: [b"new %d" % n for n in range(10)]})
         transport.acquire("g", "t", 0, "one", 60, start=7)

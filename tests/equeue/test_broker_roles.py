@@ -1,4 +1,4 @@
-"""Several secrets, each with roles: a client may ask for what the roles of its secret allow, and nothing else."""
+"""Several secrets, each with roles: a client may make only the requests that the roles of its secret allow."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def clients(guarded: RunningBroker) -> Iterator[dict[str, BrokerTransport]]:
 
 
 def ask_all(transport: BrokerTransport) -> dict[str, bool]:
-    """Make every request without arguments; return which of them the secret lets through to the check of arguments."""
+    """Make every request without arguments. Return, by request, whether the roles of the secret allow it."""
     return {name: not isinstance(_error_of(transport, name), RoleMissing) for name in REQUESTS}
 
 

@@ -1,4 +1,4 @@
-"""What the broker knows survives a crash, one thing at a time."""
+"""Each part of a broker's state survives a crash."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Opened:
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Iterator[Callable[[], Opened]]:
-    """Opens again and again, as after crashes."""
+    """A function that opens the directory again at each call, as after a crash."""
     current: list[Opened] = []
     clock = Clock()
 
@@ -78,8 +78,8 @@ def test_a_lease_that_is_longer_than_the_patience_is_waited_for_after_crashes(op
     first.state.renew("g", "t", "one", {1: epoch}, 30.0)
     clock = first.state._clock
     assert isinstance(clock, Clock)
-    opened()  # knows it from the log
-    state = opened().state  # from a checkpoint
+    opened()  # restores it from the log
+    state = opened().state  # restores it from a checkpoint
     crashed = clock.now
     clock.now = crashed + 29.0
     for queue in (0, 1):
@@ -220,7 +220,7 @@ def test_without_a_usable_checkpoint_commits_count_and_epochs_go_on(
 
 @dataclass
 class Changes:
-    """Every call that changes something, of a state with a topic, a group and two members."""
+    """Every call that changes a state with a topic, a group and two members."""
 
     state: BrokerState
     epoch: int
@@ -326,7 +326,8 @@ def test_topic_whose_name_is_too_long_for_a_directory_is_refused(opened: Callabl
 
 
 def test_dead_letters_that_are_not_settled_count_as_what_nobody_consumes(opened: Callable[[], Opened]) -> None:
-    """Whoever settles one leaves a group behind, which would keep the others, and all files behind them, for ever."""
+    """The group that settles one dead letter remains, and would otherwise keep the others and all later files for
+    ever."""
     current = opened()
     state = current.state
     state.create_topic("dead.billing", 1)

@@ -21,7 +21,7 @@ from enode_django.equeue.wire import HELLO, MAGIC, NONCE_BYTES, VERSION
 
 
 class Wire(asyncio.Transport):
-    """Keeps what is written."""
+    """A transport that keeps the written bytes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ def test_what_waits_for_the_disk_is_answered_and_nothing_else_is_begun(tmp_path:
 def test_connection_where_nothing_waits_is_closed_at_once(tmp_path: Path) -> None:
     async def scenario() -> None:
         wire = Wire()
-        handlers: Any = None  # it is asked for nothing
+        handlers: Any = None  # no request is made
         session = Session(handlers, (), 1, set())
         session.connection_made(wire)
         session.end()

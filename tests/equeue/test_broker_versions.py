@@ -64,11 +64,11 @@ def test_the_versions_that_are_spoken_are_recorded() -> None:
     assert set(range(SPOKEN.oldest, SPOKEN.newest + 1)) <= set(RECORDED)
 
 
-# Clients of before
+# Earlier clients
 
 
 def is_like(pair: Pair, answer: Any) -> bool:
-    """Errors are compared by their names: their texts are for people."""
+    """Return True if the answer fits the recorded one. Errors are compared by name, not by text."""
     recorded = unpacked(pair.answer)
     if recorded[1] is False:
         return bool(answer[:3] == recorded[:3])
@@ -81,7 +81,7 @@ def test_recorded_requests_are_answered_as_they_were(any_broker: RunningBroker, 
     with closing(Asking(any_broker.location)) as asking:
         for pair in read_golden(f"version-{number}").pairs:
             if is_newer and unpacked(pair.request)[1] == "fly":
-                continue  # the one that the recorded broker did not know
+                continue  # the recorded broker did not know this request, and this broker does
             answer = asking.ask(pair.request)
             assert is_like(pair, unpacked(answer)), (unpacked(pair.request), unpacked(pair.answer), unpacked(answer))
             if not is_newer and pair.is_exact and unpacked(pair.answer)[1] is True:
@@ -102,11 +102,12 @@ def test_recorded_proofs_of_a_secret_are_those_of_today(number: int) -> None:
     assert unpacked(prove.answer)[1:] == [True, proof(SECRET, "broker", *nonces)]
 
 
-# Brokers of before
+# Earlier brokers
 
 
 class RecordedBroker:
-    """Answers the calls of one client as a broker did that was recorded; ``adds`` fields as the next version might."""
+    """Answers the calls of one client as a recorded broker did. With ``adds``, answers get fields as the next version
+    might add them."""
 
     def __init__(self, pairs: Sequence[Pair], *, adds: bool = False) -> None:
         self._pairs = iter(pairs)

@@ -23,7 +23,8 @@ from tests.equeue.test_checkpoints import garble
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """What a broker left that was stopped: 12 messages in several files, offsets, a lock that nobody holds."""
+    """The directory of a stopped broker, with 12 messages in several files, offsets, and a lock file that is not
+    locked."""
     with RunningBroker(tmp_path / "data", chunk_size=4096) as broker, closing(broker.transport()) as transport:
         transport.create_topic("orders", 2)
         for number in range(12):

@@ -1,4 +1,4 @@
-"""What stands in a checkpoint, and which ones can be read."""
+"""The content of checkpoints, and the checkpoints that can be read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A checkpoint that cannot be used: the one before is, and what would be lost without both is not lost silently."""
+"""If a checkpoint cannot be used, the one before it is. If neither can be used, losses are not silent."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def remove(path: Path) -> None:
 
 
 def written(directory: Path, rounds: int, control: bytes = b"control %d") -> MessageStore:
-    """Each round fills more than one file, and ends with a checkpoint, after which what may go is deleted."""
+    """Return a store after some rounds. Each round fills more than one file, writes a checkpoint, and deletes files."""
     store, _ = opened(directory)
     for number in range(rounds):
         for _ in range(10):

@@ -41,7 +41,7 @@ def shared_memory(location: str) -> MemoryTransport:
 
 @pytest.fixture
 def queue(memory: MemoryTransport) -> Iterator[MemoryTransport]:
-    """What the settings of the test name."""
+    """The transport that the settings name in this test."""
     global _memory
     _memory = memory
     with override_settings(ENODE={"QUEUE": {"BACKEND": f"{__name__}.shared_memory", "QUEUES_PER_TOPIC": 3}}):
@@ -211,7 +211,7 @@ def test_messages_are_shown(queue: MemoryTransport) -> None:
 
 
 class UntilCtrlC(StringIO):
-    """Ctrl-C is pressed when the second message is out."""
+    """Raises `KeyboardInterrupt` when the second message was written."""
 
     def flush(self) -> None:
         if "b" in self.getvalue().split()[-1]:

@@ -1,4 +1,4 @@
-"""``manage.py enode queue`` and the dead letters of commands, which lie in the event store's database."""
+"""``manage.py enode queue`` and the dead letters of commands, which are in the event store's database."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def shared_memory(location: str) -> MemoryTransport:
 
 @pytest.fixture
 def queue(memory: MemoryTransport) -> Iterator[MemoryTransport]:
-    """What the settings of the test name."""
+    """The transport that the settings name in this test."""
     global _memory
     _memory = memory
     memory.create_topic("commands", 1)

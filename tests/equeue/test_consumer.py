@@ -1,4 +1,4 @@
-"""What a `Consumer` does when nothing fails."""
+"""A `Consumer` whose handler does not fail."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_queues_that_come_when_too_many_messages_are_unfinished_are_pulled_from(
 
 
 def eventually_more(pulled: list[int], than: int) -> bool:
-    """Whether more are pulled than that within a moment that is long enough for several pulls."""
+    """Return True if more than ``than`` messages are pulled within 0.2 seconds, which is enough for several pulls."""
     deadline = time.monotonic() + 0.2
     while time.monotonic() < deadline:
         if sum(pulled) > than:
@@ -235,7 +235,7 @@ def test_two_consumers_share_the_queues_and_hand_them_over_without_overlap(order
         sender.join(60)
     assert handled.overlaps == []
     for queue, end in orders.end_offsets("orders").items():
-        # In order, none twice: every hand-over was drained and committed.
+        # All came in order, and none twice: every hand-over was drained and committed.
         assert [m.offset for m in handled.messages if m.queue == queue] == list(range(end))
 
 
@@ -292,7 +292,7 @@ def test_stop_leaves_to_others_what_it_has_no_time_for(orders: Transport) -> Non
 
 
 class Unreachable(MemoryTransport):
-    """Every call of some methods fails while ``away``."""
+    """A transport in memory whose methods named in ``away`` raise `TransportUnavailable`."""
 
     def __init__(self) -> None:
         super().__init__()

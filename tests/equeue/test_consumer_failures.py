@@ -1,4 +1,4 @@
-"""What a `Consumer` does with messages that its handler fails at."""
+"""A `Consumer` whose handler fails."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Clock:
 
 
 def levels(memory: MemoryTransport) -> Mapping[int, int]:
-    """How many messages were set aside, by queue of the topic of retries."""
+    """Return the number of messages that were sent to the retries, by queue."""
     ends = memory.end_offsets("retry.billing") if "retry.billing" in memory.topics() else {}
     return {queue: end for queue, end in ends.items() if end}
 
@@ -120,7 +120,7 @@ def test_without_delays_a_failed_message_is_a_dead_letter_at_once(memory: Memory
 
 
 class RefusesSends(MemoryTransport):
-    """To topics that begin with ``refused``."""
+    """Refuses sends to topics whose names begin with ``refused``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -156,7 +156,7 @@ def test_failed_message_that_cannot_be_set_aside_is_not_committed_and_comes_agai
     with consuming(transport, Handled(bad=-1), retry=retry) as consumer:
         eventually(lambda: transport.refusals >= 1)
         eventually(lambda: transport.committed("billing", "orders") == {0: 1})
-        assert consumer.stop(5)  # what waits for its time is not waited for
+        assert consumer.stop(5)  # messages that are not due yet do not delay it
     assert transport.committed("billing", "orders") == {0: 1}
     assert transport.groups("orders")["billing"].claims[0].owner is None
     handled = Handled()
@@ -202,7 +202,7 @@ def test_what_is_no_retry_is_a_dead_letter(memory: MemoryTransport) -> None:
 
 @pytest.fixture
 def letters(memory: MemoryTransport) -> list[int]:
-    """Offsets of dead letters "b0" to "b4" of the group "billing"."""
+    """The offsets of the dead letters "b0" to "b4" of the group "billing"."""
     memory.send("orders", {1: texts(*(f"b{number}" for number in range(5)))})
     failing = Handled(**{f"b{number}": -1 for number in range(5)})
     with consuming(memory, failing, retry=RetryPolicy(delays=())):
@@ -292,7 +292,7 @@ def test_two_do_not_requeue_at_once(memory: MemoryTransport, letters: list[int])
 
 
 class LetterComesLate(MemoryTransport):
-    """Whenever somebody asks for the end of the dead letters or commits, another one has just come."""
+    """Sends another dead letter before each call for end offsets, and before each commit, of the dead letters."""
 
     coming: bytes | None = None
 

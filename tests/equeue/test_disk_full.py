@@ -44,7 +44,7 @@ def check(told: list[Any]) -> int:
 
 @pytest.mark.parametrize("chunk_size", [100_000, 40_000, 20_000])
 def test_a_write_that_ends_halfway_leaves_nothing(tmp_path: Path, chunk_size: int) -> None:
-    """In the middle of a file that was reserved before (100,000), or where no new file can be reserved."""
+    """The write ends in the middle of a reserved file (with 100,000), or no new file can be reserved."""
     limit = 31_000 if chunk_size > 31_000 else chunk_size - 1
     sent = check(fill(tmp_path, chunk_size, limit=limit))
     store, _ = opened(tmp_path, chunk_size=chunk_size)
@@ -97,7 +97,7 @@ def test_a_reservation_that_fails_leaves_no_file(tmp_path: Path) -> None:
 
 
 def test_space_that_cannot_be_given_back_costs_no_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on file systems where even that needs room. The next file is there by then."""
+    """On some file systems, even giving space back needs room. The next file exists by then."""
     store, _ = opened(tmp_path, chunk_size=4_096)
     send(store, 0, b"first" * 100)
 

@@ -1,4 +1,4 @@
-"""The reserve of the broker's disk, and what is done when room is short."""
+"""The reserve on the broker's disk, and the measures when room is short."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RESERVE = 16_384
 
 
 class Free:
-    """What the file system says is free."""
+    """The free bytes that the file system reports."""
 
     def __init__(self) -> None:
         self.bytes = 1 << 40
@@ -140,7 +140,7 @@ def test_room_is_made_of_what_is_consumed_the_newest_file_included(store: Messag
 def test_a_control_record_for_which_there_is_no_room_when_it_is_written_uses_the_reserve(
     tmp_path: Path, free: Free, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on file systems that reserve nothing, whatever they are told."""
+    """Some file systems reserve nothing, although the call succeeds."""
     store, _ = opened(tmp_path, reserve=RESERVE)
     send(store, 0, b"before")
     pwritev = os.pwritev

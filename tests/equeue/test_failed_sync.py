@@ -1,4 +1,4 @@
-"""After a sync that failed, what the next broker finds in the kernel's cache is not taken for safe."""
+"""After a failed sync, the next broker does not take data in the kernel's cache for safe."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_so_it_is_when_there_is_no_room_for_another_file(tmp_path: Path, disk: F
 
 @pytest.mark.parametrize("size", [100, 3_000])
 def test_damage_that_was_passed_over_is_passed_over_again(tmp_path: Path, disk: ForgetfulDisk, size: int) -> None:
-    """With zeros all around it: whether it is a hole must not depend on where the file begins."""
+    """There are zeros around the damage. Whether it counts as a hole must not depend on where the file begins."""
     store, _ = opened(tmp_path, chunk_size=1 << 20)
     for number in range(3):
         send(store, 0, b"%d" % number + bytes(size))

@@ -26,7 +26,7 @@ MESSAGES = st.recursive(
 
 
 def fed(decoder: FrameDecoder, data: bytes) -> list[Any]:
-    """What comes of it, taken in as large pieces as the decoder has room for."""
+    """Return the messages that the decoder makes of the data, given in pieces as large as it has room for."""
     messages, rest = [], memoryview(data)
     while rest:
         room = decoder.room()
@@ -92,7 +92,7 @@ def test_what_is_announced_takes_no_memory_before_it_comes() -> None:
     [
         b"",
         b"\xc1",
-        b"\x01\x02",  # one value and something behind it
+        b"\x01\x02",  # one value, and a byte after it
         b"\x91" * 5_000 + b"\x01",
         b"\xdd\xff\xff\xff\xff",
         b"\xdf\xff\xff\xff\xff",

@@ -1,4 +1,4 @@
-"""A full disk stops senders only, and clears itself when consumers have consumed. On a small file system of its own."""
+"""A full disk stops only senders, and has room again when consumers have consumed. Tests use a small file system."""
 
 from __future__ import annotations
 

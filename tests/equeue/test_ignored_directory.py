@@ -1,4 +1,4 @@
-"""A broker's messages do not get into the repository of a project that is tried out."""
+"""The broker's directory is ignored by Git, so that messages do not get into a project's repository."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_git_ignores_the_directory_that_a_broker_makes(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_was_there_is_left_as_it_is(tmp_path: Path) -> None:
-    """It may be that of the project."""
+    """The directory may be the project's own."""
     open_and_close(tmp_path)
     assert not (tmp_path / ".gitignore").exists()
 

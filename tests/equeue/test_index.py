@@ -20,7 +20,8 @@ def _short_segments() -> Iterator[None]:
 
 
 def filled(steps: list[tuple[int, int, int, int]]) -> tuple[QueueIndex, list[Entry]]:
-    """With full segments in files only. Steps: messages lost before, messages, bytes between, time between."""
+    """Return an index whose full segments are only in files, and its entries. A step is the number of messages lost
+    before an entry, its messages, and the bytes and the time since the entry before."""
     files: dict[Segment, array[int]] = {}
     index = QueueIndex(lambda segment, effort: files[segment])
     entries, position, time = [], 0, 0

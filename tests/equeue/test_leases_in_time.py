@@ -1,4 +1,4 @@
-"""Leases are renewed in time whatever else waits for an answer, and nobody believes in one that may be over."""
+"""Leases are renewed in time, whatever other calls wait for answers, and no owner relies on one that may be over."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LEASE = 10.0
 
 
 class NeverAnswers(MemoryTransport):
-    """Calls named in ``silent`` wait until it is told to ``answer``; renewals are counted, for each topic."""
+    """Calls named in ``silent`` wait until ``answer`` is set. Renewals are counted by topic."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ def test_a_consumer_renews_its_leases_while_another_call_gets_no_answer(transpor
 
 
 class Machine:
-    """Its lease clock goes on while it is suspended."""
+    """A machine whose lease clock goes on while it is suspended."""
 
     def __init__(self) -> None:
         self.now = 1_000.0
@@ -130,7 +130,7 @@ def test_after_a_suspend_nothing_is_handled_before_the_lease_is_renewed(transpor
 
 
 class Finishes:
-    """The part of a share that handling uses."""
+    """The part of a topic's consumer that `Handling` uses."""
 
     def finish(self, task: Task) -> None:
         task.window.finish(task.offset)

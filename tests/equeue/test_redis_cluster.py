@@ -1,4 +1,4 @@
-"""The driver on three masters that share the keys."""
+"""The Redis driver on a cluster of three masters, which share the keys."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.equeue.redis_servers import wait_for
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RedisCluster]:
-    # Nobody dies here: on a machine that is busy, no master must believe that another one has.
+    # No master dies here, and on a busy machine none must believe that another one has died.
     with contextlib.closing(RedisCluster(3, more={"cluster-node-timeout": "60000"})) as cluster:
         yield cluster
 
@@ -61,7 +61,8 @@ def test_queues_lie_on_all_servers(cluster: RedisCluster) -> None:
 
 
 def topic_with_an_empty_slot(cluster: RedisCluster) -> tuple[str, int, Any]:
-    """A name, the slot of its queue 1, and who has that. Slots in which other tests have left keys cannot be moved."""
+    """Return a topic's name, the slot of its queue 1, and the master of that slot. The slot must have no keys of other
+    tests, since it could not be moved."""
     while True:
         topic = f"topic-{uuid.uuid4().hex}"
         key = Keys("enode").log(topic, 1)
@@ -73,7 +74,7 @@ def topic_with_an_empty_slot(cluster: RedisCluster) -> tuple[str, int, Any]:
 def test_slot_that_was_moved_is_found(cluster: RedisCluster, transport: RedisStreamsTransport) -> None:
     topic, slot, old = topic_with_an_empty_slot(cluster)
     transport.create_topic(topic, 2)
-    transport.send(topic, {0: [b"x"]})  # so that it knows where all slots are
+    transport.send(topic, {0: [b"x"]})  # the client reads the map of slots
     new = next(server for server in cluster.servers if server is not old)
     for server in (new, old, *cluster.servers):
         ask(server, "CLUSTER SETSLOT", slot, "NODE", ask(new, "CLUSTER MYID"))
@@ -92,7 +93,7 @@ def test_a_node_that_knows_only_who_had_the_slots_before_keeps_nobody_from_them(
 
 
 def test_what_refuses_is_believed_though_no_other_node_can_be_asked(cluster: RedisCluster) -> None:
-    """Each map is outdated that can be had before the first refusal."""
+    """All maps of slots that the client can get before the first refusal are outdated."""
     topic = f"topic-{uuid.uuid4().hex}"
     login, _, _ = cluster.url.rpartition("@")
     with (
@@ -181,7 +182,7 @@ def test_close_ends_a_pull_that_is_just_beginning_to_wait_again(
 def test_order_of_keys_is_kept_while_queues_are_added_under_load(
     cluster: RedisCluster, transport: RedisStreamsTransport
 ) -> None:
-    """No message is lost or stored twice, though a change of route meets sends that only some queues have taken."""
+    """No message is lost or stored twice, although the route changes when only some queues have taken a send."""
     topic = f"topic-{uuid.uuid4().hex}"
     transport.create_topic(topic, 3)
     done = threading.Event()

@@ -1,6 +1,6 @@
-"""One of the three masters of a Redis Cluster is dead, or stands still: the queues of the others go on.
+"""One of the three masters of a Redis Cluster is dead or paused: the queues of the others go on.
 
-The cluster is told to go on without some of its slots; nobody takes over for the dead one.
+The cluster is configured to go on without some of its slots, and the dead master has no replica.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from tests.equeue.redis_servers import persist, wait_for
 QUEUES = 12
 DEADLINE = 60.0
 TIMEOUT = 3.0
-"""More than a living server takes to answer, on a machine that is busy."""
+"""Seconds for an answer: more than a living server needs on a busy machine."""
 KILLED, STANDING_STILL = "killed", "standing still"
 KEYS = Keys("enode")
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RedisCluster]:
-    # The second one lets no busy machine make masters of the cluster believe that a living one is dead.
+    # The long timeout keeps masters on a busy machine from believing that a living one is dead.
     settings = {"cluster-require-full-coverage": "no", "cluster-node-timeout": "60000", "appendfsync": "always"}
     with contextlib.closing(RedisCluster(3, more=settings)) as cluster:
         yield cluster
@@ -55,7 +55,7 @@ def dead(cluster: RedisCluster) -> Redis:
 
 @pytest.fixture
 def topic(cluster: RedisCluster, transport: RedisStreamsTransport, dead: Redis) -> str:
-    """One that a master has which does not die; its queues lie on all of them."""
+    """A topic whose own keys are on a living master. Its queues are on all masters."""
     names = (f"topic-{uuid.uuid4().hex}" for _ in itertools.count())
     topic = next(name for name in names if cluster.master_of(KEYS.topic(name)) is not dead)
     persist(lambda: transport.create_topic(topic, QUEUES))
@@ -70,7 +70,7 @@ def lost(cluster: RedisCluster, topic: str, dead: Redis) -> set[int]:
 
 @pytest.fixture
 def dying(request: pytest.FixtureRequest, cluster: RedisCluster, dead: Redis) -> Iterator[Callable[[], None]]:
-    """A call of it lets the master die, or stand still if the test says so, until the test ends."""
+    """A function that kills the master, or pauses it if the test says so. It is revived when the test ends."""
     yield dead.pause if getattr(request, "param", "") == STANDING_STILL else dead.kill
     revive(cluster, dead)
 
@@ -236,7 +236,7 @@ def test_a_consumer_handles_the_queues_of_living_masters_and_the_others_when_the
     group = next(
         name
         for name in map(str, itertools.count())
-        if cluster.master_of(KEYS.topic(f"retry.{name}")) is not dead  # nobody has sent to it
+        if cluster.master_of(KEYS.topic(f"retry.{name}")) is not dead  # the topic does not exist yet
     )
     producer = Producer(transport, selector=lambda key, count: int(key))
     limits = Limits(pull_wait=1.0, commit_interval=0.05, lease=60.0)

@@ -1,4 +1,4 @@
-"""Deletions of topics on Redis whose maker dies in between."""
+"""Deletions of topics on Redis that are interrupted by the death of the process."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def transport(redis_url: str, prefix: str, client: redis.Redis) -> Iterator[Redi
 
 
 def crashed_deletion(redis_url: str, prefix: str, crash_at: int) -> None:
-    """Delete the topic, and lose the process before its ``crash_at``-th script."""
+    """Begin to delete the topic, and crash after ``crash_at`` runs of scripts."""
     dying = RedisStreamsTransport(redis_url, prefix=prefix)
     run_all, calls = dying._connection.run_all, iter(range(crash_at))
 

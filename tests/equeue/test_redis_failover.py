@@ -1,6 +1,6 @@
-"""A master is killed and its replica takes over: in a cluster, and told by Sentinels.
+"""A master is killed and its replica takes over: in a cluster, and with Sentinels.
 
-Replication is asynchronous, so what was acknowledged just before may be lost. What is left has to be consistent.
+Replication is asynchronous, so messages that were acknowledged just before may be lost. The rest must be consistent.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ def transport(servers: Servers) -> Iterator[RedisStreamsTransport]:
 
 @pytest.fixture
 def queue(servers: Servers, transport: RedisStreamsTransport) -> int:
-    """One that the master with the replica has."""
+    """A queue of the master that has the replica."""
     return next(queue for queue in range(QUEUES) if servers.holds(Keys("enode").log("topic", queue)))
 
 
 class Load:
-    """Sends all the time, and notes what became of it."""
+    """A sender that sends until stopped. It keeps the acknowledged messages, and those with an unknown outcome."""
 
     def __init__(self, transport: RedisStreamsTransport, queue: int) -> None:
         self.acknowledged: list[tuple[int, bytes]] = []
@@ -99,7 +99,7 @@ def test_master_that_stands_still_is_replaced(servers: Servers, transport: Redis
     master = servers.master
     master.pause()
     try:
-        once = Once(uuid.uuid4().hex, 1)  # an answer that is late must not make it two
+        once = Once(uuid.uuid4().hex, 1)  # repeating the send after a late answer must not store it twice
         assert persist(lambda: transport.send("topic", {queue: [b"after"]}, once=once)) == {queue: 1}
         assert persist(lambda: messages(transport, "topic", queue)) == [(0, b"before"), (1, b"after")]
     finally:
@@ -146,7 +146,7 @@ def test_send_that_too_few_replicas_confirm_is_unknown_and_can_be_made_again(
     with contextlib.closing(RedisStreamsTransport(servers.url, wait_replicas=1, wait_timeout=0.3)) as careful:
         for with_replica in range(QUEUES):
             if servers.holds(Keys("enode").log("topic", with_replica)):
-                first = Once(uuid.uuid4().hex, 1)  # a replica that is slow to confirm it must not make it two
+                first = Once(uuid.uuid4().hex, 1)  # repeating it when the replica is slow must not store it twice
                 assert persist(partial(careful.send, "topic", {with_replica: [b"x"]}, once=first))
         servers.cut_off_replica()
         with pytest.raises(TransportUnavailable, match="0 of 1 replicas"):
@@ -167,7 +167,7 @@ def test_master_that_is_demoted_is_left(servers: Servers, transport: RedisStream
         closing.callback(given_up.set)
         waiting = pool.submit(pull_on, transport, queue, 1, given_up)
         servers.change_roles()
-        # As long as the old master has not heard of it, it acknowledges what will be lost.
+        # Until the old master has heard of the change, it acknowledges messages that will be lost.
         eventually(lambda: (persist(lambda: transport.send("topic", {queue: [b"b"]})) and waiting.done()) or None)
         assert waiting.result() == b"b"
     persist(lambda: transport.acquire("group", "topic", queue, "one", 60))

@@ -1,4 +1,4 @@
-"""Entries that somebody else has written into the streams of the queue."""
+"""Entries in the streams of a queue that another program has written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Redis that has no memory left: senders are refused, and consumers make room."""
+"""A Redis without free memory: sends are refused, and consumers make room."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LEASE = 60.0
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Redis]:
-    # The log of a Redis that rewrites it lies in memory meanwhile, and is counted as used.
+    # While Redis rewrites its append-only file, a buffer for it would count as used memory.
     settings = {"maxmemory": str(MEMORY), "maxmemory-policy": "noeviction", "appendonly": "no"}
     with Redis(settings) as server:
         yield server
@@ -54,7 +54,7 @@ def transport(server: Redis, client: Any) -> Iterator[RedisStreamsTransport]:
 
 
 def fill(transport: RedisStreamsTransport) -> dict[int, int]:
-    """Send until nothing is taken any more; return how many messages each queue has."""
+    """Send until no message is taken any more. Return the number of messages of each queue."""
     for body in (BODY * 20, BODY, b"x"):
         with contextlib.suppress(QueueFull):
             while True:
@@ -64,7 +64,7 @@ def fill(transport: RedisStreamsTransport) -> dict[int, int]:
 
 
 def drain(transport: RedisStreamsTransport, epochs: dict[int, int]) -> dict[int, list[int]]:
-    """Read, commit, renew and trim as a consumer does until nothing is left; return the offsets that came."""
+    """Pull, commit, renew and trim as a consumer does, until nothing is left. Return the pulled offsets by queue."""
     at, came = dict.fromkeys(epochs, 0), {queue: list[int]() for queue in epochs}
     while batches := transport.pull("topic", at, limit=100, wait=0):
         for queue, offsets, _ in batches:
@@ -173,7 +173,7 @@ def test_a_full_server_stores_nothing_that_is_sent(client: Any, transport: Redis
 
 
 def pulled(transport: RedisStreamsTransport, limit: int = 100_000) -> Iterator[list[PulledBatch]]:
-    """Everything in the topic, pull by pull."""
+    """Yield all batches of the topic, pull by pull."""
     at = dict.fromkeys(range(QUEUES), 0)
     while batches := list(transport.pull("topic", at, limit=limit, wait=0)):
         yield batches
@@ -228,7 +228,8 @@ def test_a_large_message_that_is_deleted_slows_no_pull(
     epoch = transport.acquire("group", "topic", 0, "owner", LEASE).epoch
 
     def pulled_after(bodies: list[bytes], committed: int | None = None) -> int:
-        """How many come at once of those that are sent then; those before them are deleted up to ``committed``."""
+        """Send the bodies, delete messages up to ``committed`` (None: all), and send more. Return how many of the later
+        ones one pull gets."""
         transport.send("topic", {0: [*bodies, *[b"x"] * 500]})
         begin = transport.end_offsets("topic")[0]
         transport.commit("group", "topic", {0: Commit(epoch, begin if committed is None else committed)})

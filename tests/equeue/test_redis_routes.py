@@ -1,4 +1,4 @@
-"""Changes of a topic's queues that break off, and servers that have lost what others still know."""
+"""Interrupted changes of a topic's queues, and servers that have lost data that others still have."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Crash(BaseException):
 
 
 class CrashingTransport(RedisStreamsTransport):
-    """Loses its process in the middle of a change."""
+    """A transport whose process crashes in the middle of a change."""
 
     def crash_before(self, step: str) -> None:
         def crash(*arguments: Any, **options: Any) -> None:
@@ -140,7 +140,7 @@ def test_topic_whose_server_lost_the_last_change_gets_ahead_of_its_queues(
     transport.send("topic", {queue: [b"x"] for queue in range(QUEUES + 2)}, route=lost)
     client.delete(key)
     client.hset(key, mapping=saved)
-    with pytest.raises(StaleRoute):  # the queues know more than the topic, so that it takes a new version
+    with pytest.raises(StaleRoute):  # the queues have a newer route than the topic, which now takes a new version
         transport.send("topic", {0: [b"y"]}, route=before)
     after = transport.route("topic").version
     assert after > lost
@@ -193,7 +193,7 @@ def test_times_of_deleted_messages_are_deleted(
     redis_url: str, prefix: str, client: Any, transport: RedisStreamsTransport
 ) -> None:
     keys = Keys(prefix)
-    for moment in range(1_200):  # as slow senders leave them
+    for moment in range(1_200):  # entries as slow senders leave them
         client.xadd(keys.times("topic", 0), {"o": moment}, id=f"{moment + 1}-0")
     client.hset(keys.queue("topic", 0), "time", 10**15)  # so that the send leaves none
     transport.send("topic", {0: [b"x" * 200] * 1_200})

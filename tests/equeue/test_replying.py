@@ -39,7 +39,7 @@ def test_what_is_dropped_is_logged_in_one_short_line(
 
 
 class Refusing(MemoryTransport):
-    """Refuses addresses that begin with "no"; while it is away, it cannot reach those that begin with "later"."""
+    """Refuses addresses that begin with "no". While ``is_away``, it cannot reach those that begin with "later"."""
 
     def __init__(self) -> None:
         super().__init__()

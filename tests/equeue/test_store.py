@@ -240,7 +240,7 @@ def test_after_a_crash_only_what_follows_the_checkpoint_is_read_again(tmp_path: 
 def test_start_up_reads_in_proportion_to_what_was_written_since_the_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither what stands before it, nor the space that is reserved behind."""
+    """It reads neither the messages before the checkpoint nor the reserved space after the last message."""
     store, _ = opened(tmp_path, chunk_size=32 << 20)
     for _ in range(100):
         send(store, 0, bytes(100_000))
@@ -303,7 +303,7 @@ def test_a_checkpoint_that_was_not_finished_leaves_the_one_before(tmp_path: Path
     send(store, 0, b"a")
     store.checkpoint(b"first")
     send(store, 0, b"b")
-    for write in store.begin_checkpoint(b"second").writes:  # … and the crash comes before the file that counts them
+    for write in store.begin_checkpoint(b"second").writes:  # the crash comes before the checkpoint file itself
         write.write()
     store.abandon()
     store, heard = opened(tmp_path)

@@ -1,4 +1,4 @@
-"""Damage in the middle of a file, holes that a crash of the machine leaves, and the end of a killed broker."""
+"""Damage in the middle of a file, holes after a crash of the machine, and the log of a killed broker."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_page_that_never_reached_the_disk_ends_the_log_unless_it_was_safe(tmp_
 def test_the_last_page_of_a_file_that_never_reached_the_disk_ends_the_log_unless_it_was_safe(
     tmp_path: Path, flushed: bool
 ) -> None:
-    """It is shorter than others, and what follows stands in the next file."""
+    """The last page is shorter than others, and the next message is in the next file."""
     store, _ = opened(tmp_path, chunk_size=4096)
     send(store, 0, b"before")
     send(store, 0, b"a" * 5_000)

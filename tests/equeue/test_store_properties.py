@@ -1,4 +1,4 @@
-"""Disks that lose what was flushed, and files that hold anything at all."""
+"""Disks that lose flushed data, and files with arbitrary content."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from enode_django.equeue.records import encode_records
 from tests.equeue.storing import bodies, messages, opened, send
 
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
-"""Where a directory costs nothing to flush."""
+"""A file system on which a flush of a directory costs nothing; None for the default."""
 
 QUEUES = [("orders", 0), ("orders", 1), ("events", 0)]
 
@@ -74,7 +74,7 @@ def test_whatever_a_crash_leaves_of_the_end_a_prefix_of_whole_sends_is_there(
                 safe = store.position
         end = store.position
         store.abandon()
-        # The file system may lose what was flushed; what it shows of it changed is found when it is read, not here.
+        # The file system may lose flushed data. Changes in it are found when it is read, not when the store is opened.
         torn = data.draw(st.integers(0 if damage == "cut" else safe, end))
         changed = _spoil(directory, torn, damage, data)
         store, _ = opened(directory, chunk_size=chunk_size)
@@ -99,7 +99,7 @@ def test_whatever_a_crash_leaves_of_the_end_a_prefix_of_whole_sends_is_there(
 
 
 def _spoil(directory: Path, torn: int, damage: str, data: st.DataObject) -> int:
-    """Change the bytes from a position on; returns where the first one that is different now is."""
+    """Change the bytes from a position on. Return the position of the first byte that has changed."""
     changed = []
     for path in sorted((directory / "messages").glob("*.chunk")):
         content, start = path.read_bytes(), int(path.stem)

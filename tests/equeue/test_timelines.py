@@ -1,4 +1,4 @@
-"""What has to change in a copy of a broker's directory."""
+"""Timelines of a broker's directory and of its copies."""
 
 from __future__ import annotations
 

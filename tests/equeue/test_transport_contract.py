@@ -1,4 +1,4 @@
-"""The broker does what every transport does."""
+"""The contract of transports, for the broker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def lasting_broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.Temp
 class TestBrokerTransport(TransportContract):
     @pytest.fixture
     def broker(self, request: pytest.FixtureRequest, lasting_broker: RunningBroker) -> Iterator[RunningBroker]:
-        """Messages are deleted file by file, so tests of that begin with empty ones."""
+        """A broker that the tests share. Tests of trimming get one of their own, since messages are deleted file by
+        file."""
         if "trim" in request.node.name:
             with RunningBroker(request.getfixturevalue("tmp_path") / "data", **DELETING) as broker:
                 yield broker

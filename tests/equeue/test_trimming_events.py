@@ -1,4 +1,4 @@
-"""The topic of events on Redis, when there is no subscriber that would trim it."""
+"""The topic of events on Redis is trimmed even if no subscriber trims it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_command_workers_cut_events_that_nobody_consumes(
     redis_queue.create_topic(conf.COMMANDS.TOPIC, 1)
     pipeline = make_pipeline(conf, redis_queue, MemoryEventStore(), owner="w", markers=[[0]], statistics=Statistics())
     pipeline.start()
-    eventually(lambda: pipeline.consumer.owned)  # and goes on while there is no topic of events
+    eventually(lambda: pipeline.consumer.owned)  # it works although the topic of events does not exist yet
     redis_queue.create_topic(conf.SUBSCRIBERS.TOPIC, 1)
     redis_queue.send(conf.SUBSCRIBERS.TOPIC, {0: texts(*range(1_000))})
     eventually(lambda: redis_queue.queues(conf.SUBSCRIBERS.TOPIC)[0].first >= 500)

@@ -1,4 +1,4 @@
-"""What the disk cannot read costs the batches that are there, and nothing else: not the process, and not the start."""
+"""An unreadable sector costs only the batches in it: the process goes on, and a broker can start."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_an_unreadable_sector_costs_one_batch_which_is_reported(
 def test_a_start_passes_over_an_unreadable_sector(
     tmp_path: Path, disk: UnreadableDisk, lost: int, beyond: int, flushed: bool
 ) -> None:
-    """Wherever it is, whether the messages are known to be safe or are written anew, nothing else is lost."""
+    """Nothing else is lost, wherever the sector is, whether or not the log says that the messages were flushed."""
     store = filled(tmp_path)
     if flushed:
         store.append_control(b"says that what is before it was flushed")
@@ -83,7 +83,7 @@ def test_a_start_passes_over_an_unreadable_sector(
     path, place = place_of(tmp_path, lost)
     disk.lose(path, place + beyond)
     left = [number for number in range(10) if number != lost]
-    end = 9 if lost == 9 and not (beyond and flushed) else 10  # what nothing follows counts as torn off
+    end = 9 if lost == 9 and not (beyond and flushed) else 10  # a lost last message may count as torn off
     for _ in range(2):
         store, _ = opened(tmp_path, chunk_size=CHUNK)
         assert numbers(store) == left
@@ -134,7 +134,7 @@ def test_what_cannot_be_read_for_now_is_no_damage(tmp_path: Path, monkeypatch: p
 
 
 class Answer:
-    """What a pull is answered, which may come later."""
+    """The answer to a pull, which may come later."""
 
     def __init__(self) -> None:
         self.value: Any = None

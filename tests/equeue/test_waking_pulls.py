@@ -1,4 +1,4 @@
-"""A thread that waits in a long pull learns at once that its queues have changed, or that it is to stop."""
+"""A thread that waits in a long pull is woken at once when its queues have changed, or when it has to stop."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ SOON, NEVER = 20.0, 300.0
 
 
 class Waking(Transport, WakesPulls, Protocol):
-    """What all transports of the package are."""
+    """The type of all transports of this package."""
 
 
 class Pulling:
-    """Pulls in a thread of its own, for longer than the test may take."""
+    """Pulls in another thread, for longer than the test may take."""
 
     def __init__(self, transport: Waking, before: Callable[[int], object] = lambda thread: None) -> None:
         self.found: Sequence[PulledBatch] | None = None
@@ -98,7 +98,7 @@ def test_what_has_come_is_delivered_whoever_wakes(orders: Waking) -> None:
     thread = threading.Thread(target=pull, daemon=True)
     thread.start()
     assert thread.ident is not None
-    for _ in range(200):  # not for ever: on a slow machine no pull might come to its end in between
+    for _ in range(200):  # bounded, since on a slow machine no pull might end between two calls
         orders.wake(thread.ident)
         if ends.wait(0.001):
             break
@@ -109,7 +109,7 @@ def test_what_has_come_is_delivered_whoever_wakes(orders: Waking) -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="it is about forks")
 def test_threads_that_are_the_first_ones_of_a_forked_child_know_of_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     wakes = Wakes()
-    wakes.wake(0)  # it belongs to this process by now
+    wakes.wake(0)  # from now on it belongs to this process
     child = os.fork()
     if not child:
         status = 1
@@ -145,7 +145,7 @@ def _wait_while_another_thread_begins(wakes: Wakes, monkeypatch: pytest.MonkeyPa
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="it is about forks")
 def test_a_forked_child_waits_and_wakes_for_itself(redis_queue: Waking) -> None:
     redis_queue.create_topic(TOPIC, 2)
-    Pulling(redis_queue, before=redis_queue.wake).end()  # there is a pipe by now
+    Pulling(redis_queue, before=redis_queue.wake).end()  # the pipe exists from now on
     child = os.fork()
     if not child:
         status = 1
@@ -189,7 +189,7 @@ def test_a_member_that_is_given_other_queues_or_leaves_is_woken(orders: Waking) 
 
 
 def test_while_something_is_unfinished_pulls_are_shorter(memory: MemoryTransport) -> None:
-    """A queue whose window is full is left out of the pull that is under way, and must not be for long."""
+    """A running pull leaves out queues whose windows were full when it began, so it must not take long."""
     consumer = QueueConsumer(memory, group="g", topic=TOPIC, owner="a", lease=NEVER)
     consumer.join()
     consumer.acquire_missing()
@@ -230,7 +230,7 @@ def test_the_long_poll_can_be_chosen(memory: MemoryTransport) -> None:
 
 
 class Unwakeable(MemoryTransport):
-    """As a driver of somebody else may be."""
+    """A driver of another package, which may have no `wake`."""
 
     wake: Any = None
 

@@ -24,7 +24,8 @@ def test_a_queue_has_one_lane_whichever_of_its_windows_a_message_was_pulled_for(
 
 
 class WorklistMachine(RuleBasedStateMachine):
-    """No task is lost or handed out twice; what is left counts; a linear list hands out a window's in order."""
+    """No task is lost or handed out twice, the tasks left in each window are counted, and a linear list hands out a
+    window's tasks in order."""
 
     @initialize(linear=st.booleans())
     def make(self, linear: bool) -> None:
@@ -98,7 +99,8 @@ class WorklistMachine(RuleBasedStateMachine):
             self.left[window] += 1
 
     def waits(self, task: Task) -> bool:
-        """As far as the list knows: it looks at the clock when a task comes in, and when one is taken."""
+        """Return True if the list counts the task as waiting. It checks the clock only when a task is posted or
+        taken."""
         return any(one is task for _, _, one in self.worklist._waiting) or task.due > self.now
 
     @rule()

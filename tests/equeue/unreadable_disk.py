@@ -1,4 +1,4 @@
-"""A disk with places that it cannot read any more."""
+"""A disk with sectors that it can no longer read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SECTOR = 512
 
 
 class UnreadableDisk:
-    """Stands between the process and its files: whatever touches a lost sector gets EIO, as from the kernel."""
+    """Simulates the disk of all files: a read that touches a lost sector fails with EIO, as in the kernel."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._lost: set[tuple[int, int]] = set()
@@ -23,7 +23,7 @@ class UnreadableDisk:
         monkeypatch.setattr(os, "preadv", self._on_preadv)
 
     def lose(self, path: Path, place: int) -> None:
-        """Lose the sector that the byte at ``place`` is in."""
+        """Lose the sector with the byte at ``place``."""
         self._lost.add((path.stat().st_ino, place // SECTOR))
 
     def _on_pread(self, descriptor: int, length: int, offset: int) -> bytes:

@@ -7,7 +7,7 @@ import pytest
 from django.db import connection
 from pytest_django import DjangoDbBlocker
 
-if TYPE_CHECKING:  # models can be imported when Django is set up, which is later than this module is
+if TYPE_CHECKING:  # at runtime, models cannot be imported before Django is set up
     from tests.following.domain import Behaviour
     from tests.following.harness import Harness
     from tests.following.inserting import Run, Script
@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # models can be imported when Django is set up, which is late
 
 @pytest.fixture(scope="session")
 def following_tables(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> None:
-    """Tables of models that belong to no installed app; tests in other folders may have made them."""
+    """Make the tables of models that belong to no installed app, unless tests in other folders have made them."""
     from tests.following.domain import MODELS
 
     with django_db_blocker.unblock():
@@ -57,7 +57,8 @@ def line_tables(following_tables: None, django_db_blocker: DjangoDbBlocker) -> N
 
 @pytest.fixture
 def run(harness: Harness, line_tables: None) -> Iterator[Run]:
-    """Let one handler see an event of each of these aggregates, in one batch; returns what failed, by aggregate."""
+    """A function that handles an event of each of these aggregates by ``script``, in one batch. It returns the errors
+    of the aggregates that failed, by id."""
     from enode_django.eventing.registry import subscribers
     from tests.following import lines
     from tests.following.domain import Added

@@ -1,4 +1,4 @@
-"""Counters, and subscribers that follow them. What is to fail, and what was called, is said in `behaviour`."""
+"""Counters, and subscribers that follow them. `behaviour` tells handlers when to fail, and records their calls."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Added(DomainEvent):
 
 
 class Noted(DomainEvent):
-    """Nobody handles it."""
+    """An event that no subscriber handles."""
 
     type_name = "following.Noted"
 
@@ -69,7 +69,7 @@ class Counter(AggregateRoot):
 
 
 class Guest(AggregateRoot):
-    """None of its events is followed."""
+    """An aggregate whose events no subscriber handles."""
 
     type_name = "following.Guest"
 
@@ -89,7 +89,8 @@ class Console(Command):
 
 @dataclasses.dataclass
 class Behaviour:
-    """``failing``: aggregate root id → how often its next handlers fail; ``calls``: event ids that were handled."""
+    """``failing`` is the number of the next calls that fail, by aggregate root id. ``calls`` are the ids of the handled
+    events."""
 
     failing: Tally[str] = dataclasses.field(default_factory=Tally)
     calls: list[str] = dataclasses.field(default_factory=list)
@@ -152,7 +153,7 @@ class CounterRows(ModelProjection[CounterRow]):
 
 
 class Openings(ModelProjection[Opening]):
-    """Rows of counters that were opened, and not closed since."""
+    """Keeps rows of counters that are opened and not closed."""
 
     name = "following.openings"
 
@@ -198,7 +199,7 @@ class Kindness(ProcessManager):
 
 
 def handler_group(start: str = "beginning") -> EventHandlerGroup:
-    """A group of its own, which no registry knows."""
+    """Return a new group, which no registry knows."""
     group = EventHandlerGroup("following.handlers")
 
     def second(event: DomainEvent) -> None:

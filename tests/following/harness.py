@@ -1,4 +1,4 @@
-"""A follower on the real database without a queue: tests say which messages arrive, in which order."""
+"""A subscription on the real database, without a queue: tests decide which messages arrive, in which order."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ class Clock:
 
 
 class Harness:
-    """``sent`` are the commands that process managers sent, ``notices`` what waiting senders were told."""
+    """``sent`` are the commands that process managers sent, ``notices`` the notices for waiting senders, each with its
+    address."""
 
     def __init__(self) -> None:
         self.store = PostgresEventStore()
@@ -76,7 +77,7 @@ class Harness:
     # -- the store ------------------------------------------------------------------------------------------------
 
     def stored(self, id: str, *streams: DomainEvent | Sequence[DomainEvent], after: int = 0) -> list[StreamRecord]:
-        """Each argument becomes a stored stream of this aggregate, from version ``after`` + 1 on."""
+        """Store each argument as a stream of this aggregate, from version ``after`` + 1 on. Return the records."""
         records = [
             stream_of(id, version, [stream] if isinstance(stream, DomainEvent) else stream)
             for version, stream in enumerate(streams, after + 1)
@@ -133,7 +134,7 @@ def stream_of(id: str, version: int, events: Sequence[DomainEvent], kind: type =
 
 
 def shuffled(records: Sequence[StreamRecord], seed: int) -> list[StreamRecord]:
-    """Every record twice, in a random order."""
+    """Return every record twice, in a random order."""
     twice = [*records, *records]
     random.Random(seed).shuffle(twice)
     return twice

@@ -1,4 +1,4 @@
-"""Looking at rows that handlers create, and at the statements that inserted them."""
+"""Helpers for the rows that handlers insert, and for the statements that inserted them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Run = Callable[..., dict[str, str]]
 
 
 def statements(model: type[models.Model]) -> int:
-    """How many statements have inserted the rows that there are."""
+    """Return the number of statements that have inserted the existing rows."""
     table = model._meta.db_table
     (row,) = execute("default", f"SELECT count(DISTINCT (xmin::text, cmin::text)) FROM {table}", ()).fetchall()
     return int(row[0])
@@ -38,6 +38,6 @@ def accounts() -> list[str]:
 
 
 def waits(alias: str = "default") -> bool:
-    """Whether there is a row that the database has not been sent."""
+    """Return True if the database has no row of `Named`: the inserted ones still wait."""
     (known,) = connections[alias].connection.execute("SELECT count(*) FROM following_named").fetchone()
     return bool(known == 0)

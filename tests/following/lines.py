@@ -1,4 +1,4 @@
-"""Models that a projection's handlers create rows of, and a projection whose handler each test brings along."""
+"""Models for the rows that handlers insert, and a projection that calls a test's own ``script``."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Shelf(models.Model):
 
 
 class Part(models.Model):
-    """Of a line, and maybe of another part."""
+    """A part of a line, and possibly of another part."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4)
     line = models.ForeignKey(Line, models.CASCADE)

@@ -1,4 +1,5 @@
-"""A subscriber that has failed at an event goes on when that is corrected, with the rows of the corrected history."""
+"""A subscriber that has failed at an event goes on when the event is corrected, with the rows of the corrected
+history."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ def added(*amounts: Any) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def parked(harness: Harness) -> Sequence[Any]:
-    """The rows' projection has parked an aggregate at its first event; another projection goes on."""
+    """The records of an aggregate that `CounterRows` has parked at its first event. `Entries` has handled them."""
     with subscribers.only(CounterRows, Entries):
         records = harness.stored("c", Opened(owner=POISON), Added(amount=1), [Added(amount=2), Noted()])
         for cls in (CounterRows, Entries):
@@ -84,7 +85,7 @@ def test_a_worker_tries_what_is_parked_with_the_corrected_event(harness: Harness
 
 
 def test_messages_that_carry_the_original_do_no_harm(harness: Harness) -> None:
-    """Neither those that come later, nor those that are set aside because they fail."""
+    """Neither messages that come later, nor messages of an aggregate that is set aside."""
     sweep = Sweep(harness, subscribers.instance(CounterRows))
     records = harness.stored("c", Opened(owner=POISON), Added(amount=1))
     harness.deliver(sweep.subscription, records[:1])
@@ -106,7 +107,7 @@ def test_an_aggregate_is_loaded_in_its_corrected_state(harness: Harness) -> None
     snapshots.save([late])
     made = correct(harness.store, "c", 2, added(10), last=0, **WHO)
     assert snapshots.versions(["c"]) == {}, "it is discarded"
-    snapshots.save([late])  # somebody had begun to make it before
+    snapshots.save([late])  # as if it had been made before the correction
     assert snapshots.load(["c"]) == {}
     loader = AggregateLoader(harness.store, snapshots)
     for id, expected in (("c", 11),):
@@ -200,7 +201,7 @@ def test_a_correction_with_which_the_aggregate_could_not_be_loaded_is_refused(
     with pytest.raises(CorrectionRefused, match="could not be loaded any more with version 2 corrected"):
         correct(harness.store, "c", 2, added(-1), last=0, **WHO)
     harness.stored("bad", Opened(owner="x"), Added(amount=-1), Added(amount=-1))
-    correct(harness.store, "bad", 2, added(1), last=0, **WHO)  # it cannot be loaded before either
+    correct(harness.store, "bad", 2, added(1), last=0, **WHO)  # the aggregate still cannot be loaded
     correct(harness.store, "bad", 3, added(1), last=0, **WHO)
 
 
@@ -306,7 +307,7 @@ def test_json_is_read_strictly() -> None:
 def test_a_rebuild_during_which_an_event_is_corrected_swaps_nothing(
     harness: Harness, parked: Sequence[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may have replayed the original."""
+    """The rebuild may have replayed the original event."""
     replay = InProcess.replay
 
     def replay_and_correct(self: InProcess, *arguments: Any) -> Any:

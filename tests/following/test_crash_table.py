@@ -20,12 +20,12 @@ from tests.following.harness import Harness
 
 
 class Died(BaseException):
-    """The process is gone: nothing after this line runs."""
+    """Stands for the death of the process: no code of the package catches it."""
 
 
 class Case(NamedTuple):
-    """``row``: the first cell of the table. ``saved``: whether the first worker's work counts; ``told``: how often who
-    waits is."""
+    """A line of the table: ``row`` is its first cell. ``saved`` says whether the first worker's work counts; ``told``
+    is the number of notices that a waiting sender gets."""
 
     row: str
     saved: bool
@@ -54,7 +54,7 @@ def let_die(
     records: Sequence[StreamRecord],
     patch: pytest.MonkeyPatch,
 ) -> None:
-    """The first worker."""
+    """Let the first worker handle the records, and die at the step of ``row``."""
     behaviour = domain.behaviour
 
     def die(*arguments: object) -> None:

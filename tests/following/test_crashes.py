@@ -48,7 +48,7 @@ class Pack(Command):
 
 
 class Weigh(Command):
-    """Its crash is handled by nobody."""
+    """A command whose crash no process manager handles."""
 
     type_name = "crashes.Weigh"
     order: str
@@ -102,7 +102,7 @@ def cancel(command: CancelOrder, context: CommandContext) -> None:
 
 class Packing(ProcessManager):
     name = "crashes.packing"
-    abstract = True  # it runs in the tests only that name it
+    abstract = True  # it runs only in tests that name it
 
     @handles(Ordered)
     def ordered(self, event: Ordered) -> Iterator[Command]:
@@ -117,7 +117,7 @@ class Packing(ProcessManager):
 
 
 class Nosy(ProcessManager):
-    """Has sent nothing, and handles every refusal."""
+    """A process manager that sends nothing, and handles every refusal."""
 
     name = "crashes.nosy"
     abstract = True

@@ -1,4 +1,4 @@
-"""An event handler follows alone unless it names a group: what fails in one neither stops nor repeats another."""
+"""An event handler follows alone unless it names a group: a failing handler neither stops nor repeats another one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def declare(*, group: str = "") -> None:
-    """A mail, and a webhook whose other side is away."""
+    """Declare a handler that sends mails, and a webhook that always fails."""
 
     @event_handler(name="following.mail", group=group, start="beginning")
     def mail(event: Added | Opened) -> None:
@@ -34,7 +34,7 @@ def declare(*, group: str = "") -> None:
 
 
 def follow_and_try_again(harness: Harness) -> Sequence[EventSubscription]:
-    """As event workers do: each subscriber gets all that was published."""
+    """Deliver two events to each handler group, and retry what is due three times. Return the subscriptions."""
     subscriptions = [harness.subscription(group, attempts=2) for group in event_handlers.handler_groups()]
     records = harness.stored("c", Added(amount=1), Opened(owner="x"))
     for subscription in subscriptions:

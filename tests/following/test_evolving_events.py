@@ -30,7 +30,8 @@ Stored = tuple[str, int, dict[str, Any]]
 
 
 class Earned(DomainEvent):
-    """Version 1, ``evolving.Got``: a text ``points``. Version 2: a number. Version 3: ``amount``, and a reason."""
+    """Schema version 1 was named ``evolving.Got`` and had ``points`` as a text, version 2 had them as a number. Version
+    3 has ``amount`` and ``reason``."""
 
     type_name = "evolving.Earned"
     aliases = ("evolving.Got",)

@@ -1,4 +1,4 @@
-"""Rows and checkpoints move together, and only forward, whoever else is at work."""
+"""Rows and checkpoints move together, and only forward, even if several workers handle the same events."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_row_that_is_made_and_deleted_in_one_batch_was_never_there(harness: Ha
 def test_a_worker_that_read_before_a_deletion_cannot_bring_the_row_back(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The slow worker has looked for the row, and found none, when the fast one makes and deletes it."""
+    """The slow worker has found no row when the fast one makes the row and deletes it."""
     _let_one_look_and_another_be_first(harness, monkeypatch, Opened(owner="ann"), Added(amount=1), Closed())
     assert harness.rows() == {}
     assert harness.checkpoint("following.rows", "c") == 3
@@ -70,7 +70,7 @@ def test_a_worker_that_read_before_a_row_was_made_leaves_no_checkpoint_beside_it
 
 
 def _let_one_look_and_another_be_first(harness: Harness, monkeypatch: pytest.MonkeyPatch, *events: DomainEvent) -> None:
-    """A slow worker looks for a row that is not there; before it goes on, a fast one handles all events."""
+    """Let a slow worker look for a row that does not exist. Before it goes on, a fast one handles all events."""
     records = harness.stored("c", *events)
     slow = harness.subscription(subscribers.instance(CounterRows))
     table = slow.runner.processor._table  # type: ignore[attr-defined]
@@ -107,7 +107,7 @@ def test_two_workers_on_one_queue_handle_each_event_once(
     barrier = threading.Barrier(2)
 
     def work() -> None:
-        # Each has a queue's window of its own, and the same messages in it.
+        # Each worker has its own window with the same messages.
         own = Harness()
         subscription = own.subscription(subscribers.instance(projection))
         barrier.wait(60)

@@ -1,4 +1,4 @@
-"""A standby that lagged takes over: what subscribers had handled of the lost events is taken back, or reported."""
+"""A lagging standby takes over: the work of subscribers for the lost events is taken back, or reported."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PROJECTIONS = ("following.rows", "following.entries")
 
 
 class Failover:
-    """The event store ``events`` on a primary of its own with a standby. The subscribers' database stays."""
+    """The event store ``events`` on its own primary, which has a standby. The subscribers' database stays as it is."""
 
     def __init__(self, primary: Postgres, standby: Standby, stack: ExitStack) -> None:
         self._primary = primary
@@ -44,7 +44,7 @@ class Failover:
         self._stack.callback(self._alias.close)
 
     def cut_standby_off(self) -> None:
-        """Once it has everything so far. What is stored from now on is lost."""
+        """Wait until the standby has all rows, and stop it. Rows that are stored from now on will be lost."""
         self._stack.enter_context(self._standby)
         with psycopg.connect(self._primary.url, autocommit=True) as one:
             (end,) = one.execute("SELECT pg_current_wal_lsn()").fetchall()[0]
@@ -70,7 +70,7 @@ def failover(private_postgres: Postgres) -> Iterator[Failover]:
 
 
 class Setting:
-    """All kinds of subscribers, each with a queue of its own."""
+    """All kinds of subscribers, each with its own sweeping subscription."""
 
     def __init__(self, harness: Harness) -> None:
         harness.store = PostgresEventStore("events")
@@ -134,16 +134,16 @@ def test_a_standby_without_the_last_events_takes_over(
     assert harness.rows()["gone"][1:] == (30, 4)
 
     failover.happen()
-    # Fewer versions than were lost, as many, more, and none.
+    # The aggregates get fewer new versions than they lost, as many, or more; the others get none.
     new = {"c0": 1, "c1": 3, "c2": 5}
     written = [record for id, count in new.items() for record in setting.stored(id, *[100] * count, after=3)]
     assert setting.generation() > old
     handled = len(behaviour.calls)
     with logged(caplog) as told:
         setting.deliver(queued, old)
-        assert len(behaviour.calls) == handled  # it only woke them up
+        assert len(behaviour.calls) == handled  # the old message is not handled
         setting.deliver(written, setting.generation())
-        setting.assert_read_models_are_a_replay(new)  # at once, where something is handled
+        setting.assert_read_models_are_a_replay(new)  # aggregates with new events are healed at once
         setting.sweep()
     setting.assert_read_models_are_a_replay([*IDS, "queued", "gone"])
     _assert_reported(told)
@@ -154,7 +154,7 @@ def test_a_standby_without_the_last_events_takes_over(
 
 
 def _assert_reported(told: list[tuple[int, str]]) -> None:
-    """Of process managers and event handlers as errors, of projections as warnings; each aggregate once."""
+    """Assert that each subscriber has reported each aggregate once: projections as a warning, others as an error."""
     for id in [*IDS, "gone"]:
         of = [(level, text) for level, text in told if f" of {id}, which" in text]
         assert len(of) == 4, (id, of)

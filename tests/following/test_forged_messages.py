@@ -1,4 +1,4 @@
-"""What subscribers believe of a message that no command worker has sent, as the page on threats says."""
+"""Forged messages of the events topic have the effects that the page on threats names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A generation of the store begins: what is compared then, and what is not handled again."""
+"""A generation of the store begins: aggregates are compared with the store, and nothing is handled twice."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from tests.integration.store_sessions import bare_session
 
 
 class Flickers(PostgresEventStore):
-    """Away at every second question about versions or rows; ``asked`` are the ranges that it has answered."""
+    """While ``flickers``, every second query of heads or rows raises `StoreUnavailable`. ``asked`` has the beginnings
+    of the ranges that were answered."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +61,7 @@ def test_refusals_that_were_swept_are_not_handled_again(harness: Harness) -> Non
     harness.refused("c", TooMuch("no", amount=1))
     sweep.run()
     assert len(harness.sent) == 1
-    HandledRefusal.objects.all().delete()  # as after a day
+    HandledRefusal.objects.all().delete()  # as the pruning does after a day
     restore()
     harness.refused("d", TooMuch("no", amount=2))
     swept_again(sweep, harness)
@@ -130,7 +131,7 @@ def ahead(harness: Harness, *lost: StreamRecord) -> None:
 
 
 def test_two_failovers_before_anything_is_compared(harness: Harness, behaviour: Behaviour) -> None:
-    """The versions of the first stood in the store again, written anew, before the second."""
+    """The versions that the first failover lost were stored anew before the second."""
     sweep = Sweep(harness, subscribers.instance(CounterRows))
     records = harness.stored("c", Added(amount=1), Added(amount=10), Added(amount=10))
     harness.deliver(sweep.subscription, records)
@@ -159,7 +160,7 @@ def test_what_was_healed_already_is_held_against_the_second_failover_only(
 def test_an_event_handler_whose_batch_was_under_way_is_asked_again(
     harness: Harness, behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it saves would else stand for what was stored in the place of lost events."""
+    """Otherwise its checkpoint could cover new events that took the place of lost ones."""
     sweep = Sweep(harness, handler_group())
     handle = behaviour.handle
 
@@ -211,7 +212,7 @@ def test_an_aggregate_parked_at_an_event_that_is_lost_goes_on(harness: Harness, 
 def test_nothing_is_taken_back_when_the_store_has_nothing_of_very_much(
     harness: Harness, behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Somebody has named another database."""
+    """The settings may name another database by mistake."""
     monkeypatch.setattr("enode_django.eventing.erased_events.LOST_AT_ONCE", 3)
     sweep = Sweep(harness, subscribers.instance(CounterRows))
     records = [record for id in "abc" for record in harness.stored(id, Added(amount=1))]

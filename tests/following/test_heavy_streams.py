@@ -1,4 +1,4 @@
-"""Event streams in the events topic whose values would take many times as much memory as their bytes."""
+"""Event streams in the events topic whose values would take many times the memory of their bytes."""
 
 from __future__ import annotations
 

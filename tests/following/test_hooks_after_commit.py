@@ -1,4 +1,4 @@
-"""What handlers register to run after the commit."""
+"""Functions that handlers register with ``on_commit``."""
 
 from __future__ import annotations
 

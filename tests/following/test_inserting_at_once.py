@@ -1,4 +1,4 @@
-"""Rows wait in the connection of one pass only."""
+"""Inserted rows wait in the connection of one batch only."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def transport(private_redis: Redis) -> Iterator[RedisStreamsTransport]:
 
 
 def wait_until_written(server: Redis) -> None:
-    """While its disk is busy, a Redis with ``appendfsync everysec`` answers before it has written to its log."""
+    """Wait until Redis has written its log: with ``appendfsync everysec`` and a busy disk, it answers before that."""
     with redis.Redis.from_url(server.url) as client:
         deadline = time.monotonic() + DEADLINE
         while (log := client.info("persistence"))["aof_buffer_length"] or log["aof_pending_bio_fsync"]:
@@ -49,7 +49,7 @@ def wait_until_written(server: Redis) -> None:
 
 
 def ids(transport: RedisStreamsTransport) -> list[str]:
-    """The ids of the commands that the queue has."""
+    """Return the ids of the commands in the queue."""
     pulled = transport.pull("commands", {0: 0}, limit=100, wait=0)
     return [decode_command(body).id for batch in pulled for body in batch.bodies]
 
@@ -90,7 +90,7 @@ def test_commands_that_a_crash_of_redis_has_lost_are_sent_again(
         subscription.tick(frozenset({0}))
 
     harness.stored("c", Opened(owner="ann"))
-    resender.next_step = harness.clock.now + 1e6  # not before they are lost
+    resender.next_step = harness.clock.now + 1e6  # it does not look before the commands are lost
     until(lambda: len(ids(transport)) == 2, step)
     sent = ids(transport)
 

@@ -1,4 +1,4 @@
-"""What is set aside keeps nothing else in memory."""
+"""An aggregate that is set aside keeps nothing else in memory."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def subscriber(request: pytest.FixtureRequest) -> Subscriber:
 def test_what_is_set_aside_lets_go_of_its_batch(
     harness: Harness, behaviour: Behaviour, subscriber: Subscriber, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An exception holds on to the frames it came through, and these to everything they were at work on."""
-    caplog.set_level(logging.CRITICAL, logger="enode_django.subscribers")  # what is captured is kept, too
+    """An exception refers to the frames that it passed, and these to their local variables."""
+    caplog.set_level(logging.CRITICAL, logger="enode_django.subscribers")  # captured records would keep the error
     behaviour.failing["c"] = 10
     subscription = harness.subscription(subscriber)
     harness.deliver(subscription, [*harness.stored("c", Added(amount=1)), *harness.stored("mate", Added(amount=1))])
@@ -32,5 +32,5 @@ def test_what_is_set_aside_lets_go_of_its_batch(
     gc.collect()
     kept = [
         one.aggregate_root_id for one in gc.get_objects() if type(one) is PendingAggregate
-    ]  # a dead proxy has no class to ask
+    ]  # isinstance() would raise for a dead proxy
     assert "mate" not in kept

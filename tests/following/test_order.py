@@ -1,4 +1,4 @@
-"""Per aggregate strictly in version order, whatever the queue delivers."""
+"""Events of an aggregate are handled in the order of versions, whatever the queue delivers."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_whoever_waits_is_told_once_it_is_handled_and_again_for_a_repeat(
     records = harness.stored("c", Added(amount=1), Noted())
     subscription = harness.subscription(subscriber)
     harness.deliver(subscription, records, reply_to="in1")
-    # Only of the stream that it handles something of.
+    # There is a notice only for the stream with an event that the subscriber handles.
     assert [(address, n.command_id, n.error) for address, n in harness.notices] == [("in1", records[0].command_id, "")]
     harness.deliver(subscription, records[:1], reply_to="in2")
     assert harness.notices[-1][0] == "in2"

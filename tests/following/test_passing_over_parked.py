@@ -1,4 +1,4 @@
-"""Who passes over a parked aggregate, and who lets it go on, wait for each other."""
+"""A worker that passes over a parked aggregate, and a retry that unparks it, wait for each other."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def and_disconnect(call: Callable[[], None]) -> None:
 def retry_while(
     harness: Harness, subscriber: Subscriber, monkeypatch: pytest.MonkeyPatch, work: Callable[[], None]
 ) -> None:
-    """``work`` begins when the retry has looked at the store for the last time."""
+    """Retry the aggregate "c", and begin ``work`` in another thread when the retry has read the store for the last
+    time."""
     release = parking.release
     with ThreadPoolExecutor(1) as pool:
 

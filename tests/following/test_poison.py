@@ -1,4 +1,4 @@
-"""A failing handler is tried again, then its aggregate is parked; nobody else waits."""
+"""A failing handler is tried again, and then its aggregate is parked. Other aggregates do not wait."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_after_so_many_attempts_the_aggregate_is_parked_and_says_why(
     assert "Traceback" in parked.error
     assert parked.first_failed_at <= parked.last_failed_at
     assert not harness.window.unfinished
-    # Who waits for any of its versions is told at once.
+    # Senders that wait for any of its versions get their notices at once.
     assert [(notice.error, address) for address, notice in harness.notices] == [("RuntimeError", "in1")] * 3
 
 
@@ -344,7 +344,7 @@ def test_an_unknown_type_waits_for_a_deploy_before_it_is_parked(harness: Harness
 def test_a_worker_that_looked_before_a_retry_does_not_handle_again_what_the_retry_has_handled(
     harness: Harness, behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else an old event would be the last one that an event handler sees."""
+    """Otherwise an old event would be the last one that an event handler sees."""
     behaviour.failing["c"] = 1
     group = handler_group()
     records = harness.stored("c", *(Added(amount=n) for n in range(1, 5)))

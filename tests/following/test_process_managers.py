@@ -1,4 +1,4 @@
-"""Commands with ids that derive from what they follow from."""
+"""Commands of process managers, with ids derived from the events or refusals that they follow from."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def test_an_event_that_comes_again_sends_the_same_commands(harness: Harness) -> 
     first = ids(harness)
     assert len(set(first)) == 2
     harness.deliver(harness.subscription(kindness), records)
-    assert ids(harness) == first  # below the checkpoint nothing is sent
-    # As after a crash between sending and the checkpoint:
+    assert ids(harness) == first  # events up to the checkpoint are not handled again
+    # As after a crash between sending the commands and saving the checkpoint:
     from enode_django.models import Checkpoint
 
     Checkpoint.objects.all().delete()
@@ -178,7 +178,7 @@ def test_event_handlers_start_now_unless_they_say_otherwise(harness: Harness, be
 def test_one_that_begins_now_hears_of_each_later_refusal_and_of_no_earlier_whatever_the_clocks_say(
     harness: Harness, monkeypatch: pytest.MonkeyPatch, hours: int
 ) -> None:
-    """A refusal has the time of a worker's machine, and the beginning that of the subscriber's database."""
+    """A refusal's time comes from a worker's clock, the subscription's from the clock of its database."""
     monkeypatch.setattr(subscribers.instance(Kindness), "start", "now")
 
     def refused(amount: int) -> StreamRecord:
@@ -204,7 +204,7 @@ def test_one_that_begins_now_hears_of_each_later_refusal_and_of_no_earlier_whate
 
 
 def settled(harness: Harness) -> None:
-    """Wait until no other session keeps what is stored from counting as earlier."""
+    """Wait until the stored refusal is below the shard's position: open transactions of other sessions delay that."""
     deadline = time.monotonic() + 30
     while not harness.store.stored_before([("k1", "c")], harness.store.position()):
         assert time.monotonic() < deadline, "what was stored does not settle"

@@ -1,4 +1,4 @@
-"""What keeps a subscriber from going on, and what must not."""
+"""The progress of a subscriber after lost versions, errors that pass, and failures in long histories."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def subscriber(request: pytest.FixtureRequest) -> Subscriber:
 def test_the_message_of_a_version_that_the_store_does_not_have_is_finished_untold(
     harness: Harness, subscriber: Subscriber
 ) -> None:
-    """A store that was restored from a dump is behind its queue. Else the queue could never be committed past it."""
+    """A store that was restored from a dump is behind its queue. The queue must still be committed past the message."""
     lost = stream_of("c", 3, [Added(amount=3)])
     harness.stored("c", Added(amount=1))
     harness.deliver(harness.subscription(subscriber), [lost], "in1")
@@ -45,7 +45,7 @@ def test_the_message_of_a_version_that_the_store_does_not_have_is_finished_untol
 def test_a_database_that_is_away_does_not_let_the_handlers_before_it_run_again(
     harness: Harness, behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each try would send the same mails again, for as long as the database is away."""
+    """Otherwise each try would send the same mails again while the database is away."""
     original = behaviour.handle
     tries = 0
 
@@ -148,7 +148,7 @@ def test_events_of_two_kinds_at_once_are_followed_by_either(harness: Harness, be
 def test_a_long_history_does_not_go_on_version_by_version_after_a_failure(
     harness: Harness, behaviour: Behaviour, subscriber: Subscriber, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Everything else the subscriber follows would wait for as many transactions as there are versions."""
+    """Otherwise all other aggregates would wait for one transaction per version."""
     original = behaviour.handle
     failures = ["c/400/0", "c/200/0"]
 

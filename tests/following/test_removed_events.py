@@ -1,4 +1,4 @@
-"""A type of events or refusals that the code does not have any more holds up nobody who never handled it."""
+"""A removed type of events or refusals does not hold up subscribers that never handled it."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def declare(name: str, base: type[DomainEvent | DomainException] = DomainEvent) 
 
 
 def stored(harness: Harness, id: str, *names: str) -> None:
-    """One stream for each name, of which every event is a followed one for ``following.Added``."""
+    """Store one stream for each name, with one event of this type name."""
     now = datetime.now(UTC)
     for version, name in enumerate(names, 1):
         events = STREAM + pack(([(name, 1, {"amount": 7})], None))
@@ -192,7 +192,7 @@ def test_a_refusal_parks(
         declare(name, base)
         Sweep(harness, handles_refusals)
         remove_refusal(name)
-    declare(name)  # an event of the same name is another thing
+    declare(name)  # an event with the same name makes no difference
     Sweep(harness, handles_refusals)
     harness.deliver(harness.subscription(handles_refusals, attempts=1), [refused(harness, "c", name)])
     assert [parked.version for parked in harness.parked(handles_refusals.name)] == [None]

@@ -1,4 +1,4 @@
-"""Subscribers that were renamed go on where they stood: what is stored and sent carries the oldest name."""
+"""Renamed subscribers go on where they stood: everything stored and sent carries the oldest name."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ WITH_KEYS: list[type[models.Model]] = [Checkpoint, Subscription, ParkedEvent, Ha
 
 @pytest.fixture(autouse=True)
 def undeclared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test declares is forgotten after it."""
+    """Forget the subscribers that a test declares."""
     monkeypatch.setattr(declaring, "_declared", list(declaring._declared))
     monkeypatch.setattr(event_handlers, "_groups", {})
 
 
 def renamed(cls: type[Subscriber], name: str = "following.renamed", *aliases: str) -> Subscriber:
-    """The subscriber as a deploy brings it that gave it another name."""
+    """Return the subscriber as it is after a deploy that renames it."""
     body = {"name": name, "aliases": aliases or (cls.name,), "__module__": __name__}
     return subscribers.instance(type("Renamed", (cls,), body))
 
@@ -62,7 +62,7 @@ def renamed_group(group: EventHandlerGroup) -> EventHandlerGroup:
 
 
 def pair(kind: str) -> tuple[Subscriber, Subscriber]:
-    """A subscriber by its old name and by its new one."""
+    """Return a subscriber with its old name and the same one with its new name."""
     if kind == "group":
         group = handler_group()
         return group, renamed_group(group)
@@ -197,7 +197,7 @@ def test_aliases_that_are_no_names_are_refused(aliases: Any) -> None:
 
 @pytest.fixture
 def stored(harness: Harness) -> Harness:
-    """The subscriptions of `Entries` and `Kindness` are stored."""
+    """A harness with stored subscriptions of `Entries` and `Kindness`."""
     harness.deliver(harness.subscription(subscribers.instance(Entries)), harness.stored("c", Added(amount=1)))
     harness.subscription(subscribers.instance(Kindness)).runner.processor.positions(["c"])
     begin(harness, subscribers.instance(Entries))

@@ -1,4 +1,4 @@
-"""A replay hands over everything that is stored, to those who take part in replays."""
+"""A replay hands everything stored to the subscribers that take part in replays."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from tests.following.test_sweeping import Sweep
 
 
 class Resending(Sweep):
-    """A sweeping follower of `Kindness`, and a resender over a topic of one queue."""
+    """A sweeping subscription of `Kindness`, and a resender for a topic of one queue."""
 
     def __init__(self, harness: Harness) -> None:
         super().__init__(harness, subscribers.instance(Kindness))
@@ -49,7 +49,7 @@ class Resending(Sweep):
         )
 
     def handled(self) -> list[Command]:
-        """Let all that is stored be handled and swept; returns the commands that were sent."""
+        """Handle and sweep everything stored. Return the commands that were sent."""
         self.harness.clock.now += 30.0
         self.run(10)
         return self.taken()
@@ -129,7 +129,7 @@ def test_it_waits_until_the_commands_are_worked_off(harness: Harness) -> None:
 
 
 def test_commands_of_a_queue_that_has_lost_its_tail_are_sent_again(harness: Harness) -> None:
-    """Its offsets are never committed up to the end that it once had."""
+    """Such a queue is never committed up to the end that it once had."""
     resending = Resending(harness)
     harness.stored("c", Opened(owner="ann"))
     sent = resending.handled()
@@ -188,7 +188,7 @@ def test_the_next_worker_goes_on_where_the_last_one_was(harness: Harness) -> Non
 
 
 def test_what_was_handled_before_the_first_look_is_left_alone(harness: Harness) -> None:
-    """As after an upgrade: else years of events would be gone over."""
+    """As after an upgrade: otherwise the resender would check years of events."""
     sweep = Sweep(harness, subscribers.instance(Kindness))
     harness.stored("c", Opened(owner="ann"))
     sweep.run()

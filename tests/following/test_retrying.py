@@ -1,4 +1,4 @@
-"""When an event is tried again whose handler has failed, and that nobody has to do it by hand."""
+"""An event whose handler has failed is tried again, at the right times and without help."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def subscriber(request: pytest.FixtureRequest) -> Subscriber:
 
 @pytest.fixture
 def patient() -> Subscriber:
-    """A group of handlers with a policy of its own."""
+    """A group of handlers with its own ``retry``."""
     group = handler_group()
     group.retry = Retries(attempts=2, first=3.0, most=4.0, passing=[ZeroDivisionError], most_parked=None)
     return group
@@ -41,14 +41,14 @@ def handled(behaviour: Behaviour) -> list[str]:
 
 
 def let_pass(harness: Harness, subscription: EventSubscription, seconds: float) -> None:
-    """Let so many seconds pass in steps, with what is due in between."""
+    """Let ``seconds`` pass in steps of one second, and retry what is due after each."""
     for _ in range(int(seconds)):
         harness.clock.now += 1.0
         subscription.retry_due()
 
 
 def make_due(seconds: float = 0.0) -> None:
-    """Set the times of what is parked back, as if that had been parked long ago."""
+    """Make all parked events due, and set the time of their first failure back by ``seconds``."""
     with connection.cursor() as cursor:
         cursor.execute(
             "UPDATE enode_django_parkedevent SET next_try_at = statement_timestamp(),"
@@ -106,7 +106,7 @@ def test_an_outage_of_minutes_is_waited_for_where_neither_queue_nor_memory_is_he
 def test_a_database_error_of_one_handler_does_not_stop_the_others(
     harness: Harness, behaviour: Behaviour, subscriber: Subscriber, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error is a real one, after which the transaction is broken."""
+    """The error is a real one of PostgreSQL, after which the transaction is broken."""
     original = behaviour.handle
 
     def handle(event: DomainEvent) -> None:
@@ -245,7 +245,7 @@ def test_what_is_parked_is_tried_again_by_other_code_once(harness: Harness, beha
 
 
 def deploy(subscriber: Subscriber, number: int) -> None:
-    """Let the handlers of the subscriber be other code from now on."""
+    """Change the fingerprint of the subscriber's code."""
     before = code_fingerprint(subscriber)
     handler: Any = subscriber.handlers[0]  # type: ignore[attr-defined]
     subscriber.handlers[0] = handler._replace(priority=10 + number)  # type: ignore[attr-defined]

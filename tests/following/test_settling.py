@@ -1,4 +1,4 @@
-"""``manage.py enode parked`` and the admin's page of what is parked."""
+"""``manage.py enode parked``, and the admin's page of parked events."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAME = "following.entries"
 
 @pytest.fixture
 def parked(harness: Harness, behaviour: Behaviour) -> Harness:
-    """Two aggregates of two versions each, parked at version 1; a third one is fine."""
+    """Three aggregates with two versions each: "c" and "d" are parked at version 1, and "e" is handled."""
     behaviour.failing.update({"c": 1_000, "d": 1_000})
     subscription = harness.subscription(subscribers.instance(Entries), attempts=1)
     for id in "cde":
@@ -102,7 +102,7 @@ def test_skip_for_all_subscribers_reaches_everyone_who_has_parked_the_aggregates
 
 
 def park_too(harness: Harness, cls: type[Subscriber], id: str) -> str:
-    """Let another subscriber park the version at which the aggregate is parked; returns its name."""
+    """Park the aggregate for another subscriber, at the same version. Return the subscriber's name."""
     row = ParkedEvent.objects.get(subscriber=NAME, aggregate_root_id=id)
     row.pk, row.subscriber = None, subscribers.instance(cls).name
     row.save(force_insert=True)
@@ -183,7 +183,7 @@ def test_a_removed_subscriber_is_forgotten_with_its_group(parked: Harness, redis
     assert parked.parked(name) == []
     epoch = transport.acquire("following.living", topic, 0, "somebody", 60.0).epoch
     transport.commit("following.living", topic, {0: Commit(epoch, transport.end_offsets(topic)[0])})
-    transport.trim(topic)  # waits for following.living alone
+    transport.trim(topic)  # it only waits for following.living
     transport.retire_group("following.living", topic)
     transport.close()
 

@@ -97,7 +97,7 @@ def test_a_shard_that_is_away_keeps_nobody_from_the_other(harness: ShardedHarnes
 
 
 def test_a_handled_refusal_is_remembered_until_its_own_shard_is_swept(harness: ShardedHarness) -> None:
-    """However long that is away, and however often the other one is swept meanwhile."""
+    """However long its shard is away, and however often the other shard is swept meanwhile."""
     sweep = Sweep(harness, subscribers.instance(Kindness))
     sweep.run()
     harness.deliver(sweep.subscription, [harness.refused(SECOND, TooMuch("no", amount=1))])

@@ -1,6 +1,6 @@
-"""What a subscriber notes while it handles, and what becomes of that after the death of its worker.
+"""The notes of a subscriber about what it handles, and the suspects that they name after the death of its worker.
 
-A death is an error that no code catches, at which the notes are kept: those of a killed process stay as they are.
+In these tests a death is an error that no code catches. The notes stay as they are, as those of a killed process do.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAX_DEATHS = 3
 
 
 class Death(BaseException):
-    """The end of a worker."""
+    """The death of a worker."""
 
 
 def every_kind() -> list[Subscriber]:
@@ -48,7 +48,8 @@ def usual_handlers(behaviour: Behaviour) -> Iterator[None]:
 
 
 class Deadly:
-    """Handlers that end their worker at the events of ``ids``. It notes what is noted at each call and at the end."""
+    """Handlers whose worker dies at the events ``ids``. ``calls`` has the noted position at each call, ``deaths`` the
+    number of deaths by offset."""
 
     def __init__(self, behaviour: Behaviour, *ids: str) -> None:
         self.ids = ids
@@ -71,14 +72,14 @@ class Deadly:
 
 
 def new_follower(harness: Harness, subscriber: Subscriber, deadly: Deadly) -> EventSubscription:
-    """That of a worker which has just acquired the queue."""
+    """Return the subscription of a worker that has just acquired the queue, and has learned of the deaths."""
     subscription = harness.subscription(subscriber, in_flight=deadly.in_flight())
     subscription.suspect(0, dict(deadly.deaths))
     return subscription
 
 
 def deliver(harness: Harness, subscription: EventSubscription, records: Sequence[StreamRecord]) -> None:
-    """From the first offset on, as after a death."""
+    """Deliver records from offset 0 on, as the queue does after a death."""
     harness.window = type(harness.window)("events", 0, epoch=1, committed=0, deadline=1e9)
     harness.deliver(subscription, records)
 
@@ -266,7 +267,7 @@ def test_the_time_of_hooks_after_the_commit_counts(
 
 
 class NotesReads(PostgresEventStore):
-    """Keeps what is noted whenever it is read from."""
+    """Records the noted position at each read."""
 
     def __init__(self, note: Sequence[int]) -> None:
         super().__init__()
@@ -294,7 +295,7 @@ def test_the_time_of_the_store_does_not_count(harness: Harness, behaviour: Behav
 def test_what_is_handed_over_between_portions_is_left_to_others(
     harness: Harness, behaviour: Behaviour, subscriber: Subscriber
 ) -> None:
-    """Portions of two streams: the queue is given away after the first."""
+    """With portions of two streams, the queue is handed over after the first portion."""
     calls = iter([lambda: None, lambda: harness.window.close()])
     subscription = harness.subscription(subscriber, hand_over=lambda: next(calls, lambda: None)())
     subscription.runner.processor.at_once = 2

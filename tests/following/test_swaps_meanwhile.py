@@ -1,4 +1,4 @@
-"""A rebuild puts other tables in place between a failure and the parking of it, or while somebody retries."""
+"""A rebuild swaps tables between a failure and its parking, or during a retry."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.following.harness import Harness
 
 
 class WhenLogged(logging.Handler):
-    """Does something once, when a text is logged."""
+    """Calls ``action`` once, when a message with ``text`` is logged."""
 
     def __init__(self, text: str, action: Callable[[], None]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What no message ever announced is found in the store."""
+"""A sweep finds streams in the store that no message ever announced."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ALL = frozenset({0, 1})
 
 
 class Sweep:
-    """A sweeping follower over a topic of two queues in memory."""
+    """A sweeping subscription for a topic of two queues in memory."""
 
     def __init__(self, harness: Harness, subscriber: Subscriber, in_flight: InFlight | None = None) -> None:
         self.harness = harness
@@ -62,7 +62,7 @@ class Sweep:
         return subscription.swept_position
 
     def run(self, rounds: int = 60) -> None:
-        """As many rounds as a whole sweep takes."""
+        """Retry and tick in ``rounds`` rounds, half a second apart: by default enough for a whole sweep."""
         for _ in range(rounds):
             self.subscription.retry_due()
             self.subscription.tick(ALL)
@@ -117,7 +117,7 @@ def test_it_waits_until_the_queue_is_worked_off(harness: Harness, behaviour: Beh
 
 
 def test_it_does_not_wait_for_messages_that_are_gone(harness: Harness, behaviour: Behaviour) -> None:
-    """Lost by the queue, or deleted before the subscriber was there."""
+    """The queue may have lost them, or deleted them before the subscriber began."""
     (record,) = harness.stored("c", Added(amount=1))
     sweep = Sweep(harness, subscribers.instance(Entries))
     sweep.transport.send("events", {0: [encode_published(record)]})
@@ -177,7 +177,7 @@ def test_handled_refusals_are_forgotten_after_a_while(harness: Harness) -> None:
 
 
 def test_the_sweep_does_not_pass_an_aggregate_that_is_set_aside(harness: Harness, behaviour: Behaviour) -> None:
-    """Else a crash would lose what only the sweep knew of."""
+    """Otherwise a crash would lose events that only the sweep has found."""
     behaviour.failing["c"] = 1
     harness.stored("c", Added(amount=1))
     sweep = Sweep(harness, subscribers.instance(Entries))
@@ -214,7 +214,7 @@ def test_a_process_manager_that_starts_now_sweeps_only_what_came_later(harness: 
 
 
 def restore() -> None:
-    """The cluster is another one, as far as the store can tell, and no session has survived."""
+    """Record another cluster, as if the database had been restored, and close the session."""
     StoreGeneration.unprotected.update(cluster="another/1")
     connection.close()
 
@@ -239,7 +239,7 @@ def test_after_a_restore_everything_is_compared_again(harness: Harness, behaviou
 
 
 def test_a_store_that_was_set_back_unnoticed_is_compared_again(harness: Harness, behaviour: Behaviour) -> None:
-    """A copy of its files was put in place: the cluster is the same, and only the subscriber knows better."""
+    """A copy of the files was put in place: the cluster is the same, and only the subscription shows the restore."""
     sweep = Sweep(harness, subscribers.instance(Entries))
     harness.store.position()
     Subscription.objects.update(swept_position=2**40)
@@ -259,7 +259,7 @@ def test_a_goal_behind_what_another_worker_swept_is_no_restore(harness: Harness,
     sweep = Sweep(harness, subscribers.instance(Entries))
     (record,) = harness.stored("c", Added(amount=1))
     sweep.transport.send("events", {0: [encode_published(record)]})
-    sweep.run(2)  # has a goal, and waits for the queue
+    sweep.run(2)  # the sweep has a goal now, and waits for the queue
     harness.stored("d", Added(amount=1))
     checkpoints.save_swept("default", sweep.name, 0, harness.store.position())
     sweep.transport.commit(sweep.name, "events", {0: Commit(sweep.lease.epoch, 1)})

@@ -1,4 +1,4 @@
-"""What is tried again without limit is what trying again can help."""
+"""Only errors that a retry can resolve are retried without limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values that are unique across aggregates: one that comes too early waits for the others."""
+"""Values that are unique across aggregates: an aggregate whose value is still taken waits for the others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PATIENCE = 60.0
 
 
 class Names(ModelProjection[CounterRow]):
-    """An aggregate's last owner is its name, which no other has."""
+    """Keeps an aggregate's last owner in the unique field ``note``."""
 
     name = "following.names"
     model = CounterRow
@@ -92,7 +92,7 @@ def test_one_whose_value_another_lets_go_of_late_waits_longer_than_for_other_fai
     harness.deliver(subscription, named(harness, "b", "x"))
     wait(harness, subscription, PATIENCE - 5)
     assert (names(), harness.parked(subscription.subscriber.name)) == ({"a": "x"}, [])
-    CounterRow.objects.filter(pk="a").update(note="y")  # as another worker does
+    CounterRow.objects.filter(pk="a").update(note="y")  # as another worker might
     wait(harness, subscription, 5)
     assert names() == {"a": "y", "b": "x"}
     assert (subscription.next_retry, harness.parked(subscription.subscriber.name)) == (None, [])

@@ -1,4 +1,4 @@
-"""Aggregates of a type that a process does not know hold nobody up, and are handled when the code arrives."""
+"""Aggregates of an unknown type do not hold up others, and are handled when code that knows the type arrives."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def subscriber(request: pytest.FixtureRequest) -> Subscriber:
 
 @pytest.fixture
 def number() -> int:
-    """What makes the names of this test: a class that was declared is known for as long as the process runs."""
+    """A number for the type names of this test: a declared class stays known until the process ends."""
     return next(_numbers)
 
 
@@ -41,7 +41,7 @@ def stored(harness: Harness, id: str, number: int, version: int = 1, event: str 
 
 
 def deploy(number: int) -> None:
-    """Let this process know the type, and an event of it that subscribers of `Added` handle."""
+    """Declare the type in this process, with an event that subscribers of `Added` handle."""
 
     class Event(Added):
         type_name = f"later.Event{number}"
@@ -124,7 +124,7 @@ def test_what_the_new_code_does_not_follow_is_forgotten(harness: Harness, subscr
 def test_a_known_event_of_an_unknown_type_is_handled(
     harness: Harness, behaviour: Behaviour, subscriber: Subscriber, number: int
 ) -> None:
-    """The class of the aggregate was removed, its events were kept."""
+    """The class of the aggregate was removed, but the classes of its events were kept."""
     harness.deliver(harness.subscription(subscriber), [stored(harness, "x", number, event="following.Added")])
     stored(harness, "y", number, event="following.Added")
     Sweep(harness, subscriber).run()

@@ -1,4 +1,4 @@
-"""What is parked is lost to nobody: not by skipping, not by trying again, not by those who pass over it meanwhile."""
+"""Nothing of a parked aggregate is lost: by a skip, by a retry, or by workers that pass over it meanwhile."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_what_fails_behind_a_skipped_event_is_parked_in_its_place(
 def test_what_fails_while_a_retry_catches_up_is_parked(
     harness: Harness, behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker passes over version 2, which was stored after the retry had looked how far there is to go."""
+    """Version 2 is stored after the retry has read how far it has to go."""
     behaviour.failing["c"] = 1
     subscription = harness.subscription(subscribers.instance(Entries), attempts=1)
     harness.deliver(subscription, harness.stored("c", Added(amount=1)))
@@ -94,7 +94,7 @@ def test_what_failed_last_is_what_an_aggregate_is_parked_at_whatever_waits_longe
 def test_a_refusal_that_comes_as_a_retry_ends_is_handled(
     harness: Harness, behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The worker has seen that the aggregate is parked, and then it is parked no more."""
+    """The worker has found the aggregate parked, and the retry unparks it before the worker lets the refusal wait."""
     parked_at_a_refusal(harness, behaviour)
     subscriber = subscribers.instance(Kindness)
     worker = harness.subscription(subscriber)

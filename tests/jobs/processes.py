@@ -1,4 +1,4 @@
-"""Holders of jobs in processes of their own, on any database."""
+"""Holders of jobs in separate processes, on any database."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ PROJECT = Path(__file__).resolve().parent.parent.parent
 
 
 def tests_database_url() -> str:
-    """Of the database that pytest-django has made."""
+    """Return the URL of the database that pytest-django has made."""
     settings = connection.settings_dict
     user, password = quote(settings["USER"]), quote(settings["PASSWORD"])
     return f"postgresql://{user}:{password}@{settings['HOST']}:{settings['PORT']}/{settings['NAME']}"
 
 
 class Holder:
-    """``with`` starts it and waits for its first line, and kills it in the end."""
+    """A process that holds a job. As a context manager, it waits for the first line of output, and kills the process at
+    the end."""
 
     def __init__(self, name: str, *, lease: float, url: str | None = None) -> None:
         self._process = subprocess.Popen(
@@ -45,7 +46,7 @@ class Holder:
         self._process.communicate()
 
     def line(self) -> str:
-        """The next one; blocks. Empty: it has ended."""
+        """Return the next line of output; empty if the process has ended. Blocks."""
         assert self._process.stdout is not None
         return self._process.stdout.readline().strip()
 
@@ -57,6 +58,6 @@ class Holder:
         self._process.wait()
 
     def finish(self) -> str:
-        """Let it end; returns what else it says."""
+        """Let the process end. Return the rest of its output."""
         output, _ = self._process.communicate(timeout=240)
         return output.strip()

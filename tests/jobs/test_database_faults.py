@@ -1,4 +1,4 @@
-"""A database that goes away under a job: a server of the tests' own, with the job in another process."""
+"""A database goes away during a job: a separate server, with the job in another process."""
 
 from __future__ import annotations
 

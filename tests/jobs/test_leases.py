@@ -1,4 +1,4 @@
-"""One job at a time on one thing, whatever happens to who runs it."""
+"""One run at a time for each kind and name of job, whatever happens to the process that runs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs as people see them: in the admin, and by ``manage.py enode jobs``."""
+"""The display of jobs, in the admin and by ``manage.py enode jobs``."""
 
 from __future__ import annotations
 

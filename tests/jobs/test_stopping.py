@@ -1,4 +1,4 @@
-"""A job hears within a moment that it has to stop, whatever it is doing. Each wait here would last for ever."""
+"""A job learns within a moment that it has to stop, whatever it is doing. Each wait here would last for ever."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TABLE = "bank_accountsummary"
 
 @pytest.fixture(autouse=True)
 def nobody_renews(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A renewal would tell, too, but comes seconds later."""
+    """Switch renewals off: a renewal would also notice a request to cancel, but seconds later."""
     monkeypatch.setattr(jobs, "RENEW_AT_MOST", math.inf)
     yield
     end_other_sessions()
@@ -120,7 +120,7 @@ def is_somebody_waiting(session: psycopg.Connection[Any]) -> bool:
 
 @pytest.mark.parametrize("mode", ["ACCESS EXCLUSIVE", "ROW EXCLUSIVE"], ids=["compares", "swaps"])
 def test_a_rebuild_that_waits_for_a_lock_is_cancelled(store: PostgresEventStore, mode: str) -> None:
-    """Readers are shut out, so that it cannot compare; or it is kept from shutting out writers."""
+    """The lock blocks readers, so that the rebuild cannot compare, or it keeps the rebuild from locking writers out."""
     store.append([one for number in range(3) for one in account(f"a{number}", range(1, 4))])
     replay("bank.AccountSummaries")
     with other_session() as session, session.transaction():
@@ -155,7 +155,7 @@ def test_snapshots_in_this_process_are_cancelled_between_two_aggregates(
 
 
 def cancel_when(condition: Callable[[], object]) -> threading.Thread:
-    """Ask in another thread that the running job be cancelled, as soon as the condition holds."""
+    """Ask in another thread to cancel the running job, as soon as the condition holds. Return the thread."""
 
     def cancel() -> None:
         try:

@@ -1,4 +1,4 @@
-"""The Celery tasks, run in this process. tests/acceptance/test_celery.py has them in workers."""
+"""The Celery tasks, run in this process. tests/acceptance/test_celery.py runs them in workers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def work(self: JobTask) -> dict[str, Any]:
 
 @pytest.fixture
 def does(monkeypatch: pytest.MonkeyPatch) -> Callable[[Work], None]:
-    """What the task ``work`` does."""
+    """A function that sets the work of the task ``work``."""
     assert app.tasks  # the tasks have their app
     return lambda does: monkeypatch.setitem(KINDS, KIND, does)
 
@@ -81,7 +81,7 @@ def test_snapshots_are_made_of_all_types_or_of_one_and_counted() -> None:
 
 @pytest.fixture
 def without_former_tables() -> Iterator[None]:
-    """What a rebuild keeps, to be undone, goes."""
+    """Drop the tables that a rebuild keeps for an undo, at the end of the test."""
     yield
     with connection.cursor() as cursor:
         for name in schemas():

@@ -1,4 +1,4 @@
-"""Each alert fires when it should, and has its place in the runbook. promtool evaluates the rules."""
+"""Each alert fires when it should, and has a section in the runbook. promtool evaluates the rules."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ON, ROLE = 'instance="a:9464"', 'instance="a:9464",role="command"'
 SUBSCRIBER, GROUP = 'subscriber="bank.Ledger"', 'group="billing",topic="orders"'
 ONLY_GROUP = 'group="billing"'
 Case = tuple[dict[str, str], str]
-FIRES: dict[str, Case] = {  # the series, as promtool writes them, and the labels of what fires
+FIRES: dict[str, Case] = {  # the series as promtool writes them, and the labels of the alert
     "EnodeNothingRuns": ({}, ""),
     "EnodeSubscriberBehind": ({f"enode_subscriber_lag_seconds{{{SUBSCRIBER}}}": "120x60"}, SUBSCRIBER),
     "EnodeCommandsCrash": ({f'enode_commands_total{{{ON},outcome="crashed"}}': "0+1x60"}, ""),

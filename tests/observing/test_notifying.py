@@ -14,7 +14,7 @@ from enode_django.processes.notifying import Notifier
 
 @pytest.fixture(params=["path", "abstract"])
 def systemd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[socket.socket, str]]:
-    """A socket as systemd has one, and how the environment names it."""
+    """A socket like systemd's, and its name as the environment has it."""
     name = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         if request.param == "abstract":
@@ -62,7 +62,7 @@ def test_what_a_busy_systemd_did_not_take_is_said_again(systemd: tuple[socket.so
     listener, name = systemd
     now = 0.0
     notifier = Notifier({"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "3000000"}, clock=lambda: now)
-    for second in range(1_000):  # nobody reads them, so that there is no room any more
+    for second in range(1_000):  # nothing reads the messages, so the socket's buffer fills up
         now = float(second)
         notifier.alive()
     notifier.ready()

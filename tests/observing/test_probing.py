@@ -134,7 +134,7 @@ def test_a_crowd_of_many_addresses_makes_room_for_who_comes(server: ProbeServer)
 def test_a_server_that_was_stopped_listens_no_more(server: ProbeServer) -> None:
     with connect(server) as waiting:
         server.stop()
-        with suppress(ConnectionResetError):  # so it is told if the server had not seen it yet
+        with suppress(ConnectionResetError):  # raised if the server had not accepted the connection yet
             assert waiting.recv(1) == b""
     with pytest.raises(ConnectionError):
         connect(server).close()
@@ -142,7 +142,7 @@ def test_a_server_that_was_stopped_listens_no_more(server: ProbeServer) -> None:
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_whoever_has_just_come_is_told_when_it_stops(count: int, caplog: pytest.LogCaptureFixture) -> None:
-    """Without help of the garbage collector, which would close in the end what was forgotten."""
+    """Connections are closed explicitly: the garbage collector would close forgotten ones only later."""
     gc.disable()
     try:
         for _ in range(50):

@@ -43,7 +43,7 @@ def figures() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def of_broker() -> dict[str, Any]:
-    """As `Measuring.figures` tells them."""
+    """The figures of a broker as `Measuring.figures` returns them."""
     times = Histogram(SECONDS)
     times.add(0.003)
     numbers = ("free_bytes", "stored_bytes", "unflushed_bytes", "since_checkpoint_bytes", "held_bytes", "ring_batches")

@@ -62,7 +62,7 @@ def test_old_reports_are_found_by_an_index() -> None:
 
 
 class Database:
-    """Answers each question as it is told to."""
+    """A database that answers each query as a test says."""
 
     def __init__(self) -> None:
         self.error: Exception | None = None

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def set_provider(monkeypatch: pytest.MonkeyPatch, sampler: Sampler | None = None) -> InMemorySpanExporter:
-    """As a project does when it starts, for one test."""
+    """Set a tracer provider for one test, as a project does when it starts. Return its exporter."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider(sampler=sampler)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -54,7 +54,7 @@ def running(redis_url: str) -> Iterator[None]:
 
 
 def follow(records: list[StreamRecord], *names: str) -> None:
-    """As event workers do."""
+    """Let these subscribers handle the records, as event workers do."""
     for name in names:
         make_subscription(subscribers.get(name), make_transport(), make_store()).follow(records)
 

@@ -21,7 +21,7 @@ class Add(Command):
 
 
 class AddWithin(Command):
-    """Refused, for good, if the total would be above ``limit``."""
+    """Adds, or is refused by a durable refusal if the total would be above ``limit``."""
 
     type_name = "races.AddWithin"
     limit: int
@@ -29,7 +29,7 @@ class AddWithin(Command):
 
 
 class AddSoftly(Command):
-    """Refused, but not for good, if the total would be above ``limit``."""
+    """Adds, or is refused by a refusal that is not durable if the total would be above ``limit``."""
 
     type_name = "races.AddSoftly"
     limit: int
@@ -37,7 +37,7 @@ class AddSoftly(Command):
 
 
 class SetTotal(Command):
-    """Changes nothing if the total is that already."""
+    """Sets the total. Changes nothing if the aggregate has this total already."""
 
     type_name = "races.SetTotal"
     total: int
@@ -61,14 +61,14 @@ class AddText(Command):
 
 
 class Tell(Command):
-    """Changes nothing, and is answered with a text of so many characters."""
+    """Changes nothing, and is answered with a text of ``characters`` characters."""
 
     type_name = "races.Tell"
     characters: int
 
 
 class AddAndSend(Command):
-    """Adds, unless told not to, and sends so many Adds to another counter. Then it ends as ``how`` says."""
+    """Adds one if ``adds``, and sends ``count`` commands to the counter ``to``. Then ``how`` may refuse or fail it."""
 
     type_name = "races.AddAndSend"
     to: str

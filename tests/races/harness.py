@@ -1,4 +1,4 @@
-"""A worker without threads: every hand-over between its mailboxes is a call, so that a test forces the steps."""
+"""A worker without threads: a test calls each hand-over between its mailboxes, and so forces the order of the steps."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.races.counting import handlers
 
 WRITE_INTERVAL = 1.0
 STEPS = 1_000
-"""More than any test needs to come to rest: a protocol that goes round in circles fails instead of hanging."""
+"""More steps than any test needs until nothing is left: a protocol that never ends fails instead of hanging."""
 
 
 class Clock:
@@ -39,7 +39,7 @@ class Clock:
 
 
 class Worker:
-    """One command mailbox and one event mailbox, over a store that others may write, too."""
+    """One command mailbox and one event mailbox, over a store that others may also write to."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Worker:
         self.handled: list[Decision] = []
 
     def acquire(self, lease: float = 10.0) -> OffsetWindow:
-        """A new lease of the queue: what is idle of it is forgotten, and offsets start anew."""
+        """Return a new lease of the queue. Forget its idle aggregates, and begin its offsets at 0."""
         self.window = OffsetWindow("commands", 0, epoch=1, committed=0, deadline=self.clock.now + lease)
         self.processor.forget(0)
         return self.window
@@ -94,7 +94,7 @@ class Worker:
     # -- the steps ------------------------------------------------------------------------------------------------
 
     def handle(self, count: int | None = None) -> list[Decision]:
-        """The command mailbox takes so many commands (None: all), and before them what is due to be handled again."""
+        """Handle the postponed commands that are due, and then ``count`` further commands (None: all)."""
         entries = self.processor.handle(self.processor.take_due())
         entries += self.processor.handle(_take(self.envelopes, count))
         self.handled += entries
@@ -102,14 +102,14 @@ class Worker:
         return entries
 
     def commit(self, count: int | None = None) -> Committed:
-        """The event mailbox takes so many entries as one batch (None: all)."""
+        """Commit ``count`` decisions (None: all) as one batch, in the event mailbox."""
         committed = self.committer.commit(_take(self.entries, count))
         self.finished += committed.finished
         self.outcomes.append(committed)
         return committed
 
     def deliver(self) -> list[Decision]:
-        """The command mailbox takes the oldest batch's outcomes; returns what it handled again."""
+        """Give the outcomes of the oldest batch to the command mailbox. Return what it decides again."""
         if not self.outcomes:
             return []
         committed = self.outcomes.popleft()
@@ -120,7 +120,7 @@ class Worker:
         return entries
 
     def settle(self) -> None:
-        """Everything that is left, until nothing moves."""
+        """Take all steps until nothing is left to do."""
         for _ in range(STEPS):
             self.handle()
             if not (self.entries or self.outcomes):
@@ -131,7 +131,7 @@ class Worker:
         raise AssertionError("the worker does not come to rest")
 
     def keep(self) -> None:
-        """The next round of what is encoded for the shared states, as a whole."""
+        """Let the time of the next round come, and encode all that is due for the shared states."""
         self.clock.now += WRITE_INTERVAL
         self.processor.keep()
 
@@ -147,7 +147,7 @@ class Worker:
 
     @property
     def answers(self) -> dict[str, CommandResult]:
-        """The answer to each command id; the answers to one id must not differ."""
+        """The answer to each command id. Raises `AssertionError` if two answers to one id differ."""
         answers: dict[str, CommandResult] = {}
         for one in self.finished:
             answer = answer_of(one)
@@ -166,7 +166,7 @@ class Worker:
 def envelope(
     command: Command, window: OffsetWindow | None = None, offset: int = 0, expected_version: int | None = None
 ) -> Envelope:
-    """As the queue would deliver it: encoded and decoded. Its sender waits for the answer."""
+    """Return the envelope of a command after encoding and decoding it. Its sender waits for the answer."""
     wire = decode_command(encode_command(command, b"", "inbox", expected_version))
     return Envelope(
         wire.id,
@@ -185,7 +185,7 @@ def _take(waiting: deque, count: int | None) -> list:  # type: ignore[type-arg]
 
 
 class LosesAcknowledgements(MemoryEventStore):
-    """Stores, and then says that it cannot be reached, as often as told."""
+    """Stores records, and then raises `StoreUnavailable`, for the next ``times`` appends."""
 
     def __init__(self, times: int = 1) -> None:
         super().__init__()
@@ -210,7 +210,8 @@ def commands_stored(store: EventStore, id: str) -> list[str]:
 
 
 def assert_history_is_whole(store: EventStore, id: str) -> None:
-    """Versions 1, 2, 3 …, each command once, and every event follows from the state before it."""
+    """Assert that the versions are 1, 2, 3 …, that each command is there once, and that every event follows from the
+    state before it."""
     records = list(store.load(id))
     assert [record.version for record in records] == list(range(1, len(records) + 1))
     assert len({record.command_id for record in records}) == len(records)
@@ -230,7 +231,8 @@ def _events(record: StreamRecord) -> Sequence:  # type: ignore[type-arg]
 
 
 def assert_answers_are_final(store: EventStore, answers: Mapping[str, CommandResult]) -> None:
-    """SUCCESS is stored under the version it named; FAILED and NOTHING_CHANGED have no stream."""
+    """Assert that SUCCESS is stored under the version of the answer, and that FAILED and NOTHING_CHANGED have no
+    stream."""
     for answer in answers.values():
         key = (answer.command_id, answer.aggregate_root_id)
         stored = store.find([key]).get(key)

@@ -1,4 +1,5 @@
-"""Queues are added, hidden and shown: who was answered FAILED stays so, whichever queue a copy lands in."""
+"""Queues are added, hidden and shown. A command that was answered FAILED stays failed, whichever queue a copy is sent
+to."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ ROOTS = [f"root-{number}" for number in range(12)]
 
 
 class Setting:
-    """One topic with two queues, and one worker for each queue there is."""
+    """A topic that begins with two queues, and one worker for each of its queues."""
 
     def __init__(self) -> None:
         self.store = MemoryEventStore()
@@ -41,7 +42,7 @@ class Setting:
             self.workers.append(worker.take(queue=queue))
 
     def restart(self) -> None:
-        """All workers die, and others come."""
+        """Bury all workers, and start new ones."""
         before, self.workers = self.workers, []
         for number, _ in enumerate(before):
             self.transport.bury(GROUP, COMMANDS, f"worker-{number}")
@@ -114,7 +115,7 @@ def test_a_copy_of_a_failed_command_fails_as_before_in_another_queue(
 
 
 def test_what_was_answered_in_between_is_known_when_the_queue_is_shown_again(setting: Setting) -> None:
-    """The worker of the queue held it all the time, and its keys go to it as before."""
+    """The worker owned the queue all the time, and gets the same keys again."""
     setting.execute(*(SetTotal(root, total=0) for root in ROOTS))
     hide(setting)
     commands = [Add(root, id=f"add-{root}") for root in ROOTS]

@@ -1,4 +1,4 @@
-"""The store refuses a stream in the middle of an aggregate's queue."""
+"""The store refuses a stream while later commands for its aggregate are in flight."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_a_second_recovery_for_an_epoch_that_is_over_changes_nothing(
 
 
 class Asked(MemoryEventStore):
-    """Counts how often histories are asked for."""
+    """Counts the queries for heads and histories."""
 
     questions = 0
 
@@ -190,7 +190,7 @@ def test_resumed_comes_for_an_aggregate_that_was_evicted_meanwhile(store: Memory
     small.handle()
     small.commit()
     (recovery,) = small.outcomes[-1].recoveries
-    small.processor.finish(small.handled[-1:])  # as if somebody else had settled it
+    small.processor.finish(small.handled[-1:])  # as if it had been settled elsewhere
     small.run(Add("y", id="y-1"))  # evicts x
     assert small.processor._cache.get("x") is None
     small.settle()

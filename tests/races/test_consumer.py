@@ -1,4 +1,4 @@
-"""Leases: who owns a queue, who waits for it, who has lost it without knowing."""
+"""Leases of queues: owned, waited for, and lost without the owner's knowledge."""
 
 from __future__ import annotations
 
@@ -268,7 +268,7 @@ def test_a_queue_that_moves_is_handled_by_its_next_owner_only_when_the_one_befor
 
 
 class JoinsLate(MemoryTransport):
-    """What happens first overtakes a member that joins."""
+    """Calls ``first`` before each join, as if that had overtaken the join."""
 
     first: Callable[[], None]
 

@@ -1,4 +1,4 @@
-"""A running worker goes on with the corrected history: aggregates in memory are not left as the original made them."""
+"""A running worker goes on with the corrected history: aggregates in memory do not stay as the originals made them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_what_is_unfinished_stays_on_top_of_the_corrected_history(store: MemoryE
 
 
 def test_a_shared_state_of_the_original_is_not_used(store: MemoryEventStore) -> None:
-    """Also one that a worker wrote after the correction, of what it had in memory."""
+    """Not even one that a worker wrote after the correction, from the aggregate in its memory."""
     states = MemoryStates()
     late = Worker(store, states=states, shard=store)
     late.run(Create("x"), Add("x", amount=500))

@@ -1,4 +1,4 @@
-"""A command is handled on the version that its sender saw, or not at all."""
+"""A command with an expected version is handled on that version, or is refused."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_the_expected_version_goes_with_the_message_from_worker_to_worker() -> N
     ]
     transport.send(COMMANDS, {0: bodies})
     first = WholeWorker(transport, store, "first").take()
-    first.handle()  # stored, and then it dies: nothing is answered
+    first.handle()  # it stores, and dies before it answers
     second = WholeWorker(transport, store, "second").take("first")
     assert second.work() == 0  # all were found in the store
     answers = [decode_result(body) for body in inbox.receive(0)]

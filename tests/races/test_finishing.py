@@ -1,4 +1,4 @@
-"""What is finished leaves the command mailbox, in whatever order it comes back."""
+"""Finished decisions leave the command mailbox, in whatever order their outcomes come back."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def worker(store: MemoryEventStore) -> Worker:
 
 
 def swap_two_outcomes(worker: Worker) -> None:
-    """An entry that is stored and one that is answered only are finished, and told the other way round."""
+    """Finish a decision that is stored and one that is only answered, and deliver their outcomes in reverse order."""
     worker.send(Add("x", id="stored"))
     worker.handle()
     worker.send(AddSoftly("x", id="answered", limit=0))
@@ -47,7 +47,7 @@ def test_what_was_answered_is_not_handled_again_after_outcomes_came_in_another_o
     store: MemoryEventStore, worker: Worker
 ) -> None:
     swap_two_outcomes(worker)
-    Worker(store).run(SetTotal("x", total=-10))  # now the one that was answered would succeed
+    Worker(store).run(SetTotal("x", total=-10))  # now the refused command would succeed
     handled, finished = len(worker.handled), len(worker.finished)
     worker.run(Add("x", id="last"))
     assert [entry.envelope.id for entry in worker.handled[handled:] if entry.envelope] == ["last", "last"]
@@ -58,7 +58,7 @@ def test_what_was_answered_is_not_handled_again_after_outcomes_came_in_another_o
 
 
 def test_what_waits_before_a_finished_entry_stays_and_is_handled_again(store: MemoryEventStore, worker: Worker) -> None:
-    """Only the entry that is told of leaves, whichever stands at the head."""
+    """Only the finished decision leaves, not the one at the head."""
     worker.send(Add("x", id="first"), Add("x", id="second"))
     worker.handle()
     worker.commit(1)

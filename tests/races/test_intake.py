@@ -1,4 +1,4 @@
-"""From pulled bytes to envelopes: what a takeover finds, what cannot be decoded, what cannot be decoded yet."""
+"""From pulled bytes to envelopes: after a takeover, and for messages that cannot be decoded, or not yet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two workers on one aggregate: whatever the order of their steps, the history is whole and every answer is true."""
+"""Two workers on the same aggregates: in any order of their steps, the history is whole and every answer is true."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_any_commands_in_any_order_of_steps(
     recent: int,
     order: list[tuple[bool, str, int]],
 ) -> None:
-    """Both workers get ``sent`` (a queue that two believe to own), one of them ``more``."""
+    """Both workers get the commands ``sent``, as if both owned the queue. One of them also gets ``more``."""
     store = MemoryEventStore()
     Worker(store).run(Create("x", id="made"))
     unique = {(command.id, command.aggregate_root_id): command for command in [*sent, *more]}
@@ -131,7 +131,7 @@ def test_any_commands_in_any_order_of_steps(
     ),
 )
 def test_leases_lost_at_any_step_lose_no_command(sent: list[Command], order: list[tuple[bool, str, int]]) -> None:
-    """Each new lease delivers everything again, as a queue whose offset never moved does."""
+    """Each new lease delivers all commands again, as a queue does whose consume offset never moved."""
     store = MemoryEventStore()
     Worker(store).run(Create("x", id="made"))
     unique = list({command.id: command for command in sent}.values())

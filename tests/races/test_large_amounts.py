@@ -1,4 +1,4 @@
-"""More bytes than the queue takes at once: what stands in a queue that is taken over goes through, in pieces."""
+"""The backlog of a queue that is taken over has more bytes than the queue takes at once: it is published in pieces."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from tests.races.whole_worker import COMMANDS, WholeWorker
 STREAMS, STREAM = 500, 140_000
 ANSWERS, ANSWER = 10_000, 8_000
 AT_ONCE = 100
-"""Commands that the test sends at once."""
+"""Messages that the test sends, or pulls, at once."""
 
 
 class Queue(NamedTuple):
-    """``restart`` ends the process that has the messages, if there is one, and starts it again."""
+    """``restart`` kills the broker and starts it again; it does nothing for other transports."""
 
     transport: Transport
     restart: Callable[[], None]
@@ -67,7 +67,7 @@ def send(transport: Transport, commands: Sequence[Command], reply_to: str = "") 
 
 
 def everything(worker: WholeWorker) -> tuple[list[Finished], int]:
-    """As `WholeWorker.handle`, until the queue is empty."""
+    """Handle as `WholeWorker.handle` does, until the queue is empty."""
     finished, handled = worker.handle()
     while (more := worker.handle())[0]:
         finished, handled = finished + more[0], handled + more[1]
@@ -86,7 +86,7 @@ def test_large_streams_that_stand_in_a_queue_are_published_by_who_takes_it_over(
     first = WholeWorker(transport, store, "first", max_bytes=2 * STREAM).take()
     texts = [AddText("x", text="x" * STREAM) for _ in range(STREAMS)]
     send(transport, [Create("x"), *texts])
-    assert everything(first)[1] == STREAMS + 1  # it stores them, and ends before it publishes any
+    assert everything(first)[1] == STREAMS + 1  # it stores the streams, and ends before it publishes any
     second = WholeWorker(transport, store, "second", max_bytes=2 * STREAM).take("first")
     finished, handled = everything(second)
     assert (len(finished), handled) == (STREAMS + 1, 0)

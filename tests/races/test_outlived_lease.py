@@ -1,4 +1,4 @@
-"""A store that is away for longer than a lease: what comes back late does not write over the next owner's decisions."""
+"""The store is away for longer than a lease: a late worker does not store over the next owner's decisions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def persist(call: Callable[[], Value]) -> Value:
 
 
 class Away(MemoryEventStore):
-    """Is away once, for so many seconds of the clock; ``stores`` says whether it did what it was asked before."""
+    """Is away once, for ``seconds`` of the clock. With ``stores``, it stores the records before it raises."""
 
     def __init__(self, clock: Clock, *, stores: bool = False) -> None:
         super().__init__()

@@ -1,4 +1,5 @@
-"""The last step: answer, publish, move the window; a crash after any of them repeats, and loses nothing."""
+"""The last step: answer, publish, move the window. After a crash between these, they are repeated, and nothing is
+lost."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ from tests.races.harness import Clock, Worker
 
 
 class Flaky(MemoryTransport):
-    """Logs what it does, and cannot be reached as often as told: before or after it has done it."""
+    """Logs its calls. A call that is named in ``fails`` is done, and raises `TransportUnavailable`, once for each time
+    that it is named."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock=clock)
@@ -76,7 +78,7 @@ class Setting:
         self.consumer.commit()
 
     def finish(self, *commands: Add | AddWithin | Create | SetTotal) -> list[Finished]:
-        """What the write path makes of these commands, as pulled from the queue by this worker."""
+        """Return the outcomes of these commands on the write path, as if this worker had pulled them."""
         before = len(self.worker.finished)
         self.worker.window = self.window
         for envelope in self.worker.send(*commands):
@@ -190,7 +192,7 @@ def asked_for(finished: Sequence[Finished], reply_to: str) -> Sequence[Finished]
 
 
 def published_addresses(setting: Setting) -> dict[str, list[str]]:
-    """By command id, the addresses that its published streams carry, the oldest first."""
+    """Return the reply addresses of the published streams, the oldest first, by command id."""
     addresses: dict[str, list[str]] = {}
     for batch in setting.transport.pull("events", {0: 0, 1: 0}, limit=1_000, wait=0):
         for record, reply_to, _ in map(decode_published, batch.bodies):

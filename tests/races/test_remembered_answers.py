@@ -1,4 +1,4 @@
-"""Answers without a row: whoever gets a copy of the command, whenever, gives the same answer again."""
+"""Answers without a row: every worker that gets a copy of the command gives the same answer again."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tests.races.whole_worker import COMMANDS, GROUP, WholeWorker
 
 
 class CountsCommits(MemoryTransport):
-    """``fails``: whether the next commit is stored and its acknowledgement lost. ``early`` are answers that went out
-    before the queue remembered them."""
+    """Records commits. With ``fails``, the next commit is stored, but its acknowledgement is lost. ``early`` are the
+    answers that were sent before the queue remembered them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class CountsCommits(MemoryTransport):
 
 
 class Setting:
-    """One queue and one store, on which the worker ``first`` runs; the aggregate "x" counts from 0."""
+    """One queue, one store, and the worker ``first``. The counter "x" is created, with the total 0."""
 
     def __init__(self) -> None:
         self.store = MemoryEventStore()
@@ -61,7 +61,7 @@ class Setting:
         return WholeWorker(self.transport, self.store, owner, remember=remember, max_recent=max_recent).take(*gone)
 
     def other(self, *commands: Command) -> None:
-        """Change what is stored, not through this queue."""
+        """Execute commands by a worker of another queue."""
         Rival(self.store).run(*commands)
 
     def send(self, *commands: Command, awaited: bool = True) -> None:
@@ -89,7 +89,7 @@ def setting() -> Setting:
     return Setting()
 
 
-# What each of them is answered on a total of 0, and what turns it into a success.
+# A command, the error that answers it at the total 0, and a command after which it would succeed.
 Case = tuple[Command, str, Command]
 WITHOUT_ROW: dict[str, Case] = {
     "no aggregate": (Add("y", id="c"), "AggregateNotFound", Create("y")),
@@ -227,7 +227,7 @@ def test_one_commit_takes_all_answers_that_it_moves_past_and_no_other(setting: S
 def test_no_answer_goes_out_before_it_is_remembered_though_the_timer_commits_first(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its turn comes the moment the window has moved."""
+    """The timer commits at the moment when the window has moved."""
     window = setting.first.consumer._windows[0]
     finish_many = window.finish_many
 

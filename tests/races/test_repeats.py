@@ -1,4 +1,4 @@
-"""A command that comes twice: in every distance, after every outcome."""
+"""A command that comes twice: at any distance, after any outcome."""
 
 from __future__ import annotations
 
@@ -139,7 +139,8 @@ def test_repeat_of_a_finished_command_keeps_its_answer_through_a_recovery(
 def test_what_an_exception_ended_while_nobody_waited_is_decided_anew_once_it_is_finished(
     store: MemoryEventStore, worker: Worker
 ) -> None:
-    """It is kept as a dead letter, and sent again from there. Until then a copy ends as it did."""
+    """The command is a dead letter, and can be sent again from there. A copy that comes before it is finished has the
+    same outcome."""
 
     def send(total: int) -> None:
         for envelope in worker.send(FailUnless("x", id="c", total=total)):
@@ -163,7 +164,7 @@ def test_what_an_exception_ended_while_nobody_waited_is_decided_anew_once_it_is_
 def test_a_crash_that_one_of_two_copies_is_answered_with_is_final(
     store: MemoryEventStore, worker: Worker, told: int
 ) -> None:
-    """It is the same whether the sender of the first or of the copy waits: no other copy is decided anew."""
+    """Whether the sender of the first or of the copy waits: no further copy is decided anew."""
 
     def send(total: int, reply_to: str = "") -> None:
         for envelope in worker.send(FailUnless("x", id="c", total=total)):
@@ -184,7 +185,7 @@ def test_a_crash_that_one_of_two_copies_is_answered_with_is_final(
 
 
 def test_a_sender_that_is_told_of_its_own_mistake_is_noted_in_the_letter_of_an_earlier_copy(worker: Worker) -> None:
-    """Else the letter would be sent again under the same id, and the queue would only repeat the answer."""
+    """Otherwise the letter would be sent again with the same id, and the queue would only repeat the answer."""
     command = Add("missing", id="c")
     for reply_to in ("", "inbox"):
         for envelope in worker.send(command):
@@ -208,8 +209,8 @@ def test_refusal_and_success_of_one_command_exclude_each_other(store: MemoryEven
     other = Worker(store)
     other.run(Add("x", id="one"))
     worker.send(command)
-    worker.handle()  # decided on what this worker knows: the total is 0, so it succeeds
-    (refused,) = other.run(command)  # the other one knows better, and is first
+    worker.handle()  # for this worker the total is 0, so the command succeeds
+    (refused,) = other.run(command)  # the other worker knows the total, and stores first
     worker.settle()
     assert refused.status is CommandStatus.REFUSED
     assert worker.answers["c"] == refused
@@ -231,7 +232,7 @@ def test_refusal_and_success_of_one_command_exclude_each_other(store: MemoryEven
 def test_a_copy_before_the_first_is_answered_gets_its_answer_whatever_comes_between(
     store: MemoryEventStore, worker: Worker, between: bool
 ) -> None:
-    """(command id, aggregate root id) is what names a command."""
+    """A command is named by its command id together with its aggregate root id."""
     worker.run(Create("y"))
     refused = AddSoftly("x", id="c", limit=-1)
     worker.send(refused)

@@ -1,4 +1,4 @@
-"""Errors that pass: the command is handled again, in its order, and nobody else waits."""
+"""Errors that pass: the command is handled again, in its aggregate's order, and other aggregates do not wait."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Script = Callable[[CommandContext], None]
 
 
 def raises(error: Exception | None) -> Script:
-    """Adds one, and then raises, if there is anything to raise."""
+    """Return a script that adds one, and then raises the error, if it is not None."""
 
     def script(context: CommandContext) -> None:
         context.get(Counter).add(1)
@@ -48,12 +48,12 @@ def raises(error: Exception | None) -> Script:
 
 
 def fails(*errors: Exception) -> list[Script]:
-    """One attempt fails for each error; the next works."""
+    """Return a script that fails with each error, and then one that succeeds."""
     return [*map(raises, errors), raises(None)]
 
 
 class Trying:
-    """A worker, and what the attempts of its `Try` commands are to do, by command id."""
+    """A worker, and the scripts for the attempts at its `Try` commands, by command id."""
 
     def __init__(self, retries: HandlerRetries = RETRIES, store: EventStore | None = None, **options: Any) -> None:
         self.store = store if store is not None else MemoryEventStore()
@@ -104,7 +104,7 @@ def test_a_command_is_handled_again_after_an_error_that_passes() -> None:
 
 
 def test_attempts_of_the_same_command_id_on_another_aggregate_are_counted_apart() -> None:
-    """Both may lie at the same offset of their queues."""
+    """The two commands may have the same offset, in different queues."""
     trying = Trying()
     trying.send("t", *[raises(ConnectionError())] * 4, raises(None), raises(None))
     other = OffsetWindow("commands", 1, epoch=1, committed=0, deadline=inf)
@@ -333,7 +333,7 @@ def test_what_waits_under_a_lease_that_ended_is_left_to_the_next_owner() -> None
 
 
 def test_a_queue_that_comes_back_begins_anew() -> None:
-    """What waited under the earlier lease comes again, and does not keep it waiting."""
+    """A command that was postponed under the earlier lease is delivered again, and handled at once."""
     trying = Trying()
     trying.send("t", *fails(ConnectionError()))
     trying.worker.settle()
@@ -346,7 +346,7 @@ def test_a_queue_that_comes_back_begins_anew() -> None:
 
 
 class GoesAway(MemoryEventStore):
-    """Cannot load this aggregate, so many times."""
+    """Raises `StoreUnavailable` for the next ``times`` loads of the aggregate "y"."""
 
     def __init__(self, times: int) -> None:
         super().__init__()
@@ -450,7 +450,7 @@ def test_every_command_is_stored_once_and_in_order_whatever_happens_meanwhile(st
 
 
 class Endless(list[Script]):
-    """What attempts do, one after the other, however many there are."""
+    """Takes the next script for each attempt from an iterator, which need not end."""
 
     def __init__(self, scripts: Iterator[Script]) -> None:
         super().__init__()
@@ -461,7 +461,7 @@ class Endless(list[Script]):
 
 
 def test_what_waits_has_an_entry_that_changes_nothing() -> None:
-    """Whoever hands commands in counts the entries."""
+    """The caller of `handle` counts the decisions."""
     trying = Trying()
     trying.send("t", *fails(ConnectionError()))
     trying.send("u", raises(None))

@@ -1,5 +1,5 @@
-"""Commands that a handler sends by its context are sent if, and only if, its events are stored: wherever a worker ends,
-whoever comes after it sends them, with the same ids."""
+"""Commands that a handler sends by its context are sent if, and only if, its events are stored. Wherever a worker ends,
+the next one sends them, with the same ids."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from tests.races.whole_worker import COMMANDS, WholeWorker
 
 
 class WorkerIsGone(BaseException):
-    """Nobody handles it: what comes after it does not happen."""
+    """Ends the worker's work: no code of the package catches it."""
 
 
 class Ending(MemoryTransport):
-    """Ends the worker at a step: before it is done, or after."""
+    """Ends the worker at ``step``, a topic or ``"reply"``: after the step if ``is_done``, otherwise before it."""
 
     step, is_done = "", False
 
@@ -85,7 +85,7 @@ def place() -> Place:
 
 def work(place: Place, owner: str = "one", *gone: str) -> None:
     worker = WholeWorker(place.transport, place.store, owner, max_bytes=100_000).take(*gone)
-    for _ in range(3):  # what is there, what it sends, and nothing
+    for _ in range(3):  # first the waiting commands, then those they send; the third round has none
         worker.work()
 
 

@@ -1,4 +1,4 @@
-"""The signal of a finished command comes when its outcome is durable, and its receivers harm nothing."""
+"""The signal of a finished command is sent when its outcome is durable, and errors of its receivers do no harm."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_stored_outcomes_are_told_at_once_others_after_the_offset_has_moved(sett
 
     finished = outcomes(setting)
     for one in finished[1:3]:
-        one.envelope.reply_to = ""  # one of each kind is told though nobody waits for its answer
+        one.envelope.reply_to = ""  # one of each kind is announced although nobody waits for its answer
     with receiving(note):
         setting.publisher.publish(finished[1:])
         assert told == [(Add, "2", 0), (AddWithin, "3", 0)]

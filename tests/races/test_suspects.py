@@ -1,4 +1,4 @@
-"""Commands that may have ended a worker are handled one at a time, but none waits for another one's shard."""
+"""Suspects are handled one at a time, but no suspect waits for another one's shard."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Value = TypeVar("Value")
 
 
 class Waiting:
-    """What a command mailbox finds when it asks the store: may another one handle its suspect meanwhile?"""
+    """Records, at each call of the store, whether the lock of the suspects is held, and what is noted as in flight."""
 
     def __init__(self) -> None:
         self.suspects = threading.Lock()

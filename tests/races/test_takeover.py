@@ -1,4 +1,4 @@
-"""A queue is lost in the middle, taken by another worker, and comes back."""
+"""A worker loses a queue in the middle of its work, another worker takes it, and it comes back."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_idle_state_of_a_queue_acquired_anew_is_forgotten(store: MemoryEventStor
 def test_refusal_after_the_queue_came_back_does_not_rest_on_old_state(
     store: MemoryEventStore, worker: Worker, rival: Worker, unfinished: list[str]
 ) -> None:
-    """The old lease's entries are still on their way when the new lease's command is handled."""
+    """The old lease's decisions are still on their way when the new lease's command is handled."""
     old = {
         "add": Add("x", id="old", amount=2),
         "refusal": AddWithin("x", id="old", limit=-1),
@@ -112,7 +112,7 @@ def test_refusal_after_the_queue_came_back_does_not_rest_on_old_state(
 def test_verdict_that_was_lost_with_its_queue_is_not_remembered(
     store: MemoryEventStore, worker: Worker, rival: Worker
 ) -> None:
-    """It rested on a stream that was never stored; it comes again in another batch than that stream."""
+    """The verdict rested on a stream that was never stored. It comes again in another batch than that stream."""
     one = Add("x", id="one")
     nothing = SetTotal("x", id="nothing", total=1)
     failed = FailUnless("x", id="failed", total=-6)
@@ -132,7 +132,7 @@ def test_verdict_that_was_lost_with_its_queue_is_not_remembered(
 def test_verdict_handled_again_after_the_queue_was_lost_is_not_remembered(
     store: MemoryEventStore, worker: Worker, rival: Worker, kind: str
 ) -> None:
-    """Its recovery comes between the loss and the new lease, or after it."""
+    """The recovery comes between the loss of the lease and the new lease."""
     one = Add("x", id="one")
     verdict = {
         "nothing": SetTotal("x", id="verdict", total=8),
@@ -157,7 +157,7 @@ def test_verdict_handled_again_after_the_queue_was_lost_is_not_remembered(
 
 
 def test_commit_of_a_lost_lease_does_not_touch_the_queues_new_lease(store: MemoryEventStore, worker: Worker) -> None:
-    """Entries of both leases stand in one batch."""
+    """One batch has decisions of both leases."""
     old = Add("x", id="old")
     worker.send(old)
     worker.handle()
@@ -177,12 +177,12 @@ def test_outcomes_of_the_old_lease_that_arrive_late_do_not_settle_the_new_ones(
     old = Add("x", id="old")
     worker.send(old)
     worker.handle()
-    worker.commit()  # stored; the command mailbox does not know yet
+    worker.commit()  # stored; the command mailbox does not know that yet
     lose(worker, "closed")
     worker.acquire()
     worker.send(old, Add("x", id="new"))
     worker.handle()
-    worker.deliver()  # of the old lease
+    worker.deliver()  # the outcomes of the old lease
     assert worker.in_flight == 2
     worker.settle()
     assert commands_stored(store, "x")[1:] == ["old", "new"]

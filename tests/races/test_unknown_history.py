@@ -1,4 +1,4 @@
-"""A stored history that this process cannot read fails the command at hand; it never holds up the mailbox."""
+"""A stored history that this process cannot read fails its aggregate's commands, and never holds up the mailbox."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TRIES = 20
 
 
 def persist(call: Callable[[], Value]) -> Value:
-    """As a worker's, but it fails where that would never end."""
+    """Repeat a call as a worker does, but raise `AssertionError` after `TRIES` attempts."""
     for _ in range(TRIES):
         try:
             return call()
@@ -34,7 +34,7 @@ def persist(call: Callable[[], Value]) -> Value:
 
 @pytest.fixture
 def store() -> MemoryEventStore:
-    """With a counter ``newer`` whose second stream a newer version of the code has written."""
+    """A store with a counter "newer", whose second stream has an event of an unknown type, and a counter "x"."""
     store = MemoryEventStore()
     Worker(store).run(Create("newer"), Add("newer"), Create("x"))
     record = list(store.load("newer"))[-1]

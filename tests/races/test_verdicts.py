@@ -1,4 +1,4 @@
-"""Answers that have no row of their own rest on what is durable, or are decided again."""
+"""Answers without a row rest on durable streams, or are decided again."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_verdict_on_a_stream_that_is_refused_is_decided_again(
         worker.commit(size)
     worker.settle()
     assert worker.answers["one"].value == 0
-    assert worker.status(nothing) is CommandStatus.SUCCESS  # to 1
+    assert worker.status(nothing) is CommandStatus.SUCCESS  # it has set the total to 1
     assert worker.status(refused) is CommandStatus.REFUSED
     assert worker.answers["refused"].error_fields == {"total": 1}
     assert "the total is 1" in worker.answers["failed"].error_message
@@ -127,7 +127,7 @@ def test_stored_outcome_counts_more_than_a_verdict(store: MemoryEventStore, work
 
 
 def test_durable_refusal_that_rests_on_a_stale_head_is_decided_again(store: MemoryEventStore, worker: Worker) -> None:
-    """A refusal has no version for the index to judge, and once stored it would be final."""
+    """A refusal has no version that the store's index could check, and would be final once it is stored."""
     add = AddWithin("x", id="c", limit=0)
     worker.send(add, Add("x", id="d"))
     refused, _ = worker.handle()

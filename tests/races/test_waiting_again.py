@@ -1,4 +1,4 @@
-"""A command that comes again is answered from the store and published again, with the address of who waits now."""
+"""A command that comes again is answered from the store, and published again with the address of the new sender."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def desk() -> Iterator[Desk]:
 
 @pytest.fixture
 def make(desk: Desk) -> Make:
-    """Workers over one queue and one store, by the name of their owner."""
+    """A function that makes a worker of one queue and one store, given the name of the owner."""
     store = MemoryEventStore()
     return lambda owner: WholeWorker(desk.transport, store, owner, max_recent=2)
 
@@ -36,7 +36,7 @@ def published(desk: Desk) -> list[PublishedStream]:
 
 
 def follow(desk: Desk, stream: PublishedStream) -> None:
-    """What the subscribers do, whether they handle the stream now or skip it."""
+    """Send the notices that all subscribers send, whether they handle the stream now or skip it."""
     assert stream.reply_to
     notices = [Notice(stream.record.command_id, stream.record.aggregate_root_id, name) for name in BOTH]
     desk.transport.reply([(stream.reply_to, encode_notice(notice)) for notice in notices])
@@ -50,7 +50,7 @@ def execute_first(desk: Desk, worker: WholeWorker, command: Add) -> None:
 
 
 def execute_again(desk: Desk, worker: WholeWorker, command: Add) -> None:
-    """The subscribers saw the first message, and tell who waits of the second."""
+    """Execute a command that the subscribers have handled: the second message names the new sender."""
     asked = desk.ask(command)
     worker.work()
     stream = published(desk)[-1]

@@ -1,4 +1,4 @@
-"""A worker from the queue to the answers, in one thread: to be ended anywhere, and followed by another."""
+"""A worker from the queue to the answers, in one thread. A test can end it at any step, and let another one follow."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GROUP, COMMANDS = "g", "commands"
 
 
 class WholeWorker:
-    """All hands of a worker on one queue. It remembers ``remember`` answers, and ``max_recent`` commands at most."""
+    """All parts of a worker, for one queue. It remembers up to ``remember`` answers, and ``max_recent`` commands."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class WholeWorker:
         )
 
     def take(self, *gone: str, queue: int = 0) -> WholeWorker:
-        """Acquire the queue, also from owners that are gone."""
+        """Acquire the queue, after burying the owners ``gone``."""
         for owner in gone:
             self.transport.bury(GROUP, COMMANDS, owner)
         self.consumer.assign([queue])
@@ -69,7 +69,8 @@ class WholeWorker:
         return self
 
     def handle(self) -> tuple[list[Finished], int]:
-        """What is in the queue now, up to the publisher, and how many of it went to the command mailbox."""
+        """Handle the messages of the queue. Return the outcomes for the publisher, and the number of commands that went
+        to the command mailbox."""
         finished: list[Finished] = []
         handled = 0
         pulled = self.consumer.pull(100, 0)
@@ -89,7 +90,8 @@ class WholeWorker:
         return finished, handled
 
     def work(self) -> int:
-        """Do what is in the queue; returns how many commands went to the command mailbox."""
+        """Handle and publish the messages of the queue. Return the number of commands that went to the command
+        mailbox."""
         finished, handled = self.handle()
         self.publisher.publish(finished)
         self.consumer.commit()

@@ -18,7 +18,8 @@ _SCHEMAS = "SELECT nspname FROM pg_namespace WHERE nspname ~ '^enode_'"
 
 @pytest.fixture
 def projections(harness: Harness) -> Iterator[Harness]:  # noqa: F811
-    """The counters' projections are all there are; what a rebuild leaves behind goes."""
+    """A harness in which `CounterRows` and `Entries` are the only subscribers. Schemas of rebuilds are dropped at the
+    end."""
     from enode_django.eventing.registry import subscribers
     from tests.following.domain import CounterRows, Entries
 
@@ -47,7 +48,7 @@ def effects() -> Iterator[Effects]:
 
 @pytest.fixture
 def postings(harness: Harness, rebuilding_tables: None, effects: Effects) -> Iterator[Harness]:  # noqa: F811
-    """The projections of this folder are all there are."""
+    """A harness in which `Postings` and `Balances` are the only subscribers. Their tables are empty."""
     from enode_django.eventing.registry import subscribers
     from tests.rebuilding.domain import MODELS, Balances, Postings
 

@@ -1,4 +1,4 @@
-"""Projections of the counters' events that are to be rebuilt. What else a handler does is said in `effects`."""
+"""Projections of the counters' events, for rebuilds. `effects` adds to what their handlers do."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Balances(ModelProjection[Balance]):
 
 
 class Books(Projection):
-    """Each book points to the one before, and has two labels, of which others have the one, too."""
+    """Keeps books. Each points to the book before it, and has two labels, one of which it shares with other books."""
 
     name = "rebuilding.books"
     models = (Label, Book)

@@ -12,8 +12,8 @@ from tests.integration.store_sessions import Call
 
 
 class Threads(InProcess):
-    """Works on three tasks at a time, each in a thread of its own. ``given`` are the lists of tasks it was given, in
-    turn, and ``shadow`` what the last of them were for."""
+    """Does three tasks at a time, each in its own thread. ``given`` are the lists of tasks that it was given, in order,
+    and ``shadow`` is that of the last list."""
 
     shadow: Shadow
 
@@ -33,5 +33,5 @@ class Threads(InProcess):
 
 
 def again(shadow: Shadow, task: CatchUpTask) -> Call:
-    """Begin to do a task in a thread of its own."""
+    """Begin to do a task in another thread."""
     return Call(lambda: work_off(shadow, [task]))

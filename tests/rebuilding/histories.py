@@ -1,4 +1,4 @@
-"""Stored events, followed as workers would, and what came of them."""
+"""Helpers that store events, let projections follow them, and read the rows."""
 
 from __future__ import annotations
 
@@ -22,20 +22,21 @@ def nothing(stage: str, **figures: object) -> None: ...
 
 
 def follow(*chosen: type[Subscriber]) -> None:
-    """Everything that is stored, as workers would."""
+    """Let these projections, by default `Postings` and `Balances`, handle everything stored."""
     from enode_django.runtime import replay
 
     replay(*(subscribers.instance(cls).name for cls in chosen or (Postings, Balances)))
 
 
 def some_history(harness: Harness, *ids: str) -> None:
-    """Of three versions for each."""
+    """Store three versions of each aggregate."""
     for number, id in enumerate(ids):
         harness.stored(id, Opened(owner=id), Added(amount=number), Added(amount=10))
 
 
 def before_the_last_step(monkeypatch: pytest.MonkeyPatch, call: Callable[[], object]) -> None:
-    """Once, in the transaction of the swap, when nobody writes to the tables in use any more."""
+    """Let ``call`` run once in the transaction of the swap, after writers are locked out of the tables in use. It runs
+    in another thread."""
     check, called = Swap._check, []
 
     def check_and_call(swap: Swap) -> None:
@@ -48,7 +49,7 @@ def before_the_last_step(monkeypatch: pytest.MonkeyPatch, call: Callable[[], obj
 
 
 def postings() -> dict[str, list[int]]:
-    """The amounts by account; each has a line that says the same."""
+    """Return the amounts by account. Assert that each has a line with the same amount."""
     found = list(Posting.objects.order_by("account", "id").values_list("account", "amount"))
     lines = sorted(PostingLine.objects.values_list("posting__account", "posting__amount", "text"))
     assert lines == sorted((account, amount, f"adds {amount}") for account, amount in found)

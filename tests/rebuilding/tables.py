@@ -1,4 +1,4 @@
-"""Tables with everything that PostgreSQL lets them have, and looking at them from outside."""
+"""Tables with everything that PostgreSQL lets a table have, and helpers to inspect them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def described(*names: str, path: str | None = None) -> dict[str, Table]:
 
 @contextmanager
 def role() -> Iterator[str]:
-    """A role that is nobody's, with a name to be quoted."""
+    """Make a role whose name must be quoted. Drop it at the end of the block."""
     name = f'a "role" {uuid.uuid4().hex[:8]}'
     sql(f"CREATE ROLE {quoted(name)}")
     try:
@@ -47,7 +47,7 @@ def role() -> Iterator[str]:
 
 
 def everything(schema: str, owner: str, reader: str, clerk: str) -> None:
-    """Two tables in the schema: `STRANGE`, and `OTHER`, to which it points; and one in "public" to point to."""
+    """Make two tables in the schema, `STRANGE` and `OTHER`, and one in "public". `STRANGE` points to both others."""
     one, other = quoted(schema, STRANGE), quoted(schema, OTHER)
     custom = quoted(schema, "a 'custom' sequence")
     who, whom, whose = quoted(reader), quoted(clerk), quoted(owner)

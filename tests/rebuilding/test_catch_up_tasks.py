@@ -1,4 +1,4 @@
-"""What came during a replay is caught up with in tasks, of which each may run late, or again."""
+"""A catch-up in tasks, each of which may run late or twice."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ BOTH = pytest.mark.parametrize("cls", [Postings, Balances])
 
 @pytest.fixture(autouse=True)
 def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of few streams, so that there are many."""
+    """Limit tasks to a few streams, so that there are many tasks."""
     monkeypatch.setattr(catch_up_tasks, "ALONE", 1)
     monkeypatch.setattr(catching_up, "ALONE", 1)
     monkeypatch.setattr(catching_up, "TASK_STREAMS", 2)
@@ -56,7 +56,7 @@ class Begun:
         self.catching_up = CatchingUp(harness.store, self.engine, self.shadow, now(harness.store), nothing)
 
     def replayed(self) -> Shadow:
-        """Another shadow, with all that is stored, replayed from nothing."""
+        """Replay everything stored into another shadow, and return that."""
         scratch = self.target.make_scratch(self.record)
         InProcess().replay(Plan(scratch, self.target.types(), now(self.harness.store)), nothing)
         return scratch
@@ -70,7 +70,7 @@ def rows(cls: type[Subscriber], shadow: Shadow) -> dict[str, Any]:
 
 
 def keys(engine: Threads) -> Iterator[list[set[str]]]:
-    """The aggregates of each task."""
+    """Yield the aggregates of each task, for each list of tasks."""
     for tasks in engine.given:
         yield [set(heads(*task)) for task in tasks]
 
@@ -147,7 +147,7 @@ def first_task(begun: Begun) -> CatchUpTask:
 def test_a_task_that_goes_on_after_its_aggregate_was_brought_further_changes_nothing(
     postings: Harness, cls: type[Subscriber]
 ) -> None:
-    """It knew what it had to do before a second run of it had done that."""
+    """The task has looked up its work before a second run does that work."""
     begun = Begun(cls, postings)
     postings.stored("z", Added(amount=1))
     begun.catching_up.run()
@@ -173,7 +173,7 @@ def _all_of(begun: Begun) -> tuple[Any, ...]:
 def test_two_runs_of_a_task_at_a_time_handle_each_event_once(
     postings: Harness, effects: Effects, cls: type[Subscriber]
 ) -> None:
-    """The second waits for the first, which stands still in a handler."""
+    """The second run waits for the first one, which is blocked in a handler."""
     begun = Begun(cls, postings)
     stands, go_on, calls = threading.Event(), threading.Event(), itertools.count()
 
@@ -229,7 +229,7 @@ STEPS = st.lists(
 
 
 class Interleaving:
-    """Appends, some of them in transactions that end later, rounds, and tasks that run again beside them."""
+    """Interleaved appends, some in transactions that commit later, rounds of a catch-up, and second runs of tasks."""
 
     def __init__(self, begun: Begun, prefix: str) -> None:
         self._begun = begun
@@ -274,7 +274,7 @@ class Interleaving:
         self.round(0)
 
     def expected(self) -> dict[str, tuple[int, int]]:
-        """Sum and number of what was added since the account was closed the last time."""
+        """Return the sum and the number of the amounts added to each account since it was closed last."""
         found = {}
         for id, events in self._events.items():
             amounts: list[int] = []

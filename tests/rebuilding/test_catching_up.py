@@ -1,4 +1,4 @@
-"""What is stored while a projection is rebuilt is in it when it comes into use, from wherever it comes."""
+"""Events that are stored during a rebuild are in the rebuilt tables when these come into use."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def amounts(cls: type[Subscriber]) -> dict[str, int]:
 
 @BOTH
 def test_what_is_stored_at_each_stage_is_in_the_rebuilt_tables(postings: Harness, cls: type[Subscriber]) -> None:
-    """Nobody follows it but the rebuild, except what comes in its very last moment."""
+    """Only the rebuild handles these events, except those that come at the very end, which a worker handles."""
     some_history(postings, "a")
     follow(cls)
     stored: dict[str, int] = {}
@@ -57,7 +57,7 @@ def test_what_is_stored_at_each_stage_is_in_the_rebuilt_tables(postings: Harness
 def test_a_transaction_that_was_open_when_the_rebuild_began_is_in_when_it_commits(
     postings: Harness, cls: type[Subscriber], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its row has a lower sequence than others that were replayed."""
+    """The transaction's row has a lower sequence than replayed rows."""
     with bare_session() as early, bare_session() as later:
         insert(early, stream_of("early", 1, [Added(amount=1)]))
         insert(later, stream_of("later", 1, [Added(amount=2)]))
@@ -76,7 +76,7 @@ def test_a_transaction_that_was_open_when_the_rebuild_began_is_in_when_it_commit
 def test_what_came_in_many_transactions_is_handled_once(
     postings: Harness, cls: type[Subscriber], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Then the aggregate is in many parts of what came."""
+    """The aggregate is then in many ranges of the catch-up."""
     monkeypatch.setattr(catching_up, "TASK_STREAMS", 1)
     postings.stored("a", Opened(owner="a"))
     follow(cls)
@@ -115,7 +115,7 @@ def test_what_was_open_during_the_whole_rebuild_is_handled_by_those_that_follow(
 
 @BOTH
 def test_what_is_in_use_behind_an_open_transaction_is_no_difference(postings: Harness, cls: type[Subscriber]) -> None:
-    """A row that comes after a transaction began that is still open is not settled, but workers are told of it."""
+    """A row stored after the beginning of a transaction that is still open is not settled, but workers handle it."""
     some_history(postings, "a")
     follow(cls)
     subscription = postings.subscription(subscribers.instance(cls))
@@ -185,7 +185,7 @@ def test_too_much_for_the_last_moment_is_caught_up_with_before_it(
 def test_rounds_end_when_they_leave_no_less_than_before_but_what_the_swap_may_take(
     postings: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So much comes all the time."""
+    """The same number of events comes in each round."""
     monkeypatch.setattr(catching_up, "SMALL", 0)
     some_history(postings, "a")
     rounds: list[object] = []
@@ -203,7 +203,7 @@ def test_rounds_end_when_they_leave_no_less_than_before_but_what_the_swap_may_ta
 def test_an_open_write_transaction_is_in_nobodys_way(
     postings: Harness, cls: type[Subscriber], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What came after its beginning is not left for the moment when writers are shut out."""
+    """Events stored since the transaction began are not left for the swap, while writers are locked out."""
     monkeypatch.setattr(catching_up, "MOST", 2)
     some_history(postings, "a")
     swaps: list[object] = []

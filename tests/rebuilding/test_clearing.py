@@ -1,4 +1,4 @@
-"""Beginning a rebuild and giving it up are in nobody's way who reads tables that its foreign keys point to."""
+"""Beginning a rebuild and giving it up do not block readers of tables that its foreign keys point to."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.rebuilding.tables import asked, sql
 
 @pytest.fixture
 def referring(postings: Harness) -> Iterator[Harness]:
-    """The projection's table points to one that has nothing to do with it."""
+    """A harness whose table of postings has a foreign key to a table that no projection writes."""
     some_history(postings, "a", "b")
     follow()
     sql(
@@ -36,7 +36,7 @@ def referring(postings: Harness) -> Iterator[Harness]:
 
 
 def read_and_write() -> None:
-    """Raises if somebody has locked the table for a moment."""
+    """Read and write the table ``referred_to``. Raise if it stays locked for 3 seconds."""
     with bare_session() as session:
         session.execute("SET lock_timeout = '3s'")
         session.execute("SELECT count(*) FROM referred_to")
@@ -71,7 +71,7 @@ def test_others_read_and_write_while_checkpoints_are_deleted(referring: Harness,
 
 
 def test_who_reads_for_long_is_waited_for_without_keeping_others_from_reading(referring: Harness) -> None:
-    """A lock that is waited for is in the way of whoever comes later. So it is waited for in short turns."""
+    """A pending lock blocks later readers, so the rebuild waits for it in short attempts."""
     Target.of(Postings.name).begin()
     waits = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'referred_to'::regclass"
     with bare_session() as session:

@@ -1,4 +1,4 @@
-"""What is compared before a swap, what is left out, and what is said of it."""
+"""Comparisons before a swap: the compared rows, the fields that are left out, and the messages."""
 
 from __future__ import annotations
 

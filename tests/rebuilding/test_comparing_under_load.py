@@ -1,4 +1,4 @@
-"""Whatever goes on while a projection is rebuilt, its rows are compared, or it is said that they were not."""
+"""Whatever happens during a rebuild, rows are compared, or the rebuild reports that they were not."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def followed(postings: Harness) -> Harness:
 
 
 class Deposits:
-    """Events for all aggregates, which workers follow at once, if they do."""
+    """Stores events of all aggregates. With ``are_followed``, workers handle them at once."""
 
     def __init__(self, harness: Harness, *, are_followed: bool = True) -> None:
         self._harness = harness
@@ -53,7 +53,7 @@ class Deposits:
 
 
 class BusyEngine(InProcess):
-    """Something happens whenever aggregates were brought up to date."""
+    """An engine that calls ``happens`` after each catch-up."""
 
     def __init__(self, happens: Callable[[], object]) -> None:
         self._happens = happens
@@ -79,7 +79,7 @@ def test_a_wrong_row_is_found_though_every_aggregate_has_moved_on_when_rows_are_
 
 
 def test_a_wrong_row_is_found_though_its_aggregate_never_rests(followed: Harness) -> None:
-    """It is found when the swap has shut the workers out."""
+    """The row is compared when the swap has locked workers out."""
     deposits = Deposits(followed)
     Balance.objects.filter(pk="b").update(total=100_011)
     engine = BusyEngine(deposits.make)
@@ -103,7 +103,7 @@ def test_all_aggregates_are_compared_though_none_of_them_rests(followed: Harness
 
 
 def test_a_wrong_row_is_found_though_the_tables_in_use_are_behind(followed: Harness) -> None:
-    """It is compared where they are, although the next event may set it right."""
+    """The row is compared at the version in use, although the next event may correct it."""
     deposits = Deposits(followed, are_followed=False)
     deposits.make()
     rebuilt = rebuild(Postings.name, InProcess(), nothing)
@@ -129,7 +129,7 @@ def test_a_row_of_an_aggregate_that_does_not_exist_is_a_difference(followed: Har
 
 
 class FailingAlone(InProcess):
-    """Aggregates that are replayed once more for the comparison fail at this event."""
+    """An engine whose replays for the comparison fail at the events of one aggregate."""
 
     def __init__(self, effects: Effects, id: str) -> None:
         self._effects = effects
@@ -166,7 +166,7 @@ def test_what_could_not_be_compared_is_told_and_swapped_only_if_that_is_accepted
 def test_a_table_whose_rows_nobody_can_attribute_is_compared_when_the_workers_have_come_as_far(
     followed: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is built waits for them, so that at the swap the tables in use lack nothing that is in it."""
+    """The swap waits for the workers, until the tables in use have everything that the built ones have."""
     monkeypatch.setattr(Postings, "aggregate_field", "")
     monkeypatch.setattr(putting_in_use, "FIRST_PAUSE", 0.01)
     monkeypatch.setattr("enode_django.rebuilding.checking.LOOKS", 1)

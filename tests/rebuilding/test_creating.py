@@ -1,4 +1,4 @@
-"""Where a handler says that it creates rows, no other event invents one, nor brings a deleted one back."""
+"""If a handler creates rows, no other event makes a row or brings a deleted one back."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def openings(harness: Harness) -> Iterator[Harness]:
 
 
 def expected(happened: Iterable[DomainEvent]) -> tuple[str, int] | None:
-    """Return owner and total of the row, as a reader of the projection would tell them."""
+    """Return the owner and the total that the row must have, or None if there must be no row."""
     row: tuple[str, int] | None = None
     for event in happened:
         if isinstance(event, Opened):
@@ -69,7 +69,7 @@ def test_any_split_of_any_history_gives_the_same_rows_and_so_does_a_rebuild(open
         for batch in batches:
             records = openings.stored(id, *batch, after=version)
             openings.deliver(subscription, records)
-            openings.deliver(subscription, records[-1:])  # late, and once more
+            openings.deliver(subscription, records[-1:])  # the last message comes a second time
             version += len(batch)
         happened = [event for batch in batches for stream in batch for event in stream]
         row = expected(happened)

@@ -1,4 +1,4 @@
-"""A projection whose code has changed since its tables were rebuilt is found by a check."""
+"""A check finds projections whose code has changed since their tables were rebuilt."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def added_wrongly(self: Balances, row: Balance, event: Added) -> None:
 
 def redefine(monkeypatch: pytest.MonkeyPatch, added: Callable[..., None]) -> None:
     monkeypatch.setattr(Balances, "added", added)
-    monkeypatch.setattr(instance(Balances), "_enode_known_handlers", {})  # what it has looked up before
+    monkeypatch.setattr(instance(Balances), "_enode_known_handlers", {})  # the cache of handlers
 
 
 def changed() -> list[str]:
@@ -51,7 +51,7 @@ def test_the_fingerprint_follows_the_code_of_handlers_and_of_what_they_call(monk
     redefine(monkeypatch, added_otherwise)
     seen.add(fingerprint_of(instance(Balances)))
     monkeypatch.setattr(Balance, "count_up", lambda row: None, raising=False)
-    assert fingerprint_of(instance(Balances)) in seen  # nobody calls it
+    assert fingerprint_of(instance(Balances)) in seen  # no handler calls the method
     redefine(monkeypatch, calling(lambda row: row.count_up()))
     seen.add(fingerprint_of(instance(Balances)))
     monkeypatch.setattr(Balance, "count_up", lambda row: row.count, raising=False)

@@ -42,7 +42,7 @@ class SwapsOnly(InProcess):
 
 @pytest.fixture
 def kept(followed: Harness, monkeypatch: pytest.MonkeyPatch) -> Harness:
-    """A rebuild could not swap because somebody read the tables, as pg_dump does."""
+    """A harness with a rebuild that could not swap, because another session read the tables, as pg_dump does."""
     with monkeypatch.context() as patch, bare_session() as session:
         patch.setattr(swapping, "ATTEMPTS", 2)
         patch.setattr(swapping, "LOCK_TIMEOUT", "50ms")
@@ -92,7 +92,7 @@ def test_what_other_code_has_built_is_not_swapped(kept: Harness) -> None:
 
 
 def correct_a(store: EventStore, amount: int) -> None:
-    """Let version 3 of a, which has added 10, be read as one that adds this amount."""
+    """Correct version 3 of "a", which has added 10, to add ``amount``."""
     events = [{"type": "following.Added", "schema_version": 1, "fields": {"amount": amount}}]
     correct(store, "a", 3, events, by="ann", reason="a typing error", last=editable(store, "a", 3).last)
 

@@ -37,7 +37,7 @@ UNIQUE = {"rebuilding_balance_pkey", "one_each", "one_some"}
 
 @pytest.fixture
 def indexed(postings: Harness) -> Iterator[Harness]:
-    """Balances with indexes of many kinds; their totals must be known."""
+    """A harness whose table of balances has indexes and foreign keys of many kinds."""
     sql(
         "CREATE TABLE known_total (id integer PRIMARY KEY)",
         "INSERT INTO known_total SELECT * FROM generate_series(0, 100)",
@@ -66,7 +66,7 @@ def indexed(postings: Harness) -> Iterator[Harness]:
 
 
 class Looking(InProcess):
-    """Notes the indexes and foreign keys that the tables have before and after the replay."""
+    """An engine that records the names of the shadow's indexes and foreign keys before and after the replay."""
 
     def __init__(self) -> None:
         self.seen: list[set[str]] = []

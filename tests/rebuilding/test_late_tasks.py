@@ -1,4 +1,4 @@
-"""A task that was given up on and goes on all the same writes nothing that was handled since."""
+"""A task that goes on after it was given up does not overwrite rows that were handled since."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from tests.rebuilding.histories import balances, follow, nothing
 
 
 class StallingEngine(InProcess):
-    """The first run of the replay stalls in its last handler, a second one ends. When the shadow was caught up with
-    what ``meanwhile`` stores, the first goes on."""
+    """The first run of the replay stalls in its last handler, and a second run ends. The first one goes on when the
+    shadow has caught up with the events that ``meanwhile`` stores."""
 
     def __init__(self, effects: Effects, meanwhile: Callable[[], object]) -> None:
         self._meanwhile = meanwhile

@@ -1,4 +1,4 @@
-"""What hangs on a table and would stay with the old one is told before anything is done."""
+"""Objects that depend on a table, and would stay with the old one, are reported before anything is done."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ OBSTACLES = {
 
 @pytest.fixture
 def declared(db: None, rebuilding_tables: None) -> Iterator[None]:
-    """What a test does is rolled back."""
+    """Make `Postings` and `Balances` the only subscribers. The test's changes of the database are rolled back."""
     from tests.rebuilding.domain import Balances, Postings
 
     with subscribers.only(Postings, Balances):

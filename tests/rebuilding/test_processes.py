@@ -55,7 +55,7 @@ WAITING = """
 
 @pytest.fixture
 def store(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[PostgresEventStore]:
-    """With some accounts, which are followed. Other processes find this database."""
+    """A store with some accounts. Other processes find its database by ``DATABASE_URL``."""
     database = str(connection.settings_dict["NAME"])
     monkeypatch.setenv("DATABASE_URL", urlunsplit(urlsplit(os.environ["DATABASE_URL"])._replace(path=f"/{database}")))
     monkeypatch.setattr(processes, "TELL_EVERY", 0.0)
@@ -73,7 +73,7 @@ def pool() -> Iterator[Pool]:
 
 
 def children() -> list[psutil.Process]:
-    """The living processes that pools of this process have started."""
+    """Return the living processes that pools of this process have started."""
     found = []
     for process in psutil.Process().children():
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -124,7 +124,7 @@ def test_a_long_way_to_catch_up_is_divided_among_processes(
 
     class Late(Processes):
         def replay(self, plan: Plan, report: Report) -> Replayed:
-            """As if all had come after the horizon."""
+            """Catch up with all accounts, as if everything had been stored after the horizon."""
             todo = [Todo(id, "bank.BankAccount", 5) for id in ACCOUNTS]
             assert self.catch_up(plan.shadow, todo).aggregates == len(ACCOUNTS)
             return Replayed(5 * len(ACCOUNTS), len(ACCOUNTS))
@@ -134,7 +134,8 @@ def test_a_long_way_to_catch_up_is_divided_among_processes(
 
 
 class Held(Processes):
-    """Its processes wait to write, until `release`; then ``waits`` is called again and again."""
+    """An engine whose processes wait for a lock until `release`. ``waits`` is called again and again while one
+    waits."""
 
     def __init__(self, pool: Pool, waits: Callable[[Held], object]) -> None:
         super().__init__(pool)
@@ -219,7 +220,7 @@ def test_what_a_process_raises_is_raised_here_with_its_trace(store: PostgresEven
 def test_errors_of_this_package_come_back_as_they_are_and_others_are_told_in_words() -> None:
     lost = Failed("StoreUnavailable", "away", "").error()
     assert (type(lost), str(lost)) == (StoreUnavailable, "away")
-    for name in ("OperationalError", "annotations", "JobRunning"):  # another's, no error, and one that wants more
+    for name in ("OperationalError", "annotations", "JobRunning"):  # foreign, not an error, needs more arguments
         other = Failed(name, "away", "").error()
         assert (type(other), str(other)) == (RebuildError, f"a process of the rebuild has failed: {name}: away")
 
@@ -270,7 +271,7 @@ def test_the_engine_is_chosen_by_the_place_of_the_work_and_the_size_of_the_store
     pytest.importorskip("pyspark")
     session = sys.modules.get("enode_django.spark.session")
     if session is not None:
-        monkeypatch.setattr(session, "is_running", lambda: False)  # another test's
+        monkeypatch.setattr(session, "is_running", lambda: False)  # another test may have a session
     ((last,),) = asked("SELECT max(sequence) FROM enode_django_eventstream")
     sql(f"DELETE FROM enode_django_eventstream WHERE sequence <> {last}")
     sql("UPDATE enode_django_eventstream SET sequence = 100")

@@ -1,4 +1,4 @@
-"""A projection is built anew beside the one in use, and takes its place without anybody losing an event."""
+"""New tables of a projection are built beside those in use, and replace them without losing an event."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def some_history(harness: Harness, *ids: str) -> None:
 
 
 def follow(harness: Harness, *chosen: type[Subscriber]) -> None:
-    """Everything that is stored, as workers would."""
+    """Let these projections handle everything stored."""
     from enode_django.runtime import replay
 
     replay(*(subscribers.instance(cls).name for cls in chosen))

@@ -1,4 +1,4 @@
-"""Rows that point to each other are rebuilt, and compared by what they point to."""
+"""Rows with foreign keys to each other are rebuilt, and compared by the rows that they point to."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def books(postings: Harness) -> Iterator[Harness]:
 
 
 Shelved = Book.labels.through
-"""The rows between books and labels."""
+"""The model of the rows between books and labels."""
 
 
 def labelled() -> list[tuple[str, int, int | None, list[str]]]:
@@ -63,7 +63,7 @@ def test_many_to_many_tables_are_rebuilt_and_surrogate_keys_make_no_difference(b
 
 
 def test_a_many_to_many_row_that_points_elsewhere_is_a_difference(books: Harness) -> None:
-    """There are as many of them as before."""
+    """The number of rows is the same as before."""
     row = Shelved._base_manager.get(book__account="a", book__number=1, label__text="odd")
     row.label = Label.objects.get(account="a", text="even")
     row.save()

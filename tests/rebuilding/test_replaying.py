@@ -1,4 +1,4 @@
-"""Handlers at work on tables that are not in use: they reach no others, and what fails is one aggregate's."""
+"""Handlers on tables that are not in use: they reach no other tables, and a failure concerns one aggregate only."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_handler_that_swallows_that_it_cannot_reach_a_table_writes_nothing_any
 
 @pytest.fixture
 def beside(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Another database, as far as Django knows."""
+    """The alias of another database, as far as Django knows."""
     with database_alias("beside") as alias:
         known = connections.all
         with monkeypatch.context() as patch:
@@ -155,7 +155,7 @@ def test_what_handlers_register_for_the_end_of_a_transaction_does_not_run(
 
 
 def test_the_orm_of_a_model_projection_sees_the_rows_of_its_own_generation(followed: Harness, effects: Effects) -> None:
-    """Rows that were copied are seen, rows in use are not."""
+    """The ORM sees copied rows, and no rows in use."""
     seen: list[set[str]] = []
 
     def look(row: Balance, event: DomainEvent) -> None:
@@ -239,7 +239,7 @@ def test_what_was_parked_and_is_not_any_more_is_free_until_the_rebuild_is_undone
 
 
 def _as_before_the_upgrade() -> None:
-    """Let the table of what is parked, beside the tables that wait for an undo, have the columns that it had."""
+    """Drop the newer columns of the tables of parked events beside tables that are kept for an undo."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT schemaname FROM pg_tables WHERE tablename = 'enode_django_parkedevent' AND schemaname <> 'public'"
@@ -251,7 +251,7 @@ def _as_before_the_upgrade() -> None:
 def test_a_constraint_that_waits_for_the_end_of_the_transaction_parks_the_aggregate_that_violates_it(
     postings: Harness, effects: Effects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the replay, while it is caught up with, and in the transaction of the swap."""
+    """This holds in the replay, in a catch-up, and in the transaction of the swap."""
 
     def take(event: DomainEvent) -> None:
         if isinstance(event, Added):

@@ -1,4 +1,4 @@
-"""Rows of the sample's accounts are the same, live and rebuilt, however their events came."""
+"""Rows of the sample's accounts are the same in use and rebuilt, whatever the batches of their events."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def accounts(harness: Harness) -> Iterator[Harness]:
 
 
 def stored(harness: Harness, id: str) -> list[StreamRecord]:
-    """An account, and ten deposits of half of what its row can hold."""
+    """Store an account with ten deposits, each of half the amount that its row can hold. Return the records."""
     events = [AccountOpened(owner=id), *(Deposited(amount=HALF, balance=n * HALF) for n in range(1, 11))]
     records = [stream_of(id, version, [event], BankAccount) for version, event in enumerate(events, 1)]
     harness.store.append(records)

@@ -1,4 +1,4 @@
-"""One generation in the place of another, while others read, write, alter and rebuild the same tables."""
+"""Swaps of generations while others read, write, alter and rebuild the same tables."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def followed(postings: Harness) -> Harness:
 
 
 def amounts(cls: type[Subscriber], id: str) -> tuple[int, int]:
-    """Their sum, and how many there are."""
+    """Return the sum and the number of an account's amounts."""
     if cls is Balances:
         return balances()[id][:2]
     return sum(posted()[id]), len(posted()[id])
@@ -68,7 +68,7 @@ def someone_waits_for(cls: type[Subscriber], *modes: str) -> bool:
 def test_a_worker_in_the_middle_of_its_transaction_is_waited_for(
     followed: Harness, effects: Effects, cls: type[Subscriber]
 ) -> None:
-    """It has read how far it has come, and has not written yet."""
+    """The worker has read its checkpoints, and has not written yet."""
     inside, go_on = threading.Event(), threading.Event()
     worker: list[int] = []
 
@@ -102,7 +102,7 @@ def test_a_worker_in_the_middle_of_its_transaction_is_waited_for(
 def test_a_worker_that_waits_for_the_swap_goes_on_with_the_tables_that_are_in_use_then(
     followed: Harness, cls: type[Subscriber], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has two events, of which one is in these tables when it comes to them."""
+    """The worker has two events, and the new tables already have one of them."""
     late: list[Call] = []
 
     def store_one_and_let_a_worker_wait() -> None:
@@ -306,7 +306,7 @@ def test_an_undone_rebuild_that_is_overtaken_says_so(followed: Harness) -> None:
 
 
 class Crash(BaseException):
-    """Nothing that comes after it is done."""
+    """Ends a rebuild before it can clean up."""
 
 
 STAGES = ["replay", "catch up", "check a sample", "compare", "swap"]

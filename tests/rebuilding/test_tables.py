@@ -1,4 +1,4 @@
-"""Tables that are made like others are like them in everything, under the same names."""
+"""Copies of tables are like the originals in everything, under the same names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHADOW = "enode_made_1"
 
 @pytest.fixture
 def tables(transactional_db: None) -> Iterator[dict[str, Table]]:
-    """With everything; what is in the schemas goes again."""
+    """The definitions of the tables of `everything`. Their schemas are dropped at the end."""
     with role() as owner, role() as reader, role() as clerk:
         sql(f"CREATE SCHEMA {quoted(SCHEMA)}", f"CREATE SCHEMA {SHADOW}")
         try:
@@ -43,7 +43,7 @@ def test_a_made_table_is_like_the_other(tables: dict[str, Table]) -> None:
 
 
 def test_what_is_described_is_what_was_made(tables: dict[str, Table]) -> None:
-    """So that the comparison of descriptions says something."""
+    """Otherwise a comparison of descriptions would prove nothing."""
     table = tables[STRANGE]
     assert {constraint.kind for constraint in table.constraints} >= {"p", "u", "x", "c", "f"}
     assert {index.name for index in table.indexes} >= {'an "odd" index %', "covering", "hashed", "The Key", "apart"}

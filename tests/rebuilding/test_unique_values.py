@@ -1,4 +1,4 @@
-"""Values that are unique among all aggregates: who had one first may come last in a rebuild."""
+"""Values that are unique among all aggregates: their first owner may come last in a rebuild."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.rebuilding.tables import sql
 
 
 def take(event: DomainEvent) -> None:
-    """Each aggregate has the name of its last event."""
+    """Let each aggregate have the name of its last event only."""
     if isinstance(event, Added):
         Posting.objects.filter(account=event.aggregate_root_id).update(once=None)
         last = Posting.objects.filter(account=event.aggregate_root_id, amount=event.amount)
@@ -34,7 +34,7 @@ def named(postings: Harness, effects: Effects) -> Harness:
 
 @pytest.mark.parametrize("deferrable", ["DEFERRABLE INITIALLY DEFERRED", "NOT DEFERRABLE"])
 def test_a_value_that_somebody_else_has_taken_since_parks_nobody(named: Harness, deferrable: str) -> None:
-    """The second to have it comes first in the replay, and the third before the second."""
+    """Aggregates that owned the value later come earlier in the replay."""
     sql(
         "ALTER TABLE rebuilding_posting DROP CONSTRAINT once",
         f"ALTER TABLE rebuilding_posting ADD CONSTRAINT once UNIQUE (once) {deferrable}",

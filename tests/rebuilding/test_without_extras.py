@@ -1,4 +1,4 @@
-"""A rebuild where only what the package requires is installed: of a project of its own, in real processes."""
+"""A rebuild with only the package's requirements installed: of a separate project, in real processes."""
 
 from __future__ import annotations
 

@@ -23,14 +23,14 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg.types.json import Jsonb
 
 Stored = Callable[[Any], Any]
-"""From a value that is written to the one that is loaded."""
+"""Return the loaded value for a written one."""
 
 _NAMED = re.compile(r"([a-z ]+)(?:\(([0-9, ]+)\))?")
 _INTEGERS = {"smallint": 15, "integer": 31, "bigint": 63}
-"""The bits of a positive value."""
+"""The bits of the highest value of each type."""
 
 _DOTTED = 1 << 48
-"""IPv6 addresses below it may be written with dots, in the same way as others do or in another."""
+"""Texts of IPv6 addresses below it may have dots; Python and PostgreSQL may differ there."""
 
 
 class OnlyDatabaseKnows(Exception):
@@ -120,8 +120,8 @@ def _aware(zone: tzinfo) -> Stored:
 
 
 def _naive(zone: tzinfo) -> Stored:
-    """Without ``USE_TZ`` values are loaded without a zone, in the session's zone. Times that a clock skips when it is
-    put forward become later ones."""
+    """Return the function for times without ``USE_TZ``: values are loaded without a zone, in the session's zone. Times
+    that a clock skips when it is put forward become later ones."""
 
     def stored(value: Any) -> datetime:
         if type(value) is not datetime:

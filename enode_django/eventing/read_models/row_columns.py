@@ -32,7 +32,7 @@ _ARRAYS = {
     "bytea": "bytea",
     "inet": "inet",
 }
-"""By a column's type: the type of the array that carries its values, which are cast as an insert casts its own."""
+"""The type of the array for a column's values, by the type of the column. Values are cast as in an insert."""
 
 _WITH_MODIFIER = ("varchar", "numeric")
 
@@ -58,14 +58,14 @@ _AS_THEY_ARE: dict[type[models.Field[Any, Any]], type] = {
     models.DurationField: timedelta,
     models.UUIDField: uuid.UUID,
 }
-"""Values of exactly this type need no preparing, which would cost more than all the rest."""
+"""The type whose values need no preparing, by the class of the field. Preparing costs more than all other steps."""
 
 _ONLY_IF: dict[type[models.Field[Any, Any]], Callable[[Any], bool]] = {
     models.DecimalField: Decimal.is_finite,
     models.DateTimeField: is_aware,
 }
-"""A condition of values that need no preparing. Preparing other values of these fields raises an error, or uses the
-default time zone."""
+"""A further condition for values that need no preparing. Preparing other values of these fields raises an error, or
+uses the default time zone."""
 
 
 class Column:

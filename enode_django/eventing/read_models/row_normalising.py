@@ -16,11 +16,10 @@ from enode_django.eventing.read_models.column_types import OnlyDatabaseKnows, St
 from enode_django.eventing.read_models.row_columns import Column, has_own_placeholder
 
 HANDLED = "_enode_handled"
-"""The attribute of a row that a handler was given since it was loaded or made: its values that are normalised, which
-are none at first."""
+"""An attribute of a row that a handler has been given: its normalised values. They are none at first."""
 
 _LOADED_AS_WRITTEN = (bool, float, date, timedelta, UUID)
-"""What a column gives back as it is, given that the value is of exactly this type."""
+"""Types whose values are loaded as they were written, if a value is of exactly this type."""
 
 _NEVER_SEEN = object()
 

@@ -25,10 +25,10 @@ Row = TypeVar("Row", bound=models.Model)
 _by_id = attrgetter("aggregate_root_id")
 
 _VALUES_MAX = 200
-"""Rows in a statement that spells its values out: a long one costs more for each row."""
+"""The most rows of a statement that spells out its values: in a longer one each row costs more."""
 
 _HIGHEST = 2**63 - 1
-"""A version: a row that has it takes the place of any that is stored."""
+"""The highest version: a row with it replaces every stored row."""
 
 
 class RowTable(Generic[Row]):
@@ -201,7 +201,7 @@ class RowTable(Generic[Row]):
         prepared = [
             [compiler.prepare_value(column.field, value) for value in column.raw(rows)] for column in self._columns
         ]
-        # Not PostgreSQL's own compiler, which would make arrays again.
+        # The generic compiler: PostgreSQL's own one would make arrays again.
         placeholders, parameters = SQLInsertCompiler.assemble_as_sql(
             compiler, fields, list(zip(*prepared, strict=True))
         )

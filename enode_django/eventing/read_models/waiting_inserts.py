@@ -16,7 +16,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from enode_django.databases import StatementsWait
 
 ROWS_MAX = 1_000
-"""Waiting rows of one model, before all are sent."""
+"""The most rows of one model that wait. Then all waiting rows are sent."""
 
 
 class WaitingInserts(StatementsWait):
