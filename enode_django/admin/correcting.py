@@ -48,13 +48,13 @@ class CorrectEvents(Operation):
     )
     last = forms.IntegerField(widget=forms.HiddenInput, min_value=0)
 
-    def clean_events(self) -> str:
-        text = str(self.cleaned_data["events"])
+    def clean(self) -> None:
+        if self.cleaned_data["original"] or "events" not in self.cleaned_data:
+            return
         try:
-            json_of(text)
+            json_of(self.cleaned_data["events"])
         except CorrectionRefused as error:
-            raise forms.ValidationError(str(error)) from error
-        return text
+            self.add_error("events", str(error))
 
     def consequences(self) -> Iterator[str]:
         id, version = self.stream.aggregate_root_id, self.stream.version

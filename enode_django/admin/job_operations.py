@@ -20,6 +20,7 @@ from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import key_of
 from enode_django.exceptions import ConfigurationError, JobRunning
+from enode_django.jobs.leases import with_lease_state
 from enode_django.models import Job, JobState
 from enode_django.serialization.registry import types
 
@@ -74,8 +75,8 @@ class JobOperation(Operation):
     def _check(self) -> None:
         if problem := celery_problem():
             raise ConfigurationError(f"{problem}; {self._instead()}")
-        running = Job.objects.filter(kind=self.kind, name=self.name(), state=JobState.RUNNING).first()
-        if running is not None:
+        running = with_lease_state(Job.objects.filter(kind=self.kind, name=self.name(), state=JobState.RUNNING)).first()
+        if running is not None and not running.is_left:  # a left one is taken over
             raise JobRunning(
                 f"job {running.pk} works on that already; wait until it ends, or cancel it",
                 job_id=running.pk,

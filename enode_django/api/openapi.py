@@ -21,6 +21,7 @@ from enode_django.api.commands import WAITS
 from enode_django.api.examples import command_examples
 from enode_django.api.exposure import all_offered
 from enode_django.api.problems import CONTENT_TYPE
+from enode_django.conf import conf
 from enode_django.domain.messages import Command
 from enode_django.ids import MAX_ID_LENGTH
 from enode_django.serialization.json_values import json_fields
@@ -240,7 +241,7 @@ class _Commands(_View):
     method = "post"
 
     def options(self) -> dict[str, Any]:
-        timeout = {"type": "number", "minimum": 0, "exclusiveMinimum": True, "maximum": 60}
+        timeout = {"type": "number", "minimum": 0, "exclusiveMinimum": True, "maximum": conf().API.MAX_TIMEOUT}
         if is_newer():
             timeout |= {"exclusiveMinimum": 0}
         return {

@@ -39,6 +39,7 @@ _TEXTS: Mapping[int, Any] = {
     INVALID: _("This cannot be stored. Is a value too long?"),
     BROKEN: _("An error kept this from being done. It took no effect."),
 }
+_REUSED = _("This was sent before with other values. See what it did before you send it with a new id.")
 
 
 def status_of(error: Failure) -> int:
@@ -55,7 +56,8 @@ def text_of(error: Failure) -> Any:
     status = status_of(error)
     if isinstance(error, DomainException) and status == CONFLICT and error.message:
         return error.message
-    return _TEXTS[status]
+    is_reused = isinstance(error, CommandFailed) and error.error_type == CommandIdReused.__name__
+    return _REUSED if is_reused else _TEXTS[status]
 
 
 def place_of(error: Failure, names: Iterable[str]) -> str | None:

@@ -136,7 +136,7 @@ def test_the_event_browser_shows_who_corrected_what_beside_the_original(parked: 
     assert "it was less &lt;script&gt;" in text
     assert HOSTILE not in text
     again = park("the-deposit", 2)
-    client.post(page_of(again), form_of(original="on", last=str(number), **{CONFIRMED: "yes"}))
+    client.post(page_of(again), form_of(original="on", events="{", last=str(number), **{CONFIRMED: "yes"}))
     page = client.get(url)
     assert next(line.text for line in page.context["contents"].events[0].lines) == "2.50"
     assert "the original counts again" in page.content.decode()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from celery import Celery
 from django.contrib.admin.models import ADDITION, LogEntry
+from django.db.models.functions import Now
 from django.test import Client
 from django.utils import timezone
 from django.utils.html import escape
@@ -186,6 +187,9 @@ def test_what_is_worked_on_already_is_not_started_again(work: list[dict[str, Any
     response = client_of("add_job").post(f"{LIST}start/snapshots/", {CONFIRMED: "yes"})
     assert f"job {job.pk} works on that already" in response.content.decode()
     assert work == []
+    Job.objects.update(lease_until=Now() - timedelta(seconds=1))
+    client_of("add_job").post(f"{LIST}start/snapshots/", {CONFIRMED: "yes"})
+    assert len(work) == 1, "it takes over what was left"
 
 
 @pytest.mark.django_db

@@ -75,6 +75,13 @@ def test_every_operation_has_a_summary() -> None:
     assert [operation["operationId"] for operation in operations if not operation.get("summary")] == []
 
 
+@override_settings(ENODE={"API": {"MAX_TIMEOUT": 7.0}})
+def test_the_longest_timeout_is_that_of_the_settings() -> None:
+    parameters = document()["paths"]["/api/commands/"]["post"]["parameters"]
+    (timeout,) = (each["schema"] for each in parameters if each["name"] == "timeout")
+    assert timeout["maximum"] == 7.0
+
+
 @override_settings(ENODE={"API": API})
 def test_each_example_is_accepted_as_it_stands_and_the_first_one_takes_effect(
     caller: MakeCaller, bus: InlineCommandBus

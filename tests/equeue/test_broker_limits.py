@@ -141,16 +141,16 @@ def test_the_page_names_the_limits() -> None:
         "records of a batch": MOST_RECORDS,
         "characters of a name": requests.MOST_TEXT,
         "queues of a topic": requests.MOST_QUEUES,
-        "requests under way": sessions.MOST_UNDER_WAY,
+        "concurrent requests": sessions.MOST_UNDER_WAY,
         "an answer to a pull": pulling.GIVEN_BYTES,
-        "seconds until the handshake is done": options.handshake_timeout,
-        "seconds that half a frame stands still": options.frame_timeout,
-        "bytes that wait for the disk": options.max_unflushed,
+        "seconds for the handshake": options.handshake_timeout,
+        "seconds without progress within a frame": options.frame_timeout,
+        "unflushed bytes": options.max_unflushed,
         "connections": options.max_connections,
         "inboxes": inboxes.MOST_INBOXES,
         "answers in an inbox": inboxes.MOST_ANSWERS,
         "bytes in an inbox": inboxes.MOST_BYTES,
-        "seconds that nobody receives from an inbox": inboxes.FORGOTTEN_AFTER,
+        "seconds without a receive from an inbox": inboxes.FORGOTTEN_AFTER,
     }
     assert options.max_connections == sessions.MOST_CONNECTIONS
     assert {name: number_of(rows[name]) for name in limits} == limits

@@ -50,6 +50,7 @@ def everything(schema: str, owner: str, reader: str, clerk: str) -> None:
     """Make two tables in the schema, `STRANGE` and `OTHER`, and one in "public". `STRANGE` points to both others."""
     one, other = quoted(schema, STRANGE), quoted(schema, OTHER)
     custom = quoted(schema, "a 'custom' sequence")
+    nulls = "NULLS NOT DISTINCT" if connection.pg_version >= 150_000 else ""
     who, whom, whose = quoted(reader), quoted(clerk), quoted(owner)
     sql(
         "CREATE TABLE public.pointed_at (id integer PRIMARY KEY)",
@@ -69,7 +70,7 @@ def everything(schema: str, owner: str, reader: str, clerk: str) -> None:
             "other REFERENCES it" bigint,
             CONSTRAINT "The Key" PRIMARY KEY ("Id") WITH (fillfactor = 60),
             CONSTRAINT "one ""of a"" kind" UNIQUE (code, amount) INCLUDE (serial),
-            CONSTRAINT deferred UNIQUE NULLS NOT DISTINCT (parent) DEFERRABLE INITIALLY DEFERRED,
+            CONSTRAINT deferred UNIQUE {nulls} (parent) DEFERRABLE INITIALLY DEFERRED,
             CONSTRAINT apart EXCLUDE USING gist (period WITH &&) WHERE (amount > 1),
             CONSTRAINT "self" FOREIGN KEY (parent) REFERENCES {one} ("Id") ON DELETE CASCADE DEFERRABLE,
             CONSTRAINT "out" FOREIGN KEY (serial) REFERENCES public.pointed_at,

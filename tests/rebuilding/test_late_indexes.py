@@ -210,7 +210,7 @@ def test_a_long_transaction_that_writes_to_the_other_table_is_waited_for_and_the
     monkeypatch.setattr(clearing, "ATTEMPTS", 2)
     some_history(indexed, "a")
     follow(Balances)
-    other = connection.copy("another")
+    other = connection.copy()
     try:
         with other.cursor() as cursor:
 

@@ -140,7 +140,7 @@ class Held(Processes):
     def __init__(self, pool: Pool, waits: Callable[[Held], object]) -> None:
         super().__init__(pool)
         self._waits = waits
-        self._other = connection.copy("another")
+        self._other = connection.copy()
 
     def replay(self, plan: Plan, report: Report) -> Replayed:
         def tell(stage: str, /, **figures: object) -> None:

@@ -248,7 +248,7 @@ def _number(text: str) -> int:
 def _above_0(text: str) -> int:
     number = _number(text)
     if not number:
-        raise ArgumentTypeError("it must be above 0")
+        raise ArgumentTypeError(f"{text!r} is not above 0")
     return number
 
 

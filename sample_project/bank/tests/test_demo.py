@@ -426,7 +426,8 @@ class Visitor:
         self._opener = build_opener(HTTPCookieProcessor(self._cookies))
 
     def page(self, path: str, fields: Mapping[str, str] | None = None) -> str:
-        with self._opener.open(f"{self._server}{path}", fields and urlencode(fields).encode(), timeout=60) as answer:
+        body = urlencode(fields).encode() if fields else None
+        with self._opener.open(f"{self._server}{path}", body, timeout=60) as answer:
             return str(answer.read().decode())
 
     def reaches_the_server(self) -> bool:
