@@ -37,6 +37,8 @@ DATABASE = (
 )
 QUEUE = ("tests/equeue", "tests/jobs")
 PARALLEL = ("--numprocesses=auto", "--dist=loadscope", "--no-loadscope-reorder")
+TOOLS = {"mypy", "playwright", "pyright", "pyspark", "ruff", "sphinx"}
+"""Large packages that chosen tests (``nox … -- tests/admin``) can do without, unless they are about them."""
 
 POSTGRES = {
     "14": "14.23.0-beta.17",
@@ -51,7 +53,12 @@ POSTGRES = {
 @nox.session
 @nox.parametrize(
     ("python", "django"),
-    [("3.11", "5.2"), ("3.12", "6.0"), ("3.13", "6.1"), ("3.14", "6.1")],
+    [
+        nox.param("3.11", "5.2"),
+        nox.param("3.12", "6.0"),
+        nox.param("3.13", "6.1", tags=["corner"]),
+        nox.param("3.14", "6.1"),
+    ],
 )
 def django(session: nox.Session, django: str) -> None:
     """Run the fast tests on a Python and a Django."""
@@ -59,7 +66,7 @@ def django(session: nox.Session, django: str) -> None:
     session.run("pytest", *PARALLEL, *(session.posargs or FAST))
 
 
-@nox.session(python="3.11")
+@nox.session(python="3.11", tags=["corner"])
 def lowest(session: nox.Session) -> None:
     """Run the fast tests with the lowest version of each package that the project asks for."""
     project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -105,7 +112,8 @@ def install(session: nox.Session, versions: dict[str, str] | None = None) -> Non
     Without a look at what they demand of each other: django-celery-beat refuses the newest Django.
     """
     others = {name.lower(): version for name, version in (versions or {}).items()}
-    kept = [pin for pin in PINS if pin.partition("==")[0].lower() not in others]
+    left_out = {*others, *(TOOLS if session.posargs else ())}
+    kept = [pin for pin in PINS if pin.partition("==")[0].lower() not in left_out]
     file = Path(session.virtualenv.location, "requirements.txt")
     file.write_text("\n".join([*kept, *(f"{name}=={version}" for name, version in others.items())]), encoding="utf-8")
     session.install("--no-deps", "-r", str(file), "-e", ".")

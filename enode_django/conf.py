@@ -158,8 +158,7 @@ class Commands:
     MAX_UNFINISHED_BYTES: Count = 256 * MIB
     """The most bytes of unfinished commands, and of their events that are not yet published."""
     RECENT_COMMANDS: Count = 50_000
-    """Commands remembered to catch repeats, divided among the mailboxes, each of which gets 2 * ``MAX_UNFINISHED`` or
-    more."""
+    """Commands remembered to catch repeats, by all mailboxes together; each has at least 2 * ``MAX_UNFINISHED``."""
     REMEMBERED_ANSWERS: CountOrZero = 10_000
     """The number of answers without a row in the event store that each queue keeps (0: none)."""
     EVENTS_MAX_BYTES: Count = 4 * MIB

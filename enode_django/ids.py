@@ -44,7 +44,8 @@ class _Clock:
 
 
 _clock = _Clock()
-os.register_at_fork(after_in_child=_clock.start)
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_clock.start)
 
 
 def new_id() -> str:

@@ -409,7 +409,8 @@ def _forked() -> None:
 
 
 setting_changed.connect(_settings_changed)
-os.register_at_fork(after_in_child=_forked)
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_forked)
 
 
 def chosen_allocation(current: Conf) -> Allocate:

@@ -76,7 +76,8 @@ class Outages:
 
 outages = Outages()
 """The outages of this process."""
-os.register_at_fork(after_in_child=outages.forget)
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=outages.forget)
 
 
 class Attempts:

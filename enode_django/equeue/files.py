@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import socket
 import stat
@@ -15,7 +14,7 @@ from typing import BinaryIO
 from enode_django.exceptions import DirectoryInUse, QueueFull, StorageFailed
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-UNREADABLE = frozenset({errno.EIO, errno.EBADMSG, errno.ENODATA, errno.EUCLEAN})
+UNREADABLE = frozenset({errno.EIO, errno.EBADMSG, errno.ENODATA, getattr(errno, "EUCLEAN", errno.EIO)})
 """Errors of a place that a file system cannot read, even if asked again."""
 
 
@@ -106,6 +105,13 @@ def replaced_file(path: Path, *, keep: Path | None = None) -> Iterator[BinaryIO]
     sync_directory(path.parent)
 
 
+def lock_file(descriptor: int, *, shared: bool = False) -> None:
+    """Lock an open file without waiting, until it is closed. Raises `BlockingIOError` if another process holds it."""
+    import fcntl  # Windows has none, and can be a client
+
+    fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+
+
 class DirectoryLock:
     """A lock of a directory, held by one process at a time and released when the process ends in any way."""
 
@@ -113,7 +119,7 @@ class DirectoryLock:
         """Take the lock without waiting. Raises `DirectoryInUse`, which names the holder."""
         self._descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_file(self._descriptor)
         except BlockingIOError as error:
             holder = os.pread(self._descriptor, 300, 0).decode(errors="replace") or "another process"
             os.close(self._descriptor)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 from urllib.parse import quote
 
-from enode_django.equeue.files import make_directory, open_private, replaced_file
+from enode_django.equeue.files import lock_file, make_directory, open_private, replaced_file
 from enode_django.exceptions import QueueError, QueueFull
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -45,7 +44,7 @@ class OffsetsFile:
             make_directory(self.path.parent)
             lock = open(self.path.with_suffix(".lock"), "ab", opener=open_private)  # noqa: SIM115  closed by `close`
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_file(lock.fileno())
         except OSError as error:
             lock.close()
             raise QueueError(

@@ -104,4 +104,5 @@ def _land(place: Hashable) -> None:
         del _out.flights[place]
 
 
-os.register_at_fork(after_in_child=_out.__init__)  # type: ignore[misc]  # the threads are the parent's
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_out.__init__)  # type: ignore[misc]  # the threads are the parent's

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import sys
 import threading
 import time
@@ -115,6 +114,8 @@ def _lag(since: float | None, now: float) -> float:
 
 def peak_memory() -> int:
     """Return the bytes of resident memory that this process has had at its largest."""
+    import resource  # Windows has none
+
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import zlib
 from array import array
@@ -24,6 +23,7 @@ from enode_django.equeue.broker.log import LogReader, chunks_in
 from enode_django.equeue.broker.recovery import entry_of
 from enode_django.equeue.broker.scan import Damaged, Found, scan
 from enode_django.equeue.coordination import Coordinator
+from enode_django.equeue.files import lock_file
 from enode_django.exceptions import DirectoryInUse, QueueError
 
 DAMAGE: Final = "damage"
@@ -72,7 +72,7 @@ def _unused(directory: Path) -> Iterator[None]:
         yield
         return
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        lock_file(descriptor, shared=True)
         yield
     except BlockingIOError as error:
         holder = os.pread(descriptor, 300, 0).decode(errors="replace")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import resource
 import signal
 import time
 from collections.abc import Callable, Coroutine
@@ -316,6 +315,8 @@ class Broker:
 
 def _allow_many_files() -> None:
     """Raise the limit of open files: each connection is one, and the usual limit of 1,024 is too low."""
+    import resource  # Windows has none
+
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with contextlib.suppress(OSError, ValueError):

@@ -23,6 +23,7 @@ from enode_django.equeue.broker.options import parse_location
 from enode_django.equeue.transport import Transport
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.exceptions import ConfigurationError, QueueError
+from enode_django.management.systems import check_linux
 from enode_django.processors.broker_options import broker_options
 from enode_django.runtime import make_transport
 
@@ -39,6 +40,7 @@ class Command(BaseCommand):
         parser.add_argument("--processes", type=int, default=1, help="worker processes of each role")
 
     def handle(self, *, addrport: str | None, processes: int, verbosity: int, **options: Any) -> None:
+        check_linux("enodedev")
         end_soon()
         current = conf()
         transport = self._make_transport()

@@ -14,6 +14,7 @@ from enode_django.equeue.broker.server import run
 from enode_django.exceptions import ConfigurationError, QueueError
 from enode_django.management.observing import add_port, listening, observed_broker
 from enode_django.management.output import PrintableCommand
+from enode_django.management.systems import check_linux
 from enode_django.processors.broker_options import broker_options
 from enode_django.processors.logs import log_to_console
 
@@ -44,6 +45,7 @@ class Command(PrintableCommand):
         verbosity: int,
         **options: Any,
     ) -> None:
+        check_linux("runbroker")
         log_to_console(verbosity)
         if conf().QUEUE.BACKEND == IMMEDIATE:
             raise CommandError("ENODE['QUEUE'] names no queue: no process would use this broker")

@@ -31,6 +31,7 @@ from enode_django.exceptions import (
 from enode_django.management.observing import add_port, listening, observed_processors
 from enode_django.management.output import PrintableCommand
 from enode_django.management.owners import check_owners
+from enode_django.management.systems import check_linux
 from enode_django.models import Checkpoint, EventCorrection, EventStream, Shard
 from enode_django.processes.children import Children
 from enode_django.processes.template import make_children
@@ -85,6 +86,7 @@ class Command(PrintableCommand):
         add_port(parser, "health", "/live and /ready, and /metrics if prometheus-client is installed,")
 
     def handle(self, *, reload: bool, with_broker: bool, verbosity: int, **options: Any) -> None:
+        check_linux("runprocessors")
         log_to_console(verbosity)
         if with_broker:
             self._make_transport().close()  # check the settings before the broker starts

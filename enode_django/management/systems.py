@@ -1,0 +1,17 @@
+"""The operating systems that commands run on."""
+
+from __future__ import annotations
+
+import sys
+
+from django.core.management.base import CommandError
+
+
+def check_linux(command: str) -> None:
+    """Raise `CommandError` on another system than Linux: the command starts processes and locks files as only Linux
+    can."""
+    if sys.platform != "linux":
+        raise CommandError(
+            f"{command} needs Linux, and this is {sys.platform!r}; run it in a container or a virtual machine, or set "
+            'QUEUE["BACKEND"] to "enode_django.immediate.Immediate", which needs no workers'
+        )
