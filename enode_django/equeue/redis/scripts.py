@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enode_django.equeue.transport import KNOWN_SENDS
 
 KNOWN_SECONDS = 600
+COPIED_SECONDS = 600
 CLOCK_STEP = 10
 """Milliseconds. Of the messages stored within such a step only the first one's time is kept."""
 
@@ -99,22 +100,56 @@ return first
 # For a full server, too.
 SEND_WITH_RESERVE = Script(EVEN_WHEN_FULL + "even_when_full(KEYS[2])" + SEND.text)
 
+LAST_ID = """
+local function last_id(log)
+  local about = redis.call('XINFO', 'STREAM', log)
+  for i = 1, #about, 2 do if about[i] == 'last-generated-id' then return about[i + 1] end end
+end
+"""
+
 MEND = Script(
     EVEN_WHEN_FULL
+    + LAST_ID
     + """
 -- KEYS: log, queue. ARGV: how many entries to delete at most.
--- Returns how many were deleted of those above the queue's end, which no script of ours has written. When none is left,
--- the stream goes on from its end.
+-- Deletes entries above the queue's end, which no script of ours has written. When none is left, the stream goes on
+-- from its end. Returns how many were deleted, and 1 if the stream cannot go on: Redis 7 and Valkey set no id below
+-- that of a deleted entry.
 even_when_full(KEYS[2])
 local last = string.format('%d-0', tonumber(redis.call('HGET', KEYS[2], 'end') or 0))
 local foreign = redis.call('XRANGE', KEYS[1], '(' .. last, '+', 'COUNT', ARGV[1])
 for _, entry in ipairs(foreign) do redis.call('XDEL', KEYS[1], entry[1]) end
-if #foreign < tonumber(ARGV[1]) and redis.call('EXISTS', KEYS[1]) == 1 then
-  local length = redis.call('XLEN', KEYS[1])
-  local set = redis.pcall('XSETID', KEYS[1], last, 'ENTRIESADDED', length, 'MAXDELETEDID', last)
-  if type(set) == 'table' and set.err then redis.call('XSETID', KEYS[1], last) end  -- before Redis 7
+local stays = #foreign == tonumber(ARGV[1]) or redis.call('EXISTS', KEYS[1]) == 0 or last_id(KEYS[1]) == last
+local set = stays or redis.pcall('XSETID', KEYS[1], last)
+return {#foreign, type(set) == 'table' and set.err and 1 or 0}
+"""
+)
+
+# No send changes the log meanwhile: it refuses a log that has, or had, entries above its end.
+COPY_LOG = Script(
+    LAST_ID
+    + f"""
+-- KEYS: log, queue, copy. ARGV: how many entries to copy at most.
+-- Copies the next entries up to the queue's end. Returns 1 when the copy has all and has taken the place of the log.
+local last = string.format('%d-0', tonumber(redis.call('HGET', KEYS[2], 'end') or 0))
+local newest = redis.call('XREVRANGE', KEYS[3], '+', '-', 'COUNT', 1)[1]
+local entries = redis.call('XRANGE', KEYS[1], newest and '(' .. newest[1] or '-', last, 'COUNT', ARGV[1])
+for _, entry in ipairs(entries) do redis.call('XADD', KEYS[3], entry[1], unpack(entry[2])) end
+if #entries == tonumber(ARGV[1]) then
+  redis.call('EXPIRE', KEYS[3], {COPIED_SECONDS})
+  return 0
 end
-return #foreign
+if last == '0-0' then
+  redis.call('DEL', KEYS[1])
+  return 1
+end
+if redis.call('EXISTS', KEYS[3]) == 0 or last_id(KEYS[3]) ~= last then  -- the last message was trimmed
+  redis.call('XADD', KEYS[3], last, 'b', '')
+  redis.call('XDEL', KEYS[3], last)
+end
+redis.call('RENAME', KEYS[3], KEYS[1])
+redis.call('PERSIST', KEYS[1])
+return 1
 """
 )
 

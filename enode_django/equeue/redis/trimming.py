@@ -11,11 +11,12 @@ from enode_django.equeue.redis.deletion import DeletableTopics
 from enode_django.equeue.redis.keys import Keys
 from enode_django.equeue.redis.partly import ByQueue, raise_failure
 from enode_django.equeue.redis.retention import RedisRetention
-from enode_django.equeue.redis.scripts import CLOCK_STEP, MEND, TRIM_TIMES
+from enode_django.equeue.redis.scripts import CLOCK_STEP, COPY_LOG, MEND, TRIM_TIMES
 from enode_django.exceptions import EnodeError
 
 TIMES_PER_CALL = 500
 MENDED_PER_CALL = 1_000
+COPIED_PER_CALL = 100
 TRIM_SECONDS = 1.0
 """Seconds for one cut, beyond its first step."""
 
@@ -94,10 +95,21 @@ class RedisTrimmer:
         }
         deleted = dict.fromkeys(calls, 0)
         while calls:
-            numbers = dict(zip(calls, self._connection.run_all(list(calls.values())), strict=True))
-            deleted = {queue: number + numbers.get(queue, 0) for queue, number in deleted.items()}
-            calls = {queue: calls[queue] for queue, number in numbers.items() if number == MENDED_PER_CALL}
+            answers = dict(zip(calls, self._connection.run_all(list(calls.values())), strict=True))
+            for queue, (number, is_stuck) in answers.items():
+                deleted[queue] += number
+                if is_stuck:
+                    self._copy_log(topic, queue)
+            calls = {queue: calls[queue] for queue, (number, _) in answers.items() if number == MENDED_PER_CALL}
         return deleted
+
+    def _copy_log(self, topic: str, queue: int) -> None:
+        """Replace a log by a copy of its messages, which goes on from the queue's end. Needs memory for the copy."""
+        log, copy = self._keys.log(topic, queue), self._keys.copy(topic, queue)
+        self._connection.execute("DEL", copy)  # a mend that broke off, of a topic that was deleted since
+        call = ScriptCall(COPY_LOG, (log, self._keys.queue(topic, queue), copy), (COPIED_PER_CALL,))
+        while not self._connection.run(call):
+            pass
 
     def _cut(self, topic: str, limits: Mapping[int, tuple[str, str]]) -> dict[int, EnodeError]:
         """Cut whole nodes of the streams, in steps that do not block the server; then the times of deleted messages.
