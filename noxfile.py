@@ -72,7 +72,8 @@ def lowest(session: nox.Session) -> None:
     project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
     requirements = [*project["dependencies"], *chain.from_iterable(project["optional-dependencies"].values())]
     bounds = (re.match(r"([\w-]+)(?:\[.*\])?>=([\d.]+)", requirement) for requirement in requirements)
-    install(session, {bound[1]: f"{bound[2]}.*" for bound in bounds if bound})
+    versions = {bound[1]: f"{bound[2]}.*" for bound in bounds if bound}
+    install(session, {**versions, "psycopg-binary": versions["psycopg"]})
     session.run("pytest", *PARALLEL, *(session.posargs or FAST))
 
 
