@@ -129,6 +129,7 @@ USE_TZ = True
 TIME_ZONE = "UTC"
 LANGUAGE_CODE = "en-us"
 
+# The place of the daily Parquet archive of events: a directory, or a URI for Spark.
 EVENT_ARCHIVE = os.environ.get("EVENT_ARCHIVE", str(BASE_DIR / "archive"))
 ENODE: dict[str, Any] = {
     "QUEUE": queue_at(QUEUE_URL),
@@ -155,8 +156,6 @@ SPECTACULAR_SETTINGS: dict[str, Any] = {
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
 }
-
-"""The place of the daily Parquet archive of events (``EVENT_ARCHIVE``): a directory or a URI for Spark."""
 
 # Celery runs the batch jobs: `celery -A sample_project worker` and `celery -A sample_project beat`.
 CELERY_BROKER_URL = REDIS_URL

@@ -76,6 +76,8 @@ def postgres_shards(store: EventStore) -> Sequence[PostgresEventStore]:
     shards = []
     for shard in store.shards:
         if not isinstance(shard, PostgresEventStore):
-            raise ConfigurationError(f"projections are rebuilt from PostgreSQL, not from {shard!r}")
+            raise ConfigurationError(
+                f"jobs read event stores in PostgreSQL only, not {shard!r}; see ENODE['EVENT_STORE']"
+            )
         shards.append(shard)
     return shards

@@ -21,7 +21,7 @@ from enode_django.eventing.pending import Failure, PendingAggregate
 from enode_django.eventstore import statements
 from enode_django.eventstore.base import EventStore
 from enode_django.eventstore.postgres import PostgresEventStore
-from enode_django.eventstore.sqlstates import sqlstate
+from enode_django.eventstore.sqlstates import UNIQUE_VIOLATION, sqlstate
 from enode_django.rebuilding.comparing import Generation
 from enode_django.rebuilding.definitions import quoted
 from enode_django.rebuilding.meanings import is_attributed, meaning
@@ -33,7 +33,6 @@ MOST = 1_000
 """The most parked aggregates that are retried. If there are more, the order of the replay is not the reason."""
 MOST_STREAMS = 20_000
 ROUNDS = 10
-UNIQUE_VIOLATION = "23505"
 
 _PARKED = f"SELECT aggregate_root_id, version FROM {{}}.{PARKED} WHERE attempts > 0"
 _UNPARK = f"DELETE FROM {PARKED} WHERE aggregate_root_id = ANY(%s)"

@@ -19,6 +19,7 @@ from enode_django.eventstore.dividing import position_bounds, size
 from enode_django.eventstore.positions import BEGINNING
 from enode_django.exceptions import ArchiveBusy, ArchiveError, ArchiveMismatch
 from enode_django.jobs.progress import Report
+from enode_django.rebuilding.engine import postgres_shards
 from enode_django.runtime import make_store
 from enode_django.spark.archive_files import ArchiveFiles
 from enode_django.spark.archive_rows import BUCKETS_COLUMN, rows_by_bucket, rows_by_day, with_columns, write, written
@@ -26,7 +27,7 @@ from enode_django.spark.batches import SCHEMA
 from enode_django.spark.compaction import begin_of_merge
 from enode_django.spark.hadoop_files import HadoopFiles
 from enode_django.spark.holding import held
-from enode_django.spark.horizons import Positions, horizon_of, postgres_shards, text_of
+from enode_django.spark.horizons import Positions, horizon_of, text_of
 from enode_django.spark.layout import count_ranges
 from enode_django.spark.manifests import BY_BUCKET, Increment, Known, Manifest
 from enode_django.spark.options import POSITION

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from enode_django.eventstore.base import EventStore
 from enode_django.eventstore.positions import Position
-from enode_django.eventstore.postgres import PostgresEventStore
-from enode_django.exceptions import ConfigurationError, shown
+from enode_django.exceptions import shown
+from enode_django.rebuilding.engine import postgres_shards
 
 __all__ = ["horizon_of"]
 
@@ -19,15 +19,6 @@ Positions = Mapping[int, Position]
 def horizon_of(store: EventStore) -> dict[int, Position]:
     """Return the position that each shard has reached: rows below it never change. Raises `StoreUnavailable`."""
     return {shard.number: shard.position() for shard in postgres_shards(store)}
-
-
-def postgres_shards(store: EventStore) -> Sequence[PostgresEventStore]:
-    """Return the shards of a store. Raises `ConfigurationError` if one is not in PostgreSQL, since executors read by
-    the aliases of databases."""
-    shards = [shard for shard in store.shards if isinstance(shard, PostgresEventStore)]
-    if len(shards) < len(store.shards):
-        raise ConfigurationError("Spark reads event stores in PostgreSQL only; see ENODE['EVENT_STORE']")
-    return shards
 
 
 def text_of(positions: Positions) -> str:

@@ -28,11 +28,12 @@ from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.eventstore.rows import connected
 from enode_django.eventstore.scanning import CHUNK_BYTES, Scan, check_settled, persistently, scan
 from enode_django.exceptions import ConfigurationError
+from enode_django.rebuilding.engine import postgres_shards
 from enode_django.runtime import make_store
 from enode_django.spark import pushdown
 from enode_django.spark.batches import DDL, SCHEMA, batch_of, ddl_of, names_in
 from enode_django.spark.executors import task
-from enode_django.spark.horizons import Positions, horizon_of, postgres_shards, text_of
+from enode_django.spark.horizons import Positions, horizon_of, text_of
 from enode_django.spark.options import AGGREGATE, NAME, POSITION, Options, options_of
 from enode_django.spark.reading import limited, read_alias
 
