@@ -151,7 +151,7 @@ pins:
 	rm -rf build/pins
 	python3.11 -m venv build/pins
 	build/pins/bin/python -m pip install --quiet --upgrade "pip>=25.1" setuptools
-	build/pins/bin/python -m pip install --quiet ".[celery,api,embedded]" --group sample
+	build/pins/bin/python -m pip install --quiet ".[redis,celery,api,embedded]" --group sample
 	{ echo '# Those of requirements.txt that `make demo` and `make sample` need, made by: make pins'; $(FREEZE); } > requirements-sample.txt
 	build/pins/bin/python -m pip install --quiet ".[redis,celery,api,spark,metrics,tracing,embedded]" --group dev
 	{ echo '# Every package of sample, tests and tools, made by: make pins'; $(FREEZE); } > requirements.txt

@@ -81,6 +81,7 @@ EnodeError
 │   ├── RoleMissing                  the client's secret does not have the role that a request needs
 │   └── DirectoryInUse               another broker works in the directory
 ├── SparkUnavailable                 PySpark or Java is missing, or too old
+├── SparkFailed                      Spark's Java process ended a job with an error
 └── ConfigurationError               a setting that cannot be used
     └── ShardMismatch                the databases of the settings are not the shards of one event store
 
@@ -429,6 +430,10 @@ class StorageFailed(TransportUnavailable): ...
 
 class SparkUnavailable(EnodeError):
     """The message names what to install."""
+
+
+class SparkFailed(EnodeError):
+    """A job failed in Spark's Java process. The message is the Java exception with its stack."""
 
 
 class ConfigurationError(EnodeError): ...

@@ -102,8 +102,8 @@ class OperatorActionAdmin(WithMoments, ReadOnly, ActionBase):
     list_display = ("happened_at", "operator", "action", "object_type", "object_id", "reason")
     list_filter = ("source", "action", "object_type")
     date_hierarchy = "happened_at"
-    search_fields = ("object_id__exact", "operator__exact")
-    search_help_text = "a whole aggregate root id, or the whole name of a topic, a subscriber or an operator"
+    search_fields = ("object_id__exact", "operator__exact", "details__contains")
+    search_help_text = "a whole id or name of an object, the whole name of an operator, or a text in the details"
     ordering = ("-id",)
     show_full_result_count = False
     fields = (

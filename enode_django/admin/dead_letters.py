@@ -134,6 +134,7 @@ class DeadLetterAdmin(Audited, WithMoments, WithLinks, ByDatabase, WithError, Le
         back = _url(letter, "change")
         listing = within(letter._state.db or "", reverse("admin:enode_django_deadletter_changelist"), shards)
         crumbs = [(listing, "Dead letters"), (back, str(letter))]
+        cause = cause._replace(stays="The dead letter")
         return new_command(self, request, letter, cause, back=back, crumbs=crumbs)
 
     @admin.action(description="Send again, and delete the letters", permissions=["settle"])

@@ -67,7 +67,7 @@ class JobOperation(Operation):
         self._check()
         task = import_string(f"enode_django.tasks.{self.task}")
         try:
-            self.task_id = task.apply_async(kwargs=dict(self.arguments()), retry=False).id
+            self.task_id = task.apply_async(kwargs=dict(self.arguments()), retry=False, ignore_result=True).id
         except Exception as error:  # each broker's library raises errors of its own
             raise ConfigurationError(f"Celery's broker took no task: {error}; {self._instead()}") from error
         return f"{self.kind} of {self.name()}: Celery has the task {self.task_id}"

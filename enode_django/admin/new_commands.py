@@ -4,7 +4,7 @@ confirm."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, NamedTuple
 
 from django.contrib import messages
@@ -34,13 +34,15 @@ from enode_django.web.form_fields import AGGREGATE
 
 class Cause(NamedTuple):
     """The command, event or refusal that a new command answers. ``fields`` has the fields of the command or refusal, or
-    of the events of a parked stream; of events with the same field, the last one's."""
+    of the events of a parked stream; of events with the same field, the last one's. ``stays`` names what is still to be
+    settled afterwards."""
 
     id: str
     correlation_id: str
     aggregate_root_id: str
     command_type: str
     fields: Mapping[str, Any]
+    stays: str = ""
 
 
 class NewCommand(Operation):
@@ -56,19 +58,25 @@ class NewCommand(Operation):
         yield f"{types.name_of(type(command))} is sent to {command.aggregate_root_id}, with you as its user."
         for name in schema_of(type(command)).names:
             yield f"{name}: {getattr(command, name)}"
-        yield "The parked event or letter that it answers stays. Settle it when the command has taken effect."
+        if self.cause.stays:
+            yield f"{self.cause.stays} that it answers stays. Settle it when the command has taken effect."
 
     def perform(self) -> str:
         command = self._command_made()
         sent = f"sent {types.name_of(type(command))} to {command.aggregate_root_id} as command {command.id}"
         self.found_at = (aggregate_url(command.aggregate_root_id), "Its aggregate")
         try:
-            with metadata(causation_id=self.cause.id, correlation_id=self.cause.correlation_id):
+            with self._answering():
                 result = try_command(command, timeout=self.timeout)
         except CommandTimeout:
             self.level = messages.WARNING
             return f"{sent}; there was no answer within {self.timeout:g} s: it takes effect when a worker handles it"
         return f"{sent}; {self._outcome_of(result)}"
+
+    def _answering(self) -> AbstractContextManager[object]:
+        if not self.cause.stays:
+            return nullcontext()  # it is like another command, and does not follow from it
+        return metadata(causation_id=self.cause.id, correlation_id=self.cause.correlation_id)
 
     def _outcome_of(self, result: CommandResult) -> str:
         self.quoted = f": {result.error_message}" if result.error_message else ""
@@ -139,7 +147,9 @@ def cause_of(parked: ParkedEvent) -> Cause:
     key = parked.command_id, parked.aggregate_root_id
     record = make_store().find([key]).get(key)
     place = f"refused/{parked.command_id}" if parked.version is None else f"{parked.version}/0"
-    cause = Cause(f"{parked.aggregate_root_id}/{place}", parked.command_id, parked.aggregate_root_id, "", {})
+    cause = Cause(
+        f"{parked.aggregate_root_id}/{place}", parked.command_id, parked.aggregate_root_id, "", {}, "The parked event"
+    )
     if record is None:
         return cause
     correlation = _correlation_of(record.metadata) or record.command_id
@@ -148,13 +158,14 @@ def cause_of(parked: ParkedEvent) -> Cause:
 
 def cause_in(body: bytes) -> Cause | None:
     """Return the cause in a message with a command, or in a dead letter or retry of one; None for other messages."""
-    body = put_aside(body)
+    held = put_aside(body)
     try:
-        wire = decode_command(body)
+        wire = decode_command(held)
     except EnodeError:
         return None
     correlation = _correlation_of(wire.metadata) or wire.id
-    return Cause(wire.id, correlation, wire.aggregate_root_id, wire.type_name, wire.fields)
+    stays = "The dead letter or retry" if held != body else ""
+    return Cause(wire.id, correlation, wire.aggregate_root_id, wire.type_name, wire.fields, stays)
 
 
 def _correlation_of(encoded: bytes) -> str | None:
@@ -178,7 +189,8 @@ def _form_of(name: str, cause: Cause) -> Any:
     cls: Any = types.class_of(Command, name)
     meta = type("Meta", (), {"command": cls, "fields": (AGGREGATE, *schema_of(cls).names), "internal": True})
     try:
-        return CommandFormMetaclass(f"New{cls.__name__}", (NewCommand, CommandForm), {"Meta": meta, "cause": cause})
+        attributes = {"Meta": meta, "cause": cause, "title": f"{NewCommand.title}: {name}"}
+        return CommandFormMetaclass(f"New{cls.__name__}", (NewCommand, CommandForm), attributes)
     except DefinitionError as error:
         raise Http404(str(error)) from error
 

@@ -110,7 +110,10 @@ def stream(
 def aggregate(admin: EventStreamAdmin, request: HttpRequest, quoted_id: str) -> HttpResponse:
     choice = Choice(request.GET)
     choice.is_valid()
-    aggregate = _aggregate(quoted_id)
+    try:
+        aggregate = _aggregate(quoted_id)
+    except Http404:  # as that of a command that found none
+        return admin.render(request, "no_aggregate", "No such aggregate", {"id": unquote(quoted_id)}, 404)
     context = aggregate_page.page_of(aggregate, choice, with_contents=admin.may_read(request))
     return admin.render(request, "aggregate", f"Aggregate {aggregate.id}", {**context, "choice": choice})
 

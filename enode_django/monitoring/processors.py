@@ -126,7 +126,9 @@ def _absence(reports: Sequence[Any]) -> Iterator[Problem]:
     elif reports and all(report.ended for report in reports):
         yield bad("all processors have been stopped; run manage.py runprocessors")
     elif not any(_state(report) == RUNNING for report in reports):
-        yield bad(f"no processor has reported for {patience().total_seconds():g} s; run manage.py runprocessors")
+        ages = [report.age.total_seconds() for report in reports if not report.ended]
+        since = f"for {min(ages):.0f} s" if ages else "yet"
+        yield bad(f"no processor has reported {since}; run manage.py runprocessors")
     else:
         for role, roles in (("workers", "command"), ("event_workers", "event")):
             if role == "event_workers" and not running_subscribers():

@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 from enode_django.concurrency import stopping
 from enode_django.concurrency.threads import join_threads, start_thread
 from enode_django.conf import conf
-from enode_django.exceptions import SparkUnavailable
+from enode_django.exceptions import SparkFailed, SparkUnavailable
 from enode_django.processes.settings_module import SETTINGS_VARIABLE, settings_module
 from enode_django.spark import packages
 from enode_django.spark.java import check_java
@@ -53,8 +53,8 @@ def spark_session(master: str | None = None) -> Iterator[SparkSession]:
     """Yield a session on ``master`` (by default the settings') with the data sources of this package. It ends with the
     block, as does its Java process. An existing session is used instead, whatever its master, and not ended.
 
-    Takes seconds. Raises `SparkUnavailable` and `ConfigurationError`, and errors that end the surrounding work, see
-    `enode_django.concurrency.stopping`.
+    Takes seconds. Raises `SparkUnavailable`, `ConfigurationError`, `SparkFailed` for an error of Java in the block, and
+    errors that end the surrounding work, see `enode_django.concurrency.stopping`.
     """
     if is_running():
         # The files that it serves to executors must exist as long as the session, not only as long as this block.
@@ -68,6 +68,8 @@ def spark_session(master: str | None = None) -> Iterator[SparkSession]:
         make_active(spark)
         try:
             yield _equipped(spark, directory)
+        except (PySparkException, Py4JError) as error:  # Java has its text, and ends with the block
+            raise SparkFailed(f"{type(error).__name__}: {error}") from error.__cause__
         finally:
             stop(spark)
 

@@ -174,7 +174,9 @@ def test_strange_numbers_give_a_page(reader: Client, streams: Sequence[EventStre
 
 def test_an_aggregate_that_is_not_there_is_not_found(reader: Client) -> None:
     for path in ("nobody", "%00", "x" * 300, "_00", "%ED%A0%BD"):
-        assert reader.get(f"/admin/enode_django/eventstream/aggregates/{path}/").status_code == 404
+        missing = reader.get(f"/admin/enode_django/eventstream/aggregates/{path}/")
+        assert missing.status_code == 404
+        assert "Nothing is stored of an aggregate with the id" in missing.content.decode()
 
 
 def test_nothing_on_the_pages_needs_inline_scripts_or_styles(reader: Client, streams: Sequence[EventStream]) -> None:

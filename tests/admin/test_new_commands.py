@@ -121,6 +121,14 @@ def test_the_outcome_of_a_command_is_said_with_a_link_to_it(parked: ParkedEvent)
     ]
 
 
+def test_the_form_names_the_command_and_what_stays(parked: ParkedEvent) -> None:
+    client = client_of("change_parkedevent")
+    url = page_of(parked, "bank.Withdraw")
+    assert "<h1>Send a new command: bank.Withdraw</h1>" in client.get(url).content.decode()
+    values = {"aggregate_root_id": "ada", "command_id": hidden(client.get(url)), "amount": "1"}
+    assert "The parked event that it answers stays." in client.post(url, values).content.decode()
+
+
 def test_an_answer_that_does_not_come_is_not_waited_for(parked: ParkedEvent, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(NewCommand, "timeout", 0.05)
     queue = MemoryTransport()

@@ -233,6 +233,25 @@ def test_dead_letters_are_looked_at_sent_anew_and_discarded(queue: MemoryTranspo
     assert {entry.object_id for entry in LogEntry.objects.all()} == {"dead.billing"}
 
 
+def test_a_command_like_one_of_a_topic_does_not_follow_from_it(queue: MemoryTransport) -> None:
+    queue.create_topic("commands", 8)
+    queue.send("commands", {0: [encode_command(DEPOSIT, b"")]})
+    client = client_of("change_topic", "view_topic", "view_payload")
+    url = f"{LIST}commands/messages/0/0/command/?type=bank.Deposit"
+    form = client.get(url).context["form"]
+    values = {"aggregate_root_id": "bob", "amount": "3", "command_id": form["command_id"].value()}
+    assert "stays" not in client.post(url, values).content.decode()
+    assert client.post(url, {**values, CONFIRMED: "yes"}).status_code == 302
+    bodies = [
+        body for batch in queue.pull("commands", dict.fromkeys(range(8), 0), limit=9, wait=0) for body in batch.bodies
+    ]
+    (sent,) = (wire for wire in map(decode_command, bodies) if wire.aggregate_root_id == "bob")
+    assert decode_metadata(sent.metadata).causation_id is None
+    action = OperatorAction.objects.get(action="send command")
+    found = client_of("view_operatoraction").get("/admin/enode_django/operatoraction/", {"q": "bob"})
+    assert action in found.context["cl"].result_list, "by the aggregate in its details"
+
+
 def test_a_command_that_was_put_aside_is_corrected_and_sent_as_a_new_one(queue: MemoryTransport) -> None:
     body = pack((("commands", 0, 7), ("HandlerNotFound", SCRIPT), encode_command(DEPOSIT, b"")))
     queue.create_topic("commands.dead-letters", 1)

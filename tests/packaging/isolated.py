@@ -23,7 +23,7 @@ class Isolated:
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(self.packages)
         own = next(iter(_distributions(self.packages)))
-        for needed in _closure(own.requires or (), {extra}, {}).values():
+        for needed in closure(own.requires or (), {extra}, {}).values():
             self._link(needed)
 
     def run(self, program: str) -> str:
@@ -52,7 +52,7 @@ def _distributions(packages: Path) -> Iterator[Distribution]:
     return (Distribution.at(path) for path in packages.glob("*.dist-info"))
 
 
-def _closure(
+def closure(
     requirements: Iterable[str], extras: set[str], known: dict[tuple[str, str], Distribution]
 ) -> dict[tuple[str, str], Distribution]:
     """Return the installed distributions that the requirements lead to, by name and extra."""
@@ -63,5 +63,5 @@ def _closure(
         for extra in {"", *requirement.extras}:
             if (requirement.name, extra) not in known:
                 found = known[requirement.name, extra] = distribution(requirement.name)
-                _closure(found.requires or (), {extra}, known)
+                closure(found.requires or (), {extra}, known)
     return known

@@ -73,6 +73,25 @@ def test_a_java_that_ends_before_spark_has_started_is_said(tmp_path: Path) -> No
     assert done.stdout.splitlines()[-1].startswith("said: Spark does not start on 'local[1]'; its log says why: ")
 
 
+def test_an_error_of_java_has_its_text_after_the_end_of_the_session() -> None:
+    code = """if True:
+        import django
+        django.setup()
+        from enode_django.exceptions import SparkFailed
+        from enode_django.spark.session import spark_session
+        try:
+            with spark_session("local[1]") as spark:
+                spark._jvm.java.lang.Integer.parseInt("no number")
+        except SparkFailed as error:
+            print("said:", error, error.__cause__)
+    """
+    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "sample_project.settings"}
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert "said: " in done.stdout, done.stderr
+    assert 'NumberFormatException: For input string: "no number"' in done.stdout
+    assert "None" in done.stdout.splitlines()[-1]
+
+
 @pytest.mark.parametrize("missing", ["pyspark", "pyarrow"])
 def test_what_to_install_is_said_where_a_package_is_missing(missing: str) -> None:
     code = f"""if True:

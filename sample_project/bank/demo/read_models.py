@@ -7,6 +7,7 @@ from decimal import Decimal
 
 from django.db.models import Sum
 
+from enode_django.models import ParkedEvent
 from sample_project.bank.demo.workload import Workload
 from sample_project.bank.domain import BankAccount
 from sample_project.bank.models import AccountSummary, LedgerEntry
@@ -30,3 +31,5 @@ def read_model_problems(workload: Workload, accounts: Mapping[str, BankAccount])
             yield f"account {id} has the summary {row.balance} / {row.available}; stored is {account.balance}"
         if booked.get(id, Decimal(0)) != account.balance:
             yield f"account {id} has a ledger of {booked.get(id)}; stored is {account.balance}"
+    for parked in ParkedEvent.objects.filter(aggregate_root_id__startswith=mine).order_by("pk"):
+        yield f"{parked.subscriber} has parked {parked.aggregate_root_id}: {parked.error_type}"
