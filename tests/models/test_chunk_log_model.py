@@ -92,7 +92,7 @@ class ChunkLogMachine(RuleBasedStateMachine):
         self.end = self.flushed = self.checkpointed = self.kept = self.sends = self.states = 0
         self.on_disk: Known | None = None
         self.before: Known | None = None
-        self.is_first = True
+        self.is_first, self.lacks_indexes = True, False
         self.pending: tuple[PendingCheckpoint, Known] | None = None
         self.store, _ = opened(self.directory, **self.options)
 
@@ -167,6 +167,7 @@ class ChunkLogMachine(RuleBasedStateMachine):
     def _keep(self, known: Known) -> None:
         """It is on the disk, and the one before stays there."""
         self.on_disk, self.before = known, self.on_disk or self.before
+        self.lacks_indexes = False
 
     def _finish(self, known: Known) -> None:
         """The store has heard of it. What it may delete is counted by the one before, too, unless there is none."""
@@ -217,11 +218,13 @@ class ChunkLogMachine(RuleBasedStateMachine):
         left = sum((item.end if tear[0] == "cut" else item.whole) <= changed for item in self.items)
         self._lose_from(left)
         self._open()
-        if lost == "indexes":
+        self.lacks_indexes |= lost == "indexes"
+        if self.lacks_indexes:
             self._make_indexes_anew()
 
     def _make_indexes_anew(self) -> None:
-        """Until a queue is read, its first offset is known to be no higher than what is told."""
+        """Until a queue is read, its first offset is known to be no higher than what is told. Before a checkpoint the
+        new index is in memory alone."""
         for key in QUEUES:
             parts, first = self._parts(key), self.store.bounds(*key)[0]
             assert first <= (parts[0].first if parts else self.ends.get(key, 0))
