@@ -29,7 +29,7 @@ from enode_django.web.form_fields import AGGREGATE, Declaration, chosen
 __all__ = ["CommandForm", "command_form"]
 
 TOKEN, EXPECTED = "command_id", "expected_version"
-_OUT_OF_DATE = _("This page is out of date. Look at it anew, and send it again.")
+_OUT_OF_DATE = _("This page is out of date. Load it again, check it, and send it.")
 
 
 class CommandFormMetaclass(DeclarativeFieldsMetaclass):

@@ -158,7 +158,7 @@ class DeleteGroup(TopicOperation):
     title, button = "Forget a group", "Forget the group"
 
     group = forms.ChoiceField(label="Group")
-    living = forms.BooleanField(label="Also while it has members", required=False, help_text="They begin anew then.")
+    living = forms.BooleanField(label="Also while it has members", required=False, help_text="They join again then.")
 
     def offer(self) -> None:
         self._offer_groups()
@@ -299,7 +299,7 @@ class LetterOperation(TopicOperation):
 
 
 class Requeue(LetterOperation):
-    title, button = "Send dead letters anew", "Send them anew"
+    title, button = "Send dead letters again", "Send them again"
 
     to_topic = forms.BooleanField(
         label="To the topic that they came from",
@@ -316,7 +316,7 @@ class Requeue(LetterOperation):
     def perform(self) -> str:
         cleaned = self.cleaned_data
         sent = dead_letters.requeue(self.transport, self.group, cleaned["offsets"], to_topic=cleaned["to_topic"])
-        return f"{len(sent)} dead letters of group {self.group} were sent anew: {_some(sent)}"
+        return f"{len(sent)} dead letters of group {self.group} were sent again: {_some(sent)}"
 
 
 class Discard(LetterOperation):

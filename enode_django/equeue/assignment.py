@@ -93,7 +93,7 @@ def _wrong_in(given: Mapping[str, Collection[int]], queues: Sequence[int], worke
         return f"gives queues to {unknown[0]!r}, which is not a member"
     times = Counter(queue for share in given.values() for queue in share)
     for queue in sorted(times.keys() - set(queues)):
-        return f"gives away queue {queue!r}, which there is not"
+        return f"gives away queue {queue!r}, which does not exist"
     for queue in queues:
         if workers and times[queue] != 1:
             return f"gives queue {queue!r} to {times[queue] or 'no'} members"

@@ -1,8 +1,8 @@
 """The body of a batch, as a producer encodes and a consumer decodes it. No I/O.
 
 A body is a CRC-32 (u32, little-endian) followed by the bytes that it covers: a msgpack array of byte strings, the
-records. A record's index in the array is its offset relative to the batch's first one, so the broker assigns offsets
-to a batch without decoding it.
+records. A record's index in the array is its offset relative to the batch's first one, so the broker stores a batch as
+it came. It decodes each new one once, to check it.
 """
 
 from __future__ import annotations

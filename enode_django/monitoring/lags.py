@@ -2,7 +2,7 @@
 
 There are two sources, and neither is complete. Published streams that are not handled are messages above the
 consume offset of the subscriber's group. Other streams, such as those from before a new projection, are found only by
-the sweep (`eventing.sweeping`): while that is late, every stream stored above its position may be unhandled.
+the sweep (`eventing.sweep`): while that is late, every stream stored above its position may be unhandled.
 """
 
 from __future__ import annotations

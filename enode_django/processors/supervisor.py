@@ -45,7 +45,7 @@ class Supervisor:
         self._conf = conf
         self._broker = broker
         self._on_report = on_report
-        self._crews = [
+        self._groups = [
             WorkerGroup(conf, plan, transport, children=children, supervisor=name, verbosity=verbosity)
             for plan in plans
         ]
@@ -68,14 +68,14 @@ class Supervisor:
             self._kill()
 
     def _look(self) -> None:
-        for crew in self._crews:
-            crew.start_missing()
+        for group in self._groups:
+            group.start_missing()
         connections = [worker.connection for worker in self._workers()]
         ends = self._broker.ends if self._broker is not None else []
-        pause = min([TICK, *(crew.next_start for crew in self._crews)])
+        pause = min([TICK, *(group.next_start for group in self._groups)])
         self._wakeup.wait([*connections, *self._sentinels(), *ends], pause)
-        for crew in self._crews:
-            crew.look()
+        for group in self._groups:
+            group.look()
         if self._broker is not None:
             self._broker.look()
         self._tell()
@@ -88,26 +88,26 @@ class Supervisor:
             self._on_report(self.report())
 
     def _workers(self) -> list[Worker]:
-        return [worker for crew in self._crews for worker in crew.workers]
+        return [worker for group in self._groups for worker in group.workers]
 
     def _sentinels(self) -> list[int]:
         return [worker.process.sentinel for worker in self._workers()]
 
     def _kill(self) -> None:
-        for crew in self._crews:
-            crew.kill()
+        for group in self._groups:
+            group.kill()
 
     def _shut_down(self) -> int:
         logger.info("draining; a second signal aborts")
-        for crew in self._crews:
-            crew.stop()
+        for group in self._groups:
+            group.stop()
         deadline = time.monotonic() + self._conf.WORKERS.GRACE + BEYOND_GRACE
         clean = True
         while self._workers():
             self._wakeup.wait(self._sentinels(), TICK)
             self._tell()
-            for crew in self._crews:
-                clean = crew.reap() and clean
+            for group in self._groups:
+                clean = group.reap() and clean
             if (left := len(self._workers())) and (self._stops > 1 or time.monotonic() > deadline):
                 logger.error("%s; killing %d workers", "aborted" if self._stops > 1 else "out of time", left)
                 self._kill()
@@ -119,14 +119,14 @@ class Supervisor:
 
     def report(self) -> dict[str, Any]:
         """Return the sums over all workers, ended ones included, and the process ids of those that live."""
-        pids = {role: [pid for crew in self._crews if crew.role is role for pid in crew.pids()] for role in Role}
+        pids = {role: [pid for group in self._groups if group.role is role for pid in group.pids()] for role in Role}
         return {
-            **add_reports(report for crew in self._crews for report in crew.reports()),
-            "restarts": sum(crew.restarts for crew in self._crews),
+            **add_reports(report for group in self._groups for report in group.reports()),
+            "restarts": sum(group.restarts for group in self._groups),
             "planned_workers": self._planned(Role.COMMAND),
             "planned_event_workers": self._planned(Role.EVENT),
-            "beating_workers": sum(crew.beating for crew in self._crews),
-            "failing_workers": sum(crew.failing for crew in self._crews),
+            "beating_workers": sum(group.beating for group in self._groups),
+            "failing_workers": sum(group.failing for group in self._groups),
             "stopping": self._stops > 0,
             "workers": len(pids[Role.COMMAND]),
             "pids": pids[Role.COMMAND],
@@ -136,7 +136,7 @@ class Supervisor:
         }
 
     def _planned(self, role: Role) -> int:
-        return sum(crew.planned for crew in self._crews if crew.role is role)
+        return sum(group.planned for group in self._groups if group.role is role)
 
 
 def supervisor_name() -> str:

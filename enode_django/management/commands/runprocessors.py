@@ -268,7 +268,7 @@ class Command(PrintableCommand):
         try:
             tables = connections[alias].introspection.table_names()
         except DatabaseError as error:
-            raise Unreachable(f"the {what} {alias!r} cannot be asked: {error}") from error
+            raise Unreachable(f"the {what} {alias!r} cannot be reached: {error}") from error
         if table not in tables:
             raise CommandError(
                 f"the {what} {alias!r} has no table {table!r}; "

@@ -5,7 +5,7 @@
   const root = document.getElementById("enode-tail");
   if (!root) return;
   const MOST = Number(root.dataset.most);
-  const AGAIN = 5000; // milliseconds until a connection is made anew that the browser has given up
+  const AGAIN = 5000; // milliseconds until the page connects again after the browser has given up
   const PATIENCE = 15000; // milliseconds without a connection that are no trouble
   const body = root.querySelector("tbody");
   const state = root.querySelector(".enode-tail-state");
@@ -76,7 +76,7 @@
 
   function again() {
     if (!source || source.readyState !== EventSource.CLOSED) return;
-    if (!cursor) add(gap(`Followed anew from ${clock()}; the list has what was stored before.`));
+    if (!cursor) add(gap(`Connected again at ${clock()}; the list has what was stored before.`));
     follow();
   }
 
