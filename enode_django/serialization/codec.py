@@ -61,7 +61,13 @@ LONGEST_REPLY_ADDRESS = 512
 
 
 class StoredEvent(NamedTuple):
-    """An event as it is stored, readable without its class."""
+    """An event as it is stored, readable without its class.
+
+    Example::
+
+        stored = StoredEvent("bank.AccountOpened", 1, {"owner": "Ada"})
+        assert restore_event(stored) == AccountOpened(owner="Ada")
+    """
 
     type_name: str
     schema_version: int
@@ -212,7 +218,12 @@ class EventDecoder:
 
 
 def restore_event(stored: StoredEvent | Sequence[Any]) -> DomainEvent:
-    """Return an event without a stamp. Raises as `decode_events`."""
+    """Return an event without a stamp. Raises as `decode_events`.
+
+    Example::
+
+        assert restore_event(StoredEvent("bank.AccountOpened", 1, {"owner": "Ada"})) == AccountOpened(owner="Ada")
+    """
     try:
         name, schema_version, fields = stored
         cls = types.class_of(DomainEvent, name)
