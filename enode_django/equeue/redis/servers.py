@@ -105,7 +105,8 @@ class SentinelServers:
 
     def close(self) -> None:
         self._node.disconnect()
-        self._sentinel.close()
+        for sentinel in self._sentinel.sentinels:  # `Sentinel` itself can be closed since redis-py 6 only
+            sentinel.close()
 
 
 class ClusterServers:

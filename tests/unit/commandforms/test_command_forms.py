@@ -78,7 +78,7 @@ def test_a_new_aggregate_that_is_sent_twice_is_one(bus: InlineCommandBus) -> Non
 def test_a_forged_token_is_refused_and_replaced(bus: InlineCommandBus, forged: str) -> None:
     form = TakeForm({"coins": "3", "command_id": forged}, aggregate_root_id="jar")
     assert not form.is_valid()
-    assert form.errors == {"command_id": ["This page is out of date. Look at it anew, and send it again."]}
+    assert form.errors == {"command_id": ["This page is out of date. Load it again, check it, and send it."]}
     mended = {"coins": "3", "command_id": token_of(form)}
     assert TakeForm(mended, aggregate_root_id="jar").is_valid()
 
