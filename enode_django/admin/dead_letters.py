@@ -15,9 +15,11 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from enode_django.admin.auditing import Audited
-from enode_django.admin.databases import ByDatabase, ShardFilter, shards, within
+from enode_django.admin.databases import ShardFilter, shards, within
 from enode_django.admin.linking import WithLinks, link, with_links
 from enode_django.admin.moments import WithMoments
+from enode_django.admin.operating import CONFIRMED
+from enode_django.admin.settling import Settling
 from enode_django.admin.showing import SCRIPTS, STYLES, VIEW_PAYLOAD, WithError, preformatted, without_hidden
 from enode_django.exceptions import ConfigurationError, EnodeError
 from enode_django.models import DeadLetter
@@ -32,7 +34,7 @@ else:  # generic for the type checker only
 
 
 @admin.register(DeadLetter)
-class DeadLetterAdmin(Audited, WithMoments, WithLinks, ByDatabase, WithError, LetterBase):
+class DeadLetterAdmin(Audited, WithMoments, WithLinks, Settling, WithError, LetterBase):
     """Users with ``change_deadletter`` send letters again and discard them; with ``view_payload``, too, they send a new
     command like the one in a letter."""
 
@@ -59,6 +61,7 @@ class DeadLetterAdmin(Audited, WithMoments, WithLinks, ByDatabase, WithError, Le
     )
     readonly_fields = (*fields, *WithLinks.linked, "linked_place", "hidden_error", "message", "answering")
     actions = ("requeue", "discard")
+    buttons = (("requeue", "Send again"), ("discard", "Discard …"))
 
     class Media:
         css = STYLES
@@ -88,9 +91,6 @@ class DeadLetterAdmin(Audited, WithMoments, WithLinks, ByDatabase, WithError, Le
 
     def has_view_permission(self, request: HttpRequest, obj: DeadLetter | None = None) -> bool:
         return self.has_settle_permission(request) or bool(request.user.has_perm("enode_django.view_deadletter"))
-
-    def has_settle_permission(self, request: HttpRequest) -> bool:
-        return bool(request.user.has_perm("enode_django.change_deadletter"))
 
     def object_id_of(self, row: DeadLetter) -> str:
         return row.command_id or row.key
@@ -150,10 +150,18 @@ class DeadLetterAdmin(Audited, WithMoments, WithLinks, ByDatabase, WithError, Le
             self._settle(request, chosen, "requeue", "sent again", lambda alias, pks: requeue_in(transport, alias, pks))
 
     @admin.action(description="Discard for good", permissions=["settle"])
-    def discard(self, request: HttpRequest, chosen: Letters) -> None:
+    def discard(self, request: HttpRequest, chosen: Letters) -> HttpResponse | None:
         from enode_django.operating.dead_letters import discard_in
 
+        if CONFIRMED not in request.POST:
+            last = "This cannot be undone."
+            return self.confirm(request, chosen, "discard", title="Discard dead letters", button="Discard", last=last)
         self._settle(request, chosen, "discard", "discarded", discard_in)
+        return None
+
+    def consequence_of(self, row: Any) -> str:
+        what = "Its command took effect or was refused after all." if row.is_stored else "It is never handled."
+        return f"The dead letter {row} is deleted. {what}"
 
     def _settle(
         self,

@@ -49,6 +49,18 @@ def test_list_shows_what_is_parked_where_and_why(parked: Harness) -> None:
     assert "0 parked" in run("list", "--subscriber", "following.rows")
 
 
+def test_list_shows_the_class_and_the_first_line_of_an_error_of_several_lines(parked: Harness) -> None:
+    error = (
+        'Traceback (most recent call last):\n  File "a.py", line 1\n    f()\ndjango.db.utils.DataError: numeric field '
+    )
+    ParkedEvent.objects.filter(aggregate_root_id="c").update(
+        error=f"{error}overflow\nDETAIL:  A field with precision 8"
+    )
+    shown = run("list", "c")
+    assert "  DataError: numeric field overflow\n" in shown
+    assert "DETAIL" not in shown
+
+
 def test_an_id_that_would_control_the_terminal_is_shown_escaped(harness: Harness, behaviour: Behaviour) -> None:
     id = "c\x1b[2J\n2 parked"
     behaviour.failing[id] = 1_000
