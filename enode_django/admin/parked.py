@@ -180,11 +180,12 @@ class ParkedEventAdmin(Audited, WithMoments, WithLinks, Settling, WithSubscriber
                 with subscription_of(key) as subscription:
                     left = settle(subscription, id)
             except EnodeError as error:
-                self.message_user(request, f"{name}: {id}: {error}", messages.ERROR)
+                self.message_user(request, f"subscriber {name}: {id}: {error}", messages.ERROR)
                 continue
             said = f"{name}: {id} goes on" if left is None else f"{name}: {id} is still parked: {left.error_type}"
             self.done(request, parked, action, said)
-            self.message_user(request, said, messages.SUCCESS if left is None else messages.WARNING)
+            level = messages.SUCCESS if left is None else messages.WARNING
+            self.message_user(request, f"subscriber {said}", level)  # Django makes the first letter a capital one
 
 
 def _url(parked: ParkedEvent, page: str) -> str:

@@ -144,9 +144,9 @@ def post(client: Client, action: str) -> str:
 
 
 def test_the_admin_retries_and_notes_who_did_it(parked: Harness, behaviour: Behaviour, admin_client: Client) -> None:
-    assert "is still parked: RuntimeError" in post(admin_client, "retry")
+    assert f"Subscriber {NAME}: c is still parked: RuntimeError" in post(admin_client, "retry")
     behaviour.failing["c"] = 0
-    assert "goes on" in post(admin_client, "retry")
+    assert f"Subscriber {NAME}: c goes on" in post(admin_client, "retry")
     assert parked.entries("c") == [(1, 1), (2, 2)]
     assert LogEntry.objects.filter(change_message__contains=NAME).count() == 2
 
@@ -155,6 +155,11 @@ def test_the_admin_skips(parked: Harness, behaviour: Behaviour, admin_client: Cl
     behaviour.failing["c"] = 0
     assert "goes on" in post(admin_client, "skip")
     assert parked.entries("c") == [(2, 2)]
+
+
+def test_a_message_of_the_admin_names_a_removed_subscriber_as_it_is(parked: Harness, admin_client: Client) -> None:
+    ParkedEvent.objects.filter(aggregate_root_id="c").update(subscriber="following.removed")
+    assert "Subscriber following.removed: c: " in post(admin_client, "retry")
 
 
 def test_the_admin_shows_errors_as_text_and_changes_nothing_else(parked: Harness, admin_client: Client) -> None:
