@@ -54,8 +54,8 @@ class DeadLetterAdmin(Audited, WithMoments, WithLinks, Settling, WithError, Lett
         "attempts",
         "first_failed_at",
         "last_failed_at",
-        "is_answered",
-        "stored",
+        "answered",
+        "stored_since",
         "error_type",
         "shown_error",
     )
@@ -104,10 +104,25 @@ class DeadLetterAdmin(Audited, WithMoments, WithLinks, Settling, WithError, Lett
         address = [quote(letter.topic), letter.queue, letter.message_offset]
         return link(reverse("admin:enode_django_topic_message", args=address), self.place(letter))
 
-    @admin.display(description="stored since", boolean=True)
-    def stored(self, letter: Any) -> bool:
-        """Return True if the command came again and has a stored outcome: sending it again changes nothing."""
-        return bool(letter.is_stored)
+    @admin.display(description="stored since")
+    def stored(self, letter: Any) -> str:
+        """Return yes if the command came again and has a stored outcome: sending it again changes nothing."""
+        return "yes" if letter.is_stored else "no"
+
+    @admin.display(description="stored since")
+    def stored_since(self, letter: Any) -> str:
+        what = ": the command took effect or was refused after all. Sent again, it changes nothing."
+        return self.stored(letter) + (what if letter.is_stored else "")
+
+    @admin.display(description="answered")
+    def answered(self, letter: Any) -> str:
+        from enode_django.operating.dead_letters import is_told
+
+        return (
+            "yes: its sender was told that it failed"
+            if is_told(letter)
+            else "no: its sender was not told that it failed"
+        )
 
     @admin.display(description="message")
     def message(self, letter: DeadLetter) -> SafeString:

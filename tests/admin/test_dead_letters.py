@@ -238,8 +238,24 @@ def test_a_letter_whose_command_is_stored_says_so(client: Client, db: None) -> N
         command = Deposit("ada", amount=Decimal(1), id=new_id())
         try_command(command)
     letter = keep("bank.Deposit", "KeyError", encode_command(command, b""), command.id)
+    DeadLetter.objects.update(is_answered=True)  # the answer was noted, and the queue lost before it was sent
     logged_in(client, "view_deadletter")
-    assert "icon-yes" in client.get(page(letter)).content.decode()
+    text = client.get(page(letter)).content.decode()
+    assert "yes: the command took effect or was refused after all" in text
+    assert "no: its sender was not told that it failed" in text
+    assert '<td class="field-stored">yes</td>' in client.get(LIST).content.decode()
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_letter_says_in_words_whether_its_sender_was_told(client: Client, deposit: DeadLetter, told: bool) -> None:
+    DeadLetter.objects.update(is_answered=told)
+    logged_in(client, "view_deadletter")
+    text = client.get(page(deposit)).content.decode()
+    assert ("yes: its sender was told that it failed" in text) is told
+    assert ("no: its sender was not told that it failed" in text) is not told
+    assert '<div class="readonly">no</div>' in text, "it is not stored since"
+    for shown in (text, client.get(LIST).content.decode()):
+        assert "icon-no" not in shown
 
 
 def test_there_is_no_page_for_a_database_that_has_no_letters(client: Client, deposit: DeadLetter) -> None:
