@@ -15,9 +15,11 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from enode_django.admin.auditing import Audited
-from enode_django.admin.databases import ByDatabase, ShardFilter, shards, within
+from enode_django.admin.databases import ShardFilter, shards, within
 from enode_django.admin.linking import WithLinks, link, with_links
 from enode_django.admin.moments import WithMoments
+from enode_django.admin.operating import CONFIRMED
+from enode_django.admin.settling import Settling
 from enode_django.admin.showing import SCRIPTS, STYLES, VIEW_PAYLOAD, WithError, preformatted, without_hidden
 from enode_django.exceptions import ConfigurationError, EnodeError
 from enode_django.models import DeadLetter
@@ -32,7 +34,7 @@ else:  # generic for the type checker only
 
 
 @admin.register(DeadLetter)
-class DeadLetterAdmin(Audited, WithMoments, WithLinks, ByDatabase, WithError, LetterBase):
+class DeadLetterAdmin(Audited, WithMoments, WithLinks, Settling, WithError, LetterBase):
     """Users with ``change_deadletter`` send letters again and discard them; with ``view_payload``, too, they send a new
     command like the one in a letter."""
 
@@ -52,13 +54,14 @@ class DeadLetterAdmin(Audited, WithMoments, WithLinks, ByDatabase, WithError, Le
         "attempts",
         "first_failed_at",
         "last_failed_at",
-        "is_answered",
-        "stored",
+        "answered",
+        "stored_since",
         "error_type",
         "shown_error",
     )
     readonly_fields = (*fields, *WithLinks.linked, "linked_place", "hidden_error", "message", "answering")
     actions = ("requeue", "discard")
+    buttons = (("requeue", "Send again"), ("discard", "Discard …"))
 
     class Media:
         css = STYLES
@@ -89,9 +92,6 @@ class DeadLetterAdmin(Audited, WithMoments, WithLinks, ByDatabase, WithError, Le
     def has_view_permission(self, request: HttpRequest, obj: DeadLetter | None = None) -> bool:
         return self.has_settle_permission(request) or bool(request.user.has_perm("enode_django.view_deadletter"))
 
-    def has_settle_permission(self, request: HttpRequest) -> bool:
-        return bool(request.user.has_perm("enode_django.change_deadletter"))
-
     def object_id_of(self, row: DeadLetter) -> str:
         return row.command_id or row.key
 
@@ -104,10 +104,25 @@ class DeadLetterAdmin(Audited, WithMoments, WithLinks, ByDatabase, WithError, Le
         address = [quote(letter.topic), letter.queue, letter.message_offset]
         return link(reverse("admin:enode_django_topic_message", args=address), self.place(letter))
 
-    @admin.display(description="stored since", boolean=True)
-    def stored(self, letter: Any) -> bool:
-        """Return True if the command came again and has a stored outcome: sending it again changes nothing."""
-        return bool(letter.is_stored)
+    @admin.display(description="stored since")
+    def stored(self, letter: Any) -> str:
+        """Return yes if the command came again and has a stored outcome: sending it again changes nothing."""
+        return "yes" if letter.is_stored else "no"
+
+    @admin.display(description="stored since")
+    def stored_since(self, letter: Any) -> str:
+        what = ": the command took effect or was refused after all. Sent again, it changes nothing."
+        return self.stored(letter) + (what if letter.is_stored else "")
+
+    @admin.display(description="answered")
+    def answered(self, letter: Any) -> str:
+        from enode_django.operating.dead_letters import is_told
+
+        return (
+            "yes: its sender was told that it failed"
+            if is_told(letter)
+            else "no: its sender was not told that it failed"
+        )
 
     @admin.display(description="message")
     def message(self, letter: DeadLetter) -> SafeString:
@@ -151,10 +166,18 @@ class DeadLetterAdmin(Audited, WithMoments, WithLinks, ByDatabase, WithError, Le
             self._settle(request, chosen, "requeue", "sent again", lambda alias, pks: requeue_in(transport, alias, pks))
 
     @admin.action(description="Discard for good", permissions=["settle"])
-    def discard(self, request: HttpRequest, chosen: Letters) -> None:
+    def discard(self, request: HttpRequest, chosen: Letters) -> HttpResponse | None:
         from enode_django.operating.dead_letters import discard_in
 
+        if CONFIRMED not in request.POST:
+            last = "This cannot be undone."
+            return self.confirm(request, chosen, "discard", title="Discard dead letters", button="Discard", last=last)
         self._settle(request, chosen, "discard", "discarded", discard_in)
+        return None
+
+    def consequence_of(self, row: Any) -> str:
+        what = "Its command took effect or was refused after all." if row.is_stored else "It is never handled."
+        return f"The dead letter {row} is deleted. {what}"
 
     def _settle(
         self,

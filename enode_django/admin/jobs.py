@@ -33,6 +33,7 @@ from enode_django.exceptions import EnodeError
 from enode_django.jobs.leases import request_cancel, with_lease_state
 from enode_django.jobs.texts import duration_of, in_words, state_of
 from enode_django.models import Job, JobState
+from enode_django.operating.error_texts import message_of
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
@@ -233,7 +234,7 @@ def _told(job: Job) -> dict[str, Any]:
 
 def _error_type(job: Job) -> str:
     """Return the type of the error without its text, which may quote events."""
-    return type_of_error(job.error.strip().rpartition("\n")[2]) if job.error else ""
+    return type_of_error(message_of(job.error).partition("\n")[0]) if job.error else ""
 
 
 def _live(job: Job, what: str) -> SafeString:

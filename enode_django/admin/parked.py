@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from django.contrib import admin, messages
-from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from enode_django.admin.auditing import REASON, Audited
-from enode_django.admin.databases import PARAMETER, ByDatabase, DatabaseFilter, databases, within
+from enode_django.admin.auditing import Audited
+from enode_django.admin.databases import DatabaseFilter, within
 from enode_django.admin.linking import WithLinks, with_links
 from enode_django.admin.moments import WithMoments
 from enode_django.admin.operating import CONFIRMED
+from enode_django.admin.settling import Settling
 from enode_django.admin.showing import SCRIPTS, STYLES, VIEW_PAYLOAD, WithError, WithSubscriber, without_hidden
 from enode_django.exceptions import EnodeError
 from enode_django.models import ParkedEvent
@@ -37,7 +36,7 @@ else:  # generic for the type checker only
 
 
 @admin.register(ParkedEvent)
-class ParkedEventAdmin(Audited, WithMoments, WithLinks, ByDatabase, WithSubscriber, WithError, ParkedBase):
+class ParkedEventAdmin(Audited, WithMoments, WithLinks, Settling, WithSubscriber, WithError, ParkedBase):
     """Users with ``change_parkedevent`` retry and skip parked events, which blocks the request, and send new commands.
     To correct events, users need ``add_eventcorrection`` and ``view_payload``."""
 
@@ -70,8 +69,8 @@ class ParkedEventAdmin(Audited, WithMoments, WithLinks, ByDatabase, WithSubscrib
         "shown_error",
     )
     readonly_fields = (*fields, *WithLinks.linked, "hidden_error", "answering", "correcting")
-    change_form_template = "enode_django/admin/parked.html"
     actions = ("retry", "skip")
+    buttons = (("retry", "Retry"), ("skip", "Skip …"))
 
     class Media:
         css = STYLES
@@ -95,19 +94,6 @@ class ParkedEventAdmin(Audited, WithMoments, WithLinks, ByDatabase, WithSubscrib
         is_event = obj is not None and obj.version is not None
         correction = ["correcting"] if is_event and self.has_correct_permission(request) else []
         return with_links(without_hidden([*self.fields, *answer, *correction], request), request)
-
-    def change_view(
-        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
-    ) -> HttpResponse:
-        """Add the actions of the list to the page of one row."""
-        listing = reverse("admin:enode_django_parkedevent_changelist")
-        alias = request.GET.get(PARAMETER, databases()[0])
-        tools = {
-            "may_settle": self.has_settle_permission(request),
-            "actions_url": within(alias, listing) if alias in databases() else listing,
-            "pk": unquote(object_id),
-        }
-        return super().change_view(request, object_id, form_url, {**(extra_context or {}), **tools})
 
     def has_view_permission(self, request: HttpRequest, obj: ParkedEvent | None = None) -> bool:
         return self.has_settle_permission(request) or bool(request.user.has_perm("enode_django.view_parkedevent"))
@@ -156,9 +142,6 @@ class ParkedEventAdmin(Audited, WithMoments, WithLinks, ByDatabase, WithSubscrib
         """Return True for users who may add corrections and view payloads: the form shows the fields of the events."""
         return bool(request.user.has_perms(["enode_django.add_eventcorrection", VIEW_PAYLOAD]))
 
-    def has_settle_permission(self, request: HttpRequest) -> bool:
-        return bool(request.user.has_perm("enode_django.change_parkedevent"))
-
     @admin.action(description="Retry, and catch up", permissions=["settle"])
     def retry(self, request: HttpRequest, chosen: ParkedEvents) -> None:
         from enode_django.eventing.unparking import retry_parked  # see the package
@@ -170,22 +153,16 @@ class ParkedEventAdmin(Audited, WithMoments, WithLinks, ByDatabase, WithSubscrib
         from enode_django.eventing.unparking import skip_parked  # see the package
 
         if CONFIRMED not in request.POST:
-            return self._confirm_skip(request, chosen)
+            last = "This cannot be undone. Only a rebuild of a projection handles its events again."
+            return self.confirm(request, chosen, "skip", title="Skip parked events", button="Skip it", last=last)
         self._settle(request, chosen, "skip", skip_parked)
         return None
 
-    def _confirm_skip(self, request: HttpRequest, chosen: ParkedEvents) -> HttpResponse:
-        context = {
-            **self.admin_site.each_context(request),
-            "opts": self.opts,
-            "title": "Skip parked events",
-            "chosen": [(self.shown_subscriber(one), one) for one in chosen],
-            "selected": request.POST.getlist(ACTION_CHECKBOX_NAME),
-            "reason": request.POST.get(REASON, ""),
-            "confirmed": CONFIRMED,
-            "back": request.get_full_path(),
-        }
-        return TemplateResponse(request, "enode_django/admin/skipping.html", context)
+    def consequence_of(self, row: ParkedEvent) -> str:
+        is_refusal = row.version is None
+        what = f"the refusal of command {row.command_id}" if is_refusal else f"the events of version {row.version}"
+        name = self.shown_subscriber(row)
+        return f"The subscriber {name} never handles {what} of {row.aggregate_root_id}, and goes on with what follows."
 
     def _settle(
         self,
@@ -203,11 +180,12 @@ class ParkedEventAdmin(Audited, WithMoments, WithLinks, ByDatabase, WithSubscrib
                 with subscription_of(key) as subscription:
                     left = settle(subscription, id)
             except EnodeError as error:
-                self.message_user(request, f"{name}: {id}: {error}", messages.ERROR)
+                self.message_user(request, f"subscriber {name}: {id}: {error}", messages.ERROR)
                 continue
             said = f"{name}: {id} goes on" if left is None else f"{name}: {id} is still parked: {left.error_type}"
             self.done(request, parked, action, said)
-            self.message_user(request, said, messages.SUCCESS if left is None else messages.WARNING)
+            level = messages.SUCCESS if left is None else messages.WARNING
+            self.message_user(request, f"subscriber {said}", level)  # Django makes the first letter a capital one
 
 
 def _url(parked: ParkedEvent, page: str) -> str:

@@ -13,6 +13,8 @@ from django.utils.html import format_html
 from django.utils.module_loading import import_string
 from django.utils.safestring import SafeString
 
+from enode_django.operating.error_texts import message_of
+
 STYLES = {"all": ("enode_django/operate.css",)}
 """The style sheets for the ``Media`` of an admin class."""
 SCRIPTS = ("enode_django/tables.js", "enode_django/times.js")
@@ -79,7 +81,15 @@ class WithError:
 
     @admin.display(description="error")
     def shown_error(self, row: Any) -> SafeString:
-        return preformatted(row.error or "-")
+        """Return what the error says, and its traceback folded below."""
+        message = message_of(row.error)
+        if message == row.error.strip():
+            return preformatted(message or "-")
+        return format_html(
+            '{}<details class="enode-folded"><summary>Traceback</summary>{}</details>',
+            preformatted(message),
+            preformatted(row.error),
+        )
 
     @admin.display(description="error")
     def hidden_error(self, row: Any) -> str:

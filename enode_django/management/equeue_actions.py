@@ -18,6 +18,7 @@ from enode_django.equeue.transport import Transport
 from enode_django.exceptions import QueueError
 from enode_django.management.tables import Row
 from enode_django.operating import dead_letters as command_letters
+from enode_django.operating.error_texts import in_one_line
 
 Options = Mapping[str, Any]
 TAIL_WAIT = 1.0
@@ -248,7 +249,7 @@ def _command_letters(options: Options) -> Iterator[Row]:
                 "failed at": letter.last_failed_at,
                 "stored": letter.is_stored,
                 "error": letter.error_type,
-                "text": letter.error.strip().rpartition("\n")[2],
+                "text": in_one_line(letter.error),
             }
 
 

@@ -117,13 +117,13 @@ def _message(letter: DeadLetter) -> bytes:
     """Return the message to send. It gets a new command id if the sender was told that the command failed, since an
     answer is final, or if the id belongs to another command."""
     body = bytes(letter.body)
-    if _is_told(letter) or letter.error_type == CommandIdReused.__name__:
+    if is_told(letter) or letter.error_type == CommandIdReused.__name__:
         with suppress(EnodeError):  # a message that cannot be read here is sent as it is; workers may read it by now
             return as_new_command(body, str(uuid.uuid5(_NAMESPACE, f"{letter.key}/{letter.attempts}")))
     return body
 
 
-def _is_told(letter: Any) -> bool:
+def is_told(letter: Any) -> bool:
     """Return True if the sender was told that the command failed. If the command is stored, nobody was told: the worker
     recorded the answer before sending it, and lost the queue."""
     return letter.is_answered and not letter.is_stored

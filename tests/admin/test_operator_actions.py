@@ -260,5 +260,5 @@ def test_dead_letters_are_known_by_their_command() -> None:
     )
     client = client_of("change_deadletter")
     url = "/admin/enode_django/deadletter/"
-    client.post(url, {"action": "discard", "_selected_action": [letter.pk], "reason": "obsolete"})
+    client.post(url, {"action": "discard", "_selected_action": [letter.pk], "reason": "obsolete", CONFIRMED: "yes"})
     assert rows() == [(name_of(client), "admin", "discard", "c-1", "obsolete")]

@@ -72,7 +72,7 @@ def test_a_parked_event_leads_to_all_that_it_is_about(parked: ParkedEvent) -> No
 def test_a_parked_event_is_retried_from_its_page(parked: ParkedEvent) -> None:
     client = client_of("change_parkedevent")
     page = client.get(f"{PARKED}{parked.pk}/change/").content.decode()
-    (action,) = re.findall(r'<form method="post" action="([^"]+)" class="enode-operation">', page)
+    (action,) = re.findall(r'<form method="post" action="([^"]+)" class="enode-settling">', page)
     data = {"action": "retry", "_selected_action": parked.pk, "reason": "mended"}
     assert client.post(action, data, follow=True).status_code == 200
     assert not ParkedEvent.objects.exists(), "the projection handles it"

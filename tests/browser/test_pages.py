@@ -177,6 +177,32 @@ def test_nothing_is_off_the_screen_and_axe_finds_nothing(
     assert found == {}
 
 
+LOOKS = """(one) => ({ ...one.getBoundingClientRect().toJSON(), back: getComputedStyle(one).backgroundColor })"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("viewport", [LAPTOP, PHONE], ids=["laptop", "phone"])
+def test_the_reason_is_a_field_and_actions_are_buttons_above_the_error(
+    live_server: LiveServer, page: Page, data: dict[str, str], viewport: Any, scheme: Any
+) -> None:
+    sign_in(live_server, page)
+    page.emulate_media(color_scheme=scheme)
+    page.set_viewport_size(viewport)
+    page.goto(f"{live_server.url}{ADMIN}/{data['parked']}")
+    reason, retry = (
+        page.get_by_label("Reason:").evaluate(LOOKS),
+        page.get_by_role("button", name="Retry").evaluate(LOOKS),
+    )
+    assert reason["back"] == page.locator("body").evaluate(LOOKS)["back"] != retry["back"]
+    assert reason["height"] < 45
+    assert retry["height"] >= 28
+    assert retry["width"] >= 60
+    assert retry["bottom"] < page.get_by_text("SettlementRefused: the account").first.evaluate(LOOKS)["top"]
+    expect(page.get_by_text("File x")).to_be_hidden()
+    page.get_by_text("Traceback", exact=True).click()
+    expect(page.get_by_text("File x")).to_be_visible()
+
+
 def test_a_time_says_what_the_browsers_clock_has(
     live_server: LiveServer, browser: Browser, data: dict[str, str]
 ) -> None:

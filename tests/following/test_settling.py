@@ -49,6 +49,18 @@ def test_list_shows_what_is_parked_where_and_why(parked: Harness) -> None:
     assert "0 parked" in run("list", "--subscriber", "following.rows")
 
 
+def test_list_shows_the_class_and_the_first_line_of_an_error_of_several_lines(parked: Harness) -> None:
+    error = (
+        'Traceback (most recent call last):\n  File "a.py", line 1\n    f()\ndjango.db.utils.DataError: numeric field '
+    )
+    ParkedEvent.objects.filter(aggregate_root_id="c").update(
+        error=f"{error}overflow\nDETAIL:  A field with precision 8"
+    )
+    shown = run("list", "c")
+    assert "  DataError: numeric field overflow\n" in shown
+    assert "DETAIL" not in shown
+
+
 def test_an_id_that_would_control_the_terminal_is_shown_escaped(harness: Harness, behaviour: Behaviour) -> None:
     id = "c\x1b[2J\n2 parked"
     behaviour.failing[id] = 1_000
@@ -132,9 +144,9 @@ def post(client: Client, action: str) -> str:
 
 
 def test_the_admin_retries_and_notes_who_did_it(parked: Harness, behaviour: Behaviour, admin_client: Client) -> None:
-    assert "is still parked: RuntimeError" in post(admin_client, "retry")
+    assert f"Subscriber {NAME}: c is still parked: RuntimeError" in post(admin_client, "retry")
     behaviour.failing["c"] = 0
-    assert "goes on" in post(admin_client, "retry")
+    assert f"Subscriber {NAME}: c goes on" in post(admin_client, "retry")
     assert parked.entries("c") == [(1, 1), (2, 2)]
     assert LogEntry.objects.filter(change_message__contains=NAME).count() == 2
 
@@ -143,6 +155,11 @@ def test_the_admin_skips(parked: Harness, behaviour: Behaviour, admin_client: Cl
     behaviour.failing["c"] = 0
     assert "goes on" in post(admin_client, "skip")
     assert parked.entries("c") == [(2, 2)]
+
+
+def test_a_message_of_the_admin_names_a_removed_subscriber_as_it_is(parked: Harness, admin_client: Client) -> None:
+    ParkedEvent.objects.filter(aggregate_root_id="c").update(subscriber="following.removed")
+    assert "Subscriber following.removed: c: " in post(admin_client, "retry")
 
 
 def test_the_admin_shows_errors_as_text_and_changes_nothing_else(parked: Harness, admin_client: Client) -> None:

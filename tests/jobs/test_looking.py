@@ -112,6 +112,8 @@ def test_the_command_lists_the_newest_first(running: Job, left: Job, failed: Job
     lines = jobs("list")
     assert [line.split()[0] for line in lines[1:-1]] == [str(each.pk) for each in (failed, left, running)]
     assert "ZeroDivisionError: no" in lines[1]
+    Job.objects.filter(pk=failed.pk).update(error=f"{failed.error}DETAIL: nothing to divide by")
+    assert "ZeroDivisionError: no" in jobs("list")[1]
     assert "running (its lease ran out)" in lines[2]
     assert lines[3].endswith("making snapshots: made 12,000")
     assert jobs("list", "--limit", "1")[-1] == "1 jobs"

@@ -16,6 +16,7 @@ from enode_django.management.auditing import add_reason, audited
 from enode_django.management.output import PrintableCommand
 from enode_django.management.tables import write_table
 from enode_django.models import Job
+from enode_django.operating.error_texts import in_one_line
 
 HEADINGS = ("id", "kind", "name", "state", "started", "lasts", "progress")
 
@@ -75,7 +76,6 @@ def _details(job: Any) -> Iterator[tuple[str, str]]:
 
 
 def _shown(job: Any) -> Sequence[str]:
-    error = job.error.strip().rsplit("\n", 1)[-1]
     return (
         str(job.pk),
         job.kind,
@@ -83,7 +83,7 @@ def _shown(job: Any) -> Sequence[str]:
         state_of(job),
         job.started_at.isoformat(" ", "seconds"),
         duration_of(job),
-        (error or in_words(job.figures or job.progress))[:100],
+        (in_one_line(job.error) or in_words(job.figures or job.progress))[:100],
     )
 
 

@@ -25,6 +25,7 @@ from enode_django.management.tables import write_table
 from enode_django.models import ParkedEvent
 from enode_django.operating.correcting import Retried, handled_before, parked_rows, parked_version, retry_all
 from enode_django.operating.corrections import correct, editable, json_of, take_back
+from enode_django.operating.error_texts import in_one_line
 from enode_django.runtime import close_bus, make_store, subscription_of
 
 HEADINGS = ("subscriber", "aggregate", "parked at", "attempts", "last failed", "next try", "error")
@@ -206,9 +207,16 @@ def _parked(subscriber: str, aggregates: Sequence[str]) -> list[Parked]:
 def _shown(row: Parked) -> tuple[str, ...]:
     failed = row.last_failed_at.isoformat(" ", "seconds")
     due = row.next_try_at.isoformat(" ", "seconds") if row.next_try_at else ""
-    last_line = row.error.strip().splitlines()[-1] if row.error.strip() else row.error_type
     who = subscribers.name_of(row.subscriber)
-    return (who, row.aggregate_root_id, _place(row), str(row.attempts), failed, due, last_line[:100])
+    return (
+        who,
+        row.aggregate_root_id,
+        _place(row),
+        str(row.attempts),
+        failed,
+        due,
+        (in_one_line(row.error) or row.error_type)[:100],
+    )
 
 
 def _place(row: Parked) -> str:

@@ -1,0 +1,85 @@
+"""Settle rows such as parked events: by buttons on the page of a row, and with a page that confirms an action."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from django.contrib import messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.utils import unquote
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import reverse
+
+from enode_django.admin.auditing import REASON
+from enode_django.admin.databases import PARAMETER, ByDatabase, within
+from enode_django.admin.operating import CONFIRMED
+
+if TYPE_CHECKING:
+    from django.db.models import QuerySet
+
+MOST_NAMED = 100
+"""The most rows that a confirmation page names."""
+ACROSS = "select_across"
+"""The name of Django's form field that chooses all rows that the list finds."""
+
+
+class Settling(ByDatabase):
+    """Mixin for an admin class with actions for the permission ``settle``: the page of a row has ``buttons``, for users
+    who have it. They call actions of the list with this row, and lead to the list."""
+
+    change_form_template = "enode_django/admin/settling.html"
+    buttons: ClassVar[Sequence[tuple[str, str]]]
+    """Actions, each with the text of its button."""
+
+    def has_settle_permission(self, request: HttpRequest) -> bool:
+        return bool(request.user.has_perm(f"enode_django.change_{self.opts.model_name}"))
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        offered = self.offered()
+        listing = reverse(f"admin:enode_django_{self.opts.model_name}_changelist")
+        alias = request.GET.get(PARAMETER, offered[0])
+        tools = {
+            "buttons": self.buttons if self.has_settle_permission(request) else (),
+            "actions_url": within(alias, listing, self.offered) if alias in offered else listing,
+            "pk": unquote(object_id),
+        }
+        return super().change_view(request, object_id, form_url, {**(extra_context or {}), **tools})
+
+    def confirm(
+        self, request: HttpRequest, chosen: QuerySet[Any], action: str, *, title: str, button: str, last: str
+    ) -> HttpResponse | None:
+        """Show what an action would do to each chosen row, by `consequence_of`, and ``last``. The page posts
+        `CONFIRMED`. Return None, with a message, if the rows are gone."""
+        consequences = [*_cut(map(self.consequence_of, chosen), chosen.count())]
+        if not consequences:
+            self.message_user(request, "nothing was done: what you chose is gone", messages.WARNING)
+            return None
+        context = {
+            **self.admin_site.each_context(request),
+            "opts": self.opts,
+            "title": title,
+            "button": button,
+            "action": action,
+            "consequences": [*consequences, last],
+            "selected": request.POST.getlist(ACTION_CHECKBOX_NAME),
+            "select_across": request.POST.get(ACROSS, "0"),
+            "reason": request.POST.get(REASON, ""),
+            "confirmed": CONFIRMED,
+            "back": request.get_full_path(),
+        }
+        return TemplateResponse(request, "enode_django/admin/confirming.html", context)
+
+    def consequence_of(self, row: Any) -> str:
+        """Return a sentence about what the action that is confirmed does to the row."""
+        raise NotImplementedError
+
+
+def _cut(sentences: Iterable[str], many: int) -> Iterator[str]:
+    yield from islice(sentences, MOST_NAMED)
+    if many > MOST_NAMED:
+        yield f"The same happens to {many - MOST_NAMED:,} more."
