@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from django import forms
@@ -51,6 +52,10 @@ class Audited(Pages):
         """Return the id that all rows of one object share, such as an aggregate's id; by default the primary key."""
         return str(row.pk)
 
+    def name_of_gone(self, actions: Iterable[OperatorAction]) -> str:
+        """Return the name of an object without a row, by its actions, of which there is at least one."""
+        return f"{self.opts.verbose_name} {next(iter(actions)).object_id}"
+
     def done(self, request: HttpRequest, row: Model, action: str, details: str) -> None:
         """Store an action of the request's user on an object, with the posted reason. Add it to Django's log, too."""
         self.log_change(request, row, details)
@@ -70,13 +75,15 @@ class Audited(Pages):
         if not self.has_view_permission(request, row):
             raise PermissionDenied
         of_object = Q(row=unquote(object_id)) | (Q() if row is None else Q(object_id=self.object_id_of(row)))
-        actions = OperatorAction.objects.filter(of_object, object_type=self.opts.label_lower).order_by("-pk")
+        found = OperatorAction.objects.filter(of_object, object_type=self.opts.label_lower).order_by("-pk")
+        actions = found[:MOST_SHOWN]
+        gone = self.name_of_gone(actions) if actions else f"{self.opts.verbose_name} {unquote(object_id)}"
         context = {
             **self.admin_site.each_context(request),
             "opts": self.opts,
-            "title": f"Operator actions: {row or unquote(object_id)}",
+            "title": f"Operator actions: {row or gone}",
             "object": row,
-            "actions": actions[:MOST_SHOWN],
+            "actions": actions,
             **(extra_context or {}),
         }
         return TemplateResponse(request, "enode_django/admin/history.html", context)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from django.contrib import admin, messages
@@ -21,7 +21,7 @@ from enode_django.admin.operating import CONFIRMED
 from enode_django.admin.settling import Settling
 from enode_django.admin.showing import SCRIPTS, STYLES, VIEW_PAYLOAD, WithError, WithSubscriber, without_hidden
 from enode_django.exceptions import EnodeError
-from enode_django.models import ParkedEvent
+from enode_django.models import OperatorAction, ParkedEvent
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
@@ -100,6 +100,14 @@ class ParkedEventAdmin(Audited, WithMoments, WithLinks, Settling, WithSubscriber
 
     def object_id_of(self, row: ParkedEvent) -> str:
         return row.aggregate_root_id
+
+    def name_of_gone(self, actions: Iterable[OperatorAction]) -> str:
+        """Return the aggregate, with the subscriber if the details of an action begin with it, as `_settle` says it."""
+        known = list(actions)
+        id = known[0].object_id
+        begins = (action.details.partition(f": {id} ") for action in known)
+        names = [name for name, found, _ in begins if found and " " not in name]
+        return f"event of {id} that {names[0]} had parked" if names else f"parked event of {id}"
 
     @admin.display(description="answer")
     def answering(self, parked: ParkedEvent) -> SafeString:

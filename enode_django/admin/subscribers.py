@@ -110,12 +110,13 @@ def _kind(subscriber: Following) -> str:
     return "event handlers" if isinstance(subscriber, EventHandlerGroup) else "snapshots"
 
 
-def _subscriptions(running: Sequence[Following]) -> Iterator[tuple[str, Subscription]]:
-    """Yield the name and the subscription of each running subscriber, shard by shard: where it began, and how far it
-    was compared with the store."""
+def _subscriptions(running: Sequence[Following]) -> Iterator[tuple[str, str, Subscription]]:
+    """Yield the name, the anchor of the row and the subscription of each running subscriber, shard by shard: where it
+    began, and how far it was compared with the store."""
     from enode_django.eventing.subscribers import key_of  # see the package
 
     for alias in sorted({subscriber.database for subscriber in running}):
         names = {key_of(one): one.name for one in running if one.database == alias}
         for known in Subscription.objects.using(alias).filter(subscriber__in=names).order_by("subscriber", "shard"):
-            yield names[known.subscriber], known
+            name = names[known.subscriber]
+            yield name, subscriber_anchor(name), known

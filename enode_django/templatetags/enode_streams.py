@@ -42,6 +42,13 @@ def stream_url(stream: EventStream, alias: str) -> Any:
 
 
 @register.filter
+def subscriber_url(name: str) -> str:
+    from enode_django.admin import linking
+
+    return linking.subscriber_url(name)
+
+
+@register.filter
 def causation_url(stream: EventStream) -> Any:
     if stream.version is None:
         return _links().command_url(stream.aggregate_root_id, stream.command_id)

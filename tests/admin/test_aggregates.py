@@ -19,6 +19,7 @@ from enode_django.serialization.codec import STREAM
 from enode_django.serialization.plain import pack
 from enode_django.testing import inline
 from sample_project.bank.domain import Deposit, StartTransfer
+from tests.admin.users import client_of
 
 pytestmark = pytest.mark.django_db
 
@@ -54,6 +55,12 @@ def test_a_page_shows_the_timeline_the_state_and_what_changed(reader: Client, st
     assert "bank.OpenAccount" in timeline
     assert "bank.Withdraw" in section(text, "refusals")
     assert "bank.AccountSummaries 2 up to date" in section(text, "subscribers")
+
+
+def test_subscribers_are_links_for_who_may_see_their_page(streams: Sequence[EventStream]) -> None:
+    link = '<a href="/admin/enode_django/subscriber/#subscriber-bank-accountsummaries">bank.AccountSummaries</a>'
+    assert link not in page(client_of("view_eventstream"))
+    assert link in page(client_of("view_eventstream", "view_subscriber"))
 
 
 def test_any_version_and_any_two_are_shown_without_javascript(reader: Client, streams: Sequence[EventStream]) -> None:

@@ -83,6 +83,7 @@ def test_retrying_and_skipping_in_the_admin_is_kept_with_the_reason_and_seen_whe
     page = client.get(f"{PARKED}{parked.pk}/history/").content.decode()
     assert "known to be a duplicate" in page
     assert "bank.AccountSummaries: ada goes on" in page
+    assert "<h1>Operator actions: event of ada that bank.AccountSummaries had parked</h1>" in page
     again = park("ada")
     assert "known to be a duplicate" in client.get(f"{PARKED}{again.pk}/history/").content.decode(), (
         "the same aggregate"
@@ -116,7 +117,9 @@ def test_cancelling_and_deleting_jobs_is_kept() -> None:
         (who, "admin", "cancel", str(running.pk), "too slow"),
         (who, "admin", "delete", str(ended.pk), ""),
     ]
-    assert "delete" in client.get(f"{url}{ended.pk}/history/").content.decode()
+    page = client.get(f"{url}{ended.pk}/history/").content.decode()
+    assert "delete" in page
+    assert f"<h1>Operator actions: job {ended.pk}</h1>" in page
 
 
 def test_the_history_of_an_object_is_for_who_may_view_it() -> None:
@@ -262,3 +265,14 @@ def test_dead_letters_are_known_by_their_command() -> None:
     url = "/admin/enode_django/deadletter/"
     client.post(url, {"action": "discard", "_selected_action": [letter.pk], "reason": "obsolete", CONFIRMED: "yes"})
     assert rows() == [(name_of(client), "admin", "discard", "c-1", "obsolete")]
+    assert "<h1>Operator actions: dead letter c-1</h1>" in client.get(f"{url}{letter.pk}/history/").content.decode()
+
+
+def test_the_history_of_what_is_gone_names_it_as_far_as_its_actions_do() -> None:
+    client = client_of("view_parkedevent")
+    assert "Operator actions: parked event 7<" in client.get(f"{PARKED}7/history/").content.decode()
+    sent = Done(
+        "new command", "enode_django.parkedevent", "ada", details="sent bank.Deposit to ada as command 1", row="7"
+    )
+    record("ann", OperatorAction.Source.ADMIN, sent)
+    assert "Operator actions: parked event of ada<" in client.get(f"{PARKED}7/history/").content.decode()
