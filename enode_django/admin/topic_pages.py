@@ -17,6 +17,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
+from enode_django.admin.broker_table import lines_of
 from enode_django.admin.databases import shards, within
 from enode_django.admin.linking import SUBSCRIBERS, group_anchor, subscriber_url
 from enode_django.admin.new_commands import cause_in, new_command
@@ -261,9 +262,8 @@ class _Letter:
 def _described(transport: Transport) -> Mapping[str, Any]:
     shown: dict[str, Any] = {"driver": type(transport).__name__}
     if isinstance(transport, BrokerTransport):  # other locations may contain a password
-        figures = administration.broker_figures(transport)
         shown["location"] = transport.location
-        shown["figures"] = [(name.replace("_", " "), value) for name, value in figures.items()]
+        shown["figures"] = lines_of(administration.broker_figures(transport))
     return shown
 
 

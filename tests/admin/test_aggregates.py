@@ -13,6 +13,7 @@ from django.test import Client, override_settings
 from enode_django import execute_command
 from enode_django.admin import aggregate_page, links, packed
 from enode_django.eventstore.base import StreamRecord
+from enode_django.history.reaching import Reached
 from enode_django.models import EventStream
 from enode_django.runtime import make_store
 from enode_django.serialization.codec import STREAM
@@ -54,6 +55,16 @@ def test_a_page_shows_the_timeline_the_state_and_what_changed(reader: Client, st
     assert "bank.OpenAccount" in timeline
     assert "bank.Withdraw" in section(text, "refusals")
     assert "bank.AccountSummaries 2 up to date" in section(text, "subscribers")
+
+
+def test_the_lag_of_a_subscriber_is_told_in_versions(
+    reader: Client, streams: Sequence[EventStream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = [Reached("bank.Ledger", 1, 1), Reached("bank.transfers", 0, 2, parked="ValueError")]
+    monkeypatch.setattr(aggregate_page, "reached", lambda id: late)
+    text = section(page(reader), "subscribers")
+    assert "bank.Ledger 1 behind by 1 version " in text
+    assert "bank.transfers 0 parked by ValueError, behind by 2 versions " in text
 
 
 def test_any_version_and_any_two_are_shown_without_javascript(reader: Client, streams: Sequence[EventStream]) -> None:

@@ -68,6 +68,8 @@ def test_lag_generation_and_what_is_parked_are_shown(queue: MemoryTransport) -> 
     page = response.content.decode()
     assert '<a href="/admin/enode_django/parkedevent/?subscriber=bank.Ledger"' in page
     assert '<td class="enode-number">41</td>' in page
+    for heading in ("Event streams behind", "Seconds behind", "Build number", "Compared up to position"):
+        assert f">{heading}</th>" in page
     assert "Owned by no code" in page
     assert "&lt;b&gt;gone&lt;/b&gt;" in page
     assert "not kept: runprocessors does not start" in page

@@ -197,4 +197,6 @@ def test_the_offsets_of_the_mailboxes_are_shown(live_server: LiveServer, page: P
     page.locator(".enode-mailboxes summary").click()
     rows = page.locator(".enode-mailboxes tr")
     expect(rows).to_have_count(2)
+    headings = ["runprocessors", "mailbox", "messages put in", "messages taken out", "messages waiting"]
+    expect(rows.first.locator("th")).to_have_text(headings)
     expect(rows.last.locator("td")).to_have_text(["a", "commands-0", "1,200", "1,150", "50"])

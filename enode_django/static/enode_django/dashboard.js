@@ -179,7 +179,7 @@
             return line("td", [row.supervisor, name, max, consumed, max - consumed]);
         }));
         const table = html("table", "");
-        table.append(line("th", ["runprocessors", "mailbox", "max offset", "consume offset", "waiting"]), ...lines);
+        table.append(line("th", ["runprocessors", "mailbox", "messages put in", "messages taken out", "messages waiting"]), ...lines);
         find(".enode-mailboxes").hidden = !lines.length;
         find(".enode-mailboxes .enode-scroll").replaceChildren(table);
     }
