@@ -36,7 +36,8 @@ class ReadOnly:
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
         """Allow the fields of filters only: other lookups in a URL could reveal what a page does not show."""
-        offered = getattr(self, "list_filter", ())
+        filters = getattr(self, "list_filter", ())
+        offered = [one[0] if isinstance(one, tuple) else one for one in filters]
         return lookup.partition("__")[0] in offered and "\0" not in str(value)
 
 

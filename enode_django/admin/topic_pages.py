@@ -153,6 +153,7 @@ def messages_page(
     offset = _natural(given) if given else None
     time = _given_time(request.GET.get("at", "")) if offset is None else None
     peeked = _peeked(transport, topic, number, offset, MESSAGES, at=time)
+    origins = [origin_of(one.body) for one in peeked]
     return admin.page(
         request,
         "messages",
@@ -162,9 +163,10 @@ def messages_page(
         crumbs=_crumbs(topic),
         at=request.GET.get("at", ""),
         messages_found=[
-            {"offset": one.offset, "size": len(one.body), "content": readable(one.body), "origin": origin_of(one.body)}
-            for one in peeked
+            {"offset": one.offset, "size": len(one.body), "content": readable(one.body), "origin": origin}
+            for one, origin in zip(peeked, origins, strict=True)
         ],
+        has_times=any(origin.made_at for origin in origins),
         earlier=max(0, peeked[0].offset - MESSAGES) if peeked and peeked[0].offset else None,
         later=peeked[-1].offset + 1 if peeked else None,
     )

@@ -247,6 +247,19 @@ def test_only_what_is_swapped_can_be_undone() -> None:
 
 
 @pytest.mark.django_db
+def test_a_rebuild_is_told_in_words() -> None:
+    rebuild, client = make_rebuild("settled"), client_of("change_rebuild")
+    page = client.get(f"/admin/enode_django/rebuild/{rebuild.pk}/change/").content.decode()
+    assert "bank.Ledger: build 1, settled" in page
+    assert "generation" not in page
+    listed = client.get("/admin/enode_django/rebuild/", {"state__exact": "settled"})
+    assert listed.context["cl"].result_count == 1
+    for text in (page, listed.content.decode()):
+        assert "settled: it can no longer be undone" in text
+        assert "for good" not in text
+
+
+@pytest.mark.django_db
 def test_progress_is_told_to_who_may_view_jobs_and_to_nobody_else(client: Client) -> None:
     running = make_job(progress={"stage": SCRIPT, "made": 1200})
     ended = make_job("succeeded", name="b")

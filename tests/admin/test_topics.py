@@ -100,6 +100,18 @@ def test_messages_have_the_time_they_were_made_and_their_key(queue: MemoryTransp
     assert second == ("", None)
 
 
+def test_a_time_that_is_not_known_is_left_out(queue: MemoryTransport) -> None:
+    client = client_of("view_topic", "view_payload")
+    assert "Made at" not in client.get(f"{LIST}orders/messages/0/").content.decode()
+    assert "made at" not in client.get(f"{LIST}orders/messages/0/0/").content.decode()
+    queue.send("orders", {1: [encode_command(Deposit("account-7", amount=Decimal(1)), b""), b"?"]})
+    page = client.get(f"{LIST}orders/messages/1/").content.decode()
+    assert "Made at" in page
+    assert page.count("<time") == 1
+    assert "<td></td>" in page
+    assert re.search(r"made at <time [^>]*>20\d\d-", client.get(f"{LIST}orders/messages/1/0/").content.decode())
+
+
 def test_topics_queues_groups_owners_and_producers_are_shown(queue: MemoryTransport) -> None:
     client = client_of("view_topic")
     listed = client.get(LIST).content.decode()

@@ -4,7 +4,7 @@
 (() => {
     const root = document.getElementById("enode-dashboard");
     const find = (selector) => root.querySelector(selector);
-    const {Plot, element, fewer, largest, number, swatch, time} = enodeChart;
+    const {Plot, element, fewer, largest, moment, number, swatch, time} = enodeChart;
     const windowSeconds = Number(root.dataset.window), range = root.dataset.range;
     const PATIENCE = 15000;
     const LINKS = JSON.parse(document.getElementById("enode-links").textContent);
@@ -191,9 +191,10 @@
         line.classList.toggle("enode-stale", Boolean(failure));
         if (failure) line.setAttribute("role", "alert");
         else line.removeAttribute("role");  // who listens to the page should not hear a time every few seconds
-        line.textContent = failure
-            ? `Not updated${updated ? ` since ${time(updated, true)}` : ""}: ${failure}`
-            : `The last ${range}, as reported until ${time(until, true)}.`;
+        if (!failure && !until) line.textContent = "";
+        else if (!failure) line.replaceChildren(`The last ${range}, as reported until `, moment(until), ".");
+        else if (!updated) line.textContent = `Not updated: ${failure}`;
+        else line.replaceChildren("Not updated since ", moment(updated), `: ${failure}`);
     }
 
     async function ask(url) {
