@@ -14,7 +14,7 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 
 from enode_django.admin.moments import WithMoments
-from enode_django.admin.showing import SCRIPTS, STYLES, ReadOnly, preformatted
+from enode_django.admin.showing import SCRIPTS, STYLES, ReadOnly, WithTexts, preformatted
 from enode_django.models import OperatorAction
 from enode_django.operating.actions import LONGEST_REASON, Done, record
 
@@ -94,7 +94,7 @@ def audit(request: HttpRequest, row: Model, action: str, details: str, *, object
 
 
 @admin.register(OperatorAction)
-class OperatorActionAdmin(WithMoments, ReadOnly, ActionBase):
+class OperatorActionAdmin(WithMoments, ReadOnly, WithTexts, ActionBase):
     """Read-only for everybody."""
 
     change_list_template = "enode_django/admin/list.html"
@@ -118,6 +118,7 @@ class OperatorActionAdmin(WithMoments, ReadOnly, ActionBase):
         "reason",
     )
     readonly_fields = fields
+    labels = {"row": "primary key of the object"}
 
     class Media:
         css = STYLES

@@ -24,6 +24,7 @@ from enode_django.admin.showing import (
     STYLES,
     ReadOnly,
     WithError,
+    WithTexts,
     preformatted,
     type_of_error,
     without_hidden,
@@ -47,7 +48,7 @@ MOST_WATCHED = 500
 
 
 @admin.register(Job)
-class JobAdmin(Audited, WithMoments, ReadOnly, WithError, JobBase):
+class JobAdmin(Audited, WithMoments, ReadOnly, WithTexts, WithError, JobBase):
     """Users with ``add_job`` start jobs (an export needs ``view_payload``, too), with ``change_job`` cancel them, with
     ``delete_job`` delete those that have ended; each of these permissions allows to view them, too. A script updates
     the progress of running jobs."""
@@ -77,6 +78,10 @@ class JobAdmin(Audited, WithMoments, ReadOnly, WithError, JobBase):
     )
     readonly_fields = (*fields, "hidden_error", "starting_again")
     actions = ("cancel",)
+    help_texts = {
+        "owner": "The id of the run that has the job. Another run that takes the job over writes its own id.",
+        "task_id": "The id of the Celery task that runs the job; a dash if a command runs it.",
+    }
 
     class Media:
         css = STYLES

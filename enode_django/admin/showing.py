@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
 from django.http import HttpRequest, HttpResponse
 from django.utils.html import format_html
 from django.utils.module_loading import import_string
 from django.utils.safestring import SafeString
+
+if TYPE_CHECKING:
+    Pages = admin.ModelAdmin[Any]
+else:  # an admin class for the type checker only
+    Pages = object
 
 STYLES = {"all": ("enode_django/operate.css",)}
 """The style sheets for the ``Media`` of an admin class."""
@@ -72,6 +77,17 @@ def _with_text_keys(value: Any) -> Any:
     if isinstance(value, dict):
         return {key if isinstance(key, str) else str(key): _with_text_keys(item) for key, item in value.items()}
     return [_with_text_keys(item) for item in value] if isinstance(value, list) else value
+
+
+class WithTexts(Pages):
+    """Mixin for an admin class: labels and help texts of its page that replace those of the model, by field."""
+
+    labels: Mapping[str, str] = {}
+    help_texts: Mapping[str, str] = {}
+
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **options: Any) -> Any:
+        texts = {"labels": self.labels, "help_texts": self.help_texts}
+        return super().get_form(request, obj, change=change, **{**texts, **options})
 
 
 class WithError:

@@ -119,6 +119,20 @@ def test_cancelling_and_deleting_jobs_is_kept() -> None:
     assert "delete" in client.get(f"{url}{ended.pk}/history/").content.decode()
 
 
+def test_fields_are_described_for_who_does_not_know_the_tables() -> None:
+    record("ada", OperatorAction.Source.ADMIN, Done("cancel", "enode_django.job", "a", row="7"))
+    action = OperatorAction.objects.get()
+    assert (
+        "Primary key of the object"
+        in client_of("view_operatoraction").get(f"{LIST}{action.pk}/change/").content.decode()
+    )
+    now = timezone.now()
+    job = Job.objects.create(kind="snapshots", name="*", owner=uuid.uuid4(), started_at=now, lease_until=now)
+    page = client_of("view_job").get(f"/admin/enode_django/job/{job.pk}/change/").content.decode()
+    assert "Another run that takes the job over writes its own id." in page
+    assert "Of this run alone" not in page
+
+
 def test_the_history_of_an_object_is_for_who_may_view_it() -> None:
     parked = park("ada")
     assert client_of("view_job").get(f"{PARKED}{parked.pk}/history/").status_code == 403

@@ -18,7 +18,7 @@ const enodeChart = (() => {
         const peak = (line) => Math.max(...line.values.map((value) => value ?? 0));
         const rest = new Set([...lines].sort((one, other) => peak(other) - peak(one)).slice(MOST_LINES - 1));
         const values = lines[0].values.map((_, place) => largest([...rest].map((line) => line.values[place])));
-        return [...lines.filter((line) => !rest.has(line)), {name: `${rest.size} others, the most`, values}];
+        return [...lines.filter((line) => !rest.has(line)), {name: `${rest.size} others, the largest`, values}];
     }
 
     function largest(values) {
