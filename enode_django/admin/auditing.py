@@ -98,7 +98,7 @@ class OperatorActionAdmin(WithMoments, ReadOnly, WithTexts, ActionBase):
     """Read-only for everybody."""
 
     change_list_template = "enode_django/admin/list.html"
-    when_empty = "No operator action matches."
+    when_empty = "No operator has done anything yet, in the admin or by a management command."
     list_display = ("happened_at", "operator", "action", "object_type", "object_id", "reason")
     list_filter = ("source", "action", "object_type")
     date_hierarchy = "happened_at"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
+from django.contrib.admin.views.main import ChangeList
 from django.http import HttpRequest, HttpResponse
 from django.utils.html import format_html
 from django.utils.module_loading import import_string
@@ -27,6 +28,28 @@ MOST_TEXT = 200_000
 _TYPE = re.compile(r"[A-Za-z_][\w.<>]*(?=: |:?$)")
 
 
+class Listing(ChangeList):
+    """Offer *Show all* only if a search or a filter leaves rows out."""
+
+    @property
+    def is_filtered(self) -> bool:
+        return bool(self.query or self.get_filters_params())
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        if not self.is_filtered:
+            self.full_result_count = self.result_count
+
+
+class NamedValues(admin.AllValuesFieldListFilter):
+    """Show an option for rows whose field is empty as *none*."""
+
+    def choices(self, changelist: Any) -> Iterator[Any]:
+        for choice in super().choices(changelist):
+            is_empty = str(choice["display"])[:1] in ("", " ")  # a number of rows may follow
+            yield {**choice, "display": f"none{choice['display']}"} if is_empty else choice
+
+
 class ReadOnly:
     """Mixin for an admin class: nobody adds, changes or deletes, not even superusers, unless a subclass allows it."""
 
@@ -38,6 +61,9 @@ class ReadOnly:
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
+
+    def get_changelist(self, request: HttpRequest, **options: Any) -> type[ChangeList]:
+        return Listing
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
         """Allow the fields of filters only: other lookups in a URL could reveal what a page does not show."""

@@ -8,9 +8,10 @@ from datetime import UTC, datetime
 from decimal import Decimal
 
 import pytest
+from django.contrib.auth.models import User
 from django.test import Client, override_settings
 
-from enode_django import execute_command
+from enode_django import execute_command, metadata
 from enode_django.admin import aggregate_page, links, packed
 from enode_django.eventstore.base import StreamRecord
 from enode_django.history.reaching import Reached
@@ -55,6 +56,17 @@ def test_a_page_shows_the_timeline_the_state_and_what_changed(reader: Client, st
     assert "bank.OpenAccount" in timeline
     assert "bank.Withdraw" in section(text, "refusals")
     assert "bank.AccountSummaries 2 up to date" in section(text, "subscribers")
+
+
+def test_a_user_who_exists_is_shown_by_name(reader: Client, streams: Sequence[EventStream]) -> None:
+    ada = User.objects.create_user("ada-the-teller")
+    for user in (str(ada.pk), "0", "9" * 30, "-1", "a\0"):
+        with inline(), metadata(user_id=user):
+            execute_command(Deposit("b", amount=Decimal(1)))
+    timeline = section(page(reader, "b"), "timeline")
+    assert "ada-the-teller bank.Deposited" in timeline
+    assert f"{'9' * 30} bank.Deposited" in timeline
+    assert "-1 bank.Deposited" in timeline
 
 
 def test_the_lag_of_a_subscriber_is_told_in_versions(

@@ -20,6 +20,8 @@ from django.utils import timezone
 from enode_django.admin.operating import CONFIRMED
 from enode_django.equeue.retrying import Failed, Message, encode_failed
 from enode_django.equeue.transports.memory import MemoryTransport
+from enode_django.eventstore.dead_letters import DeadLetter as DeadLetterRow
+from enode_django.eventstore.dead_letters import PostgresDeadLetters
 from enode_django.management import subcommands
 from enode_django.management.auditing import operator
 from enode_django.management.commands.rebuildprojection import Command as RebuildCommand
@@ -117,6 +119,30 @@ def test_cancelling_and_deleting_jobs_is_kept() -> None:
         (who, "admin", "delete", str(ended.pk), ""),
     ]
     assert "delete" in client.get(f"{url}{ended.pk}/history/").content.decode()
+
+
+def test_only_a_list_with_a_filter_says_that_nothing_matches() -> None:
+    client = client_of("view_operatoraction", "view_deadletter")
+    page = client.get(LIST).content.decode()
+    assert "No operator has done anything yet" in page
+    assert "Show all" not in page
+    record("ada", OperatorAction.Source.ADMIN, Done("cancel", "enode_django.job", "a"))
+    assert "Show all" not in client.get(LIST).content.decode()
+    for query in ("?q=nobody", "?action=retry"):
+        page = client.get(LIST + query).content.decode()
+        assert "Nothing matches the search and the filters." in page
+        assert page.count("Show all") == 2
+
+
+def test_an_empty_value_has_a_name_in_a_filter() -> None:
+    letters = "/admin/enode_django/deadletter/"
+    PostgresDeadLetters().keep([DeadLetterRow("", "", "", "", "commands", 0, 0, "KeyError", "", b"x", False)])
+    PostgresDeadLetters().keep([DeadLetterRow("a", "a", "a", "b.C", "commands", 0, 1, "KeyError", "", b"", False)])
+    client = client_of("view_deadletter")
+    assert '<a href="?command_type=">none</a>' in client.get(letters).content.decode()
+    found = client.get(letters, {"command_type": ""}).context["cl"]
+    assert [one.command_type for one in found.result_list] == [""]
+    assert ">none (1)</a>" in client.get(letters, {"_facets": "True"}).content.decode()
 
 
 def test_fields_are_described_for_who_does_not_know_the_tables() -> None:
