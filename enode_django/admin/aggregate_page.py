@@ -12,6 +12,7 @@ from django.http import Http404
 from enode_django.admin import links, stream_list
 from enode_django.admin.causation_picture import Box, Picture, picture_of
 from enode_django.admin.stream_contents import Summary, summary_of_row
+from enode_django.admin.users import user_names
 from enode_django.admin.values import Line, lines_of, path_text, text_of
 from enode_django.eventstore.base import EventStore
 from enode_django.eventstore.limits import holds
@@ -41,6 +42,17 @@ class TimelineRow(NamedTuple):
 
     stream: EventStream
     summary: Summary | None
+
+
+def with_user_names(timeline: Sequence[TimelineRow]) -> Sequence[TimelineRow]:
+    """Replace the keys of users that exist by their names."""
+    names = user_names({row.summary.user for row in timeline if row.summary})
+    return [
+        row._replace(summary=row.summary._replace(user=names.get(row.summary.user, row.summary.user)))
+        if row.summary
+        else row
+        for row in timeline
+    ]
 
 
 class ShownState(NamedTuple):
@@ -166,7 +178,7 @@ def page_of(aggregate: Aggregate, choice: Choice, *, with_contents: bool) -> dic
     context: dict[str, Any] = {
         "aggregate": aggregate,
         "version": version,
-        "timeline": timeline,
+        "timeline": with_user_names(timeline),
         "older": timeline[-1].stream.version if timeline and (timeline[-1].stream.version or 0) > 1 else None,
         "is_newest": asked.get("below") is None,
         "reached": reached(id) if head else (),

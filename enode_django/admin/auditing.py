@@ -15,7 +15,7 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 
 from enode_django.admin.moments import WithMoments
-from enode_django.admin.showing import SCRIPTS, STYLES, ReadOnly, preformatted
+from enode_django.admin.showing import SCRIPTS, STYLES, ReadOnly, WithTexts, preformatted
 from enode_django.models import OperatorAction
 from enode_django.operating.actions import LONGEST_REASON, Done, record
 
@@ -101,11 +101,11 @@ def audit(request: HttpRequest, row: Model, action: str, details: str, *, object
 
 
 @admin.register(OperatorAction)
-class OperatorActionAdmin(WithMoments, ReadOnly, ActionBase):
+class OperatorActionAdmin(WithMoments, ReadOnly, WithTexts, ActionBase):
     """Read-only for everybody."""
 
     change_list_template = "enode_django/admin/list.html"
-    when_empty = "No operator action matches."
+    when_empty = "No operator has done anything yet, in the admin or by a management command."
     list_display = ("happened_at", "operator", "action", "object_type", "object_id", "reason")
     list_filter = ("source", "action", "object_type")
     date_hierarchy = "happened_at"
@@ -125,6 +125,7 @@ class OperatorActionAdmin(WithMoments, ReadOnly, ActionBase):
         "reason",
     )
     readonly_fields = fields
+    labels = {"row": "primary key of the object"}
 
     class Media:
         css = STYLES

@@ -86,9 +86,21 @@ CHARTS = (
     Chart("sent", "Latency since sending", "ms", FIRST, "p50", "From making a command until its outcome is durable."),
     Chart("sizes", "Batch size", "commands", FIRST, "average", "Commands stored in one batch."),
     Chart("conflicts", "Conflicts", "per second", FIRST, "", "Aggregates reloaded, as others stored a version."),
-    Chart("backlog", "Backlog", "messages", LARGEST, "the most", "Messages that a consumer group has not committed."),
     Chart(
-        "lag", "Lag of subscribers", "s", LARGEST, "the most", "Age of the oldest event stream pulled and not handled."
+        "backlog",
+        "Backlog",
+        "messages",
+        LARGEST,
+        "largest of all groups",
+        "Messages that a consumer group has not committed.",
+    ),
+    Chart(
+        "lag",
+        "Lag of subscribers",
+        "s",
+        LARGEST,
+        "largest of all subscribers",
+        "Age of the oldest event stream pulled and not handled.",
     ),
     Chart("handled", "Event streams handled", "per second", SUM, "in all", "Event streams that subscribers handled."),
 )

@@ -11,7 +11,7 @@ from django.contrib.admin.views.main import ChangeList
 from django.db.models import Model
 from django.http import Http404, HttpRequest
 
-from enode_django.admin.showing import ReadOnly
+from enode_django.admin.showing import Listing, ReadOnly
 from enode_django.conf import conf
 from enode_django.eventing.subscribers import checkpoint_database
 
@@ -92,7 +92,7 @@ class ByDatabase(ReadOnly, Pages):
         return lookup == PARAMETER or super().lookup_allowed(lookup, value, request)
 
 
-class _Listing(ChangeList):
+class _Listing(Listing):
     def url_for_result(self, result: Model) -> str:
         offered = cast(ByDatabase, self.model_admin).offered
         return within(result._state.db or "", super().url_for_result(result), offered)

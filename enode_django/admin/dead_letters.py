@@ -20,7 +20,15 @@ from enode_django.admin.linking import WithLinks, link, with_links
 from enode_django.admin.moments import WithMoments
 from enode_django.admin.operating import CONFIRMED
 from enode_django.admin.settling import Settling
-from enode_django.admin.showing import SCRIPTS, STYLES, VIEW_PAYLOAD, WithError, preformatted, without_hidden
+from enode_django.admin.showing import (
+    SCRIPTS,
+    STYLES,
+    VIEW_PAYLOAD,
+    NamedValues,
+    WithError,
+    preformatted,
+    without_hidden,
+)
 from enode_django.exceptions import ConfigurationError, EnodeError
 from enode_django.models import DeadLetter
 
@@ -42,7 +50,7 @@ class DeadLetterAdmin(Audited, WithMoments, WithLinks, Settling, WithError, Lett
     change_list_template = "enode_django/admin/list.html"
     when_empty = "There are no dead letters of commands here. Those of your own consumers are under Topics and queues."
     list_display = ("__str__", "aggregate_root_id", "attempts", "last_failed_at", "stored")
-    list_filter = (ShardFilter, "command_type", "error_type")
+    list_filter = (ShardFilter, ("command_type", NamedValues), ("error_type", NamedValues))
     search_fields = ("aggregate_root_id__exact", "command_id__exact")
     search_help_text = "a whole aggregate root id or command id"
     ordering = ("-last_failed_at",)

@@ -13,16 +13,15 @@ from django.utils.module_loading import import_string
 
 from enode_django.admin.operating import Operation
 from enode_django.admin.showing import VIEW_PAYLOAD
+from enode_django.admin.stream_list import aggregate_names
 from enode_django.batch import EVERYTHING
 from enode_django.conf import conf
-from enode_django.domain.aggregate import AggregateRoot
 from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import key_of
 from enode_django.exceptions import ConfigurationError, JobRunning
 from enode_django.jobs.leases import with_lease_state
 from enode_django.models import Job, JobState
-from enode_django.serialization.registry import types
 
 
 class JobOperation(Operation):
@@ -97,7 +96,7 @@ class StartSnapshots(JobOperation):
         super().__init__(*arguments, **options)
         field = self.fields["type"]
         assert isinstance(field, forms.ChoiceField)
-        field.choices = [("", "all types"), *((name, name) for name in sorted(types.names_of(AggregateRoot)))]
+        field.choices = [("", "all types"), *((name, name) for name in aggregate_names())]
 
     def name(self) -> str:
         return self.cleaned_data["type"] or EVERYTHING

@@ -12,7 +12,7 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import Model
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.urls import URLPattern, path, reverse
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from enode_django.admin.auditing import Audited, audit
@@ -24,14 +24,14 @@ from enode_django.admin.showing import (
     STYLES,
     ReadOnly,
     WithError,
-    as_json,
+    WithTexts,
     preformatted,
     type_of_error,
     without_hidden,
 )
 from enode_django.exceptions import EnodeError
 from enode_django.jobs.leases import request_cancel, with_lease_state
-from enode_django.jobs.texts import duration_of, in_words, state_of
+from enode_django.jobs.texts import duration_of, figures_of, progress_of, state_of
 from enode_django.models import Job, JobState
 from enode_django.operating.error_texts import message_of
 
@@ -49,7 +49,7 @@ MOST_WATCHED = 500
 
 
 @admin.register(Job)
-class JobAdmin(Audited, WithMoments, ReadOnly, WithError, JobBase):
+class JobAdmin(Audited, WithMoments, ReadOnly, WithTexts, WithError, JobBase):
     """Users with ``add_job`` start jobs (an export needs ``view_payload``, too), with ``change_job`` cancel them, with
     ``delete_job`` delete those that have ended; each of these permissions allows to view them, too. A script updates
     the progress of running jobs."""
@@ -79,6 +79,10 @@ class JobAdmin(Audited, WithMoments, ReadOnly, WithError, JobBase):
     )
     readonly_fields = (*fields, "hidden_error", "starting_again")
     actions = ("cancel",)
+    help_texts = {
+        "owner": "The id of the run that has the job. Another run that takes the job over writes its own id.",
+        "task_id": "The id of the Celery task that runs the job; a dash if a command runs it.",
+    }
 
     class Media:
         css = STYLES
@@ -138,8 +142,10 @@ class JobAdmin(Audited, WithMoments, ReadOnly, WithError, JobBase):
         return _live(job, "duration")
 
     @admin.display(description="figures")
-    def shown_figures(self, job: Job) -> SafeString:
-        return preformatted(as_json(job.figures))
+    def shown_figures(self, job: Job) -> SafeString | str:
+        lines = [(label, preformatted(text)) for label, text in figures_of(job)]
+        rows = format_html_join("", '<tr><th scope="row">{}</th><td>{}</td></tr>', lines)
+        return format_html('<table class="enode-figures"><tbody>{}</tbody></table>', rows) if lines else "-"
 
     @admin.display(description="once more")
     def starting_again(self, job: Job) -> SafeString:
@@ -226,7 +232,7 @@ def start(
 def _told(job: Job) -> dict[str, Any]:
     return {
         "state": state_of(job),
-        "progress": in_words(job.progress) or _error_type(job) or "-",
+        "progress": progress_of(job) or _error_type(job) or "-",
         "duration": duration_of(job),
         "running": job.state == JobState.RUNNING,
     }

@@ -45,7 +45,8 @@ class WithLinks:
         if row.version is None:
             return "-"
         url = version_url(row.aggregate_root_id, row.version)
-        return link(url, f"{row.version}, with its causes and effects")
+        title = f"The causes and effects of version {row.version}"
+        return format_html('<a href="{}" title="{}">{}</a>', url, title, row.version)
 
     @admin.display(description="command id", ordering="command_id")
     def linked_command(self, row: Any) -> SafeString | str:

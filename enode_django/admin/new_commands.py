@@ -64,7 +64,7 @@ class NewCommand(Operation):
     def perform(self) -> str:
         command = self._command_made()
         sent = f"sent {types.name_of(type(command))} to {command.aggregate_root_id} as command {command.id}"
-        self.found_at = (aggregate_url(command.aggregate_root_id), "Its aggregate")
+        self.found_at = (aggregate_url(command.aggregate_root_id), "See the aggregate")
         try:
             with self._answering():
                 result = try_command(command, timeout=self.timeout)
@@ -83,7 +83,7 @@ class NewCommand(Operation):
         match result.status:
             case CommandStatus.REFUSED:
                 self.level = messages.WARNING
-                self.found_at = (command_url(result.aggregate_root_id, result.command_id), "The refusal")
+                self.found_at = (command_url(result.aggregate_root_id, result.command_id), "See the refusal")
                 return f"it was refused: {result.error_type}"
             case CommandStatus.FAILED:
                 self.level = messages.ERROR
@@ -92,7 +92,7 @@ class NewCommand(Operation):
                 return "it changed nothing"
             case CommandStatus.SUCCESS:
                 assert result.version is not None
-                self.found_at = (version_url(result.aggregate_root_id, result.version), "Its events")
+                self.found_at = (version_url(result.aggregate_root_id, result.version), "See its events")
                 return f"it was stored as version {result.version}"
 
     def _command_made(self) -> Command:

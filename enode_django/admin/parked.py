@@ -19,7 +19,15 @@ from enode_django.admin.linking import WithLinks, with_links
 from enode_django.admin.moments import WithMoments
 from enode_django.admin.operating import CONFIRMED
 from enode_django.admin.settling import Settling
-from enode_django.admin.showing import SCRIPTS, STYLES, VIEW_PAYLOAD, WithError, WithSubscriber, without_hidden
+from enode_django.admin.showing import (
+    SCRIPTS,
+    STYLES,
+    VIEW_PAYLOAD,
+    NamedValues,
+    WithError,
+    WithSubscriber,
+    without_hidden,
+)
 from enode_django.exceptions import EnodeError
 from enode_django.models import OperatorAction, ParkedEvent
 
@@ -51,7 +59,7 @@ class ParkedEventAdmin(Audited, WithMoments, WithLinks, Settling, WithSubscriber
         "last_failed_at",
         "next_try_at",
     )
-    list_filter = (DatabaseFilter, "subscriber", "error_type")
+    list_filter = (DatabaseFilter, "subscriber", ("error_type", NamedValues))
     search_fields = ("aggregate_root_id__exact", "command_id__exact")
     search_help_text = "a whole aggregate root id or command id"
     ordering = ("-last_failed_at",)

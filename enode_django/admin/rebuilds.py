@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
@@ -26,20 +27,30 @@ else:  # generic for the type checker only
     RebuildBase = admin.ModelAdmin
 
 
+SETTLED = "settled: it can no longer be undone"
+
+
+class StateFilter(admin.ChoicesFieldListFilter):
+    def choices(self, changelist: Any) -> Iterator[Any]:
+        for choice in super().choices(changelist):
+            is_settled = choice["display"] == Rebuild.State.SETTLED.label
+            yield {**choice, "display": SETTLED} if is_settled else choice
+
+
 @admin.register(Rebuild)
 class RebuildAdmin(Audited, WithMoments, WithLinks, ByDatabase, WithSubscriber, RebuildBase):
     """Users with ``change_rebuild`` undo rebuilds whose tables are in use. Nothing else can be changed."""
 
     change_list_template = "enode_django/admin/list.html"
     when_empty = "No projection was rebuilt. Start a rebuild under Jobs, or by manage.py rebuildprojection."
-    list_display = ("id", "shown_subscriber", "build", "replaces", "state", "started_at", "swapped_at", "undoing")
-    list_filter = (DatabaseFilter, "state")
+    list_display = ("id", "shown_subscriber", "build", "replaced", "shown_state", "started_at", "swapped_at", "undoing")
+    list_filter = (DatabaseFilter, ("state", StateFilter))
     search_fields = ("subscriber__exact",)
     search_help_text = "the whole name of a projection"
     ordering = ("-id",)
     show_full_result_count = False
     fields = (
-        *("shown_subscriber", "build", "replaces", "state", "started_at", "swapped_at"),
+        *("shown_subscriber", "build", "replaced", "shown_state", "started_at", "swapped_at"),
         *("shown_tables", "shown_migrations", "shown_positions", "undoing"),
     )
     readonly_fields = (*fields, *WithLinks.linked, "jobs")
@@ -73,6 +84,14 @@ class RebuildAdmin(Audited, WithMoments, WithLinks, ByDatabase, WithSubscriber, 
     @admin.display(description="build", ordering="generation")
     def build(self, rebuild: Rebuild) -> int:
         return rebuild.generation
+
+    @admin.display(description="replaces build", ordering="replaces")
+    def replaced(self, rebuild: Rebuild) -> int:
+        return rebuild.replaces
+
+    @admin.display(description="state", ordering="state")
+    def shown_state(self, rebuild: Rebuild) -> str:
+        return SETTLED if rebuild.state == Rebuild.State.SETTLED else rebuild.get_state_display()
 
     @admin.display(description="undo")
     def undoing(self, rebuild: Rebuild) -> str | SafeString:

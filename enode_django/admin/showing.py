@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
+from django.contrib.admin.views.main import ChangeList
 from django.http import HttpRequest, HttpResponse
 from django.utils.html import format_html
 from django.utils.module_loading import import_string
 from django.utils.safestring import SafeString
 
 from enode_django.operating.error_texts import message_of
+
+if TYPE_CHECKING:
+    Pages = admin.ModelAdmin[Any]
+else:  # an admin class for the type checker only
+    Pages = object
 
 STYLES = {"all": ("enode_django/operate.css",)}
 """The style sheets for the ``Media`` of an admin class."""
@@ -22,6 +28,28 @@ SCRIPTS = ("enode_django/tables.js", "enode_django/times.js")
 VIEW_PAYLOAD = "enode_django.view_payload"
 MOST_TEXT = 200_000
 _TYPE = re.compile(r"[A-Za-z_][\w.<>]*(?=: |:?$)")
+
+
+class Listing(ChangeList):
+    """Offer *Show all* only if a search or a filter leaves rows out."""
+
+    @property
+    def is_filtered(self) -> bool:
+        return bool(self.query or self.get_filters_params())
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        if not self.is_filtered:
+            self.full_result_count = self.result_count
+
+
+class NamedValues(admin.AllValuesFieldListFilter):
+    """Show an option for rows whose field is empty as *none*."""
+
+    def choices(self, changelist: Any) -> Iterator[Any]:
+        for choice in super().choices(changelist):
+            is_empty = str(choice["display"])[:1] in ("", " ")  # a number of rows may follow
+            yield {**choice, "display": f"none{choice['display']}"} if is_empty else choice
 
 
 class ReadOnly:
@@ -36,9 +64,13 @@ class ReadOnly:
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
 
+    def get_changelist(self, request: HttpRequest, **options: Any) -> type[ChangeList]:
+        return Listing
+
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
         """Allow the fields of filters only: other lookups in a URL could reveal what a page does not show."""
-        offered = getattr(self, "list_filter", ())
+        filters = getattr(self, "list_filter", ())
+        offered = [one[0] if isinstance(one, tuple) else one for one in filters]
         return lookup.partition("__")[0] in offered and "\0" not in str(value)
 
 
@@ -73,6 +105,17 @@ def _with_text_keys(value: Any) -> Any:
     if isinstance(value, dict):
         return {key if isinstance(key, str) else str(key): _with_text_keys(item) for key, item in value.items()}
     return [_with_text_keys(item) for item in value] if isinstance(value, list) else value
+
+
+class WithTexts(Pages):
+    """Mixin for an admin class: labels and help texts of its page that replace those of the model, by field."""
+
+    labels: Mapping[str, str] = {}
+    help_texts: Mapping[str, str] = {}
+
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **options: Any) -> Any:
+        texts = {"labels": self.labels, "help_texts": self.help_texts}
+        return super().get_form(request, obj, change=change, **{**texts, **options})
 
 
 class WithError:

@@ -254,12 +254,19 @@ def refusals(alias: str, aggregate_root_id: str) -> QuerySet[EventStream]:
 # -- beside the list ----------------------------------------------------------------------------------------------
 
 
+def aggregate_names() -> Sequence[str]:
+    """Return the sorted type names and aliases of the aggregates that this process knows, without their base class."""
+    return sorted(
+        name for name in types.names_of(AggregateRoot) if types.class_of(AggregateRoot, name) is not AggregateRoot
+    )
+
+
 def known_types() -> dict[str, Sequence[str]]:
     """Return the type names that this process knows, for suggestions: the table may have others, and reading them would
     read all of it."""
     happened = {*types.names_of(DomainEvent), *types.names_of(DomainException)}
     return {
-        "aggregates": sorted(types.names_of(AggregateRoot)),
+        "aggregates": aggregate_names(),
         "commands": sorted(types.names_of(Command)),
         "events": sorted(happened),
     }

@@ -17,6 +17,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
+from enode_django.admin.broker_table import lines_of
 from enode_django.admin.databases import shards, within
 from enode_django.admin.linking import SUBSCRIBERS, group_anchor, subscriber_url
 from enode_django.admin.new_commands import cause_in, new_command
@@ -152,6 +153,7 @@ def messages_page(
     offset = _natural(given) if given else None
     time = _given_time(request.GET.get("at", "")) if offset is None else None
     peeked = _peeked(transport, topic, number, offset, MESSAGES, at=time)
+    origins = [origin_of(one.body) for one in peeked]
     return admin.page(
         request,
         "messages",
@@ -161,9 +163,10 @@ def messages_page(
         crumbs=_crumbs(topic),
         at=request.GET.get("at", ""),
         messages_found=[
-            {"offset": one.offset, "size": len(one.body), "content": readable(one.body), "origin": origin_of(one.body)}
-            for one in peeked
+            {"offset": one.offset, "size": len(one.body), "content": readable(one.body), "origin": origin}
+            for one, origin in zip(peeked, origins, strict=True)
         ],
+        has_times=any(origin.made_at for origin in origins),
         earlier=max(0, peeked[0].offset - MESSAGES) if peeked and peeked[0].offset else None,
         later=peeked[-1].offset + 1 if peeked else None,
     )
@@ -261,9 +264,8 @@ class _Letter:
 def _described(transport: Transport) -> Mapping[str, Any]:
     shown: dict[str, Any] = {"driver": type(transport).__name__}
     if isinstance(transport, BrokerTransport):  # other locations may contain a password
-        figures = administration.broker_figures(transport)
         shown["location"] = transport.location
-        shown["figures"] = [(name.replace("_", " "), value) for name, value in figures.items()]
+        shown["figures"] = lines_of(administration.broker_figures(transport))
     return shown
 
 

@@ -2,13 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
 from django.utils import timezone
 
 from enode_django.models import JobState
+
+LABELS: Mapping[str, str] = {
+    "streams": "event streams replayed",
+    "aggregates": "aggregates replayed",
+    "parked": "aggregates parked",
+    "compared": "aggregates compared",
+    "uncompared": "aggregates not compared",
+    "differences": "rows that differ",
+    "behind": "aggregates behind the tables in use",
+    "examples": "examples of differences",
+    "swapped": "new tables in use",
+    "seconds": "duration in seconds",
+    "made": "snapshots made",
+    "failed": "snapshots that failed",
+    "failures": "the first failures",
+    "rows": "rows added",
+    "refusals": "refusals among them",
+    "increment": "increment added",
+    "merged": "increments merged",
+    "increments": "increments in the archive",
+    "history": "history of the archive",
+    "horizon": "archived up to position, by shard",
+}
+"""What the figures of the framework's own jobs are, by name."""
+RESULTS = ("made", "failed", "rows", "refusals", "streams", "aggregates", "differences")
+"""The figures that say in one line what a job has done."""
 
 
 def state_of(job: Any) -> str:
@@ -24,6 +50,38 @@ def duration_of(job: Any) -> str:
     """Return the duration of a job; of a running one, up to now by this machine's clock."""
     lasted: timedelta = (job.finished_at or timezone.now()) - job.started_at
     return str(timedelta(seconds=max(0, round(lasted.total_seconds()))))
+
+
+def progress_of(job: Any) -> str:
+    """Return the progress of a running job; of one that succeeded its results, of another one what it reached."""
+    if job.state == JobState.RUNNING and not job.is_left:
+        return in_words(job.progress)
+    if job.state == JobState.SUCCEEDED:
+        done = (f"{_total(job.figures[name])} {LABELS[name]}" for name in RESULTS if name in job.figures)
+        return ", ".join(done) or "done"
+    reached = in_words({name: value for name, value in job.progress.items() if name not in ("left", "a_second")})
+    return f"reached {reached}" if reached else ""
+
+
+def figures_of(job: Any) -> Iterator[tuple[str, str]]:
+    """Yield the label and the text of each figure. A list has a line for each item."""
+    for name, value in job.figures.items():
+        yield LABELS.get(name, name.replace("_", " ")), _lines(value)
+
+
+def _lines(value: Any) -> str:
+    if isinstance(value, Mapping):
+        value = [f"{key}: {_number(item)}" for key, item in value.items()]
+    if isinstance(value, list):
+        return "\n".join(": ".join(map(str, one)) if isinstance(one, list) else str(one) for one in value) or "none"
+    if value is None:
+        return "none"
+    return ("yes" if value else "no") if isinstance(value, bool) else _number(value)
+
+
+def _total(value: Any) -> str:
+    """Return a figure as a number; of figures by name, their sum."""
+    return _number(sum(value.values()) if isinstance(value, Mapping) else value)
 
 
 def in_words(progress: Mapping[str, Any]) -> str:

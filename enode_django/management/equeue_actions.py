@@ -91,7 +91,7 @@ def groups(transport: Transport, options: Options) -> Iterator[Row]:
         yield {
             "topic": info.topic,
             "group": info.group,
-            "generation": info.generation,
+            "division": info.generation,
             "members": list(info.members),
             "backlog": info.backlog,
             "counts": info.counts,
@@ -133,7 +133,7 @@ def _share(share: QueueShare) -> Row:
         "backlog": share.backlog,
         "owner": share.owner,
         "seconds left": round(share.seconds, 1) if share.owner else None,
-        "shall own": share.shall_own,
+        "assigned to": share.shall_own,
     }
 
 

@@ -47,7 +47,7 @@ class ProjectionGeneration(models.Model):
         default_permissions = ("view",)
 
     def __str__(self) -> str:
-        return f"{self.subscriber} is at generation {self.generation}"
+        return f"{self.subscriber} has build {self.generation} in use"
 
 
 class Rebuild(models.Model):
@@ -91,7 +91,7 @@ class Rebuild(models.Model):
         constraints = [models.UniqueConstraint(fields=["subscriber", "generation"], name="enode_rebuild_generation")]
 
     def __str__(self) -> str:
-        return f"{self.subscriber}: generation {self.generation} {self.state}"
+        return f"{self.subscriber}: build {self.generation}, {self.state}"
 
 
 class Subscription(models.Model):

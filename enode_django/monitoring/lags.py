@@ -47,7 +47,8 @@ class Lag(NamedTuple):
     ``versions``: streams that are stored and perhaps not handled: the larger one of ``waiting`` and ``uncompared``.
     ``seconds``: the age of the oldest. Both are None if neither source is known. ``waiting``: streams in the queue,
     None if it has no such group. ``uncompared``: streams that a late sweep has not reached, None if it is not late.
-    ``parked`` counts aggregates. ``has_begun``: event workers have run the subscriber."""
+    ``parked`` counts aggregates. ``build``: that of the tables in use. ``has_begun``: event workers have run the
+    subscriber."""
 
     subscriber: str
     versions: int | None
@@ -55,7 +56,7 @@ class Lag(NamedTuple):
     waiting: int | None
     uncompared: int | None
     parked: int
-    generation: int
+    build: int
     has_begun: bool
 
 
@@ -159,7 +160,7 @@ def _lag(subscriber: Subscriber, facts: _Facts) -> Lag:
         waiting=messages,
         uncompared=uncompared,
         parked=facts.parked.get(key, 0),
-        generation=facts.generations.get(key, 0),
+        build=facts.generations.get(key, 0),
         has_begun=key in facts.begun,
     )
 

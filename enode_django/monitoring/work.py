@@ -15,7 +15,7 @@ from enode_django.equeue.dead_letters import dead_letters, groups_with_dead_lett
 from enode_django.equeue.transport import Transport
 from enode_django.eventing.registry import subscribers
 from enode_django.jobs.leases import job_database, with_lease_state
-from enode_django.jobs.texts import in_words, state_of
+from enode_django.jobs.texts import progress_of, state_of
 from enode_django.models import DeadLetter, GenerationCheck, Job, JobState, ParkedEvent
 from enode_django.monitoring.databases import subscriber_databases
 from enode_django.monitoring.parts import Finding, Problem, degraded
@@ -126,7 +126,7 @@ def ask_jobs() -> Finding:
     lately = Q(state=JobState.RUNNING) | Q(finished_at__gt=Now() - LATELY)
     newest = list(jobs.filter(lately).order_by("-pk")[: MOST_JOBS * 5])
     shown = [job for job in newest if job.state == JobState.RUNNING or _has_failed(job, newest)][:MOST_JOBS]
-    rows = [JobRow(job.pk, job.kind, job.name, state_of(job), job.started_at, in_words(job.progress)) for job in shown]
+    rows = [JobRow(job.pk, job.kind, job.name, state_of(job), job.started_at, progress_of(job)) for job in shown]
     return Finding(rows, list(_failures(shown)))
 
 

@@ -82,7 +82,7 @@ class _Swapping:
 
     def run(self, *, is_last: bool) -> None:
         self._swap.run(lambda: self._last_steps(is_last))
-        logger.info("%s has generation %d in use", self._target.name, self._catching_up.shadow.generation)
+        logger.info("%s has build %d in use", self._target.name, self._catching_up.shadow.generation)
 
     def _last_steps(self, is_last: bool) -> None:
         locked = self._target.locked(self._record, self._was)

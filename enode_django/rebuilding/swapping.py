@@ -119,7 +119,7 @@ def check_alike(target: Target, shadow: Shadow) -> None:
             raise RebuildError(f"{name} is gone: rebuild {target.name} anew")
         if different := used[name].differences(made[name]):
             raise RebuildError(
-                f"{name} is not as it was when its other generation was made ({', '.join(different)}), it was "
+                f"{name} is not as it was when its other build was made ({', '.join(different)}), it was "
                 "migrated or altered meanwhile: rebuild it anew"
             )
 

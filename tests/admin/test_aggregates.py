@@ -8,11 +8,13 @@ from datetime import UTC, datetime
 from decimal import Decimal
 
 import pytest
+from django.contrib.auth.models import User
 from django.test import Client, override_settings
 
-from enode_django import execute_command
+from enode_django import execute_command, metadata
 from enode_django.admin import aggregate_page, links, packed
 from enode_django.eventstore.base import StreamRecord
+from enode_django.history.reaching import Reached
 from enode_django.models import EventStream
 from enode_django.runtime import make_store
 from enode_django.serialization.codec import STREAM
@@ -61,6 +63,27 @@ def test_subscribers_are_links_for_who_may_see_their_page(streams: Sequence[Even
     link = '<a href="/admin/enode_django/subscriber/#subscriber-bank-accountsummaries">bank.AccountSummaries</a>'
     assert link not in page(client_of("view_eventstream"))
     assert link in page(client_of("view_eventstream", "view_subscriber"))
+
+
+def test_a_user_who_exists_is_shown_by_name(reader: Client, streams: Sequence[EventStream]) -> None:
+    ada = User.objects.create_user("ada-the-teller")
+    for user in (str(ada.pk), "0", "9" * 30, "-1", "a\0"):
+        with inline(), metadata(user_id=user):
+            execute_command(Deposit("b", amount=Decimal(1)))
+    timeline = section(page(reader, "b"), "timeline")
+    assert "ada-the-teller bank.Deposited" in timeline
+    assert f"{'9' * 30} bank.Deposited" in timeline
+    assert "-1 bank.Deposited" in timeline
+
+
+def test_the_lag_of_a_subscriber_is_told_in_versions(
+    reader: Client, streams: Sequence[EventStream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = [Reached("bank.Ledger", 1, 1), Reached("bank.transfers", 0, 2, parked="ValueError")]
+    monkeypatch.setattr(aggregate_page, "reached", lambda id: late)
+    text = section(page(reader), "subscribers")
+    assert "bank.Ledger 1 behind by 1 version " in text
+    assert "bank.transfers 0 parked by ValueError, behind by 2 versions " in text
 
 
 def test_any_version_and_any_two_are_shown_without_javascript(reader: Client, streams: Sequence[EventStream]) -> None:

@@ -176,7 +176,7 @@ class TestRange:
         with override_settings(ENODE={**settings.ENODE, "REPORTS": {"RETENTION": timedelta(hours=1)}}):
             assert self.ranges(operator, range="24h") == {"15min": True, "1h": False}
             page = operator.get(PAGE, {"range": "1h"}).content.decode().replace("\xa0", " ")
-        assert "A step is 10 seconds. Rows of figures are kept for 1 hour." in page
+        assert "A step is 10 seconds. Rows of figures are kept for 1 hour. Times in the charts are in UTC." in page
         with override_settings(ENODE={**settings.ENODE, "REPORTS": {"RETENTION": 60}}):
             assert self.ranges(operator) == {"15min": True}
 

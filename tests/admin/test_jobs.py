@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from django import forms
 from django.contrib.admin.models import ADDITION, LogEntry
 from django.db.models.functions import Now
 from django.test import Client
 from django.utils import timezone
 from django.utils.html import escape
 
+from enode_django.admin.job_operations import StartSnapshots
 from enode_django.admin.operating import CONFIRMED
 from enode_django.batch import KINDS
 from enode_django.jobs.running import RunningJob
@@ -244,6 +246,29 @@ def test_only_what_is_swapped_can_be_undone() -> None:
     page = client.get(f"/admin/enode_django/rebuild/{undone.pk}/change/").content.decode()
     assert "bank.Ledger" in page
     assert client_of().get("/admin/enode_django/rebuild/").status_code == 403
+
+
+@pytest.mark.django_db
+def test_the_base_of_all_aggregates_is_no_type_for_snapshots() -> None:
+    form = StartSnapshots(None)
+    field = form.fields["type"]
+    assert isinstance(field, forms.ChoiceField)
+    names = [name for name, _ in field.choices]
+    assert "bank.BankAccount" in names
+    assert "enode.AggregateRoot" not in names
+
+
+@pytest.mark.django_db
+def test_a_rebuild_is_told_in_words() -> None:
+    rebuild, client = make_rebuild("settled"), client_of("change_rebuild")
+    page = client.get(f"/admin/enode_django/rebuild/{rebuild.pk}/change/").content.decode()
+    assert "bank.Ledger: build 1, settled" in page
+    assert "generation" not in page
+    listed = client.get("/admin/enode_django/rebuild/", {"state__exact": "settled"})
+    assert listed.context["cl"].result_count == 1
+    for text in (page, listed.content.decode()):
+        assert "settled: it can no longer be undone" in text
+        assert "for good" not in text
 
 
 @pytest.mark.django_db

@@ -20,6 +20,8 @@ from django.utils import timezone
 from enode_django.admin.operating import CONFIRMED
 from enode_django.equeue.retrying import Failed, Message, encode_failed
 from enode_django.equeue.transports.memory import MemoryTransport
+from enode_django.eventstore.dead_letters import DeadLetter as DeadLetterRow
+from enode_django.eventstore.dead_letters import PostgresDeadLetters
 from enode_django.management import subcommands
 from enode_django.management.auditing import operator
 from enode_django.management.commands.rebuildprojection import Command as RebuildCommand
@@ -120,6 +122,44 @@ def test_cancelling_and_deleting_jobs_is_kept() -> None:
     page = client.get(f"{url}{ended.pk}/history/").content.decode()
     assert "delete" in page
     assert f"<h1>Operator actions: job {ended.pk}</h1>" in page
+
+
+def test_only_a_list_with_a_filter_says_that_nothing_matches() -> None:
+    client = client_of("view_operatoraction", "view_deadletter")
+    page = client.get(LIST).content.decode()
+    assert "No operator has done anything yet" in page
+    assert "Show all" not in page
+    record("ada", OperatorAction.Source.ADMIN, Done("cancel", "enode_django.job", "a"))
+    assert "Show all" not in client.get(LIST).content.decode()
+    for query in ("?q=nobody", "?action=retry"):
+        page = client.get(LIST + query).content.decode()
+        assert "Nothing matches the search and the filters." in page
+        assert page.count("Show all") == 2
+
+
+def test_an_empty_value_has_a_name_in_a_filter() -> None:
+    letters = "/admin/enode_django/deadletter/"
+    PostgresDeadLetters().keep([DeadLetterRow("", "", "", "", "commands", 0, 0, "KeyError", "", b"x", False)])
+    PostgresDeadLetters().keep([DeadLetterRow("a", "a", "a", "b.C", "commands", 0, 1, "KeyError", "", b"", False)])
+    client = client_of("view_deadletter")
+    assert '<a href="?command_type=">none</a>' in client.get(letters).content.decode()
+    found = client.get(letters, {"command_type": ""}).context["cl"]
+    assert [one.command_type for one in found.result_list] == [""]
+    assert ">none (1)</a>" in client.get(letters, {"_facets": "True"}).content.decode()
+
+
+def test_fields_are_described_for_who_does_not_know_the_tables() -> None:
+    record("ada", OperatorAction.Source.ADMIN, Done("cancel", "enode_django.job", "a", row="7"))
+    action = OperatorAction.objects.get()
+    assert (
+        "Primary key of the object"
+        in client_of("view_operatoraction").get(f"{LIST}{action.pk}/change/").content.decode()
+    )
+    now = timezone.now()
+    job = Job.objects.create(kind="snapshots", name="*", owner=uuid.uuid4(), started_at=now, lease_until=now)
+    page = client_of("view_job").get(f"/admin/enode_django/job/{job.pk}/change/").content.decode()
+    assert "Another run that takes the job over writes its own id." in page
+    assert "Of this run alone" not in page
 
 
 def test_the_history_of_an_object_is_for_who_may_view_it() -> None:

@@ -62,7 +62,7 @@ def test_lag_generation_and_what_is_parked_are_shown(queue: MemoryTransport) -> 
     response = client_of("view_subscriber", "view_parkedevent").get(PAGE)
     rows = {row.lag.subscriber: row for row in response.context["rows"]}
     ledger = rows["bank.Ledger"]
-    assert (ledger.kind, ledger.lag.versions, ledger.lag.parked, ledger.lag.generation) == ("projection", 2, 1, 7)
+    assert (ledger.kind, ledger.lag.versions, ledger.lag.parked, ledger.lag.build) == ("projection", 2, 1, 7)
     assert 85 <= (ledger.lag.seconds or 0) < 600
     assert rows["bank.transfers"].kind == "process manager"
     page = response.content.decode()
@@ -70,6 +70,8 @@ def test_lag_generation_and_what_is_parked_are_shown(queue: MemoryTransport) -> 
     assert '<td class="enode-number">41</td>' in page
     assert '<a href="#subscriber-bank-ledger">bank.Ledger</a>' in page
     assert '<tr id="subscriber-bank-ledger">' in page
+    for heading in ("Event streams behind", "Seconds behind", "Build number", "Compared up to position"):
+        assert f">{heading}</th>" in page
     assert "Owned by no code" in page
     assert "&lt;b&gt;gone&lt;/b&gt;" in page
     assert "not kept: runprocessors does not start" in page

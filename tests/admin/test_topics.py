@@ -87,7 +87,7 @@ def test_the_dead_letters_of_every_group_are_counted_in_one_list(queue: MemoryTr
 def test_a_topic_has_a_summary_above_its_queues(queue: MemoryTransport) -> None:
     page = client_of("view_topic").get(f"{LIST}orders/change/").content.decode()
     summary = re.sub(r"<[^>]+>|\s+", " ", page[page.index("Summary</th>") : page.index(">Queues</h2>")])
-    assert "Stored 2 3 Left for billing 2 1 1 1 " in re.sub(r" +", " ", summary)
+    assert "Stored 2 3 Backlog of billing 2 1 1 1 " in re.sub(r" +", " ", summary)
 
 
 def test_messages_have_the_time_they_were_made_and_their_key(queue: MemoryTransport) -> None:
@@ -100,13 +100,27 @@ def test_messages_have_the_time_they_were_made_and_their_key(queue: MemoryTransp
     assert second == ("", None)
 
 
+def test_a_time_that_is_not_known_is_left_out(queue: MemoryTransport) -> None:
+    client = client_of("view_topic", "view_payload")
+    assert "Made at" not in client.get(f"{LIST}orders/messages/0/").content.decode()
+    assert "made at" not in client.get(f"{LIST}orders/messages/0/0/").content.decode()
+    queue.send("orders", {1: [encode_command(Deposit("account-7", amount=Decimal(1)), b""), b"?"]})
+    page = client.get(f"{LIST}orders/messages/1/").content.decode()
+    assert "Made at" in page
+    assert page.count("<time") == 1
+    assert "<td></td>" in page
+    assert re.search(r"made at <time [^>]*>20\d\d-", client.get(f"{LIST}orders/messages/1/0/").content.decode())
+
+
 def test_topics_queues_groups_owners_and_producers_are_shown(queue: MemoryTransport) -> None:
     client = client_of("view_topic")
     listed = client.get(LIST).content.decode()
     assert f'<a href="{LIST}orders/change/">orders</a>' in listed
     assert "billing" in listed
     page = client.get(f"{LIST}orders/change/").content.decode()
-    for shown in ("Group billing", "Backlog 1", "s left)", "host-", "member-"):
+    for heading in ("First offset", "End offset", "Committed offset", "Backlog (messages)", "Assigned to"):
+        assert f">{heading}</th>" in page
+    for shown in ("Group billing", "Backlog 1 message, division number 1,", "s left)", "host-", "member-"):
         assert shown in page
     assert SCRIPT not in listed + page
     assert "operate/" not in page, "who may only view is offered nothing else"

@@ -53,6 +53,11 @@ def links(client: Client, path: str) -> set[str]:
     return set(re.findall(r'href="(/admin/enode_django/[^"]+)"', content))
 
 
+def test_the_link_of_a_version_is_its_number(parked: ParkedEvent) -> None:
+    page = client_of("view_parkedevent", *SEES_ALL).get(PARKED).content.decode()
+    assert 'title="The causes and effects of version 2">2</a>' in page
+
+
 def test_a_parked_event_leads_to_all_that_it_is_about(parked: ParkedEvent) -> None:
     found = links(client_of("view_parkedevent", *SEES_ALL), f"{PARKED}{parked.pk}/change/")
     wanted = {

@@ -31,6 +31,16 @@ HAS_COLOUR = """([canvas, colour]) => {
 }"""
 
 
+HALF_A_LABEL = 16
+"""The most pixels of a time on the axis that lie to the right of its tick."""
+
+
+def right_of(shown: ElementHandle | None) -> float:
+    box = shown.bounding_box() if shown else None
+    assert box
+    return box["x"] + box["width"]
+
+
 def with_policy(route: Route) -> None:
     answer = route.fetch()
     route.fulfill(response=answer, headers={**answer.headers, "content-security-policy": POLICY})
@@ -75,6 +85,8 @@ def test_charts_follow_the_reports_and_fit_on_a_phone(
     expect(commands.locator(".enode-value")).to_have_text("20")
     canvas = canvas_of(commands)
     page.wait_for_function(HAS_COLOUR, arg=[canvas, LINE_LIGHT])
+    expect(page.locator(".enode-updated time")).to_have_text(re.compile(r"^20\d\d-\d\d-\d\d \d\d:\d\d:\d\d\+00:00$"))
+    assert right_of(canvas) - right_of(commands.locator(".u-over").element_handle()) >= HALF_A_LABEL
     before = canvas.evaluate("canvas => canvas.toDataURL()")
     expect(page.locator("[data-chart=lag] .enode-legend")).to_contain_text(HOSTILE)
     expect(commands.locator(".enode-desc")).to_contain_text("Now: finished 20")
@@ -197,4 +209,6 @@ def test_the_offsets_of_the_mailboxes_are_shown(live_server: LiveServer, page: P
     page.locator(".enode-mailboxes summary").click()
     rows = page.locator(".enode-mailboxes tr")
     expect(rows).to_have_count(2)
+    headings = ["runprocessors", "mailbox", "messages put in", "messages taken out", "messages waiting"]
+    expect(rows.first.locator("th")).to_have_text(headings)
     expect(rows.last.locator("td")).to_have_text(["a", "commands-0", "1,200", "1,150", "50"])

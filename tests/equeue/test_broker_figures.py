@@ -8,6 +8,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from enode_django.admin.broker_table import LABELS, lines_of
 from enode_django.equeue.broker.index import ENTRY_SIZE, Segment
 from enode_django.equeue.broker.index_files import IndexFile
 from enode_django.equeue.broker.measuring import MOST_CLIENTS, OTHERS, Measuring
@@ -45,6 +46,18 @@ def test_rates_backlog_age_disk_loop_and_connections_are_told(own_broker: Runnin
         assert figures["connections"] == {"127.0.0.1": 1}
         assert figures["free_bytes"] > 0
         assert not figures["uses_reserve"]
+
+
+def test_every_figure_for_people_has_a_label_and_a_unit(own_broker: RunningBroker) -> None:
+    with closing(own_broker.transport()) as transport:
+        assert set(transport.status()) == set(LABELS)
+    shown = lines_of({"free_bytes": 67_885_002_752, "ring_reads": 5_719, "uses_reserve": False, "new_one": "x"})
+    assert shown == [
+        ("Free space on the disk", "63.2 GB"),
+        ("Batches read from the ring", "5,719"),
+        ("Sends are refused, since the disk is full", "no"),
+        ("new one", "x"),
+    ]
 
 
 def test_the_age_is_known_after_a_start_when_only_the_disk_has_the_index(own_broker: RunningBroker) -> None:

@@ -99,14 +99,14 @@ def test_groups_and_offsets_are_shown(queue: MemoryTransport) -> None:
     queue.commit("billing", "orders", {0: Commit(lease.epoch, 1)})
     (group,) = rows("groups")
     assert group == {
-        **{"topic": "orders", "group": "billing", "generation": 1},
+        **{"topic": "orders", "group": "billing", "division": 1},
         **{"members": ["one"], "backlog": 1, "counts": True, "paused": False},
     }
     first, second = rows("offsets", "billing")
     assert 0 < first.pop("seconds_left") <= 60
     assert first == {
         **{"topic": "orders", "queue": 0, "committed": 1, "end": 2},
-        **{"backlog": 1, "owner": "one", "shall_own": "one"},
+        **{"backlog": 1, "owner": "one", "assigned_to": "one"},
     }
     assert (second["committed"], second["owner"]) == (None, None)
     assert equeue("offsets", "billing").splitlines()[2].split() == ["orders", "1", "0", "0", "one"]

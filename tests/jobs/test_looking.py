@@ -14,6 +14,7 @@ from django.core.management import CommandError, call_command
 from django.test import Client
 from django.utils import timezone
 
+from enode_django.jobs.texts import figures_of, progress_of
 from enode_django.models import Job
 
 pytestmark = pytest.mark.django_db
@@ -59,9 +60,36 @@ def test_the_list_says_how_each_job_stands(admin_client: Client, running: Job, l
 
 def test_a_jobs_page_shows_its_figures_and_its_error(admin_client: Client, failed: Job) -> None:
     page = admin_client.get(f"{LIST}{failed.pk}/change/").content.decode()
-    assert "&quot;made&quot;: 7" in page
+    assert '<th scope="row">snapshots made</th><td><pre class="enode-text">7</pre></td>' in page
     assert "ZeroDivisionError: no" in page
     assert "<script>alert(1)</script>" not in page
+
+
+REBUILT = {"streams": 1517, "aggregates": 51, "parked": ["a", "b"], "differences": 0, "behind": 0, "swapped": True}
+
+
+def test_a_job_that_succeeded_says_what_it_did(admin_client: Client) -> None:
+    ended = {"finished_at": timezone.now(), "state": "succeeded"}
+    rebuilt = job("bank.Ledger", progress={"stage": "swap", "streams": 0}, figures=REBUILT, **ended)
+    assert progress_of(rebuilt) == "1,517 event streams replayed, 51 aggregates replayed, 0 rows that differ"
+    assert progress_of(job("b", figures={"made": {"x.A": 2, "x.B": 3}}, **ended)) == "5 snapshots made"
+    assert progress_of(job("c", progress={"stage": "counting", "tasks": 2, "done": 0}, **ended)) == "done"
+    page = admin_client.get(f"{LIST}{rebuilt.pk}/change/").content.decode()
+    assert '<th scope="row">aggregates behind the tables in use</th>' in page
+    assert '<pre class="enode-text">a\nb</pre>' in page
+    assert "swap: streams" not in page
+    assert "&quot;" not in page
+    assert dict(figures_of(rebuilt))["new tables in use"] == "yes"
+    assert "aggregates parked: a, b" in jobs("show", str(rebuilt.pk))
+
+
+def test_a_job_that_ended_otherwise_says_what_it_reached_and_no_time_left() -> None:
+    progress = {"stage": "writing", "tasks": 9, "done": 4, "left": 38, "a_second": 7}
+    for state in ("failed", "cancelled"):
+        ended = job(state, progress=progress, state=state, finished_at=timezone.now())
+        assert progress_of(ended) == "reached writing: 4 of 9 tasks done"
+    job("left", progress=progress, left=True)
+    assert jobs("list")[1].endswith("reached writing: 4 of 9 tasks done")
 
 
 def test_nobody_adds_changes_or_deletes_a_job(admin_client: Client, running: Job) -> None:
@@ -123,7 +151,7 @@ def test_the_command_lists_the_newest_first(running: Job, left: Job, failed: Job
 def test_the_command_shows_one_with_its_whole_error(running: Job, failed: Job) -> None:
     lines = jobs("show", str(failed.pk))
     assert lines[:4] == [f"id: {failed.pk}", "kind: snapshots", "name: bank.Other", "state: failed"]
-    assert "figures: made 7" in lines
+    assert "snapshots made: 7" in lines
     assert lines[-3:] == ["Traceback", "  <script>alert(1)</script>", "ZeroDivisionError: no"]
     assert "progress: making snapshots: made 12,000" in jobs("show", str(running.pk))
     with pytest.raises(CommandError, match="there is no job 0; manage"):

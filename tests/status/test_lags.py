@@ -151,7 +151,7 @@ def test_much_to_compare_is_better_rebuilt(transport: MemoryTransport, monkeypat
     ]
 
 
-def test_parked_aggregates_and_the_generation_of_the_tables_are_told(transport: MemoryTransport) -> None:
+def test_parked_aggregates_and_the_build_of_the_tables_are_told(transport: MemoryTransport) -> None:
     begin()
     ProjectionGeneration.objects.create(subscriber=NAME, generation=3)
     for id in "ab":
@@ -167,7 +167,7 @@ def test_parked_aggregates_and_the_generation_of_the_tables_are_told(transport: 
             last_failed_at=Now(),
         )
     lag = lag_of(transport)
-    assert (lag.parked, lag.generation, lag.has_begun) == (2, 3, True)
+    assert (lag.parked, lag.build, lag.has_begun) == (2, 3, True)
 
 
 def test_without_the_queue_the_store_is_compared_all_the_same(configure: Configure, closed_port: int) -> None:

@@ -11,7 +11,7 @@ from django.db import DatabaseError
 
 from enode_django.exceptions import EnodeError
 from enode_django.jobs.leases import job_database, request_cancel, with_lease_state
-from enode_django.jobs.texts import duration_of, in_words, state_of
+from enode_django.jobs.texts import duration_of, figures_of, progress_of, state_of
 from enode_django.management.auditing import add_reason, audited
 from enode_django.management.output import PrintableCommand
 from enode_django.management.tables import write_table
@@ -72,7 +72,7 @@ class Command(PrintableCommand):
 def _details(job: Any) -> Iterator[tuple[str, str]]:
     yield from zip(HEADINGS, _shown(job), strict=True)
     yield "finished", "" if job.finished_at is None else job.finished_at.isoformat(" ", "seconds")
-    yield "figures", in_words(job.figures)
+    yield from ((label, text.replace("\n", ", ")) for label, text in figures_of(job))
 
 
 def _shown(job: Any) -> Sequence[str]:
@@ -83,7 +83,7 @@ def _shown(job: Any) -> Sequence[str]:
         state_of(job),
         job.started_at.isoformat(" ", "seconds"),
         duration_of(job),
-        (in_one_line(job.error) or in_words(job.figures or job.progress))[:100],
+        (in_one_line(job.error) or progress_of(job))[:100],
     )
 
 

@@ -18,7 +18,7 @@ const enodeChart = (() => {
         const peak = (line) => Math.max(...line.values.map((value) => value ?? 0));
         const rest = new Set([...lines].sort((one, other) => peak(other) - peak(one)).slice(MOST_LINES - 1));
         const values = lines[0].values.map((_, place) => largest([...rest].map((line) => line.values[place])));
-        return [...lines.filter((line) => !rest.has(line)), {name: `${rest.size} others, the most`, values}];
+        return [...lines.filter((line) => !rest.has(line)), {name: `${rest.size} others, the largest`, values}];
     }
 
     function largest(values) {
@@ -38,6 +38,18 @@ const enodeChart = (() => {
         return new Date(seconds * 1000).toLocaleTimeString("en-GB", withSeconds ? {...format, second: "2-digit"} : format);
     }
 
+    /* A time as the other pages show it: ISO 8601 in the site's zone, with the browser's time in its title. */
+    function moment(seconds) {
+        const timeZone = document.getElementById("enode-dashboard").dataset.timezone, at = new Date(seconds * 1000);
+        const parts = new Intl.DateTimeFormat("en", {timeZone, timeZoneName: "longOffset"}).formatToParts(at);
+        const offset = parts.find((part) => part.type === "timeZoneName").value.slice("GMT".length) || "+00:00";
+        const made = document.createElement("time");
+        made.dateTime = at.toISOString();
+        made.textContent = at.toLocaleString("sv-SE", {timeZone}) + offset;
+        made.title = at.toLocaleString(undefined, {dateStyle: "full", timeStyle: "long"});
+        return made;
+    }
+
     /* Read at each drawing, since themes change. */
     function colour(variable) {
         return getComputedStyle(document.documentElement).getPropertyValue(variable).trim();
@@ -55,7 +67,7 @@ const enodeChart = (() => {
             return {
                 width: 0,
                 height: 0,
-                padding: [8, 8, 0, 0],
+                padding: [8, 20, 0, 0],  // half of the last label is to the right of its tick
                 legend: {show: false},
                 cursor: {y: false, points: {show: false}, drag: {x: false}, bind: {mousemove: () => null, mouseleave: () => null}},
                 scales: {x: {range: () => [this.from, this.to]}, y: {range: (_, __, top) => [0, top > 0 ? top * 1.1 : 1]}},
@@ -102,5 +114,5 @@ const enodeChart = (() => {
         return svg;
     }
 
-    return {Plot, element, fewer, largest, number, swatch, time};
+    return {Plot, element, fewer, largest, moment, number, swatch, time};
 })();

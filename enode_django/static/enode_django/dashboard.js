@@ -4,7 +4,7 @@
 (() => {
     const root = document.getElementById("enode-dashboard");
     const find = (selector) => root.querySelector(selector);
-    const {Plot, element, fewer, largest, number, swatch, time} = enodeChart;
+    const {Plot, element, fewer, largest, moment, number, swatch, time} = enodeChart;
     const windowSeconds = Number(root.dataset.window), range = root.dataset.range;
     const PATIENCE = 15000;
     const LINKS = JSON.parse(document.getElementById("enode-links").textContent);
@@ -179,7 +179,7 @@
             return line("td", [row.supervisor, name, max, consumed, max - consumed]);
         }));
         const table = html("table", "");
-        table.append(line("th", ["runprocessors", "mailbox", "max offset", "consume offset", "waiting"]), ...lines);
+        table.append(line("th", ["runprocessors", "mailbox", "messages put in", "messages taken out", "messages waiting"]), ...lines);
         find(".enode-mailboxes").hidden = !lines.length;
         find(".enode-mailboxes .enode-scroll").replaceChildren(table);
     }
@@ -191,9 +191,10 @@
         line.classList.toggle("enode-stale", Boolean(failure));
         if (failure) line.setAttribute("role", "alert");
         else line.removeAttribute("role");  // who listens to the page should not hear a time every few seconds
-        line.textContent = failure
-            ? `Not updated${updated ? ` since ${time(updated, true)}` : ""}: ${failure}`
-            : `The last ${range}, as reported until ${time(until, true)}.`;
+        if (!failure && !until) line.textContent = "";
+        else if (!failure) line.replaceChildren(`The last ${range}, as reported until `, moment(until), ".");
+        else if (!updated) line.textContent = `Not updated: ${failure}`;
+        else line.replaceChildren("Not updated since ", moment(updated), `: ${failure}`);
     }
 
     async function ask(url) {
