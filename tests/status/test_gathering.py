@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from collections.abc import Callable
 from contextlib import closing
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.db import connection, connections
@@ -161,30 +161,35 @@ def test_a_shard_that_is_away_leaves_the_lag_that_the_queue_knows(
 
 def test_who_asks_the_same_at_the_same_time_waits_for_the_same_answer() -> None:
     asked: list[int] = []
-    go, arrived = threading.Event(), threading.Barrier(5)
+    go, joined = threading.Event(), threading.Semaphore(0)
 
     def ask() -> Finding:
         asked.append(1)
         go.wait(60)
         return Finding(rows=["answer"])
 
+    class Lanes(dict[str, Any]):
+        """It tells when each of its lanes has been asked, or joined."""
+
+        def items(self) -> Any:
+            yield from super().items()
+            joined.release()
+
     found: list[object] = []
 
     def wait() -> None:
-        arrived.wait(60)
-        found.append(ask_all({"lane": [("part", ask)]}, 20)["lane"]["part"][0].rows)
+        found.append(ask_all(Lanes(lane=[("part", ask)]), 60)["lane"]["part"][0].rows)
 
     threads = [threading.Thread(target=wait) for _ in range(4)]
     for thread in threads:
         thread.start()
-    arrived.wait(60)
-    while not asked:
-        time.sleep(0.001)
+    for _ in threads:
+        assert joined.acquire(timeout=60)
     go.set()
     for thread in threads:
         thread.join(60)
     assert found == [["answer"]] * 4
-    assert len(asked) < 4
+    assert asked == [1]
 
 
 def test_a_question_that_raises_is_answered_with_its_error_and_the_next_one_is_asked() -> None:
