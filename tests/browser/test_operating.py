@@ -39,7 +39,7 @@ def test_the_progress_of_a_job_updates_by_itself_until_it_has_ended(live_server:
 
     page.goto(f"{live_server.url}/admin/enode_django/job/{job.pk}/change/")
     rows.update(state="succeeded", finished_at=now, figures={"streams": 4711})
-    expect(page.get_by_text('"streams": 4711')).to_be_visible()
+    expect(page.get_by_role("row", name="event streams replayed 4,711")).to_be_visible()
 
 
 STRICT = "default-src 'self'; frame-ancestors 'none'"

@@ -21,7 +21,8 @@ from enode_django import execute_command
 from enode_django.equeue.messages import Commit
 from enode_django.equeue.retrying import Failed, Message, encode_failed
 from enode_django.equeue.transports.memory import MemoryTransport
-from enode_django.models import DeadLetter, EventStream, Job, ParkedEvent, Rebuild
+from enode_django.models import DeadLetter, EventStream, Job, OperatorAction, ParkedEvent, Rebuild
+from enode_django.operating.actions import Done, record
 from enode_django.serialization.codec import encode_command
 from enode_django.testing import inline
 from sample_project.bank.domain import Deposit, OpenAccount
@@ -105,6 +106,9 @@ def data(queue: None) -> dict[str, str]:
     Job.objects.create(kind="rebuild", name="bank.Ledger", progress=progress, **lease)
     job = Job.objects.create(kind="rebuild", name=LONG, state="failed", finished_at=now, error=ERROR, **lease)
     rebuild = Rebuild.objects.create(subscriber="bank.Ledger", generation=1, replaces=0, state="swapped")
+    reason = "the customer has called, and the account was closed by mistake"
+    for kind, id in (("deadletter", "c41f10e06bdd782781453590062a77d0f1b2c3d4e5f60718"), ("parkedevent", LONG)):
+        record("root@a-host", OperatorAction.Source.COMMAND, Done("requeue", f"enode_django.{kind}", id, reason=reason))
     for at in range(5, 65, 5):
         write_report("a", 60 - at, figures(10 * at, subscribers={LONG: followed(2.5, at)}), lived=at, now=now)
     stream = EventStream.objects.order_by("pk").last()
@@ -121,7 +125,7 @@ def data(queue: None) -> dict[str, str]:
 PAGES = [
     *("processorreport/", "eventstream/", "subscriber/", "topic/", "job/", "rebuild/", "parkedevent/", "deadletter/"),
     *("generationcheck/", "topic/commands/change/", "topic/commands/messages/1/", "topic/commands/messages/1/0/"),
-    *("topic/dead.billing/letters/", "topic/commands/operate/set-offset/", "job/start/rebuild/"),
+    *("topic/dead.billing/letters/", "topic/commands/operate/set-offset/", "job/start/rebuild/", "operatoraction/"),
     "eventstream/aggregates/account-0197c2a1-77aa-7f00-8000-2b3c4d5e6f70/",
 ]
 
@@ -201,6 +205,20 @@ def test_the_reason_is_a_field_and_actions_are_buttons_above_the_error(
     expect(page.get_by_text("File x")).to_be_hidden()
     page.get_by_text("Traceback", exact=True).click()
     expect(page.get_by_text("File x")).to_be_visible()
+
+
+def test_the_reason_of_an_action_stands_apart_and_within_the_page(
+    live_server: LiveServer, page: Page, data: dict[str, str]
+) -> None:
+    sign_in(live_server, page)
+    for viewport in (LAPTOP, PHONE):
+        page.set_viewport_size(viewport)
+        page.goto(f"{live_server.url}{ADMIN}/parkedevent/")
+        boxes = [page.locator(f"#changelist .actions {one}").bounding_box() for one in ("", "select", "label >> nth=1")]
+        bar, select, reason = (box or {} for box in boxes)
+        assert reason["x"] >= select["x"] + select["width"] + 8 or reason["y"] >= select["y"] + select["height"]
+        field = page.locator("#changelist .actions input[name=reason]").bounding_box() or {}
+        assert field["x"] + field["width"] <= bar["x"] + bar["width"]
 
 
 def test_a_time_says_what_the_browsers_clock_has(
