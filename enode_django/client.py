@@ -31,22 +31,13 @@ def send_command(command: Command, *, expected_version: int | None = None) -> No
     effect once, however often it arrives. With an ``expected_version`` (0: the aggregate does not exist) the command is
     refused by a `VersionMismatch` if its aggregate has another version when it is handled. That refusal is stored like
     any other.
-
-    Example::
-
-        send_command(OpenAccount("ada", owner="Ada"))
     """
     current_bus().send([_checked(command)], [check_version(expected_version)])
 
 
 def send_commands(commands: Iterable[Command | tuple[Command, int | None]]) -> None:
     """Send many commands at once, like `send_command`. An item is a command, or a pair of a command and its expected
-    version. Commands of one aggregate arrive in this order.
-
-    Example::
-
-        send_commands(OpenAccount(f"account-{number}", owner="Ada") for number in range(100))
-    """
+    version. Commands of one aggregate arrive in this order."""
     pairs = [pair if isinstance(pair, tuple) and len(pair) == 2 else (pair, None) for pair in commands]
     batch = [_checked(command) for command, _ in pairs]
     if batch:
@@ -54,28 +45,13 @@ def send_commands(commands: Iterable[Command | tuple[Command, int | None]]) -> N
 
 
 def send_command_on_commit(command: Command, using: str | None = None, *, expected_version: int | None = None) -> None:
-    """Send the command when the current transaction of the database ``using`` commits, or now if there is none.
-
-    Example::
-
-        with transaction.atomic():
-            customer = Customer.objects.create(name="Ada")
-            send_command_on_commit(OpenAccount(f"account-{customer.pk}", owner="Ada"))
-    """
+    """Send the command when the current transaction of the database ``using`` commits, or now if there is none."""
     _checked(command)
     check_version(expected_version)
     transaction.on_commit(lambda: send_command(command, expected_version=expected_version), using=using)
 
 
 async def asend_command(command: Command, *, expected_version: int | None = None) -> None:
-    """Send a command like `send_command`. The wait occupies no thread.
-
-    Example::
-
-        async def open_account(request: HttpRequest) -> HttpResponse:
-            await asend_command(OpenAccount("ada", owner="Ada"))
-            return HttpResponse(status=202)
-    """
     batch, versions = [_checked(command)], [check_version(expected_version)]
     bus = current_bus()
     with ambient_metadata(await acurrent_metadata()):
@@ -101,11 +77,6 @@ def execute_command(
     include connecting and sending; the command goes on. Raises `ExecuteInsideHandler` in a handler, and
     `WaitInsideTransaction` if it waits for subscribers inside an atomic block: both could wait for themselves. Raises
     `UnknownSubscriber`, and `InvalidField` for a timeout that is not a number above 0.
-
-    Example::
-
-        execute_command(OpenAccount("ada", owner="Ada"))
-        assert execute_command(Withdraw("ada", amount=Decimal(30))).value == 70
     """
     return _execute(command, wait_for, timeout, expected_version).raise_for_status()
 
@@ -117,14 +88,7 @@ async def aexecute_command(
     timeout: float | None = None,
     expected_version: int | None = None,
 ) -> CommandResult[ResultT]:
-    """Execute a command like `execute_command`. The wait occupies no thread.
-
-    Example::
-
-        async def open_account(request: HttpRequest) -> HttpResponse:
-            result = await aexecute_command(OpenAccount("ada", owner="Ada"))
-            return HttpResponse(result.version)
-    """
+    """Execute a command like `execute_command`. The wait occupies no thread."""
     return (await _aexecute(command, wait_for, timeout, expected_version)).raise_for_status()
 
 
@@ -135,14 +99,7 @@ def try_command(
     timeout: float | None = None,
     expected_version: int | None = None,
 ) -> CommandResult[ResultT]:
-    """Execute a command like `execute_command`, but return the result of a refused or failed command, too.
-
-    Example::
-
-        execute_command(OpenAccount("ada", owner="Ada"))
-        result = try_command(Withdraw("ada", amount=Decimal(300)))
-        assert result.error_type == "bank.InsufficientFunds"
-    """
+    """Execute a command like `execute_command`, but return the result of a refused or failed command, too."""
     return _execute(command, wait_for, timeout, expected_version)
 
 
@@ -153,14 +110,7 @@ async def atry_command(
     timeout: float | None = None,
     expected_version: int | None = None,
 ) -> CommandResult[ResultT]:
-    """Execute a command like `try_command`. The wait occupies no thread.
-
-    Example::
-
-        async def withdraw(request: HttpRequest) -> HttpResponse:
-            result = await atry_command(Withdraw("ada", amount=Decimal(1)))
-            return HttpResponse(result.status)
-    """
+    """Execute a command like `try_command`. The wait occupies no thread."""
     return await _aexecute(command, wait_for, timeout, expected_version)
 
 
@@ -186,12 +136,6 @@ def result_of(command_id: str, aggregate_root_id: str) -> CommandResult | None:
     Success and refusal are stored. A failure, or a command that changed nothing, leaves no row: execute the command
     with the same id again to get the remembered outcome. Blocks on the event store. Raises `InvalidId`, and
     `MalformedMessage` for a row that cannot be read.
-
-    Example::
-
-        opening = OpenAccount("ada", owner="Ada")
-        execute_command(opening)
-        assert result_of(opening.id, "ada").version == 1
     """
     key = (check_id(command_id, "command id"), check_id(aggregate_root_id, "aggregate root id"))
     stored = current_store().find([key]).get(key)
@@ -199,14 +143,7 @@ def result_of(command_id: str, aggregate_root_id: str) -> CommandResult | None:
 
 
 async def aresult_of(command_id: str, aggregate_root_id: str) -> CommandResult | None:
-    """Return the stored outcome of a command, like `result_of`.
-
-    Example::
-
-        async def outcome(request: HttpRequest, id: str) -> HttpResponse:
-            result = await aresult_of(id, "ada")
-            return HttpResponse("not yet" if result is None else result.status)
-    """
+    """Return the stored outcome of a command, like `result_of`."""
     return await sync_to_async(result_of)(command_id, aggregate_root_id)
 
 

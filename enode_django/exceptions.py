@@ -232,15 +232,7 @@ class Retry(CommandError):
     """Raise it in a handler that cannot do its work at the moment. The handler is called again in ``after`` seconds; if
     that is None, in ``RETRY_DELAY`` seconds, doubled for each further attempt. After ``ATTEMPTS`` a command fails; an
     event is retried without end. Raises `ValueError` if ``after`` is not a number of seconds from 0 to a year
-    (`LONGEST_RETRY`).
-
-    Example::
-
-        @event_handler
-        def announce(event: AccountOpened) -> None:
-            if not mail_server_answers():
-                raise Retry(after=600)
-    """
+    (`LONGEST_RETRY`)."""
 
     retriable = True
 

@@ -26,13 +26,6 @@ RECEIPT_MAX_BYTES = 8_192
 
 
 class CommandStatus(Enum):
-    """The end that a command has come to.
-
-    Example::
-
-        assert try_command(Withdraw("nobody", amount=Decimal(1))).status is CommandStatus.FAILED
-    """
-
     SUCCESS = "success"
     """Its events are durable."""
     NOTHING_CHANGED = "nothing_changed"
@@ -49,11 +42,6 @@ class WaitFor:
 
     ``handling``: also wait for subscribers. ``only`` is the name or class of the one to wait for; None stands for all
     that handle one of the command's events.
-
-    Example::
-
-        execute_command(command, wait_for=WaitFor.HANDLED)
-        execute_command(command, wait_for=WaitFor.subscriber("bank.AccountSummaries"))
     """
 
     handling: bool = False
@@ -90,11 +78,6 @@ class CommandResult(Generic[ResultT]):
 
     ``parked`` names those of the awaited subscribers that have parked the aggregate at or before this version. They
     have not handled the command's events, and may need help to do so.
-
-    Example::
-
-        result = execute_command(OpenAccount("ada", owner="Ada"))
-        assert (result.version, result.event_types) == (1, ("bank.AccountOpened",))
     """
 
     status: CommandStatus

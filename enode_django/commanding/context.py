@@ -36,14 +36,6 @@ class CommandContext:
     """Gives the command's own aggregate to change, and private copies of others to read.
 
     It lives for one call of a handler and belongs to that handler's thread.
-
-    Example::
-
-        @command_handler
-        def merge(command: Merge, context: CommandContext) -> Decimal:
-            account = context.get(Account)
-            other = context.read(Account, command.other)
-            return account.balance + other.balance
     """
 
     __slots__ = (

@@ -65,18 +65,6 @@ def applies(*events: Any) -> Any:
 
     Without classes (``@applies``) they are taken from the annotation of the method's parameter. Raises
     `DefinitionError` if the annotation is missing then, or contradicts the classes.
-
-    Example::
-
-        class Counted(DomainEvent):
-            count: int
-
-        class Counter(AggregateRoot):
-            count: int = 0
-
-            @applies
-            def _counted(self, event: Counted) -> None:
-                self.count = event.count
     """
     if is_bare(events):
         return applies()(events[0])
@@ -97,12 +85,6 @@ class AggregateRoot(Readable, Declared):
 
     A constructor takes the id only. Only one thread uses an aggregate, that of its command mailbox. ``snapshot_every``
     says how often a snapshot is made. Ids of the class begin with ``id_prefix``; another id raises `InvalidId`.
-
-    Example::
-
-        class Counter(AggregateRoot):
-            snapshot_every = 1_000
-            count: int = 0
     """
 
     snapshot_every: ClassVar[SnapshotPolicy] = 100

@@ -57,13 +57,6 @@ class Command(Message, Generic[ResultT]):
     ``Command[Decimal]`` tells type checkers that the command's result is a `Decimal`; it is not checked at run time.
     ``exposed = False`` in a class body makes the command internal, for example for a process manager: only code sends
     it. The API, forms and serializers do not offer it; the admin offers it to superusers only.
-
-    Example::
-
-        class Close(Command[Decimal]):
-            reason: str = ""
-
-        assert Close("ada", reason="moved").aggregate_root_id == "ada"
     """
 
     exposed: ClassVar[bool] = True
@@ -136,10 +129,6 @@ class DomainEvent(Message):
     """A fact about an aggregate. Two events are equal if their class and declared fields are.
 
     The attributes below exist once the event was applied, and raise AttributeError before. ``timestamp`` is in UTC.
-
-    Example::
-
-        assert AccountOpened(owner="Ada") == AccountOpened(owner="Ada")
     """
 
     # Instance state, but not fields: equality, repr and the constructor ignore it.

@@ -20,11 +20,6 @@ class Metadata:
     """``correlation_id`` names the whole conversation, ``causation_id`` the message that directly caused this one.
 
     ``extra`` holds values of the application, which must be plain (strings, numbers, None, lists, dicts).
-
-    Example::
-
-        with metadata(user_id="7", tenant="north"):
-            assert current_metadata().extra == {"tenant": "north"}
     """
 
     user_id: str | None = None
@@ -77,13 +72,7 @@ _ambient: ContextVar[Metadata | Callable[[], Metadata]] = ContextVar("enode_meta
 
 def current_metadata() -> Metadata:
     """Return the metadata that a command sent here would carry: that of the surrounding `metadata` block, of the
-    request, or of the event that a subscriber handles. In a command handler use its context instead.
-
-    Example::
-
-        with metadata(user_id="7"):
-            assert current_metadata().user_id == "7"
-    """
+    request, or of the event that a subscriber handles. In a command handler use its context instead."""
     ambient = _ambient.get()
     return ambient() if callable(ambient) else ambient
 
@@ -114,11 +103,6 @@ def metadata(
 
     ``user`` is the earlier name of ``user_id``. Raises `InvalidField` for a named value that is not a string, and if
     both ``user`` and ``user_id`` are given.
-
-    Example::
-
-        with metadata(user_id="7", correlation_id="order-3"):
-            execute_command(OpenAccount("ada", owner="Ada"))
     """
     if user is not None:
         if user_id is not None:

@@ -19,13 +19,6 @@ class DomainException(Declared, EnodeError):
     Subclasses may declare typed fields, like messages; they are passed by keyword and checked by the constructor. A
     refusal is stored, so that a repeated command is refused again, whatever has changed since. A refusal of a class
     with ``durable = False`` is not stored: its command is handled again if it is delivered again after a crash.
-
-    Example::
-
-        class LimitExceeded(DomainException):
-            limit: Decimal
-
-        assert LimitExceeded("too much", limit=Decimal(500)).limit == 500
     """
 
     durable: ClassVar[bool] = True
@@ -115,14 +108,6 @@ class VersionMismatch(DomainException):
     """The aggregate has another version than the sender of the command expected, because it has changed since.
 
     It is a refusal like any other: the command stays refused. Another command with another id may expect ``version``.
-
-    Example::
-
-        execute_command(OpenAccount("ada", owner="Ada"))
-        try:
-            execute_command(Withdraw("ada", amount=Decimal(1)), expected_version=7)
-        except VersionMismatch as mismatch:
-            assert mismatch.version == 1
     """
 
     expected_version: int

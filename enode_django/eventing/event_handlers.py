@@ -210,12 +210,6 @@ def event_handler(
     ``time_limit`` is as for a `Subscriber`; the longest one counts for all handlers of a group together. ``retry`` is
     as for a `Subscriber`; the handlers of a group that set it must agree. ``aliases`` are the earlier names of the
     function's group, the oldest first; the handlers of a group that set it must agree. Raises `DefinitionError`.
-
-    Example::
-
-        @event_handler(start="beginning")
-        def greet(event: AccountOpened) -> None:
-            print("welcome", event.owner)
     """
     given = () if is_bare(followed) else followed
     check_followed("event_handler", given)

@@ -59,13 +59,6 @@ def handles(*followed: Any, creates: bool = False) -> Any:
     Process managers and event handlers may also handle domain exceptions: refusals that were stored. ``creates`` is for
     a `ModelProjection`: once a handler says so, the others are called only for a row that exists. Raises
     `DefinitionError`.
-
-    Example::
-
-        class Refills(ProcessManager):
-            @handles(InsufficientFunds)
-            def refused(self, refusal: InsufficientFunds) -> Iterator[Command]:
-                yield Withdraw("reserve", amount=Decimal(10))
     """
 
     def mark(method: Method) -> Method:

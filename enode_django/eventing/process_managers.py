@@ -23,13 +23,6 @@ class ProcessManager(Subscriber):
     ``name`` must be stable: checkpoints and the ids of the commands depend on it. A new process manager begins with the
     events of *now* unless it says ``start = "beginning"``. ``resends``: commands that have had no effect when their
     queue is worked off are sent again, once. To find them, the handlers are called a second time for each event.
-
-    Example::
-
-        class Refills(ProcessManager):
-            @handles
-            def refused(self, refusal: InsufficientFunds) -> Iterator[Command]:
-                yield Withdraw("reserve", amount=Decimal(10))
     """
 
     abstract: ClassVar[bool] = True
@@ -50,15 +43,7 @@ class ProcessManager(Subscriber):
 def handles_crash(*commands: type[Command]) -> Callable[[Method], Method]:
     """Mark the method of a process manager that handles the crashes of commands of these classes, and their subclasses,
     which this process manager has sent. It gets a `CommandCrashed` when an exception that is not a refusal has ended
-    one, and yields the commands that follow. Other crashed commands become dead letters.
-
-    Example::
-
-        class Payouts(ProcessManager):
-            @handles_crash(Withdraw)
-            def crashed(self, crash: CommandCrashed) -> Iterator[Command]:
-                yield Report(crash.aggregate_root_id, error=crash.error_type)
-    """
+    one, and yields the commands that follow. Other crashed commands become dead letters."""
     if not commands:
         raise DefinitionError("handles_crash() names no command; write @handles_crash(SomeCommand)")
     for cls in commands:

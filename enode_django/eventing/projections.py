@@ -26,13 +26,6 @@ class ModelProjection(Subscriber, Generic[Row]):
     not called before. ``volatile`` names fields that may differ after a rebuild. ``indexes_after_load``: a rebuild
     makes secondary indexes and foreign keys when all rows are there; say False if handlers look rows up by such an
     index.
-
-    Example::
-
-        class Summaries(ModelProjection[AccountSummary]):
-            @handles(creates=True)
-            def opened(self, row: AccountSummary, event: AccountOpened) -> None:
-                row.owner = event.owner
     """
 
     abstract: ClassVar[bool] = True
@@ -95,16 +88,6 @@ class Projection(Subscriber):
     while commands go on; ``volatile`` names fields that may differ. ``indexes_after_load``: secondary indexes and
     foreign keys are made when all rows are there; say True if handlers look rows up by primary keys and unique values
     only.
-
-    Example::
-
-        class Ledger(Projection):
-            models = [LedgerEntry]
-            aggregate_field = "account"
-
-            @handles
-            def withdrawn(self, event: Withdrawn) -> None:
-                self.insert(LedgerEntry(account=event.aggregate_root_id, balance=event.balance))
     """
 
     abstract: ClassVar[bool] = True

@@ -24,11 +24,6 @@ class Retries:
     ``RETRY_ON``: after them the event is tried without end, with pauses up to a minute.
 
     Raises `DefinitionError` for values that make no sense.
-
-    Example::
-
-        class Mails(ProcessManager):
-            retry = Retries(attempts=10, first=1.0, passing=[ConnectionError])
     """
 
     attempts: int | None = None

@@ -61,13 +61,7 @@ LONGEST_REPLY_ADDRESS = 512
 
 
 class StoredEvent(NamedTuple):
-    """An event as it is stored, readable without its class.
-
-    Example::
-
-        stored = StoredEvent("bank.AccountOpened", 1, {"owner": "Ada"})
-        assert restore_event(stored) == AccountOpened(owner="Ada")
-    """
+    """An event as it is stored, readable without its class."""
 
     type_name: str
     schema_version: int
@@ -218,12 +212,7 @@ class EventDecoder:
 
 
 def restore_event(stored: StoredEvent | Sequence[Any]) -> DomainEvent:
-    """Return an event without a stamp. Raises as `decode_events`.
-
-    Example::
-
-        assert restore_event(StoredEvent("bank.AccountOpened", 1, {"owner": "Ada"})) == AccountOpened(owner="Ada")
-    """
+    """Return an event without a stamp. Raises as `decode_events`."""
     try:
         name, schema_version, fields = stored
         cls = types.class_of(DomainEvent, name)

@@ -15,13 +15,6 @@ class CommandCrashed(DomainException):
 
     It is stored as a refusal of the command, and so it is final: the command never takes effect. ``error_type`` is the
     class name of the exception, ``message`` its text. ``sender`` names the process manager, the only one to receive it.
-
-    Example::
-
-        class Payouts(ProcessManager):
-            @handles_crash(Withdraw)
-            def crashed(self, crash: CommandCrashed) -> Iterator[Command]:
-                yield Report(crash.aggregate_root_id, error=crash.error_type)
     """
 
     command_type: str

@@ -117,16 +117,6 @@ def upcasts(*classes: Upcastable, from_version: int) -> Callable[[AnyUpcaster], 
     fields of that schema version and returns those of the next version.
 
     It gets a copy, which it may change and return. It must not depend on anything else: no clock, no queries.
-
-    Example::
-
-        class OwnerChanged(DomainEvent):
-            schema_version = 2
-            owner: str
-
-        @upcasts(OwnerChanged, from_version=1)
-        def rename_owner(fields: dict) -> dict:
-            return {"owner": fields["name"]}
     """
     if not classes:
         raise DefinitionError("upcasts() names no class; write @upcasts(SomeEvent, from_version=1)")

@@ -275,15 +275,7 @@ class EventStoreAppendContract(EventStoreCorrectionContract):
 
 
 class EventStoreContract(EventStoreAppendContract, EventStoreFeedContract):
-    """The whole contract of an event store.
-
-    Example::
-
-        class TestMyStore(EventStoreContract):
-            @pytest.fixture
-            def store(self) -> EventStore:
-                return MemoryEventStore()
-    """
+    """The whole contract of an event store."""
 
 
 def _append_for_sure(store: EventStore, batch: Sequence[StreamRecord], *, doubtful: bool) -> Sequence[Appended]:

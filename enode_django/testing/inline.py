@@ -39,12 +39,6 @@ class InlineCommandBus(ImmediateCommandBus):
 
     A command sent by a command handler runs after the one being handled. Threads wait for each other. Aggregates are
     not kept in memory between commands, so a rollback undoes everything.
-
-    Example::
-
-        with inline() as bus:
-            send_command(OpenAccount("ada", owner="Ada"))
-            assert bus.events == [AccountOpened(owner="Ada")]
     """
 
     def __init__(self, store: EventStore, followed_by: Sequence[Subscriber] = ()) -> None:
@@ -168,11 +162,5 @@ def inline(store: EventStore | None = None, *, followed_by: Chosen | None = None
     ``store`` replaces the store of the settings; no subscriber runs then unless it is named. With a
     ``MemoryEventStore`` only projections need a database. If no database is configured, each block has its own
     ``MemoryEventStore``.
-
-    Example::
-
-        with inline() as bus:
-            send_command(OpenAccount("ada", owner="Ada"))
-            assert bus.results[0].version == 1
     """
     return Inline(store, followed_by)

@@ -23,10 +23,6 @@ class ProcessScenario:
 
     ``when`` may be called again; the ``then`` methods check the commands of the last event and raise `AssertionError`.
     ``commands`` are the commands that the process manager would send, with their derived ids.
-
-    Example::
-
-        given(Transfers, "t", Started(amount=Decimal(5))).when(Confirmed()).then(Withdraw("ada", amount=Decimal(5)))
     """
 
     def __init__(self, process: type[ProcessManager], id: str, history: Sequence[DomainEvent]) -> None:

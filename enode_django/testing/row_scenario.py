@@ -26,10 +26,6 @@ class RowScenario(Generic[Row]):
     ``row`` is the row in memory, with the values that the handlers gave it; None if there is no row. Before each event
     the values are converted to those that the database would return, if this is possible without it. The ``then``
     methods raise `AssertionError`.
-
-    Example::
-
-        given(Summaries, AccountOpened(owner="Ada")).when(Withdrawn(balance=Decimal(70))).then(balance=Decimal(70))
     """
 
     def __init__(self, projection: type[ModelProjection[Row]], id: str, history: Sequence[DomainEvent]) -> None:

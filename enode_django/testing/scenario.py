@@ -44,10 +44,6 @@ def given(*what: Any) -> Scenario | ProcessScenario | RowScenario[Any]:
     Without a class, it tests the aggregate whose method handles the first command, with the command's id. With a class
     of aggregates, a process manager or a `ModelProjection`, it tests that class; the aggregate's id may follow, and is
     required for a process manager.
-
-    Example::
-
-        given(AccountOpened(owner="Ada")).when(Withdraw("ada", amount=Decimal(300))).then_refused(InsufficientFunds)
     """
     cls, rest = (what[0], what[1:]) if what and isinstance(what[0], type) else (None, what)
     id, events = (rest[0], rest[1:]) if cls and rest and isinstance(rest[0], str) else (None, rest)
@@ -87,10 +83,6 @@ class Scenario:
 
     ``when`` may be called again; the ``then`` methods check the last command and raise `AssertionError`. ``result`` is
     that command's `CommandResult`.
-
-    Example::
-
-        given(AccountOpened(owner="Ada")).when(Withdraw("ada", amount=Decimal(30))).then(Withdrawn(balance=Decimal(70)))
     """
 
     def __init__(self, aggregate: type[AggregateRoot] | None, id: str | None, history: Sequence[DomainEvent]) -> None:

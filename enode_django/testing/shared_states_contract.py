@@ -16,16 +16,6 @@ def state(id: str = "a", version: int = 7, payload: bytes = b"state") -> Snapsho
 
 
 class SharedStatesContract:
-    """What every store of shared states does.
-
-    Example::
-
-        class TestMyStates(SharedStatesContract):
-            @pytest.fixture
-            def states(self) -> SharedStates:
-                return MemoryStates()
-    """
-
     @pytest.fixture
     def states(self) -> SharedStates:
         raise NotImplementedError

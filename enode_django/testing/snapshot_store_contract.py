@@ -17,16 +17,6 @@ def snapshot(id: str = "a", version: int = 100, fingerprint: str = "f", payload:
 
 
 class SnapshotStoreContract:
-    """What every snapshot store does.
-
-    Example::
-
-        class TestMySnapshots(SnapshotStoreContract):
-            @pytest.fixture
-            def snapshots(self) -> SnapshotStore:
-                return MemorySnapshotStore()
-    """
-
     @pytest.fixture
     def snapshots(self) -> SnapshotStore:
         raise NotImplementedError
