@@ -67,7 +67,7 @@ def send_command_on_commit(command: Command, using: str | None = None, *, expect
 
 
 async def asend_command(command: Command, *, expected_version: int | None = None) -> None:
-    """Send a command like `send_command`. The sending occupies no thread of the event loop.
+    """Send a command like `send_command`. The event loop goes on meanwhile.
 
     For example::
 

@@ -55,6 +55,7 @@ def new_id() -> str:
 
         account = new_id()
         execute_command(OpenAccount(account, owner="Ada"))
+        assert BankAccount.load(account).owner == "Ada"
     """
     millisecond, counter = _clock.tick()
     rest = (int.from_bytes(os.urandom(8), "big") & 0x3FFF_FFFF_FFFF_FFFF) | 0x8000_0000_0000_0000

@@ -178,7 +178,8 @@ def make_snapshots(store: EventStore) -> SnapshotStore | None:
     For example::
 
         snapshots = make_snapshots(make_store())
-        assert snapshots is None or not snapshots.load(["ada"])
+        if snapshots is not None:
+            print(snapshots.versions(["ada"]))
     """
     if not conf().SNAPSHOTS.ENABLED or policy.lowest() is None:
         return None
@@ -203,7 +204,8 @@ def make_states() -> SharedStates | None:
     For example::
 
         states = make_states()
-        assert states is None or not states.load(["ada"])
+        if states is not None:
+            print(states.load(["ada"]))
     """
     current = conf()
     if current.AGGREGATE_CACHE.LOCATION is None:
@@ -428,6 +430,7 @@ def use_bus(bus: CommandBus) -> Iterator[None]:
 
         with use_bus(InlineCommandBus(MemoryEventStore())):
             execute_command(OpenAccount("ada", owner="Ada"))
+            assert BankAccount.load("ada").owner == "Ada"
     """
     with _current.lock:
         before = (_current.bus, _current.pid)

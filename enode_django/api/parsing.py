@@ -20,8 +20,10 @@ class StrictJsonParser(BaseParser):
 
     For example::
 
-        parser = StrictJsonParser()
-        assert parser.parse(BytesIO(b'{"amount": "5"}')) == {"amount": "5"}
+        class DepositView(APIView):
+            parser_classes = [StrictJsonParser]
+
+        assert StrictJsonParser().parse(BytesIO(b'{"amount": "5"}')) == {"amount": "5"}
     """
 
     media_type = "application/json"

@@ -26,7 +26,7 @@ RECEIPT_MAX_BYTES = 8_192
 
 
 class CommandStatus(Enum):
-    """What has become of a command.
+    """The kind of a command's outcome.
 
     For example::
 

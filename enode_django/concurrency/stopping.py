@@ -48,10 +48,9 @@ def check() -> None:
 
     For example::
 
-        total = 0
-        for number in range(3):
-            check()
-            total += number
+        for account in ["ada", "bob"]:
+            check()  # raises when the job has to stop
+            print(account)
     """
     work = _work.get()
     if work is not None:
@@ -79,7 +78,8 @@ def checked(items: Iterable[Item]) -> Iterator[Item]:
 
     For example::
 
-        assert sum(checked([1, 2, 3])) == 6
+        for account in checked(["ada", "bob"]):
+            print(account)
     """
     for item in items:
         check()

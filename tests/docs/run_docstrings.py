@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import traceback
+from importlib import import_module
 from types import ModuleType
 
 import django
@@ -67,6 +68,11 @@ transport = MemoryTransport()
 """The names that every example can use, beside the public names of its own module."""
 
 SITUATIONS = {
+    "enode_django.runtime.make_transport": """\
+from django.test import override_settings
+
+override_settings(ENODE={"QUEUE": {"BACKEND": "enode_django.equeue.transports.memory.MemoryTransport"}}).enable()
+""",
     "enode_django.equeue.administration": """\
 transport.create_topic("orders", 4)
 transport.show("orders", 3, to_producers=False, to_consumers=False)
@@ -85,15 +91,19 @@ while not groups_with_dead_letters(transport) or not list(dead_letters(transport
 consumer.stop()
 """,
 }
-"""What has happened before the examples of a module."""
+"""What has happened before the examples of a module, or of a name."""
 
 
 def main(names: list[str]) -> None:
     django.setup()
+    chosen = [one for one in public_names() if str(one) in names]
+    exec(PREAMBLE, {})  # imported once, and not by each process
+    for one in chosen:
+        import_module(one.module)
     databases = setup_databases(verbosity=0, interactive=False)
     try:
         connections.close_all()
-        print(json.dumps({str(one): in_child(one) for one in public_names() if str(one) in names}))
+        print(json.dumps({str(one): in_child(one) for one in chosen}))
     finally:
         teardown_databases(databases, verbosity=0)
 
@@ -120,7 +130,8 @@ def run(public: Public) -> str:
     try:
         if connections["default"].vendor == "postgresql":
             call_command("flush", verbosity=0, interactive=False)
-        before = f"{PREAMBLE}from {public.module} import *\n{SITUATIONS.get(public.module, '')}"
+        situation = SITUATIONS.get(public.module, "") + SITUATIONS.get(str(public), "")
+        before = f"{PREAMBLE}from {public.module} import *\n{situation}"
         exec(compile(before, "<preamble>", "exec", dont_inherit=True), module.__dict__)
         sys.stdout = sys.stderr
         for example in public.examples:

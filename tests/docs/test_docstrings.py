@@ -43,7 +43,6 @@ COMPILED = {
     "enode_django.equeue.administration.broker_figures": "a broker",
     "enode_django.equeue.administration.mend": "Redis",
     "enode_django.equeue.broker.server.run": "a process of its own, up to a signal",
-    "enode_django.runtime.make_transport": "a queue in the settings",
     "enode_django.spark.archive_reading.archived_events": "Spark",
     "enode_django.spark.batches.records_of": "Spark",
     "enode_django.spark.horizons.horizon_of": "Spark",
@@ -69,7 +68,7 @@ WITH_DATABASE = {
     "enode_django.serializers.receive",
 }
 """Names whose examples run in a database. All others run in memory."""
-RUNNING = [str(one) for one in NAMES if one.examples and str(one) not in COMPILED]
+IN_MEMORY = [str(one) for one in NAMES if one.examples and str(one) not in WITH_DATABASE.union(COMPILED)]
 LONGEST = 10
 """Lines with code."""
 
@@ -117,16 +116,18 @@ def test_an_example_is_python_and_short(public: Public) -> None:
 
 
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory: pytest.TempPathFactory, postgres_url: str) -> Mapping[str, str]:
+def of_memory(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
     """The tracebacks of the examples by name, empty for those that have passed."""
-    directory = tmp_path_factory.mktemp("docstrings")
-    (directory / "docstring_settings.py").write_text(SETTINGS)
-    in_memory = [one for one in RUNNING if one not in WITH_DATABASE]
-    in_database = [one for one in RUNNING if one in WITH_DATABASE]
-    return {**run(directory, in_memory, ""), **run(directory, in_database, "1")}
+    return run(tmp_path_factory.mktemp("docstrings"), IN_MEMORY, "")
+
+
+@pytest.fixture(scope="module")
+def of_database(tmp_path_factory: pytest.TempPathFactory, postgres_url: str) -> Mapping[str, str]:
+    return run(tmp_path_factory.mktemp("docstrings"), sorted(WITH_DATABASE), "1")
 
 
 def run(directory: Path, names: list[str], need_database: str) -> Mapping[str, str]:
+    (directory / "docstring_settings.py").write_text(SETTINGS)
     environment = {
         **os.environ,
         "PYTHONPATH": f"{directory}{os.pathsep}{ROOT}",
@@ -139,6 +140,11 @@ def run(directory: Path, names: list[str], need_database: str) -> Mapping[str, s
     return found
 
 
-@pytest.mark.parametrize("name", RUNNING)
-def test_an_example_runs(name: str, outcomes: Mapping[str, str]) -> None:
-    assert not outcomes[name], outcomes[name]
+@pytest.mark.parametrize("name", IN_MEMORY)
+def test_an_example_runs_in_memory(name: str, of_memory: Mapping[str, str]) -> None:
+    assert not of_memory[name], of_memory[name]
+
+
+@pytest.mark.parametrize("name", sorted(WITH_DATABASE))
+def test_an_example_runs_in_a_database(name: str, of_database: Mapping[str, str]) -> None:
+    assert not of_database[name], of_database[name]
