@@ -187,4 +187,12 @@ def _spark(job: RunningJob) -> Iterator[SparkSession]:
 
 
 KINDS: dict[str, Callable[..., Any]] = {"snapshots": _build_snapshots, "rebuild": _rebuild, "export": _export}
-"""Each is called with the `RunningJob` and keyword arguments, and reports its figures by ``result``."""
+"""Each is called with the `RunningJob` and keyword arguments, and reports its figures by ``result``.
+
+For example::
+
+    def count_rows(job: RunningJob, *, limit: int) -> None:
+        job.result(rows=limit)
+
+    KINDS["count"] = count_rows
+"""

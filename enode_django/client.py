@@ -31,13 +31,22 @@ def send_command(command: Command, *, expected_version: int | None = None) -> No
     effect once, however often it arrives. With an ``expected_version`` (0: the aggregate does not exist) the command is
     refused by a `VersionMismatch` if its aggregate has another version when it is handled. That refusal is stored like
     any other.
+
+    For example::
+
+        send_command(OpenAccount("ada", owner="Ada"), expected_version=0)
     """
     current_bus().send([_checked(command)], [check_version(expected_version)])
 
 
 def send_commands(commands: Iterable[Command | tuple[Command, int | None]]) -> None:
     """Send many commands at once, like `send_command`. An item is a command, or a pair of a command and its expected
-    version. Commands of one aggregate arrive in this order."""
+    version. Commands of one aggregate arrive in this order.
+
+    For example::
+
+        send_commands([OpenAccount("ada", owner="Ada"), (Deposit("ada", amount=Decimal(5)), 1)])
+    """
     pairs = [pair if isinstance(pair, tuple) and len(pair) == 2 else (pair, None) for pair in commands]
     batch = [_checked(command) for command, _ in pairs]
     if batch:
@@ -45,13 +54,30 @@ def send_commands(commands: Iterable[Command | tuple[Command, int | None]]) -> N
 
 
 def send_command_on_commit(command: Command, using: str | None = None, *, expected_version: int | None = None) -> None:
-    """Send the command when the current transaction of the database ``using`` commits, or now if there is none."""
+    """Send the command when the current transaction of the database ``using`` commits, or now if there is none.
+
+    For example::
+
+        with transaction.atomic():
+            send_command_on_commit(OpenAccount("ada", owner="Ada"))
+    """
     _checked(command)
     check_version(expected_version)
     transaction.on_commit(lambda: send_command(command, expected_version=expected_version), using=using)
 
 
 async def asend_command(command: Command, *, expected_version: int | None = None) -> None:
+    """Send a command like `send_command`. The event loop goes on meanwhile.
+
+    For example::
+
+        async def deposit(account: str) -> None:
+            await asend_command(Deposit(account, amount=Decimal(5)))
+
+        execute_command(OpenAccount("ada", owner="Ada"))
+        asyncio.run(deposit("ada"))
+        assert BankAccount.load("ada").balance == 5
+    """
     batch, versions = [_checked(command)], [check_version(expected_version)]
     bus = current_bus()
     with ambient_metadata(await acurrent_metadata()):
@@ -77,6 +103,12 @@ def execute_command(
     include connecting and sending; the command goes on. Raises `ExecuteInsideHandler` in a handler, and
     `WaitInsideTransaction` if it waits for subscribers inside an atomic block: both could wait for themselves. Raises
     `UnknownSubscriber`, and `InvalidField` for a timeout that is not a number above 0.
+
+    For example::
+
+        execute_command(OpenAccount("ada", owner="Ada"))
+        result = execute_command(Deposit("ada", amount=Decimal(5)))
+        assert result.value == 5
     """
     return _execute(command, wait_for, timeout, expected_version).raise_for_status()
 
@@ -88,7 +120,15 @@ async def aexecute_command(
     timeout: float | None = None,
     expected_version: int | None = None,
 ) -> CommandResult[ResultT]:
-    """Execute a command like `execute_command`. The wait occupies no thread."""
+    """Execute a command like `execute_command`. The wait occupies no thread.
+
+    For example::
+
+        async def open_account() -> int | None:
+            return (await aexecute_command(OpenAccount("ada", owner="Ada"))).version
+
+        assert asyncio.run(open_account()) == 1
+    """
     return (await _aexecute(command, wait_for, timeout, expected_version)).raise_for_status()
 
 
@@ -99,7 +139,14 @@ def try_command(
     timeout: float | None = None,
     expected_version: int | None = None,
 ) -> CommandResult[ResultT]:
-    """Execute a command like `execute_command`, but return the result of a refused or failed command, too."""
+    """Execute a command like `execute_command`, but return the result of a refused or failed command, too.
+
+    For example::
+
+        execute_command(OpenAccount("ada", owner="Ada"))
+        result = try_command(Withdraw("ada", amount=Decimal(5)))
+        assert isinstance(result.error, InsufficientFunds)
+    """
     return _execute(command, wait_for, timeout, expected_version)
 
 
@@ -110,7 +157,17 @@ async def atry_command(
     timeout: float | None = None,
     expected_version: int | None = None,
 ) -> CommandResult[ResultT]:
-    """Execute a command like `try_command`. The wait occupies no thread."""
+    """Execute a command like `try_command`. The wait occupies no thread.
+
+    For example::
+
+        async def is_taken(account: str) -> bool:
+            result = await atry_command(Withdraw(account, amount=Decimal(5)))
+            return result.status is CommandStatus.SUCCESS
+
+        execute_command(OpenAccount("ada", owner="Ada"))
+        assert not asyncio.run(is_taken("ada"))
+    """
     return await _aexecute(command, wait_for, timeout, expected_version)
 
 
@@ -136,6 +193,12 @@ def result_of(command_id: str, aggregate_root_id: str) -> CommandResult | None:
     Success and refusal are stored. A failure, or a command that changed nothing, leaves no row: execute the command
     with the same id again to get the remembered outcome. Blocks on the event store. Raises `InvalidId`, and
     `MalformedMessage` for a row that cannot be read.
+
+    For example::
+
+        execute_command(OpenAccount("ada", owner="Ada", id="open-ada"))
+        assert result_of("open-ada", "ada").version == 1
+        assert result_of("open-bob", "bob") is None
     """
     key = (check_id(command_id, "command id"), check_id(aggregate_root_id, "aggregate root id"))
     stored = current_store().find([key]).get(key)
@@ -143,7 +206,17 @@ def result_of(command_id: str, aggregate_root_id: str) -> CommandResult | None:
 
 
 async def aresult_of(command_id: str, aggregate_root_id: str) -> CommandResult | None:
-    """Return the stored outcome of a command, like `result_of`."""
+    """Return the stored outcome of a command, like `result_of`.
+
+    For example::
+
+        async def status_of(command_id: str) -> CommandStatus | None:
+            result = await aresult_of(command_id, "ada")
+            return None if result is None else result.status
+
+        execute_command(OpenAccount("ada", owner="Ada", id="open-ada"))
+        assert asyncio.run(status_of("open-ada")) is CommandStatus.SUCCESS
+    """
     return await sync_to_async(result_of)(command_id, aggregate_root_id)
 
 

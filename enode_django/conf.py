@@ -420,7 +420,11 @@ def _configure() -> None:
 
 @lru_cache(maxsize=1)
 def conf() -> Conf:
-    """Return the settings in force. Unknown keys are left to the system check that refuses them."""
+    """Return the settings in force.
+    Unknown keys are left to the system check that refuses them::
+
+        assert conf().COMMANDS.EXECUTE_TIMEOUT > 0
+    """
     return make_conf(given())
 
 
@@ -460,23 +464,19 @@ def _broken_rules(name: str, group: Any) -> Iterator[tuple[str, Any, Rule]]:
         value = getattr(group, key)
         types = [hint, *get_args(hint)]
         rules = [rule for kind in types if get_origin(kind) is Annotated for rule in kind.__metadata__]
-        if value is None and type(None) in types:
-            continue
-        yield from ((f"{name}[{key!r}]", value, rule) for rule in rules if not rule.accepts(value))
+        if value is not None or type(None) not in types:
+            yield from ((f"{name}[{key!r}]", value, rule) for rule in rules if not rule.accepts(value))
 
 
 def keeps_in_memory() -> bool:
     """Return True if there is neither a queue nor a database, so that everything is in the memory of this process."""
     current = conf()
-    return (
-        current.QUEUE.BACKEND == IMMEDIATE
-        and current.EVENT_STORE.BACKEND == POSTGRES
-        and all(alias in connections and _is_dummy(alias) for alias in current.EVENT_STORE.DATABASES)
-    )
+    backends = (current.QUEUE.BACKEND, current.EVENT_STORE.BACKEND)
+    return backends == (IMMEDIATE, POSTGRES) and all(map(_is_dummy, current.EVENT_STORE.DATABASES))
 
 
 def _is_dummy(alias: str) -> bool:
-    return bool(connections.settings[alias]["ENGINE"] == "django.db.backends.dummy")
+    return alias in connections and bool(connections.settings[alias]["ENGINE"] == "django.db.backends.dummy")
 
 
 def imported(path: str, key: str) -> Any:

@@ -232,7 +232,16 @@ class Retry(CommandError):
     """Raise it in a handler that cannot do its work at the moment. The handler is called again in ``after`` seconds; if
     that is None, in ``RETRY_DELAY`` seconds, doubled for each further attempt. After ``ATTEMPTS`` a command fails; an
     event is retried without end. Raises `ValueError` if ``after`` is not a number of seconds from 0 to a year
-    (`LONGEST_RETRY`)."""
+    (`LONGEST_RETRY`).
+
+    For example::
+
+        @event_handler
+        def send_letter(event: AccountOpened) -> None:
+            if datetime.now(UTC).hour < 8:
+                raise Retry("the printer is off at night", after=3600)
+            print(f"Dear {event.owner}")
+    """
 
     retriable = True
 

@@ -85,6 +85,16 @@ class CommandForm(forms.Form, metaclass=CommandFormMetaclass):
     aggregate; if it is None, the id is a field if ``Meta.fields`` names it, and a new id otherwise. A form with an
     ``expected_version`` carries it in a hidden field, and its command is refused if the aggregate has another version
     when it is handled. ``values`` are fields of the command that users do not enter.
+
+    For example::
+
+        class OpenAccountForm(CommandForm):
+            class Meta:
+                command = OpenAccount
+                labels = {"owner": "Who is it for?"}
+
+        form = OpenAccountForm({"owner": "Ada"})
+        assert form.is_valid() and form.execute().version == 1
     """
 
     declarations: Mapping[str, Declaration]
@@ -212,7 +222,14 @@ class CommandForm(forms.Form, metaclass=CommandFormMetaclass):
 def command_form(
     command: type[Command], fields: tuple[str, ...] | None = None, exclude: tuple[str, ...] = ()
 ) -> type[CommandForm]:
-    """Return a form class for a class of commands."""
+    """Return a form class for a class of commands.
+
+    For example::
+
+        execute_command(OpenAccount("ada", owner="Ada"))
+        form = command_form(Deposit)({"amount": "5"}, aggregate_root_id="ada")
+        assert form.is_valid() and form.execute().value == 5
+    """
     meta = type("Meta", (), {"command": command, "fields": fields, "exclude": exclude})
     form: type[CommandForm] = CommandFormMetaclass(f"{command.__name__}Form", (CommandForm,), {"Meta": meta})
     return form

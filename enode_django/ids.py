@@ -49,7 +49,14 @@ if hasattr(os, "register_at_fork"):  # Windows has no fork
 
 
 def new_id() -> str:
-    """Return a new UUIDv7 (RFC 9562) as text. Later ids sort later, which keeps index inserts local."""
+    """Return a new UUIDv7 (RFC 9562) as text. Later ids sort later, which keeps index inserts local.
+
+    For example::
+
+        account = new_id()
+        execute_command(OpenAccount(account, owner="Ada"))
+        assert BankAccount.load(account).owner == "Ada"
+    """
     millisecond, counter = _clock.tick()
     rest = (int.from_bytes(os.urandom(8), "big") & 0x3FFF_FFFF_FFFF_FFFF) | 0x8000_0000_0000_0000
     digits = f"{(millisecond << 16) | 0x7000 | counter:016x}{rest:016x}"
@@ -65,8 +72,9 @@ def id_of_key(user: str, key: str) -> str:
     It is a UUIDv8 (RFC 9562) of a SHA-256 over user and key. Process managers derive UUIDs of version 5 and new ids are
     of version 7, so no key can produce the id of a command of another sender.
 
-    >>> id_of_key("7", "order-5")
-    'fc41b2ff-1442-85e5-b9fb-e50263f08338'
+    For example::
+
+        assert id_of_key("7", "order-5") == "fc41b2ff-1442-85e5-b9fb-e50263f08338"
     """
     # The length marks where the user ends, so that no other user and key make the same text.
     digest = int.from_bytes(sha256(f"{_OF_KEYS}/{len(user)}:{user}{key}".encode()).digest()[:16], "big")
@@ -89,7 +97,12 @@ def made_at(id: str) -> float | None:
 
 
 def check_id(value: object, what: str = "id") -> str:
-    """Return ``value`` as a plain str if it is a valid id. Raises `InvalidId`, which names ``what`` the id is for."""
+    """Return ``value`` as a plain str if it is a valid id. Raises `InvalidId`, which names ``what`` the id is for.
+
+    For example::
+
+        assert check_id("ada") == "ada"
+    """
     if type(value) is not str:
         if not isinstance(value, str):
             raise InvalidId(f"{what} must be a string, got {shown(value)}; pass str(value)")

@@ -23,6 +23,12 @@ class EnodeMiddleware:
 
     The request's id is that of the ``X-Request-ID`` header, or a new one. Put this middleware after the authentication
     middleware. Subclasses override `get_metadata`.
+
+    For example::
+
+        class ShopMiddleware(EnodeMiddleware):
+            def get_metadata(self, request: HttpRequest) -> Metadata:
+                return replace(super().get_metadata(request), extra={"host": request.get_host()})
     """
 
     sync_capable = True

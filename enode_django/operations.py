@@ -22,6 +22,12 @@ class ProtectHistory(Operation):
 
     The migration must depend on the migration of enode_django that makes these tables. On a database without them it
     does nothing.
+
+    For example::
+
+        class Migration(migrations.Migration):
+            dependencies = [("shop", "0001_initial"), ("enode_django", "0020_rebuild_corrections")]
+            operations = [ProtectHistory()]
     """
 
     reduces_to_sql = True

@@ -16,7 +16,13 @@ STORE_MODELS = frozenset({"eventstream", "eventcorrection", "snapshot", "storege
 
 class EventStoreRouter:
     """A router for ``DATABASE_ROUTERS``. It migrates the tables of the event store, and no others, to each of
-    ``EVENT_STORE["DATABASES"]``. If the default database is one of them, it gets all tables."""
+    ``EVENT_STORE["DATABASES"]``. If the default database is one of them, it gets all tables.
+
+    For example::
+
+        DATABASE_ROUTERS = ["enode_django.routers.EventStoreRouter"]
+        ENODE = {"EVENT_STORE": {"DATABASES": ["events0", "events1"]}}
+    """
 
     def db_for_read(self, model: type[models.Model], **hints: Any) -> str | None:
         """Return the first shard for the store's models, None for others. Use ``using`` for another shard."""

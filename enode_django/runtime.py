@@ -66,7 +66,13 @@ __all__ = [
 
 
 def make_transport() -> Transport:
-    """Return the transport of the settings; it connects when it is first used. Raises `ConfigurationError`."""
+    """Return the transport of the settings; it connects when it is first used. Raises `ConfigurationError`.
+
+    For example::
+
+        with closing(make_transport()) as transport:
+            print(transport.topics())
+    """
     current, backend = conf(), import_queue_backend()
     if not _is_transport(backend):
         raise ConfigurationError(
@@ -129,6 +135,11 @@ def make_store(aliases: Sequence[str] = ()) -> EventStore:
     """Return the event store of the settings; it connects when it is first used. Raises `ConfigurationError`.
 
     ``aliases`` name other connections to the same databases, in the order of the settings.
+
+    For example::
+
+        execute_command(OpenAccount("ada", owner="Ada"))
+        assert make_store().heads(["ada"]) == {"ada": 1}
     """
     current = conf()
     if keeps_in_memory():
@@ -162,7 +173,14 @@ def store_on_separate_connection() -> Iterator[EventStore]:
 
 def make_snapshots(store: EventStore) -> SnapshotStore | None:
     """Return the snapshot store for ``store``; None if the settings or all aggregate classes disable snapshots, or a
-    shard is not in PostgreSQL."""
+    shard is not in PostgreSQL.
+
+    For example::
+
+        snapshots = make_snapshots(make_store())
+        if snapshots is not None:
+            print(snapshots.versions(["ada"]))
+    """
     if not conf().SNAPSHOTS.ENABLED or policy.lowest() is None:
         return None
     shards = [PostgresSnapshotStore(shard.alias) for shard in store.shards if isinstance(shard, PostgresEventStore)]
@@ -181,7 +199,14 @@ def make_dead_letters(store: EventStore) -> Sequence[DeadLetters]:
 
 def make_states() -> SharedStates | None:
     """Return the shared states of the aggregate caches; None if the settings name no server. It connects when it is
-    first used. Raises `ConfigurationError`."""
+    first used. Raises `ConfigurationError`.
+
+    For example::
+
+        states = make_states()
+        if states is not None:
+            print(states.load(["ada"]))
+    """
     current = conf()
     if current.AGGREGATE_CACHE.LOCATION is None:
         return None
@@ -326,6 +351,11 @@ def replay(*names: str) -> dict[str, int]:
 
     Process managers and event handlers are left out unless they have ``replays = True``. Raises `UnknownSubscriber`,
     and the errors of handlers.
+
+    For example::
+
+        execute_command(OpenAccount("ada", owner="Ada"))
+        assert replay("bank.AccountSummaries") == {"bank.AccountSummaries": 0}  # it is not behind
     """
     store = make_store()
     chosen = [subscribers.get(name) for name in names] if names else subscribers.all()
@@ -379,7 +409,13 @@ def current_store() -> EventStore:
 
 
 def close_bus() -> None:
-    """Close the bus of this process and its connections. The next use makes another bus."""
+    """Close the bus of this process and its connections. The next use makes another bus.
+
+    For example::
+
+        execute_command(OpenAccount("ada", owner="Ada"))
+        close_bus()
+    """
     with _current.lock:
         bus, pid, _current.bus = _current.bus, _current.pid, None
     if bus is not None and pid == os.getpid():
@@ -388,7 +424,14 @@ def close_bus() -> None:
 
 @contextmanager
 def use_bus(bus: CommandBus) -> Iterator[None]:
-    """Make every sender of this process use ``bus`` inside the block."""
+    """Make every sender of this process use ``bus`` inside the block.
+
+    For example::
+
+        with use_bus(InlineCommandBus(MemoryEventStore())):
+            execute_command(OpenAccount("ada", owner="Ada"))
+            assert BankAccount.load("ada").owner == "Ada"
+    """
     with _current.lock:
         before = (_current.bus, _current.pid)
         _current.bus, _current.pid = bus, os.getpid()

@@ -102,9 +102,11 @@ class QueueUnreachable(APIException):
 
 
 def etag_of(version: int) -> str:
-    """
-    >>> etag_of(3)
-    '"3"'
+    """Return the ETag of an aggregate at this version.
+
+    For example::
+
+        assert etag_of(3) == '"3"'
     """
     return f'"{version}"'
 
@@ -114,6 +116,14 @@ def expected_version_of(request: Request, *, required: bool = False) -> int | No
 
     Raises `PreconditionFailed` for any other text than an ETag of `etag_of`, and `PreconditionRequired` if the header
     is ``required`` and missing.
+
+    For example::
+
+        class CloseView(APIView):
+            def delete(self, request: Request, account: str) -> Response:
+                seen = expected_version_of(request, required=True)
+                result = execute_command(CloseAccount(account), expected_version=seen)
+                return Response(status=204, headers={"ETag": etag_of(result.version)})
     """
     header = request.headers.get("If-Match", "").strip()
     if not header and required:
@@ -226,7 +236,14 @@ def _describe(annotation: Any, bounds: tuple[Bound, ...]) -> Describe:
 
 
 class CommandResultSerializer(serializers.Serializer[CommandResult]):
-    """The result of a command. ``version`` is that of its aggregate afterwards; ``value`` is the handler's result."""
+    """The result of a command. ``version`` is that of its aggregate afterwards; ``value`` is the handler's result.
+
+    For example::
+
+        result = execute_command(OpenAccount("ada", owner="Ada"))
+        shown = CommandResultSerializer(result).data
+        assert (shown["status"], shown["version"]) == ("success", 1)
+    """
 
     status = serializers.ChoiceField(["success", "nothing_changed"])
     command_id = serializers.CharField()
@@ -249,6 +266,17 @@ class CommandSerializer(serializers.Serializer[CommandResult]):
     ``exclude`` and ``extra_kwargs``, like that of a model serializer.
 
     `save` executes the command and sets ``instance`` to the `CommandResult`, which ``data`` shows.
+
+    For example::
+
+        class DepositSerializer(CommandSerializer):
+            class Meta:
+                command = Deposit
+
+        execute_command(OpenAccount("ada", owner="Ada"))
+        serializer = DepositSerializer(data={"amount": "5"})
+        serializer.is_valid(raise_exception=True)
+        assert serializer.save(aggregate_root_id="ada").value == 5
     """
 
     def get_fields(self) -> dict[str, Field]:

@@ -13,8 +13,22 @@ __all__ = ["aggregate_parked", "command_finished"]
 
 command_finished = Signal()
 """Sent when the outcome of a command is durable. The sender is the class of the command; arguments are ``command``,
-``result`` (a `CommandResult`) and ``metadata``."""
+``result`` (a `CommandResult`) and ``metadata``.
+
+For example::
+
+    @receiver(command_finished, sender=OpenAccount)
+    def tell(command: OpenAccount, result: CommandResult, **others: Any) -> None:
+        print(f"{command.owner}: {result.status.value}")
+"""
 
 aggregate_parked = Signal()
 """Sent when a subscriber has parked an aggregate. The sender is the class of the subscriber; arguments are
-``subscriber`` (its name), ``aggregate_root_id`` and ``error`` (the handler's exception)."""
+``subscriber`` (its name), ``aggregate_root_id`` and ``error`` (the handler's exception).
+
+For example::
+
+    @receiver(aggregate_parked)
+    def tell(subscriber: str, aggregate_root_id: str, error: Exception, **others: Any) -> None:
+        mail_admins(f"{subscriber} has parked {aggregate_root_id}", str(error))
+"""

@@ -56,7 +56,12 @@ class JobTask(Task):  # type: ignore[type-arg]
 
 @shared_task(bind=True, base=JobTask, name="enode_django.build_snapshots")
 def build_snapshots(self: JobTask, type: str | None = None, archive: str | None = None) -> dict[str, Any]:
-    """Make the due snapshots of the aggregates of ``type``, or of all."""
+    """Make the due snapshots of the aggregates of ``type``, or of all.
+
+    For example::
+
+        build_snapshots.delay(type="bank.BankAccount")
+    """
     return run_job(self, "snapshots", EVERYTHING if type is None else type, type=type, archive=archive)
 
 
@@ -68,7 +73,12 @@ def rebuild_projection(
     archive: str | None = None,
     accept_uncompared: bool = False,
 ) -> dict[str, Any]:
-    """Rebuild a projection, and replace the live tables."""
+    """Rebuild a projection, and replace the live tables.
+
+    For example::
+
+        rebuild_projection.delay("bank.AccountSummaries")
+    """
     return run_job(
         self,
         "rebuild",
@@ -82,13 +92,23 @@ def rebuild_projection(
 
 @shared_task(bind=True, base=JobTask, name="enode_django.undo_rebuild")
 def undo_rebuild(self: JobTask, name: str) -> dict[str, Any]:
-    """Restore the tables of a projection that its last rebuild replaced."""
+    """Restore the tables of a projection that its last rebuild replaced.
+
+    For example::
+
+        undo_rebuild.delay("bank.AccountSummaries")
+    """
     return run_job(self, "rebuild", name, name=name, take_back=True)
 
 
 @shared_task(bind=True, base=JobTask, name="enode_django.export_events")
 def export_events(self: JobTask, path: str, json: bool = False, compact: bool = False) -> dict[str, Any]:
-    """Add the events stored since the last export to the archive, and merge files if there are many."""
+    """Add the events stored since the last export to the archive, and merge files if there are many.
+
+    For example::
+
+        export_events.delay("/srv/archive", compact=True)
+    """
     return run_job(self, "export", path, path=path, json=json, compact=compact)
 
 
@@ -98,7 +118,14 @@ def can_be_sent() -> bool:
 
 
 def run_job(task: JobTask, kind: str, name: str, /, **arguments: Any) -> dict[str, Any]:
-    """Run a kind of job as this task and return its figures. After a transient error the task is retried later."""
+    """Run a kind of job as this task and return its figures. After a transient error the task is retried later.
+
+    For example::
+
+        @shared_task(bind=True)
+        def count_accounts(task: Task) -> dict[str, Any]:
+            return run_job(task, "count", "accounts", limit=3)
+    """
     try:
         with (
             Termination(in_pool=current_process().name != "MainProcess") as termination,

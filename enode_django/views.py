@@ -49,6 +49,15 @@ class CommandView(AccessMixin, FormBase):
 
     ``success_url`` may hold ``{aggregate_root_id}``. A form that is shown again has the status 200 if it is invalid,
     and that of `enode_django.web.failures.status_of` if the command failed (409 for most refusals).
+
+    For example::
+
+        class DepositView(CommandView):
+            command = Deposit
+            template_name = "bank/deposit.html"
+            success_url = "/accounts/{aggregate_root_id}/"
+
+        urlpatterns = [path("accounts/<str:aggregate_root_id>/deposit/", DepositView.as_view())]
     """
 
     command: type[Command] | None = None

@@ -16,7 +16,15 @@ from enode_django.exceptions import shown
 
 
 class StrictJsonParser(BaseParser):
-    """Parses a JSON object. A body that is too large is not read to its end."""
+    """Parses a JSON object. A body that is too large is not read to its end.
+
+    For example::
+
+        class DepositView(APIView):
+            parser_classes = [StrictJsonParser]
+
+        assert StrictJsonParser().parse(BytesIO(b'{"amount": "5"}')) == {"amount": "5"}
+    """
 
     media_type = "application/json"
 

@@ -31,6 +31,15 @@ def command_id_of(header: str | None, user: str) -> str | None:
 
     The key may have the quotes of a structured field. It is not used as the id, which could collide with that of
     another user's command, or a process manager's. Raises a `Problem` of status 400. Blocks on the database.
+
+    For example::
+
+        class DepositView(APIView):
+            def post(self, request: Request, account: str) -> Response:
+                user = str(request.user.pk)
+                id = command_id_of(request.headers.get("Idempotency-Key"), user) or new_id()
+                result = execute_command(Deposit(account, id=id, amount=Decimal(request.data["amount"])))
+                return Response({"balance": result.value})
     """
     if header is None:
         return None
@@ -51,7 +60,13 @@ def _was_taken_as_id(key: str, user: str) -> bool:
 
 def receive(command: Command, content: Any, user: str) -> None:
     """Record that ``user`` sends this command; ``content`` is the parsed JSON. Raises a `Problem` of status 422 if
-    another command, or another user's, has the id. The problem does not say which. Blocks on the database."""
+    another command, or another user's, has the id. The problem does not say which. Blocks on the database.
+
+    For example::
+
+        command = Deposit("ada", id=id_of_key("7", "order-5"), amount=Decimal(5))
+        receive(command, {"amount": "5"}, user="7")
+    """
     digest = _digest(content)
     row = _find(command.id)
     if row is None:

@@ -26,6 +26,15 @@ RECEIPT_MAX_BYTES = 8_192
 
 
 class CommandStatus(Enum):
+    """The kind of a command's outcome.
+
+    For example::
+
+        execute_command(OpenAccount("ada", owner="Ada"))
+        result = try_command(Withdraw("ada", amount=Decimal(5)))
+        assert result.status is CommandStatus.REFUSED
+    """
+
     SUCCESS = "success"
     """Its events are durable."""
     NOTHING_CHANGED = "nothing_changed"
@@ -42,6 +51,11 @@ class WaitFor:
 
     ``handling``: also wait for subscribers. ``only`` is the name or class of the one to wait for; None stands for all
     that handle one of the command's events.
+
+    For example::
+
+        execute_command(OpenAccount("ada", owner="Ada"), wait_for=WaitFor.HANDLED)
+        execute_command(Deposit("ada", amount=Decimal(5)), wait_for=WaitFor.subscriber("bank.transfers"))
     """
 
     handling: bool = False
@@ -78,6 +92,12 @@ class CommandResult(Generic[ResultT]):
 
     ``parked`` names those of the awaited subscribers that have parked the aggregate at or before this version. They
     have not handled the command's events, and may need help to do so.
+
+    For example::
+
+        result = execute_command(OpenAccount("ada", owner="Ada"))
+        assert (result.status, result.version) == (CommandStatus.SUCCESS, 1)
+        assert result.event_types == ("bank.AccountOpened",)
     """
 
     status: CommandStatus
@@ -160,7 +180,14 @@ def error_type_of(error: BaseException) -> str:
 
 
 def stored_result(record: StreamRecord) -> CommandResult:
-    """Return the outcome that a stored row stands for. Raises `MalformedMessage`."""
+    """Return the outcome that a stored row stands for. Raises `MalformedMessage`.
+
+    For example::
+
+        execute_command(OpenAccount("ada", owner="Ada"))
+        (record,) = make_store().load("ada")
+        assert stored_result(record).status is CommandStatus.SUCCESS
+    """
     stored = read_stored(record.events)
     if isinstance(stored, StoredRefusal):
         status, error_type, error_fields = _ending_of(stored.type_name, current_fields(stored))

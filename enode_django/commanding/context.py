@@ -36,6 +36,21 @@ class CommandContext:
     """Gives the command's own aggregate to change, and private copies of others to read.
 
     It lives for one call of a handler and belongs to that handler's thread.
+
+    For example::
+
+        class CopyAccount(Command):
+            source: str
+
+        @command_handler
+        def copy_account(command: CopyAccount, context: CommandContext) -> None:
+            account = BankAccount(context.aggregate_root_id)
+            account.apply(AccountOpened(owner=context.get(BankAccount, command.source).owner))
+            context.add(account)
+
+        execute_command(OpenAccount("ada", owner="Ada"))
+        execute_command(CopyAccount("bob", source="ada"))
+        assert BankAccount.load("bob").owner == "Ada"
     """
 
     __slots__ = (

@@ -44,14 +44,28 @@ def is_stoppable() -> bool:
 
 
 def check() -> None:
-    """Raise, once, the error that ends the work of this thread, if it has to stop."""
+    """Raise, once, the error that ends the work of this thread, if it has to stop.
+
+    For example::
+
+        for account in ["ada", "bob"]:
+            check()  # raises when the job has to stop
+            print(account)
+    """
     work = _work.get()
     if work is not None:
         work.check_once()
 
 
 def pause(seconds: float) -> None:
-    """Sleep. Raises like `check` as soon as the work has to stop."""
+    """Sleep. Raises like `check` as soon as the work has to stop.
+
+    For example::
+
+        while not transport.topics():
+            transport.create_topic("orders", 4)
+            pause(0.01)
+    """
     work = _work.get()
     if work is None:
         time.sleep(seconds)
@@ -60,7 +74,13 @@ def pause(seconds: float) -> None:
 
 
 def checked(items: Iterable[Item]) -> Iterator[Item]:
-    """Yield the items, with a `check` before each."""
+    """Yield the items, with a `check` before each.
+
+    For example::
+
+        for account in checked(["ada", "bob"]):
+            print(account)
+    """
     for item in items:
         check()
         yield item

@@ -65,6 +65,15 @@ def applies(*events: Any) -> Any:
 
     Without classes (``@applies``) they are taken from the annotation of the method's parameter. Raises
     `DefinitionError` if the annotation is missing then, or contradicts the classes.
+
+    For example::
+
+        class Account(AggregateRoot):
+            balance: Decimal = Decimal(0)
+
+            @applies
+            def _moved(self, event: Deposited | Withdrawn) -> None:
+                self.balance = event.balance
     """
     if is_bare(events):
         return applies()(events[0])
@@ -85,6 +94,19 @@ class AggregateRoot(Readable, Declared):
 
     A constructor takes the id only. Only one thread uses an aggregate, that of its command mailbox. ``snapshot_every``
     says how often a snapshot is made. Ids of the class begin with ``id_prefix``; another id raises `InvalidId`.
+
+    For example::
+
+        class Account(AggregateRoot):
+            balance: Decimal = Decimal(0)
+
+            @command_handler
+            def deposit(self, command: Deposit) -> None:
+                self.apply(Deposited(amount=command.amount, balance=self.balance + command.amount))
+
+            @applies
+            def _deposited(self, event: Deposited) -> None:
+                self.balance = event.balance
     """
 
     snapshot_every: ClassVar[SnapshotPolicy] = 100

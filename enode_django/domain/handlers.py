@@ -210,6 +210,16 @@ def command_handler(*commands: Any, creates: bool = False, retry_on: RetryOn = N
     command, and with the `CommandContext` if it has a parameter for it; it returns the command's result. With
     ``creates=True`` the method is called on a new instance, which is added; otherwise on the stored one. After an error
     of the classes ``retry_on`` (None: ``RETRY_ON`` of ``WORKERS``), or a `Retry`, the handler is called again.
+
+    For example::
+
+        class Account(AggregateRoot):
+            balance: Decimal = Decimal(0)
+
+            @command_handler
+            def deposit(self, command: Deposit) -> Decimal:
+                self.apply(Deposited(amount=command.amount, balance=self.balance + command.amount))
+                return self.balance
     """
     if is_bare(commands):
         return command_handler()(commands[0])

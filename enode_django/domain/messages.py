@@ -57,6 +57,14 @@ class Command(Message, Generic[ResultT]):
     ``Command[Decimal]`` tells type checkers that the command's result is a `Decimal`; it is not checked at run time.
     ``exposed = False`` in a class body makes the command internal, for example for a process manager: only code sends
     it. The API, forms and serializers do not offer it; the admin offers it to superusers only.
+
+    For example::
+
+        class Withdraw(Command[Decimal]):
+            amount: Decimal
+
+        command = Withdraw("ada", amount=Decimal(30))
+        assert (command.aggregate_root_id, command.amount) == ("ada", 30)
     """
 
     exposed: ClassVar[bool] = True
@@ -129,6 +137,13 @@ class DomainEvent(Message):
     """A fact about an aggregate. Two events are equal if their class and declared fields are.
 
     The attributes below exist once the event was applied, and raise AttributeError before. ``timestamp`` is in UTC.
+
+    For example::
+
+        class Deposited(DomainEvent):
+            amount: Decimal
+
+        assert Deposited(amount=Decimal(5)) == Deposited(amount=Decimal(5))
     """
 
     # Instance state, but not fields: equality, repr and the constructor ignore it.

@@ -20,6 +20,11 @@ class Metadata:
     """``correlation_id`` names the whole conversation, ``causation_id`` the message that directly caused this one.
 
     ``extra`` holds values of the application, which must be plain (strings, numbers, None, lists, dicts).
+
+    For example::
+
+        with metadata(user_id="7", channel="web"):
+            assert current_metadata() == Metadata(user_id="7", extra={"channel": "web"})
     """
 
     user_id: str | None = None
@@ -72,7 +77,13 @@ _ambient: ContextVar[Metadata | Callable[[], Metadata]] = ContextVar("enode_meta
 
 def current_metadata() -> Metadata:
     """Return the metadata that a command sent here would carry: that of the surrounding `metadata` block, of the
-    request, or of the event that a subscriber handles. In a command handler use its context instead."""
+    request, or of the event that a subscriber handles. In a command handler use its context instead.
+
+    For example::
+
+        with metadata(user_id="7"):
+            assert current_metadata().user_id == "7"
+    """
     ambient = _ambient.get()
     return ambient() if callable(ambient) else ambient
 
@@ -103,6 +114,13 @@ def metadata(
 
     ``user`` is the earlier name of ``user_id``. Raises `InvalidField` for a named value that is not a string, and if
     both ``user`` and ``user_id`` are given.
+
+    For example::
+
+        with metadata(user_id="7", channel="web"):
+            execute_command(OpenAccount("ada", owner="Ada"))
+        (opened,) = BankAccount.history("ada")
+        assert (opened.metadata.user_id, opened.metadata.extra) == ("7", {"channel": "web"})
     """
     if user is not None:
         if user_id is not None:

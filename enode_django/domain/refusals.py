@@ -14,11 +14,19 @@ Refusal = TypeVar("Refusal", bound="DomainException")
 
 
 class DomainException(Declared, EnodeError):
-    """``raise InsufficientFunds("the balance is too low", missing=Decimal(5))``
+    """The base of refusals: a handler or an aggregate raises one to refuse a command, for a reason of the business.
 
     Subclasses may declare typed fields, like messages; they are passed by keyword and checked by the constructor. A
     refusal is stored, so that a repeated command is refused again, whatever has changed since. A refusal of a class
     with ``durable = False`` is not stored: its command is handled again if it is delivered again after a crash.
+
+    For example::
+
+        class InsufficientFunds(DomainException):
+            missing: Decimal
+
+        refusal = InsufficientFunds("the balance is too low", missing=Decimal(5))
+        assert (refusal.message, refusal.missing) == ("the balance is too low", 5)
     """
 
     durable: ClassVar[bool] = True
@@ -108,6 +116,14 @@ class VersionMismatch(DomainException):
     """The aggregate has another version than the sender of the command expected, because it has changed since.
 
     It is a refusal like any other: the command stays refused. Another command with another id may expect ``version``.
+
+    For example::
+
+        execute_command(OpenAccount("ada", owner="Ada"))
+        try:
+            execute_command(Deposit("ada", amount=Decimal(5)), expected_version=3)
+        except VersionMismatch as changed:
+            assert (changed.expected_version, changed.version) == (3, 1)
     """
 
     expected_version: int

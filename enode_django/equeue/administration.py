@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from itertools import islice
 from typing import Any, NamedTuple
 
 from enode_django.equeue.deletion import check_unused
@@ -94,6 +95,8 @@ class GroupInfo(NamedTuple):
 
 
 class OffsetMove(NamedTuple):
+    """``before`` is the consume offset of the group in the queue; None if the group never had the queue."""
+
     topic: str
     group: str
     queue: int
@@ -102,6 +105,8 @@ class OffsetMove(NamedTuple):
 
 
 class PeekedMessage(NamedTuple):
+    """A message of a queue, with its place."""
+
     topic: str
     queue: int
     offset: int
@@ -118,7 +123,11 @@ class ProducerInfo(NamedTuple):
 
 
 def list_topics(transport: Transport, topics: Sequence[str] = ()) -> list[TopicInfo]:
-    """Return all topics, or the given ones. Raises `UnknownTopic`."""
+    """Return all topics, or the given ones.
+    Raises `UnknownTopic`::
+
+        assert [(info.topic, info.messages) for info in list_topics(transport)] == [("orders", 1)]
+    """
     infos = []
     for topic in topics or transport.topics():
         with _passed_over(topics):
@@ -138,14 +147,22 @@ def _passed_over(named: Sequence[str]) -> Iterator[None]:
 
 
 def create_topic(transport: Transport, topic: str, queues: int) -> None:
-    """Create a topic. Raises `QueueError` if it exists with another number of queues."""
+    """Create a topic.
+    Raises `QueueError` if it exists with another number of queues::
+
+        create_topic(transport, "invoices", 4)
+    """
     count = transport.create_topic(topic, queues)
     if count != queues:
         raise QueueError(f"topic {topic!r} exists, with {count} queues; add_queues gives it more")
 
 
 def list_groups(transport: Transport, topics: Sequence[str] = (), *, group: str | None = None) -> list[GroupInfo]:
-    """Return the groups of all topics or of the given ones; only ``group`` if that is given."""
+    """Return the groups of all topics or of the given ones.
+    If ``group`` is given, return only that one::
+
+        assert [(info.group, info.backlog) for info in list_groups(transport)] == [("billing", 1)]
+    """
     infos = []
     for topic in topics or transport.topics():
         with _passed_over(topics):
@@ -175,7 +192,11 @@ def _info(topic: str, group: str, state: GroupState, queues: Mapping[int, QueueS
 
 
 def list_producers(transport: Transport, topics: Sequence[str] = ()) -> list[ProducerInfo]:
-    """Return the recent producers of all topics, or of the given ones. Raises `UnknownTopic`."""
+    """Return the recent producers of all topics, or of the given ones.
+    Raises `UnknownTopic`::
+
+        assert [info.topic for info in list_producers(transport)] == ["orders"]
+    """
     infos = []
     for topic in topics or transport.topics():
         with _passed_over(topics):
@@ -184,7 +205,11 @@ def list_producers(transport: Transport, topics: Sequence[str] = ()) -> list[Pro
 
 
 def broker_figures(transport: Transport) -> Mapping[str, Any]:
-    """Return the broker's figures. Raises `QueueError` if the queue has no broker."""
+    """Return the broker's figures.
+    Raises `QueueError` if the queue has no broker::
+
+        print(broker_figures(transport))
+    """
     if not isinstance(transport, BrokerTransport):
         raise QueueError(f"the queue has no broker: its driver is {type(transport).__name__}")
     return transport.status()
@@ -192,7 +217,10 @@ def broker_figures(transport: Transport) -> Mapping[str, Any]:
 
 def back_up(transport: Transport, name: str) -> Mapping[str, Any]:
     """Let the broker copy its directory to ``backups/<name>`` within it. Return the path there and its sizes. Raises
-    `QueueError` if the queue has no broker or a backup of that name exists."""
+    `QueueError` if the queue has no broker or a backup of that name exists::
+
+        print(back_up(transport, "monday"))
+    """
     if not isinstance(transport, BrokerTransport):
         raise QueueError(f"the queue has no broker to be backed up: its driver is {type(transport).__name__}")
     return transport.back_up(name)
@@ -200,7 +228,10 @@ def back_up(transport: Transport, name: str) -> Mapping[str, Any]:
 
 def mend(transport: Transport, topics: Sequence[str] = ()) -> Mapping[str, Mapping[int, int]]:
     """Delete foreign entries from the queues of all topics, or of the given ones. Return their number by topic and
-    queue. Raises `QueueError` for a transport whose queues only the package writes."""
+    queue. Raises `QueueError` for a transport whose queues only the package writes::
+
+        print(mend(transport, ["orders"]))
+    """
     if not isinstance(transport, Mends):
         raise QueueError(
             f"nobody else can write into the queues of {type(transport).__name__}; there is nothing to mend"
@@ -209,7 +240,11 @@ def mend(transport: Transport, topics: Sequence[str] = ()) -> Mapping[str, Mappi
 
 
 def retention(transport: Transport, topic: str) -> float | None:
-    """Return the topic's own retention in seconds; None if it has none. Raises `UnknownTopic`."""
+    """Return the topic's own retention in seconds; None if it has none.
+    Raises `UnknownTopic`::
+
+        assert retention(transport, "orders") is None
+    """
     if isinstance(transport, RetainsByTopic):
         return transport.retention(topic)
     transport.queue_count(topic)
@@ -218,7 +253,10 @@ def retention(transport: Transport, topic: str) -> float | None:
 
 def set_retention(transport: Transport, topic: str, seconds: float | None) -> None:
     """Set how long a topic keeps consumed messages, see `RetainsByTopic.set_retention`. Raises `QueueError` for a
-    transport that keeps all topics equally long."""
+    transport that keeps all topics equally long::
+
+        set_retention(transport, "orders", 3600.0)
+    """
     if not isinstance(transport, RetainsByTopic):
         raise QueueError(
             f"{type(transport).__name__} keeps all topics equally long; it would have to be RetainsByTopic"
@@ -235,7 +273,11 @@ def plan_offsets(
     *,
     new_group: bool = False,
 ) -> list[OffsetMove]:
-    """Return the moves that `set_offsets` would make now. Raises the same errors, and changes nothing."""
+    """Return the moves that `set_offsets` would make now.
+    Raises the same errors, and changes nothing::
+
+        assert plan_offsets(transport, "billing", "orders", Start.LAST)[0].after == 1
+    """
     known = transport.groups(topic)
     if group not in known and not new_group:
         raise QueueError(f"topic {topic!r} has no group {group!r}; it has {', '.join(map(repr, known)) or 'none'}")
@@ -264,7 +306,9 @@ def set_offsets(
     queues of the topic or in the given ones, one after the other. Return the moves.
 
     An offset is limited to what the queue has. Owners lose their queues for a moment, and their unfinished messages
-    are handled again. Raises `QueueError` for a group that the topic does not have, unless ``new_group``.
+    are handled again. Raises `QueueError` for a group that the topic does not have, unless ``new_group``::
+
+        set_offsets(transport, "billing", "orders", datetime.now(UTC) - timedelta(hours=1))
     """
     moves = []
     for move in plan_offsets(transport, group, topic, to, queues, new_group=new_group):
@@ -300,7 +344,10 @@ def peek(
 ) -> list[PeekedMessage]:
     """Return messages of a queue: from an offset on, from the first one stored ``at`` a time or later (as precisely as
     `Transport.offsets_at` says), or its newest ones. No group is affected. The offset of a deleted message stands for
-    the next message left. Raises `ValueError` for a time without a time zone, and for both an offset and a time."""
+    the next message left. Raises `ValueError` for a time without a time zone, and for both an offset and a time::
+
+        assert [message.body for message in peek(transport, "orders", 0)] == [b"3 apples"]
+    """
     if limit < 1 or (offset or 0) < 0:
         raise ValueError(f"an offset is 0 or more and a limit at least 1, got {offset!r} and {limit!r}")
     if at is not None and offset is not None:
@@ -312,16 +359,15 @@ def peek(
     if at is not None:
         offset = transport.offsets_at(topic, _seconds(at))[queue]
     first = state.end - limit if offset is None else offset
-    peeked: list[PeekedMessage] = []
-    for message in read_queue(transport, topic, queue, max(first, state.first), state.end):
-        peeked.append(message)
-        if len(peeked) == limit:
-            break
-    return peeked
+    return list(islice(read_queue(transport, topic, queue, max(first, state.first), state.end), limit))
 
 
 def read_queue(transport: Transport, topic: str, queue: int, offset: int, end: int) -> Iterator[PeekedMessage]:
-    """Yield the messages from ``offset`` on and before ``end``."""
+    """Yield the messages from ``offset`` on and before ``end``.
+    No group is affected::
+
+        assert [message.body for message in read_queue(transport, "orders", 0, 0, 1)] == [b"3 apples"]
+    """
     while offset < end:
         batches = transport.pull(topic, {queue: offset}, limit=PULL_LIMIT, wait=0)
         if not batches:
@@ -338,7 +384,10 @@ def tail(
     transport: Transport, topic: str, queues: Sequence[int] = (), start: Start = Start.LAST, *, wait: float = 1.0
 ) -> Iterator[PeekedMessage | None]:
     """Yield messages as they arrive, without end, and None after each ``wait`` seconds without any. No group is
-    affected. Queues that are added meanwhile are not seen."""
+    affected. Queues that are added meanwhile are not seen::
+
+        assert next(tail(transport, "orders", start=Start.FIRST)).body == b"3 apples"
+    """
     states = transport.queues(topic)
     check_queues(topic, queues, len(states))
     offsets = {
@@ -357,7 +406,10 @@ def tail(
 def delete_group(transport: Transport, group: str, topics: Sequence[str] = (), *, living: bool = False) -> list[str]:
     """Delete a group from all topics or from the given ones. Return the topics that had it, and the topics of its
     retries and dead letters, which are deleted when no other topic has the group. Raises `QueueError`, and deletes
-    nothing, while the group has members, unless ``living``."""
+    nothing, while the group has members, unless ``living``::
+
+        assert delete_group(transport, "billing") == ["orders"]
+    """
     infos = list_groups(transport, topics, group=group)
     members = sorted({member for info in infos for member in info.members})
     if members and not living:
@@ -372,7 +424,10 @@ def delete_group(transport: Transport, group: str, topics: Sequence[str] = (), *
 def pause_group(transport: Transport, group: str, topics: Sequence[str] = (), *, paused: bool = True) -> list[str]:
     """Pause a group, or resume it (``paused`` False), in all topics that have it (including that of its retries) or in
     the given ones. Return those topics. Raises `QueueError` for a group that none of them has, and for a transport
-    that pauses no groups."""
+    that pauses no groups::
+
+        assert pause_group(transport, "billing") == ["orders"]
+    """
     if not isinstance(transport, PausesGroups):
         raise QueueError(f"{type(transport).__name__} pauses no groups; it would have to be a PausesGroups")
     having = [info.topic for info in list_groups(transport, topics, group=group)]
@@ -384,14 +439,21 @@ def pause_group(transport: Transport, group: str, topics: Sequence[str] = (), *,
 
 
 def failure_topics(transport: Transport, group: str) -> list[str]:
-    """Return the existing topics of a group's retries and dead letters."""
+    """Return the existing topics of a group's retries and dead letters.
+    There are none before a message has failed::
+
+        assert failure_topics(transport, "billing") == []
+    """
     known = transport.topics()
     return [topic for topic in (retry_topic(group), dead_letter_topic(group)) if topic in known]
 
 
 def delete_failures(transport: Transport, group: str) -> list[str]:
     """Delete the topics of a group's retries and dead letters, with their messages, unless another topic still has the
-    group. Return the deleted topics; none if the transport deletes no topics."""
+    group. Return the deleted topics; none if the transport deletes no topics::
+
+        assert delete_failures(transport, "billing") == []
+    """
     failures = _failures_alone(transport, group)
     if not isinstance(transport, DeletesTopics):
         return []
@@ -410,7 +472,10 @@ def _failures_alone(transport: Transport, group: str, without: str = "") -> list
 def delete_topic(transport: Transport, topic: str, *, force: bool = False) -> list[str]:
     """Delete a topic with its messages and groups, and the topics of retries and dead letters of groups that no other
     topic has. Return the deleted topics. Raises as `DeletesTopics.delete_topic` does, for any of them, and
-    `QueueError` for a transport that deletes no topics."""
+    `QueueError` for a transport that deletes no topics::
+
+        assert delete_topic(transport, "orders", force=True) == ["orders"]
+    """
     if not isinstance(transport, DeletesTopics):
         raise QueueError(f"{type(transport).__name__} deletes no topics; it would have to be a DeletesTopics")
     failures = {name for group in transport.groups(topic) for name in _failures_alone(transport, group, topic)}
@@ -426,7 +491,10 @@ def delete_topic(transport: Transport, topic: str, *, force: bool = False) -> li
 
 def delete_queue(transport: Transport, topic: str, queue: int, *, force: bool = False) -> None:
     """Delete a hidden queue, see `DeletesQueues.delete_queue`. Raises `QueueError` for a transport that deletes no
-    queues."""
+    queues::
+
+        delete_queue(transport, "orders", 3)
+    """
     if not isinstance(transport, DeletesQueues):
         raise QueueError(f"{type(transport).__name__} deletes no queues; it would have to be a DeletesQueues")
     transport.delete_queue(topic, queue, force=force)

@@ -49,13 +49,25 @@ class DeadLetter(NamedTuple):
 
 
 def groups_with_dead_letters(transport: Transport) -> list[str]:
+    """Return the names of the groups that have a topic of dead letters.
+
+    For example::
+
+        assert groups_with_dead_letters(transport) == ["billing"]
+    """
     prefix = dead_letter_topic("")
     return [topic.removeprefix(prefix) for topic in transport.topics() if topic.startswith(prefix)]
 
 
 def dead_letters(transport: Transport, group: str) -> Iterator[DeadLetter]:
     """Yield the dead letters that are not settled, the oldest first. Reads the topic twice. Raises `UnknownTopic` for
-    a group that never had any."""
+    a group that never had any.
+
+    For example::
+
+        (letter,) = dead_letters(transport, "billing")
+        assert (letter.offset, letter.body) == (0, b"3 apples")
+    """
     topic = dead_letter_topic(group)
     first, end, _, _ = transport.queues(topic)[0]
     settled: set[int] = set()
@@ -86,6 +98,11 @@ def requeue(
     They go to the group's retries, where only this group gets them, as a first attempt; with ``to_topic`` they go to
     the end of the queue that they came from, where every group gets them. Raises `QueueError`, and sends nothing, for
     an offset without such a dead letter; raises `QueueHeld` while another process discards or requeues.
+
+    For example::
+
+        assert requeue(transport, "billing") == [0]
+        assert list(dead_letters(transport, "billing")) == []
     """
 
     def can_be_sent(letter: DeadLetter) -> bool:
@@ -102,6 +119,10 @@ def discard(transport: Transport, group: str, offsets: Collection[int] | None = 
 
     Raises `QueueError`, and discards nothing, for an offset without a dead letter; raises `QueueHeld` while another
     process discards or requeues.
+
+    For example::
+
+        assert discard(transport, "billing", [0]) == [0]
     """
     return _settle(transport, group, offsets, lambda letter: True, lambda letters: None)
 

@@ -65,6 +65,12 @@ class Producer:
     ``queues`` is None. A deleted topic is not created, and raises `TopicDeleted`. The route of a topic is fetched
     again after ``refresh_after`` seconds of ``clock``, and when the transport says that it has changed. Each fetch
     announces this process as a producer of the topic, as ``host-pid``.
+
+    For example::
+
+        producer = Producer(MemoryTransport(), queues=4)
+        sent = producer.send("orders", key="ada", body=b"3 apples")
+        assert (sent.topic, sent.offset) == ("orders", 0)
     """
 
     def __init__(

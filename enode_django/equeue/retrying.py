@@ -23,7 +23,13 @@ _FAILED, _SETTLED = 1, 2
 
 class Message(NamedTuple):
     """A message for a handler. ``topic``, ``queue`` and ``offset`` are the place it was sent to, also when it is
-    handled again after a failure. The first ``attempt`` is 1."""
+    handled again after a failure. The first ``attempt`` is 1.
+
+    For example::
+
+        def send_invoice(message: Message) -> None:
+            print(f"{message.topic}/{message.queue}/{message.offset}: {message.body!r}")
+    """
 
     topic: str
     queue: int
@@ -55,9 +61,10 @@ class RetryPolicy:
     """``delays``: seconds before the second attempt, before the third, and so on. After the last delay a failed
     message becomes a dead letter.
 
-    >>> policy = RetryPolicy(delays=(1.0, 30.0))
-    >>> [policy.delay_after(attempt) for attempt in (1, 2, 3)]
-    [1.0, 30.0, None]
+    For example::
+
+        policy = RetryPolicy(delays=(1.0, 30.0))
+        assert [policy.delay_after(attempt) for attempt in (1, 2, 3)] == [1.0, 30.0, None]
     """
 
     delays: tuple[float, ...] = (1.0, 5.0, 30.0, 120.0, 600.0)

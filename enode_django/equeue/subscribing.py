@@ -62,6 +62,15 @@ class Consumer:
     delete what all groups of the topics have consumed.
 
     A consumer is started once. All methods may be called from any thread except its handlers' threads.
+
+    For example::
+
+        received = Queue()
+        consumer = Consumer(transport, group="billing", topics=["orders"], handle=received.put, queues=4)
+        consumer.start()
+        Producer(transport).send("orders", key="ada", body=b"3 apples")
+        assert received.get(timeout=30).body == b"3 apples"
+        consumer.stop()
     """
 
     def __init__(

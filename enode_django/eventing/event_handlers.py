@@ -210,6 +210,12 @@ def event_handler(
     ``time_limit`` is as for a `Subscriber`; the longest one counts for all handlers of a group together. ``retry`` is
     as for a `Subscriber`; the handlers of a group that set it must agree. ``aliases`` are the earlier names of the
     function's group, the oldest first; the handlers of a group that set it must agree. Raises `DefinitionError`.
+
+    For example::
+
+        @event_handler
+        def send_letter(event: AccountOpened) -> None:
+            print(f"Dear {event.owner}")
     """
     given = () if is_bare(followed) else followed
     check_followed("event_handler", given)

@@ -59,6 +59,15 @@ def handles(*followed: Any, creates: bool = False) -> Any:
     Process managers and event handlers may also handle domain exceptions: refusals that were stored. ``creates`` is for
     a `ModelProjection`: once a handler says so, the others are called only for a row that exists. Raises
     `DefinitionError`.
+
+    For example::
+
+        class Welcome(ProcessManager):
+            name = "bank.welcome"
+
+            @handles
+            def opened(self, event: AccountOpened) -> Iterator[Command]:
+                yield Deposit(event.aggregate_root_id, amount=Decimal(10))
     """
 
     def mark(method: Method) -> Method:

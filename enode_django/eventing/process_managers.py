@@ -23,6 +23,18 @@ class ProcessManager(Subscriber):
     ``name`` must be stable: checkpoints and the ids of the commands depend on it. A new process manager begins with the
     events of *now* unless it says ``start = "beginning"``. ``resends``: commands that have had no effect when their
     queue is worked off are sent again, once. To find them, the handlers are called a second time for each event.
+
+    For example::
+
+        class Welcome(ProcessManager):
+            name = "bank.welcome"
+
+            @handles
+            def opened(self, event: AccountOpened) -> Iterator[Command]:
+                yield Deposit(event.aggregate_root_id, amount=Decimal(10))
+
+        execute_command(OpenAccount("ada", owner="Ada"), wait_for=WaitFor.HANDLED)
+        assert BankAccount.load("ada").balance == 10
     """
 
     abstract: ClassVar[bool] = True
@@ -43,7 +55,17 @@ class ProcessManager(Subscriber):
 def handles_crash(*commands: type[Command]) -> Callable[[Method], Method]:
     """Mark the method of a process manager that handles the crashes of commands of these classes, and their subclasses,
     which this process manager has sent. It gets a `CommandCrashed` when an exception that is not a refusal has ended
-    one, and yields the commands that follow. Other crashed commands become dead letters."""
+    one, and yields the commands that follow. Other crashed commands become dead letters.
+
+    For example::
+
+        class Transfers(ProcessManager):
+            name = "bank.reserving"
+
+            @handles_crash(ReserveWithdrawal, ReserveDeposit)
+            def not_reserved(self, crash: CommandCrashed) -> Iterator[Command]:
+                yield CancelTransfer(crash.command.transfer, reason="It could not be carried out.")
+    """
     if not commands:
         raise DefinitionError("handles_crash() names no command; write @handles_crash(SomeCommand)")
     for cls in commands:

@@ -26,6 +26,17 @@ class ModelProjection(Subscriber, Generic[Row]):
     not called before. ``volatile`` names fields that may differ after a rebuild. ``indexes_after_load``: a rebuild
     makes secondary indexes and foreign keys when all rows are there; say False if handlers look rows up by such an
     index.
+
+    For example::
+
+        class Balances(ModelProjection[AccountSummary]):
+            @handles(creates=True)
+            def opened(self, row: AccountSummary, event: AccountOpened) -> None:
+                row.owner = event.owner
+
+            @handles
+            def deposited(self, row: AccountSummary, event: Deposited) -> None:
+                row.balance = event.balance
     """
 
     abstract: ClassVar[bool] = True
@@ -88,6 +99,15 @@ class Projection(Subscriber):
     while commands go on; ``volatile`` names fields that may differ. ``indexes_after_load``: secondary indexes and
     foreign keys are made when all rows are there; say True if handlers look rows up by primary keys and unique values
     only.
+
+    For example::
+
+        class Entries(Projection):
+            models = [LedgerEntry]
+
+            @handles
+            def closed(self, event: AccountClosed) -> None:
+                LedgerEntry.objects.filter(account=event.aggregate_root_id).delete()
     """
 
     abstract: ClassVar[bool] = True

@@ -86,3 +86,9 @@ def _is_followed(subscriber: Subscriber, type_name: str) -> bool:
 
 
 subscribers = SubscriberRegistry()
+"""The subscribers of this process, by name.
+
+For example::
+
+    assert subscribers.get("bank.transfers") in subscribers.all()
+"""

@@ -24,6 +24,12 @@ class Retries:
     ``RETRY_ON``: after them the event is tried without end, with pauses up to a minute.
 
     Raises `DefinitionError` for values that make no sense.
+
+    For example::
+
+        @event_handler(retry=Retries(attempts=3, passing=[ConnectionError]))
+        def send_letter(event: AccountOpened) -> None:
+            print(f"Dear {event.owner}")
     """
 
     attempts: int | None = None

@@ -79,6 +79,9 @@ class Outcome(Enum):
 
 
 class Appended(NamedTuple):
+    """The result of one record of an `EventStore.append`. ``stored`` is the row of an earlier command with the same ids
+    (`Outcome.REPEATED`), ``error`` says why the record cannot be stored (`Outcome.INVALID`)."""
+
     outcome: Outcome
     stored: StreamRecord | None = None
     error: str = ""
@@ -137,6 +140,8 @@ class Corrected(NamedTuple):
 
 
 class FeedEntry(NamedTuple):
+    """A settled row, with its position."""
+
     position: Position
     record: StreamRecord
 

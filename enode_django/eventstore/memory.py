@@ -32,7 +32,15 @@ _DEPENDENT = Appended(Outcome.DEPENDENT)
 
 
 class MemoryEventStore:
-    """An event store in memory. Methods are thread-safe and atomic; `load_many` and `load_ranges` per aggregate."""
+    """An event store in memory. Methods are thread-safe and atomic; `load_many` and `load_ranges` per aggregate.
+
+    For example::
+
+        store = MemoryEventStore()
+        with inline(store):
+            execute_command(OpenAccount("ada", owner="Ada"))
+        assert store.heads(["ada"]) == {"ada": 1}
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -59,6 +59,13 @@ class PostgresEventStore:
     Inside an atomic block a call uses a savepoint, and its rows are durable when the block commits; outside, when the
     call returns. A broken connection is closed and the next call opens a new one, except inside an atomic block, where
     it is left to the block's owner.
+
+    For example::
+
+        store = PostgresEventStore("default")
+        with inline(store):
+            execute_command(OpenAccount("ada", owner="Ada"))
+        assert store.heads(["ada"]) == {"ada": 1}
     """
 
     def __init__(self, alias: str = "default", shard_map: ShardMap | None = None) -> None:

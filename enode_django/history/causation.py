@@ -73,7 +73,14 @@ def causation(
     aggregate_root_id: str, version: int | None = None, *, command_id: str = "", limits: Limits = DEFAULT
 ) -> Causation:
     """Return the causation of the command that made a version of an aggregate, or that has ``command_id``, which may be
-    refused. Raises `AggregateNotFound` if there is no such row."""
+    refused. Raises `AggregateNotFound` if there is no such row.
+
+    For example::
+
+        execute_command(OpenAccount("ada", owner="Ada", id="open-ada"))
+        found = causation("ada", 1)
+        assert (found.focus.command_id, found.ancestors) == ("open-ada", [])
+    """
     store = make_store()
     focus = _find(store, aggregate_root_id, version, command_id)
     cut: list[str] = []

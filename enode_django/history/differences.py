@@ -22,9 +22,12 @@ def differences(before: Any, after: Any, path: Path = ()) -> Iterator[Change]:
     """Yield the changes from ``before`` to ``after``. Lists are compared by index. Values of different types differ,
     even if Python considers them equal.
 
-    >>> list(differences({"owner": "Ada", "tags": ["a"]}, {"owner": "Bob", "tags": ["a", "b"]}))
-    [Change(path=('owner',), kind='changed', before='Ada', after='Bob'), Change(path=('tags', 1), kind='added', before=None, after='b')]
-    """  # noqa: E501
+    For example::
+
+        before, after = {"owner": "Ada", "tags": ["a"]}, {"owner": "Bob", "tags": ["a", "b"]}
+        changes = [(change.path, change.kind) for change in differences(before, after)]
+        assert changes == [(("owner",), "changed"), (("tags", 1), "added")]
+    """
     if isinstance(before, dict) and isinstance(after, dict):
         yield from _of_maps(before, after, path)
     elif isinstance(before, list) and isinstance(after, list):

@@ -32,7 +32,14 @@ class Reached(NamedTuple):
 
 
 def reached(aggregate_root_id: str) -> Sequence[Reached]:
-    """Return the progress of all subscribers that follow the aggregate's type. Raises `AggregateNotFound`."""
+    """Return the progress of all subscribers that follow the aggregate's type. Raises `AggregateNotFound`.
+
+    For example::
+
+        execute_command(OpenAccount("ada", owner="Ada"))
+        behind = {one.subscriber: one.behind for one in reached("ada")}
+        assert "bank.AccountSummaries" in behind
+    """
     store = make_store()
     head = head_of(store, aggregate_root_id)
     (last,) = store.load_ranges({aggregate_root_id: (head - 1, head)})[aggregate_root_id]

@@ -34,6 +34,13 @@ def state_at(aggregate_root_id: str, version: int | None = None, *, most: int | 
     Raises `AggregateNotFound` for a version that is not stored, `UnknownMessageType` if the class of the aggregate or
     of an event is missing, `BrokenHistory` or `InvalidState` if the class cannot make a state of the events, and
     `HistoryTooLong` if more than ``most`` streams would be replayed.
+
+    For example::
+
+        execute_command(OpenAccount("ada", owner="Ada"))
+        execute_command(Deposit("ada", amount=Decimal(5)))
+        assert state_at("ada").fields["balance"] == 5
+        assert state_at("ada", 1).fields["balance"] == 0
     """
     aggregate = loaded(current_store(), aggregate_root_id, version, most=most)
     return State(types.name_of(type(aggregate)), aggregate_root_id, aggregate.version, _fields_of(aggregate))
@@ -59,7 +66,15 @@ def loaded(
 
 
 def difference(one: State, other: State) -> Sequence[Change]:
-    """Return the changes that turn the first state into the second. They may be of different aggregates."""
+    """Return the changes that turn the first state into the second. They may be of different aggregates.
+
+    For example::
+
+        execute_command(OpenAccount("ada", owner="Ada"))
+        execute_command(Deposit("ada", amount=Decimal(5)))
+        (change,) = difference(state_at("ada", 1), state_at("ada"))
+        assert (change.path, change.before, change.after) == (("balance",), 0, 5)
+    """
     return list(differences(dict(one.fields), dict(other.fields)))
 
 

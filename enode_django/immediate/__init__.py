@@ -25,7 +25,13 @@ IN_MEMORY = (
 
 def catch_up() -> None:
     """Let subscribers handle the events that ended processes left unhandled, and retry all parked aggregates that are
-    due. Blocks until everything is done; commands do the same for about a second. In other modes it does nothing."""
+    due. Blocks until everything is done; commands do the same for about a second. In other modes it does nothing.
+
+    For example::
+
+        execute_command(OpenAccount("ada", owner="Ada"))
+        catch_up()
+    """
     from enode_django.immediate.bus import ImmediateCommandBus
     from enode_django.runtime import current_bus
 
@@ -35,7 +41,12 @@ def catch_up() -> None:
 
 
 class Immediate:
-    """A ``BACKEND`` of ``ENODE["QUEUE"]`` instead of a transport. It takes no ``LOCATION`` and no ``OPTIONS``."""
+    """A ``BACKEND`` of ``ENODE["QUEUE"]`` instead of a transport. It takes no ``LOCATION`` and no ``OPTIONS``.
+
+    For example::
+
+        ENODE = {"QUEUE": {"BACKEND": "enode_django.immediate.Immediate"}}
+    """
 
     @staticmethod
     def make_bus() -> CommandBus:

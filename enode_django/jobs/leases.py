@@ -147,7 +147,14 @@ def _taken(lease: Lease) -> JobLost:
 
 def request_cancel(job_id: int) -> None:
     """Ask a job to stop. Its process checks for requests every `running.LOOK_EVERY` seconds; a job whose lease has run
-    out is cancelled at once. Safe to call twice. Raises `UnknownJob` if the job does not run."""
+    out is cancelled at once. Safe to call twice. Raises `UnknownJob` if the job does not run.
+
+    For example::
+
+        with running_job("count", "accounts") as job:
+            request_cancel(job.id)
+            request_cancel(job.id)  # the same as once
+    """
     alias = job_database()
     running = Job.objects.using(alias).filter(pk=job_id, state=JobState.RUNNING)
     left = running.filter(_RAN_OUT)

@@ -50,7 +50,18 @@ JOIN_SECONDS = 10.0
 
 
 class RunningJob:
-    """A job for the code that it runs. Methods are thread-safe; only `pause`, `hold` and `end` block."""
+    """A job for the code that it runs. Methods are thread-safe; only `pause`, `hold` and `end` block.
+
+    For example::
+
+        def count_rows(job: RunningJob, *, limit: int) -> None:
+            for number in range(limit):
+                job.report("counting", rows=number)  # raises when the job has to stop
+            job.result(rows=limit)
+
+        with running_job("count", "accounts") as job:
+            count_rows(job, limit=3)
+    """
 
     def __init__(self, lease: Lease, *, deadline: float, time_limit: float) -> None:
         self.id = lease.job_id
@@ -260,6 +271,12 @@ def running_job(
     Raises `JobRunning` if another run holds the lease; a run whose lease has run out is marked as failed. An error of
     the block is stored in the row and raised; after the job was stopped, `JobStopped` is raised instead. `JobLost` at
     the end of the block means that another run may have done the same work. Not for use inside an atomic block.
+
+    For example::
+
+        with running_job("count", "accounts", time_limit=60) as job:
+            job.report("counting", rows=3)
+            job.result(rows=3)
     """
     seconds = conf().JOBS.LEASE if lease is None else lease
     deadline = boot_time() + seconds

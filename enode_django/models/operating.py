@@ -8,6 +8,8 @@ from django.db.models.functions import Now
 
 
 class JobState(models.TextChoices):
+    """The state of a `Job`. All but the first are final."""
+
     RUNNING = "running"
     SUCCEEDED = "succeeded"
     FAILED = "failed"

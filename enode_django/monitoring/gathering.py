@@ -18,6 +18,7 @@ from enode_django.monitoring.queue import ask_backlog, ask_queue
 from enode_django.monitoring.work import ask_jobs, ask_letters, ask_parked, ask_queue_letters
 
 PARTS = ("database", "shards", "queue", "processors", "mailboxes", "backlog", "lag", "letters", "parked", "jobs")
+"""The names of the parts of a status, in their order."""
 TIMEOUT = 5.0
 
 
@@ -32,7 +33,14 @@ class _Question(NamedTuple):
 
 def gather(only: Collection[str] = PARTS, *, timeout: float = TIMEOUT) -> Status:
     """Return the state of these parts, in the order of `PARTS`. Blocks up to ``timeout`` seconds. Raises ValueError for
-    an unknown name. An error while asking becomes a problem of its part."""
+    an unknown name. An error while asking becomes a problem of its part.
+
+    For example::
+
+        status = gather(["database"], timeout=2.0)
+        for part in status.parts:
+            print(part.name, part.health.word, [problem.reason for problem in part.problems])
+    """
     unknown = [name for name in only if name not in PARTS]
     if unknown:
         raise ValueError(f"the status has no part {unknown[0]!r}; there are {', '.join(PARTS)}")

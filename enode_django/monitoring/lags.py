@@ -88,7 +88,13 @@ def lags_of(transport: Transport) -> tuple[list[Lag], list[Problem]]:
 
 def subscriber_lags(transport: Transport) -> list[Lag]:
     """Return the lags of the subscribers that event workers run. The lags lack the streams of shards that are away.
-    Blocks, on the calling thread's connections. Raises the errors of the queue and of the subscribers' databases."""
+    Blocks, on the calling thread's connections. Raises the errors of the queue and of the subscribers' databases.
+
+    For example::
+
+        for lag in subscriber_lags(transport):
+            print(lag.subscriber, lag.versions, lag.seconds)
+    """
     shards, _ = _shard_numbers()
     return _lags({name: _waiting(transport, group) for name, group in event_groups(transport).items()}, shards)
 

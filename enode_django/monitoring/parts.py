@@ -61,6 +61,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
+    """The state of a project. Its health is that of its worst part."""
+
     parts: Sequence[Part]
 
     @property

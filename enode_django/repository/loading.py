@@ -31,7 +31,14 @@ from enode_django.serialization.registry import types
 
 
 def events_of(record: StreamRecord) -> Sequence[DomainEvent]:
-    """Return the stamped events of a stored stream. Raises as `enode_django.serialization.codec.decode_events` does."""
+    """Return the stamped events of a stored stream. Raises as `enode_django.serialization.codec.decode_events` does.
+
+    For example::
+
+        execute_command(OpenAccount("ada", owner="Ada"))
+        (record,) = make_store().load("ada")
+        assert events_of(record) == [AccountOpened(owner="Ada")]
+    """
     return decode_events(record.events, StoredStamp(record))
 
 
@@ -313,7 +320,14 @@ _ALL = 2**31 - 1
 
 
 def replay_records(records: Iterable[StreamRecord]) -> AggregateRoot | None:
-    """Return a fresh instance, or None if there are no streams. Raises as `replay_record` does."""
+    """Return a fresh instance, or None if there are no streams. Raises as `replay_record` does.
+
+    For example::
+
+        execute_command(OpenAccount("ada", owner="Ada"))
+        account = replay_records(make_store().load("ada"))
+        assert (account.owner, account.version) == ("Ada", 1)
+    """
     return _replay_parts(None, records.parts() if isinstance(records, FetchedInParts) else _in_parts(records))
 
 

@@ -35,7 +35,14 @@ class SharedStates(Protocol):
 
 
 class MemoryStates:
-    """Shared states in memory. Each method is atomic."""
+    """Shared states in memory. Each method is atomic.
+
+    For example::
+
+        states = MemoryStates()
+        states.save([Snapshot("ada", "bank.BankAccount", 7, "fingerprint", b"state", datetime.now(UTC))])
+        assert states.load(["ada", "bob"])["ada"].version == 7
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -30,6 +30,8 @@ class Snapshot(NamedTuple):
 
 
 class SnapshotVersion(NamedTuple):
+    """A `Snapshot` without its id, payload and time."""
+
     aggregate_root_type: str
     version: int
     fingerprint: str
@@ -61,7 +63,14 @@ class SnapshotStore(Protocol):
 
 
 class MemorySnapshotStore:
-    """Snapshots in memory. All methods may be called from any thread; each is atomic."""
+    """Snapshots in memory. All methods may be called from any thread; each is atomic.
+
+    For example::
+
+        snapshots = MemorySnapshotStore()
+        snapshots.save([Snapshot("ada", "bank.BankAccount", 7, "fingerprint", b"state", datetime.now(UTC))])
+        assert snapshots.versions(["ada"])["ada"].version == 7
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

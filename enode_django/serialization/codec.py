@@ -212,7 +212,13 @@ class EventDecoder:
 
 
 def restore_event(stored: StoredEvent | Sequence[Any]) -> DomainEvent:
-    """Return an event without a stamp. Raises as `decode_events`."""
+    """Return an event without a stamp. Raises as `decode_events`.
+
+    For example::
+
+        event = restore_event(StoredEvent("bank.AccountOpened", 1, {"owner": "Ada"}))
+        assert event == AccountOpened(owner="Ada")
+    """
     try:
         name, schema_version, fields = stored
         cls = types.class_of(DomainEvent, name)

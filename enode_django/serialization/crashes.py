@@ -15,6 +15,15 @@ class CommandCrashed(DomainException):
 
     It is stored as a refusal of the command, and so it is final: the command never takes effect. ``error_type`` is the
     class name of the exception, ``message`` its text. ``sender`` names the process manager, the only one to receive it.
+
+    For example::
+
+        class Transfers(ProcessManager):
+            name = "bank.reserving"
+
+            @handles_crash(ReserveDeposit)
+            def not_reserved(self, crash: CommandCrashed) -> Iterator[Command]:
+                yield CancelTransfer(crash.command.transfer, reason=f"{crash.error_type}: {crash.message}")
     """
 
     command_type: str

@@ -117,6 +117,16 @@ def upcasts(*classes: Upcastable, from_version: int) -> Callable[[AnyUpcaster], 
     fields of that schema version and returns those of the next version.
 
     It gets a copy, which it may change and return. It must not depend on anything else: no clock, no queries.
+
+    For example::
+
+        class Weighed(DomainEvent):
+            schema_version = 2
+            grams: int
+
+        @upcasts(Weighed, from_version=1)
+        def weight_is_in_grams(fields: dict[str, Any]) -> dict[str, Any]:
+            return {"grams": int(fields["kilograms"] * 1000)}
     """
     if not classes:
         raise DefinitionError("upcasts() names no class; write @upcasts(SomeEvent, from_version=1)")

@@ -48,6 +48,12 @@ def archived_events(
     (aggregate root id, version); refusals are left out. Increments by bucket need no shuffle. Rows that are not in the
     archive are written beside it, and deleted at the end of the block. Blocks while they are written. Raises
     `ArchiveError` if there is no archive, and `ArchiveMismatch` as `export_events` does.
+
+    For example::
+
+        store = make_store()
+        with spark_session() as spark, archived_events(spark, "/srv/archive", store, horizon_of(store)) as frame:
+            print(frame.count())
     """
     files = ArchiveFiles(HadoopFiles(spark, path))
     manifest = _manifest_before(files, horizon)

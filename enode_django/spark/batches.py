@@ -87,7 +87,17 @@ def _array(column: Sequence[Any], field: pa.Field[Any]) -> Any:
 
 
 def records_of(batch: pa.RecordBatch) -> Iterator[StreamRecord]:
-    """Return the records of a batch, which must have all their columns, in its order; ``created_at`` is in UTC."""
+    """Return the records of a batch, which must have all their columns, in its order; ``created_at`` is in UTC.
+
+    For example::
+
+        def commands(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                yield pa.RecordBatch.from_pydict({"command": [record.command_type for record in records_of(batch)]})
+
+        with spark_session() as spark:
+            events(spark).mapInArrow(commands, "command string").show()
+    """
     columns = [_values(batch.column(batch.schema.get_field_index(name)), name) for name in StreamRecord._fields]
     return map(make_record, zip(*columns, strict=True))
 

@@ -17,7 +17,14 @@ Positions = Mapping[int, Position]
 
 
 def horizon_of(store: EventStore) -> dict[int, Position]:
-    """Return the position that each shard has reached: rows below it never change. Raises `StoreUnavailable`."""
+    """Return the position that each shard has reached: rows below it never change. Raises `StoreUnavailable`.
+
+    For example::
+
+        horizon = horizon_of(make_store())
+        with spark_session() as spark:
+            assert events(spark, horizon=horizon).count() == events(spark, horizon=horizon).count()
+    """
     return {shard.number: shard.position() for shard in postgres_shards(store)}
 
 

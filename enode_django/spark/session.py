@@ -55,6 +55,11 @@ def spark_session(master: str | None = None) -> Iterator[SparkSession]:
 
     Takes seconds. Raises `SparkUnavailable`, `ConfigurationError`, `SparkFailed` for an error of Java in the block, and
     errors that end the surrounding work, see `enode_django.concurrency.stopping`.
+
+    For example::
+
+        with spark_session() as spark:
+            events(spark, columns=["command_type"]).groupBy("command_type").count().show()
     """
     if is_running():
         # The files that it serves to executors must exist as long as the session, not only as long as this block.

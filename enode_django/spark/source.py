@@ -62,6 +62,12 @@ def events(
     `enode_django.spark.batches.SCHEMA`, or those of ``columns``: other columns are not sent to Spark, which cannot tell
     a source in Python which ones a query needs. ``after`` leaves out streams below it; ``order`` and ``partitions`` are
     as in `Options`. Queries the database. Raises `StoreUnavailable` and `ConfigurationError`.
+
+    For example::
+
+        with spark_session() as spark:
+            frame = events(spark, types=["bank.BankAccount"], columns=["aggregate_root_id"])
+            print(frame.distinct().count())
     """
     store = make_store()
     shards = postgres_shards(store)

@@ -275,7 +275,15 @@ class EventStoreAppendContract(EventStoreCorrectionContract):
 
 
 class EventStoreContract(EventStoreAppendContract, EventStoreFeedContract):
-    """The whole contract of an event store."""
+    """The whole contract of an event store.
+
+    For example::
+
+        class TestMyStore(EventStoreContract):
+            @pytest.fixture
+            def store(self) -> EventStore:
+                return MemoryEventStore()
+    """
 
 
 def _append_for_sure(store: EventStore, batch: Sequence[StreamRecord], *, doubtful: bool) -> Sequence[Appended]:

@@ -39,6 +39,13 @@ class InlineCommandBus(ImmediateCommandBus):
 
     A command sent by a command handler runs after the one being handled. Threads wait for each other. Aggregates are
     not kept in memory between commands, so a rollback undoes everything.
+
+    For example::
+
+        with inline(MemoryEventStore()) as bus:
+            execute_command(OpenAccount("ada", owner="Ada"))
+        assert bus.events == [AccountOpened(owner="Ada")]
+        assert [result.version for result in bus.results] == [1]
     """
 
     def __init__(self, store: EventStore, followed_by: Sequence[Subscriber] = ()) -> None:
@@ -162,5 +169,11 @@ def inline(store: EventStore | None = None, *, followed_by: Chosen | None = None
     ``store`` replaces the store of the settings; no subscriber runs then unless it is named. With a
     ``MemoryEventStore`` only projections need a database. If no database is configured, each block has its own
     ``MemoryEventStore``.
+
+    For example::
+
+        with inline(MemoryEventStore(), followed_by=[TransferProcess]):
+            execute_command(OpenAccount("ada", owner="Ada"))
+            assert BankAccount.load("ada").version == 1
     """
     return Inline(store, followed_by)

@@ -19,10 +19,19 @@ from enode_django.testing.histories import refusal, streams
 
 
 class ProcessScenario:
-    """``given(Transfers, "t", TransferStarted(…)).when(TransferConfirmed(…)).then(ConfirmWithdrawal("a", …), …)``
+    """A test of a process manager, which `given` begins.
 
     ``when`` may be called again; the ``then`` methods check the commands of the last event and raise `AssertionError`.
     ``commands`` are the commands that the process manager would send, with their derived ids.
+
+    For example::
+
+        started = TransferStarted(source="ada", target="bob", amount=Decimal(5))
+        scenario = given(TransferProcess, "t").when(started)
+        scenario.then(
+            ReserveWithdrawal("ada", transfer="t", amount=Decimal(5)),
+            ReserveDeposit("bob", transfer="t", amount=Decimal(5)),
+        )
     """
 
     def __init__(self, process: type[ProcessManager], id: str, history: Sequence[DomainEvent]) -> None:

@@ -21,11 +21,17 @@ Row = TypeVar("Row", bound=models.Model)
 
 
 class RowScenario(Generic[Row]):
-    """``given(Summaries, AccountOpened(…)).when(Deposited(…)).then(balance=Decimal(5))``
+    """A test of a `ModelProjection`, which `given` begins.
 
     ``row`` is the row in memory, with the values that the handlers gave it; None if there is no row. Before each event
     the values are converted to those that the database would return, if this is possible without it. The ``then``
     methods raise `AssertionError`.
+
+    For example::
+
+        scenario = given(AccountSummaries, AccountOpened(owner="Ada"))
+        scenario.when(Deposited(amount=Decimal(5), balance=Decimal(5)))
+        scenario.then(owner="Ada", balance=Decimal(5))
     """
 
     def __init__(self, projection: type[ModelProjection[Row]], id: str, history: Sequence[DomainEvent]) -> None:

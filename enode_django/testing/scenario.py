@@ -44,6 +44,11 @@ def given(*what: Any) -> Scenario | ProcessScenario | RowScenario[Any]:
     Without a class, it tests the aggregate whose method handles the first command, with the command's id. With a class
     of aggregates, a process manager or a `ModelProjection`, it tests that class; the aggregate's id may follow, and is
     required for a process manager.
+
+    For example::
+
+        scenario = given(AccountOpened(owner="Ada")).when(Withdraw("ada", amount=Decimal(5)))
+        scenario.then_refused(InsufficientFunds, balance=Decimal(0))
     """
     cls, rest = (what[0], what[1:]) if what and isinstance(what[0], type) else (None, what)
     id, events = (rest[0], rest[1:]) if cls and rest and isinstance(rest[0], str) else (None, rest)
@@ -79,10 +84,15 @@ class _KeepsSent(InlineCommandBus):
 
 
 class Scenario:
-    """``given(AccountOpened(owner="Ada")).when(Withdraw("ada", …)).then(Withdrawn(…))``
+    """A test of an aggregate, which `given` begins.
 
     ``when`` may be called again; the ``then`` methods check the last command and raise `AssertionError`. ``result`` is
     that command's `CommandResult`.
+
+    For example::
+
+        scenario = given(AccountOpened(owner="Ada")).when(Deposit("ada", amount=Decimal(5)))
+        scenario.then(Deposited(amount=Decimal(5), balance=Decimal(5)), result=Decimal(5))
     """
 
     def __init__(self, aggregate: type[AggregateRoot] | None, id: str | None, history: Sequence[DomainEvent]) -> None:

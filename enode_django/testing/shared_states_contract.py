@@ -16,6 +16,16 @@ def state(id: str = "a", version: int = 7, payload: bytes = b"state") -> Snapsho
 
 
 class SharedStatesContract:
+    """The whole contract of shared states.
+
+    For example::
+
+        class TestMyStates(SharedStatesContract):
+            @pytest.fixture
+            def states(self) -> SharedStates:
+                return MemoryStates()
+    """
+
     @pytest.fixture
     def states(self) -> SharedStates:
         raise NotImplementedError

@@ -17,6 +17,16 @@ def snapshot(id: str = "a", version: int = 100, fingerprint: str = "f", payload:
 
 
 class SnapshotStoreContract:
+    """The whole contract of a snapshot store.
+
+    For example::
+
+        class TestMySnapshots(SnapshotStoreContract):
+            @pytest.fixture
+            def snapshots(self) -> SnapshotStore:
+                return MemorySnapshotStore()
+    """
+
     @pytest.fixture
     def snapshots(self) -> SnapshotStore:
         raise NotImplementedError

@@ -42,6 +42,16 @@ class TransportContract(
 ):
     # Topics
 
+    """The whole contract of a transport.
+
+    For example::
+
+        class TestMyTransport(TransportContract):
+            @pytest.fixture
+            def transport(self) -> Transport:
+                return MemoryTransport()
+    """
+
     def test_topic_is_created_once_and_keeps_its_queues(self, transport: Transport, another: Transport) -> None:
         name = f"topic-{uuid.uuid4().hex}"
         assert transport.create_topic(name, 3) == 3

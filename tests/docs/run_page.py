@@ -15,7 +15,7 @@ import django
 from django.core.management import call_command
 from django.test.utils import setup_databases, teardown_databases
 
-from tests.docs.blocks import blocks
+from tests.docs.blocks import Block, blocks
 
 
 def main(page: Path) -> None:
@@ -36,7 +36,12 @@ def run(page: Path) -> None:
     with inline():
         for block in blocks(page):
             if block.runs and block.option("file") is None and block.option("append") is None:
-                exec(compile(block.at_its_lines, str(page), "exec", dont_inherit=True), namespace)
+                execute(block, namespace)
+
+
+def execute(block: Block, namespace: dict[str, Any]) -> None:
+    """Run one block. A traceback names its page and line."""
+    exec(compile(block.at_its_lines, str(block.page), "exec", dont_inherit=True), namespace)
 
 
 if __name__ == "__main__":

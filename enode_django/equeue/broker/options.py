@@ -26,7 +26,13 @@ INTERVAL = "interval"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tls:
-    """Paths of PEM files. With ``client_ca``, clients must present a certificate of that authority."""
+    """Paths of PEM files. With ``client_ca``, clients must present a certificate of that authority.
+
+    For example::
+
+        tls = Tls(certificate="/etc/broker/cert.pem", key="/etc/broker/key.pem")
+        options = BrokerOptions(directory=Path("broker"), listen="tcp://0.0.0.0:7625", secret="a secret", tls=tls)
+    """
 
     certificate: str
     key: str
@@ -48,7 +54,12 @@ class Tls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerOptions:
-    """The options of a broker. Sizes in bytes, times in seconds. Raises `ConfigurationError` for invalid values."""
+    """The options of a broker. Sizes in bytes, times in seconds. Raises `ConfigurationError` for invalid values.
+
+    For example::
+
+        options = BrokerOptions(directory=Path("broker"), listen="tcp://127.0.0.1:7625", flush="every_write")
+    """
 
     directory: Path
     listen: str = f"tcp://127.0.0.1:{DEFAULT_PORT}"

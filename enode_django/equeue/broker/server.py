@@ -56,6 +56,10 @@ def run(
     The first signal answers the requests under way and writes a checkpoint; a second one ends the process at once, as a
     crash would. Raises `ConfigurationError` for an address or certificates that cannot be used, `DirectoryInUse`, and
     `QueueFull` and `StorageFailed` if the disk is full or fails.
+
+    For example::
+
+        raise SystemExit(run(BrokerOptions(directory=Path("broker"), listen="tcp://127.0.0.1:7625")))
     """
     _allow_many_files()
 

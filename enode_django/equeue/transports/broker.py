@@ -89,6 +89,11 @@ class BrokerTransport:
     is lost is repeated for as long. ``tls``: True, or paths of PEM files: ``ca`` (of the authority that signed the
     broker's certificate; by default the system's), and, if the broker asks for one, ``certificate`` and ``key`` of
     this client. The first call connects. Raises `ConfigurationError`; for a wrong secret at the first call.
+
+    For example::
+
+        transport = BrokerTransport("tcp://127.0.0.1:7625", timeout=2.0, secret="a secret")
+        producer = Producer(transport, queues=4)
     """
 
     max_send = MAX_SEND

@@ -108,6 +108,12 @@ class MemoryTransport:
     ``location`` is ignored; it exists so that settings name every driver in the same way. ``clock`` returns the
     seconds that leases are measured by, ``allocate`` divides the queues among the members of a group. `close` keeps
     the messages.
+
+    For example::
+
+        transport = MemoryTransport()
+        transport.create_topic("orders", 4)
+        assert transport.send("orders", {0: [b"3 apples"]}) == {0: 0}
     """
 
     max_send = 64 * 1024 * 1024

@@ -78,6 +78,11 @@ class RedisStreamsTransport:
     ``wait_timeout``, their seconds for it; ``client``, further keyword arguments for redis-py's connections
     (certificates); ``allocate``, which divides the queues among the members of a group (None: evenly). ``allocate``
     must be the same in all processes: any of them may divide.
+
+    For example::
+
+        transport = RedisStreamsTransport("redis://127.0.0.1:6379/0", prefix="shop", max_age=86_400)
+        producer = Producer(transport, queues=4)
     """
 
     max_send = 64 * 1024 * 1024
