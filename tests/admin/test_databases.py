@@ -88,7 +88,7 @@ def test_what_is_parked_is_found_in_the_database_that_is_chosen(operator: Client
 def test_it_is_retried_there(operator: Client, parked: ParkedEvent) -> None:
     chosen = {"action": "retry", "_selected_action": [parked.pk]}
     page = operator.post(f"{PARKED}?database={ALIAS}", chosen, follow=True)
-    assert [str(message) for message in page.context["messages"]] == [f"{SUBSCRIBER}: a goes on"]
+    assert [str(message) for message in page.context["messages"]] == [f"subscriber {SUBSCRIBER}: a goes on"]
     assert not ParkedEvent.objects.using(ALIAS).exists()
     assert AccountSummary.objects.using(ALIAS).get().owner == "Ada"
 
