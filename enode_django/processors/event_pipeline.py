@@ -232,7 +232,7 @@ class SubscriberThread:
         except DATABASE_ERRORS as error:
             if not is_transient(error):
                 raise
-            raise SubscriberUnavailable(f"the database {alias!r} of {self.name} cannot be asked: {error}") from error
+            raise SubscriberUnavailable(f"the database {alias!r} of {self.name} cannot be reached: {error}") from error
 
     def _end_sessions_in(self, shard: Shard, owner: str) -> int:
         """End the sessions in one shard. If it is unavailable, the other shards are still used: of what is done there,

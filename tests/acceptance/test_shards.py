@@ -115,7 +115,7 @@ def test_processors_and_workers_start_while_shards_are_away(sharded: ShardedStac
         sharded.away.pause()
         first.signal_group(signal.SIGKILL)
         second = sharded.start(role="all", **FAST_SWEEPS)
-        second.wait_for("the event database 'events1' cannot be asked")
+        second.wait_for("the event database 'events1' cannot be reached")
         # A queue with commands of the shard moves no more: it is never drained.
         wait_until(lambda: len(second.owners()) == QUEUES, "all queues are taken")
         here.wait_for_rounds(20)

@@ -64,7 +64,7 @@ def test_without_what_it_needs_it_says_so_and_does_not_start(stack: Stack) -> No
     assert_refused(stack.start(), "cannot be used now", "ENODE['QUEUE']")
     stack.redis.start()
     stack.postgres.stop()
-    assert_refused(stack.start(), "the event database 'default' cannot be asked")
+    assert_refused(stack.start(), "the event database 'default' cannot be reached")
     stack.postgres.start()
     stack.execute("DROP TABLE enode_django_eventstream")
     assert_refused(stack.start(), "has no table 'enode_django_eventstream'; run manage.py migrate")

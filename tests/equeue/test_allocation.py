@@ -54,7 +54,7 @@ def fails(*given: object) -> Mapping[str, frozenset[int]]:
         (lambda *_: {"a": [0, 1]}, "gives queue 2 to no members"),
         (lambda *_: {"a": [0, 1, 2, 2]}, "gives queue 2 to 2 members"),
         (lambda *_: {"a": [0, 1, 2], "c": []}, "gives queues to 'c', which is not a member"),
-        (lambda *_: {"a": [0, 1, 2, 7]}, "gives away queue 7, which there is not"),
+        (lambda *_: {"a": [0, 1, 2, 7]}, "gives away queue 7, which does not exist"),
         (lambda *_: None, "fails"),
         (lambda *_: {"a": 5}, "fails"),
         (fails, "test_allocation.fails fails; queues are divided evenly instead"),

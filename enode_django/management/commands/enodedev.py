@@ -87,7 +87,7 @@ class Command(BaseCommand):
                 executor = MigrationExecutor(connections[alias])
                 plan = executor.migration_plan(executor.loader.graph.leaf_nodes())
             except DatabaseError as error:
-                raise CommandError(f"the database {alias!r} cannot be asked: {error}") from error
+                raise CommandError(f"the database {alias!r} cannot be reached: {error}") from error
             finally:
                 connections[alias].close()
             if plan:
