@@ -62,7 +62,7 @@ class Audited(Pages):
         self.failed(request, row, action, details)
 
     def failed(self, request: HttpRequest, row: Model, action: str, details: str) -> None:
-        """As `done`, for an action that ended with an error: Django's log gets nothing."""
+        """Store an action that ended with an error in the audit trail. Unlike `done`, add nothing to Django's log."""
         audit(request, row, action, details, object_id=self.object_id_of(row))
 
     def log_deletions(self, request: HttpRequest, queryset: Any) -> Any:

@@ -32,7 +32,7 @@ LABELS: Mapping[str, str] = {
     "history": "history of the archive",
     "horizon": "archived up to position, by shard",
 }
-"""What the figures of the framework's own jobs are, by name."""
+"""The labels of the figures that the framework's own jobs store, by the name of the figure."""
 RESULTS = ("made", "failed", "rows", "refusals", "streams", "aggregates", "differences")
 """The figures that say in one line what a job has done."""
 

@@ -41,7 +41,7 @@ MANY = 1_000_000
 
 
 class Lag(NamedTuple):
-    """How far a subscriber is behind, in event streams. Streams that wait in the queue count for every subscriber,
+    """The lag of a subscriber, in event streams. Streams that wait in the queue count for every subscriber,
     those in the store only if the subscriber handles events of their type of aggregate.
 
     ``versions``: streams that are stored and perhaps not handled: the larger one of ``waiting`` and ``uncompared``.

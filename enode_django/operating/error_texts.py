@@ -1,4 +1,4 @@
-"""What an error says, found in its text with the traceback."""
+"""Find the class and the message of an error in its stored text, which has the traceback."""
 
 from __future__ import annotations
 

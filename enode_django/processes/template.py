@@ -50,7 +50,7 @@ LONGEST_JOB = 65_536
 """Bytes."""
 _NUMBER = struct.Struct("q")
 _CONNECTED = ("socket:", "anon_inode:")
-"""How links in ``/proc/self/fd`` begin for files that two processes must not share: sockets and event pollers."""
+"""Prefixes of link targets in ``/proc/self/fd``. Two processes must not share these files: sockets, event pollers."""
 
 
 def make_children(conf: Conf) -> Children:

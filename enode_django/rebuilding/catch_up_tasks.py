@@ -20,7 +20,7 @@ from enode_django.rebuilding.shadow import Shadow
 from enode_django.serialization.registry import types
 
 ALONE = 2_000
-"""Up to so many streams are not divided among tasks: that would cost more than it saves."""
+"""The largest number of streams that is caught up without tasks: dividing fewer costs more than it saves."""
 
 
 class CatchUpTask(NamedTuple):

@@ -16,8 +16,7 @@ from enode_django.rebuilding.shadow import Shadow
 from enode_django.rebuilding.task_messages import Task
 
 ALONE = 2_000
-"""Up to so many aggregates are caught up in this process, since tasks for others cost more; a task has at most so
-many."""
+"""The largest number of aggregates of a task. So many or fewer are caught up in this process: a task costs more."""
 TELL_EVERY = 1.0
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ALONE = 2_000
-"""Up to so many aggregates are caught up in this process: tasks for others cost more."""
+"""The largest number of aggregates that is caught up in this process: tasks on Spark cost more."""
 DONE: pa.Schema = pa.schema(
     [
         pa.field("streams", pa.int64()),
