@@ -48,13 +48,15 @@ def call({parameters}):
 
 def compiled_check(fields: Sequence[Converted], slowly: Check) -> Check:
     """Return a function that replaces values by their normal forms in place, or calls ``slowly`` if one is refused."""
-    return _compiled("values", _CHECK, fields, {"slowly": slowly})
+    compiled: Check = _compiled("values", _CHECK, fields, {"slowly": slowly})
+    return compiled
 
 
 def compiled_decode(fields: Sequence[Converted], default: Callable[[str], Any], slowly: Decode) -> Decode:
     """Return a function that decodes ``plain`` into ``values``, or calls ``slowly`` if a value is refused. ``default``
     returns the value of a missing field."""
-    return _compiled("values, plain", _DECODE, fields, {"slowly": slowly, "default": default})
+    compiled: Decode = _compiled("values, plain", _DECODE, fields, {"slowly": slowly, "default": default})
+    return compiled
 
 
 def _compiled(parameters: str, step: str, fields: Sequence[Converted], names: dict[str, Any]) -> Any:
