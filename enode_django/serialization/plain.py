@@ -133,7 +133,12 @@ def unpack_command(data: bytes) -> Any:
     return _of_commands.unpack(data, True)
 
 
+def unpacker(kind: type[Shape]) -> Callable[[bytes], Shape]:
+    """Return a function that unpacks up to `unpacking.CANNOT_HARM` bytes, like `unpack`, as a type that `msgspec`
+    checks meanwhile. It raises any error for other bytes: `unpack` says what is wrong with them."""
+    return msgspec.msgpack.Decoder(kind, ext_hook=_from_extension).decode
+
+
 def command_unpacker(kind: type[Shape]) -> Callable[[bytes], Shape]:
-    """Return a function that unpacks up to `unpacking.CANNOT_HARM` foreign bytes, like `unpack_command`, as a type that
-    `msgspec` checks meanwhile. It raises any error for other bytes: `unpack_command` says what is wrong with them."""
+    """Return a function like `unpacker`, but for `unpack_command`."""
     return msgspec.msgpack.Decoder(kind, ext_hook=_from_extension_of_command).decode
