@@ -184,6 +184,9 @@ class Subscribers:
     """The time limit for the events of one command, for subscribers without a ``time_limit``."""
     SWEEP_INTERVAL: Seconds = 30.0
     """The time between two comparisons of the event store with a subscriber's checkpoints."""
+    PROCESS_RETENTION: Seconds | None = 30 * DAY
+    """How long the state of a process is kept after its end, and how long an event waits for its process to begin (None
+    keeps both for good)."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -29,7 +29,8 @@ from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventing.effects import EffectProcessor, SendCommands
 from enode_django.eventing.event_processors import EventProcessor, RowProcessor, TransactionProcessor
 from enode_django.eventing.in_flight import InFlight
-from enode_django.eventing.process_managers import ProcessManager, crash_handler
+from enode_django.eventing.process_managers import can_resend, crash_handler, has_state
+from enode_django.eventing.process_processor import ProcessProcessor
 from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.replay import replay as replay_stored
@@ -265,6 +266,8 @@ def make_processor(subscriber: Subscriber, store: EventStore, send: SendCommands
         if snapshots is None:
             raise ConfigurationError("no snapshots are made; see SNAPSHOTS in the settings and snapshot_every")
         return SnapshotProcessor(subscriber, store, snapshots)
+    if has_state(subscriber):
+        return ProcessProcessor(subscriber, store, send, conf().SUBSCRIBERS.PROCESS_RETENTION)
     return EffectProcessor(subscriber, store, send)
 
 
@@ -294,8 +297,7 @@ def make_subscription(
 
 def _new_resender(processor: EventProcessor, transport: Transport, current: Conf) -> Callable[[Shard], Resender] | None:
     """Return a factory of a shard's resender; None for a subscriber that is no process manager, or does not resend."""
-    subscriber = processor.subscriber
-    if not (isinstance(processor, EffectProcessor) and isinstance(subscriber, ProcessManager) and subscriber.resends):
+    if not (isinstance(processor, EffectProcessor) and can_resend(processor.subscriber)):
         return None
     return lambda shard: Resender(
         processor,
