@@ -73,7 +73,7 @@ class DatabaseSubscribers:
         """Begin new subscribers. One that may be a renamed subscriber does not begin until that is settled."""
         for subscriber in self._declared():
             if subscriber not in self._begun and self._run(subscriber, partial(self._begin, subscriber)):
-                _after_commit(partial(self._begun.add, subscriber), subscriber.database)
+                after_commit(partial(self._begun.add, subscriber), subscriber.database)
 
     def follow(self, record: StreamRecord) -> None:
         alias = self._open_transaction(record)
@@ -84,14 +84,14 @@ class DatabaseSubscribers:
             if alias is None or has_tables(subscriber):  # a rollback undoes rows; others wait for the commit
                 call()
             else:
-                _after_commit(partial(self._bus.run_following, call), alias)
+                after_commit(partial(self._bus.run_following, call), alias)
 
     def keep_up(self) -> None:
         if time.monotonic() < self._due:
             return
         for alias in aliases_of(self._store):
             if connections[alias].in_atomic_block:
-                _after_commit(self.keep_up, alias)
+                after_commit(self.keep_up, alias)
                 return
         if self._keeping_up.acquire(blocking=False):  # otherwise another thread does it
             try:
@@ -233,7 +233,7 @@ def _concerns(subscriber: Subscriber, record: StreamRecord) -> bool:
     return follows_events(subscriber, record) or follows_refusal(subscriber, record)
 
 
-def _after_commit(call: Callable[[], None], alias: str) -> None:
+def after_commit(call: Callable[[], None], alias: str) -> None:
     """Call after the commit of the transaction that is open in the database, or now if there is none."""
     if connections[alias].in_atomic_block:
         transaction.on_commit(call, using=alias)
