@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from itertools import repeat
+from math import inf
 from typing import Protocol
 
 from asgiref.sync import sync_to_async
@@ -37,7 +38,7 @@ from enode_django.outbox import rows
 from enode_django.outbox.relay import Relay
 from enode_django.outbox.rows import Row
 from enode_django.repository.loading import AggregateLoader
-from enode_django.runtime import make_retries, make_snapshots
+from enode_django.runtime import make_retries, make_snapshots, outbox_databases
 from enode_django.serialization.codec import (
     decode_command,
     encode_command,
@@ -118,13 +119,19 @@ class ImmediateCommandBus:
         if commands:
             transaction.on_commit(partial(self.relay, alias), using=alias, robust=True)
 
-    def relay(self, alias: str) -> None:
-        """Handle the commands that wait in the outbox of a database, each in one transaction with the deletion of its
-        row. Inside a command handler, do so after that."""
+    def relay(self, alias: str, seconds: float = inf) -> None:
+        """Handle the commands that wait in the outbox of a database, for about that many seconds at most. Each is
+        handled in one transaction with the deletion of its row; inside a command handler, after that."""
         if self._turn.is_handling:
             self._turn.following.append(partial(self.relay, alias))
         else:
-            Relay(alias, _Handling(self), at_once=1, waits=True).run()
+            Relay(alias, _Handling(self), at_once=1, waits=True).run(seconds)
+
+    def relay_outboxes(self, seconds: float) -> None:
+        """Do as `relay` in all databases."""
+        for alias in outbox_databases():
+            if rows.has_table(alias):
+                self.relay(alias, seconds)
 
     def deliver(self, bodies: Sequence[bytes]) -> None:
         """Handle encoded commands."""

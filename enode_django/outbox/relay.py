@@ -15,7 +15,9 @@ back, and the rows are sent again.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
+from math import inf
 from typing import Protocol
 
 from django.db import transaction
@@ -52,12 +54,14 @@ class Relay:
         self._at_once = at_once
         self._waits = waits
 
-    def run(self) -> int:
-        """Relay the waiting rows, until none is left or another relay is at work. Return their number. Blocks; raises
-        what sending raises, and the driver's errors."""
-        relayed = 0
+    def run(self, seconds: float = inf) -> int:
+        """Relay the waiting rows, until none is left or another relay is at work, but for about that many seconds at
+        most. Return their number. Blocks; raises what sending raises, and the driver's errors."""
+        relayed, until = 0, time.monotonic() + seconds
         while rows.has_waiting(self.alias) and (batch := self._relay_batch()):
             relayed += batch
+            if time.monotonic() > until:
+                break
         return relayed
 
     def _relay_batch(self) -> int:
