@@ -174,6 +174,18 @@ class Commands:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class Outbox:
+    """Settings of the commands that are written in their senders' transactions."""
+
+    ON_COMMIT: Switch = False
+    """`send_command_on_commit` writes to the outbox."""
+    DATABASES: Texts | None = None
+    """Aliases of the databases whose outbox ``runprocessors`` relays (None: all of ``DATABASES`` that have one)."""
+    INTERVAL: Seconds = 0.2
+    """The longest time between two looks at an outbox, if no message of its database wakes the relay before."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Subscribers:
     """Settings of following the events."""
 
@@ -328,6 +340,7 @@ class Conf:
     QUEUE: Queue = field(default_factory=Queue, repr=False)
     EVENT_STORE: EventStore = field(default_factory=EventStore)
     COMMANDS: Commands = field(default_factory=Commands)
+    OUTBOX: Outbox = field(default_factory=Outbox)
     SUBSCRIBERS: Subscribers = field(default_factory=Subscribers)
     WORKERS: Workers = field(default_factory=Workers)
     AGGREGATE_CACHE: AggregateCache = field(default_factory=AggregateCache)

@@ -13,11 +13,13 @@ from typing import Any
 
 from django.conf import settings
 from django.core.signals import setting_changed
+from django.db import connections
 from django.utils.module_loading import import_string
 
 from enode_django.bus.command_bus import CommandBus, QueueCommandBus
 from enode_django.bus.interception import subscriber_middleware
 from enode_django.bus.notices import notices_through
+from enode_django.bus.queue_sender import QueueSender
 from enode_django.commanding.handler_retries import HandlerRetries
 from enode_django.concurrency.backoff import Persist, once, until_it_works
 from enode_django.conf import Conf, conf, imported, keeps_in_memory
@@ -48,6 +50,7 @@ from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.eventstore.shard_map import ShardMap
 from enode_django.eventstore.sharding import ShardedEventStore
 from enode_django.exceptions import ConfigurationError, SendInsideTest
+from enode_django.outbox.relay import Relay
 from enode_django.repository import policy
 from enode_django.repository.postgres import PostgresSnapshotStore
 from enode_django.repository.sharding import ShardedSnapshotStore
@@ -248,6 +251,17 @@ def make_producer(transport: Transport) -> Producer:
             "ENODE['SEND_IN_TESTS'] = True for tests that mean the real queue"
         )
     return Producer(transport, queues=conf().QUEUE.QUEUES_PER_TOPIC, selector=select_queue)
+
+
+def make_relay(alias: str, transport: Transport) -> Relay:
+    """Return the relay of a database's outbox to the queue. Raises `SendInsideTest` as `make_producer` does."""
+    return Relay(alias, QueueSender(make_producer(transport), conf().COMMANDS.TOPIC))
+
+
+def outbox_databases() -> Sequence[str]:
+    """Return the aliases of the databases that may have an outbox to be relayed."""
+    aliases = conf().OUTBOX.DATABASES
+    return [alias for alias in connections if connections[alias].vendor == "postgresql"] if aliases is None else aliases
 
 
 def make_processor(subscriber: Subscriber, store: EventStore, send: SendCommands) -> EventProcessor:

@@ -72,8 +72,8 @@ class DatabaseSubscribers:
     def begin(self) -> None:
         """Begin new subscribers. One that may be a renamed subscriber does not begin until that is settled."""
         for subscriber in self._declared():
-            if subscriber not in self._begun and self._run(subscriber, partial(self._begin, subscriber)):
-                _after_commit(partial(self._begun.add, subscriber), subscriber.database)
+            if subscriber not in self._begun and self._run(subscriber.name, partial(self._begin, subscriber)):
+                after_commit(partial(self._begun.add, subscriber), subscriber.database)
 
     def follow(self, record: StreamRecord) -> None:
         alias = self._open_transaction(record)
@@ -84,14 +84,14 @@ class DatabaseSubscribers:
             if alias is None or has_tables(subscriber):  # a rollback undoes rows; others wait for the commit
                 call()
             else:
-                _after_commit(partial(self._bus.run_following, call), alias)
+                after_commit(partial(self._bus.run_following, call), alias)
 
     def keep_up(self) -> None:
         if time.monotonic() < self._due:
             return
         for alias in aliases_of(self._store):
             if connections[alias].in_atomic_block:
-                _after_commit(self.keep_up, alias)
+                after_commit(self.keep_up, alias)
                 return
         if self._keeping_up.acquire(blocking=False):  # otherwise another thread does it
             try:
@@ -164,15 +164,15 @@ class DatabaseSubscribers:
     # -- the work -------------------------------------------------------------------------------------------------
 
     def _follow(self, subscriber: Subscriber, record: StreamRecord) -> None:
-        self._run(subscriber, partial(self._subscription(subscriber).follow, [record]))
+        self._run(subscriber.name, partial(self._subscription(subscriber).follow, [record]))
 
     @staticmethod
-    def _run(subscriber: Subscriber, call: Callable[[], None]) -> bool:
+    def _run(name: str, call: Callable[[], None]) -> bool:
         """Return False, with the error in the log, if the call fails."""
         try:
             call()
         except Exception as error:  # the command is stored, and the caller must learn that
-            name, told = subscriber.name, "%s cannot go on: %s; it is tried again after a later command"
+            told = "%s cannot go on: %s; it is tried again after a later command"
             logger.warning(told, name, error, exc_info=error, extra={"subscriber": name})
             return False
         return True
@@ -183,9 +183,10 @@ class DatabaseSubscribers:
     def _tick(self, seconds: float) -> None:
         """Do due work for about that many seconds. The rest stays due."""
         began = time.monotonic()
+        self._run("the outbox", partial(self._bus.relay_outboxes, seconds))
         for subscriber in self._subscribers():
             subscription = self._subscription(subscriber)
-            self._run(subscriber, partial(_tick, subscription, began + seconds))
+            self._run(subscriber.name, partial(_tick, subscription, began + seconds))
         is_over = time.monotonic() > began + seconds
         self._due = began if is_over else began + conf().SUBSCRIBERS.SWEEP_INTERVAL
 
@@ -233,7 +234,7 @@ def _concerns(subscriber: Subscriber, record: StreamRecord) -> bool:
     return follows_events(subscriber, record) or follows_refusal(subscriber, record)
 
 
-def _after_commit(call: Callable[[], None], alias: str) -> None:
+def after_commit(call: Callable[[], None], alias: str) -> None:
     """Call after the commit of the transaction that is open in the database, or now if there is none."""
     if connections[alias].in_atomic_block:
         transaction.on_commit(call, using=alias)

@@ -14,6 +14,7 @@ from enode_django.models.following import (
     Subscription,
 )
 from enode_django.models.operating import Job, JobState, OperatorAction, ProcessorReport, Subscriber, Topic
+from enode_django.models.outbox import OutboxCommand
 from enode_django.models.store import (
     DeadLetter,
     EventCorrection,
@@ -34,6 +35,7 @@ __all__ = [
     "Job",
     "JobState",
     "OperatorAction",
+    "OutboxCommand",
     "ParkedEvent",
     "ProcessState",
     "ProcessorReport",
