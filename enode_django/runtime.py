@@ -265,7 +265,8 @@ def outbox_databases() -> Sequence[str]:
 
 
 def make_processor(subscriber: Subscriber, store: EventStore, send: SendCommands) -> EventProcessor:
-    """Return the event processor for a subscriber. Process managers send their commands through ``send``.
+    """Return the event processor for a subscriber. Process managers send their commands through ``send``, those with a
+    state inside the transaction.
 
     Raises `ConfigurationError`, also for middleware that cannot be made: at the first event that would count as an
     error of the handler.
@@ -285,6 +286,14 @@ def make_processor(subscriber: Subscriber, store: EventStore, send: SendCommands
     return EffectProcessor(subscriber, store, send)
 
 
+def sending(subscriber: Subscriber, bus: Callable[[], CommandBus]) -> SendCommands:
+    """Return the way of a process manager's commands: through the outbox, in its transaction, if it has a state."""
+    handler = crash_handler(subscriber)
+    if has_state(subscriber):
+        return lambda some: bus().write_to_outbox(subscriber.database, some, handler)
+    return lambda some: bus().forward(some, handler)
+
+
 def make_subscription(
     subscriber: Subscriber,
     transport: Transport,
@@ -295,8 +304,8 @@ def make_subscription(
     hand_over: Callable[[], None] = lambda: None,
 ) -> SweepingSubscription:
     """Return a subscription of ``subscriber`` to the event topic of the settings."""
-    current, handler = conf(), crash_handler(subscriber)
-    processor = make_processor(subscriber, store, lambda some: current_bus().forward(some, handler))
+    current = conf()
+    processor = make_processor(subscriber, store, sending(subscriber, current_bus))
     return SweepingSubscription(
         Runner(processor, persist, in_flight, singles_out=True),
         policy=make_policy(subscriber, current),
@@ -376,11 +385,7 @@ def replay(*names: str) -> dict[str, int]:
     store = make_store()
     chosen = [subscribers.get(name) for name in names] if names else subscribers.all()
 
-    def processor_of(subscriber: Subscriber) -> EventProcessor:
-        handler = crash_handler(subscriber)
-        return make_processor(subscriber, store, lambda some: current_bus().forward(some, handler))
-
-    return replay_stored(chosen, store, processor_of)
+    return replay_stored(chosen, store, lambda one: make_processor(one, store, sending(one, current_bus)))
 
 
 class _Current:

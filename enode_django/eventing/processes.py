@@ -19,7 +19,7 @@ from enode_django.eventing.marks import Route
 from enode_django.eventing.pending import HandledEvent
 from enode_django.eventing.process_managers import ProcessManager, route_of, with_derived_ids
 from enode_django.eventing.state_types import StateType
-from enode_django.eventing.subscribers import Handler, key_of
+from enode_django.eventing.subscribers import Handler, Subscriber, key_of
 from enode_django.eventstore.base import CommandKey, StreamRecord
 from enode_django.exceptions import DefinitionError, InvalidId, TooManyWaiting, shown
 from enode_django.ids import check_id
@@ -172,7 +172,9 @@ class _Turn(NamedTuple):
     commands: list[Sent]
 
 
-def state_type_of(manager: ProcessManager) -> StateType:
-    if manager._enode_state_type is None:
-        raise DefinitionError(f"{manager.name} has no state")
-    return manager._enode_state_type
+def state_type_of(subscriber: Subscriber) -> StateType:
+    """Return the type of the process manager's states. Raises `DefinitionError` if it has none."""
+    state_type = subscriber._enode_state_type if isinstance(subscriber, ProcessManager) else None
+    if state_type is None:
+        raise DefinitionError(f"{subscriber.name} has no state")
+    return state_type

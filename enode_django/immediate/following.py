@@ -26,7 +26,6 @@ from enode_django.eventing.event_handlers import EventHandlerGroup
 from enode_django.eventing.event_processors import EventProcessor
 from enode_django.eventing.in_flight import FIRST_QUEUE
 from enode_django.eventing.pending import PendingAggregate, Progress, follows_events, follows_refusal
-from enode_django.eventing.process_managers import crash_handler
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.runner import Runner
 from enode_django.eventing.snapshot_subscriber import snapshot_subscriber
@@ -37,7 +36,7 @@ from enode_django.eventstore.base import StreamRecord
 from enode_django.exceptions import ConfigurationError
 from enode_django.immediate.memory import has_tables
 from enode_django.immediate.patience import aliases_of, patience
-from enode_django.runtime import make_policy, make_processor, make_snapshots
+from enode_django.runtime import make_policy, make_processor, make_snapshots, sending
 
 if TYPE_CHECKING:
     from enode_django.immediate.bus import ImmediateCommandBus
@@ -156,10 +155,10 @@ class DatabaseSubscribers:
         )
 
     def _new_processor(self, subscriber: Subscriber) -> EventProcessor:
-        handler = crash_handler(subscriber)
+        send = sending(subscriber, lambda: self._bus)
         if isinstance(subscriber, EventHandlerGroup):
-            return ExclusiveProcessor(subscriber, self._store, lambda some: self._bus.forward(some, handler))
-        return make_processor(subscriber, self._store, lambda some: self._bus.forward(some, handler))
+            return ExclusiveProcessor(subscriber, self._store, send)
+        return make_processor(subscriber, self._store, send)
 
     # -- the work -------------------------------------------------------------------------------------------------
 
