@@ -175,9 +175,7 @@ def _marking(decorator: str, followed: tuple[Any, ...], creates: bool, route: Ro
     given = () if is_bare(followed) else followed
     check_followed(decorator, given)
     if route is not None:
-        for name, function in (("key", route.key), ("when", route.when)):
-            if not (function is None or callable(function)):
-                raise DefinitionError(f"{decorator}() got {name}={function!r}; give it a function")
+        checked_route(decorator, route)
 
     def mark(method: Method) -> Method:
         marked = handled_classes(decorator, method, given, DomainEvent | DomainException, last=True)
@@ -188,6 +186,14 @@ def _marking(decorator: str, followed: tuple[Any, ...], creates: bool, route: Ro
         return method
 
     return mark(followed[0]) if is_bare(followed) else mark
+
+
+def checked_route(decorator: str, route: Route) -> Route:
+    """Return the route. Raises `DefinitionError` if it has a key or a condition that cannot be called."""
+    for name, function in (("key", route.key), ("when", route.when)):
+        if not (function is None or callable(function)):
+            raise DefinitionError(f"{decorator}() got {name}={function!r}; give it a function")
+    return route
 
 
 def check_followed(decorator: str, followed: Iterable[object]) -> None:

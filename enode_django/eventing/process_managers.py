@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeGuard
 from enode_django.bus.command_bus import CrashHandler
 from enode_django.bus.derived_ids import derived_id, with_id
 from enode_django.domain.messages import Command
-from enode_django.eventing.marks import Method, Route
+from enode_django.eventing.marks import Method, Route, checked_route
 from enode_django.eventing.state_types import StateType
 from enode_django.eventing.subscribers import NOW, Subscriber, key_of
 from enode_django.exceptions import DefinitionError
@@ -120,11 +120,12 @@ def handles_crash(
     for cls in commands:
         if not (isinstance(cls, type) and issubclass(cls, Command)):
             raise DefinitionError(f"handles_crash() takes classes of commands, got {cls!r}")
+    route = None if key is None else checked_route("handles_crash", Route(key))
 
     def mark(method: Method) -> Method:
         method._enode_handles = (CommandCrashed,)  # type: ignore[attr-defined]
         method._enode_crashes = commands  # type: ignore[attr-defined]
-        method._enode_route = None if key is None else Route(key)  # type: ignore[attr-defined]
+        method._enode_route = route  # type: ignore[attr-defined]
         return method
 
     return mark
