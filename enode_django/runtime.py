@@ -13,7 +13,7 @@ from typing import Any
 
 from django.conf import settings
 from django.core.signals import setting_changed
-from django.db import connections
+from django.db import connections, router
 from django.utils.module_loading import import_string
 
 from enode_django.bus.command_bus import CommandBus, QueueCommandBus
@@ -22,7 +22,8 @@ from enode_django.bus.notices import notices_through
 from enode_django.bus.queue_sender import QueueSender
 from enode_django.commanding.handler_retries import HandlerRetries
 from enode_django.concurrency.backoff import Persist, once, until_it_works
-from enode_django.conf import Conf, conf, imported, keeps_in_memory
+from enode_django.conf import conf, imported, keeps_in_memory
+from enode_django.conf.groups import Conf
 from enode_django.databases import separate_connection
 from enode_django.equeue.assignment import Allocate, divide
 from enode_django.equeue.producer import Producer
@@ -259,9 +260,14 @@ def make_relay(alias: str, transport: Transport) -> Relay:
 
 
 def outbox_databases() -> Sequence[str]:
-    """Return the aliases of the databases that may have an outbox to be relayed."""
+    """Return the aliases of the databases whose outbox is to be relayed, if they have one."""
     aliases = conf().OUTBOX.DATABASES
-    return [alias for alias in connections if connections[alias].vendor == "postgresql"] if aliases is None else aliases
+    return [alias for alias in connections if _may_have_outbox(alias)] if aliases is None else aliases
+
+
+def _may_have_outbox(alias: str) -> bool:
+    is_ours = connections[alias].vendor == "postgresql"
+    return is_ours and router.allow_migrate(alias, "enode_django", model_name="outboxcommand")
 
 
 def make_processor(subscriber: Subscriber, store: EventStore, send: SendCommands) -> EventProcessor:

@@ -13,6 +13,7 @@ if apps.is_installed("django.contrib.admin"):  # without the admin, filters of t
     from enode_django.admin.dead_letters import DeadLetterAdmin
     from enode_django.admin.erased import ErasedEventAdmin
     from enode_django.admin.jobs import JobAdmin
+    from enode_django.admin.outbox import OutboxCommandAdmin
     from enode_django.admin.parked import ParkedEventAdmin
     from enode_django.admin.read_models import ReadModelAdmin
     from enode_django.admin.rebuilds import RebuildAdmin
@@ -27,6 +28,7 @@ __all__ = [
     "EventStreamAdmin",
     "JobAdmin",
     "OperatorActionAdmin",
+    "OutboxCommandAdmin",
     "ParkedEventAdmin",
     "ReadModelAdmin",
     "RebuildAdmin",

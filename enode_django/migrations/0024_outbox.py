@@ -27,25 +27,23 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
-                    "set_aside_at",
+                    "rejected_at",
                     models.DateTimeField(
-                        help_text="Empty while it waits to be sent.", null=True, verbose_name="set aside at"
+                        help_text="Empty while it waits to be sent.", null=True, verbose_name="rejected at"
                     ),
                 ),
                 (
                     "error",
-                    models.TextField(
-                        blank=True, db_default="", help_text="Why it was set aside.", verbose_name="error"
-                    ),
+                    models.TextField(blank=True, db_default="", help_text="Why it was rejected.", verbose_name="error"),
                 ),
             ],
             options={
                 "verbose_name": "outbox command",
                 "verbose_name_plural": "outbox",
-                "default_permissions": ("view", "change", "delete"),
+                "default_permissions": ("view", "change"),
                 "indexes": [
                     models.Index(
-                        condition=models.Q(("set_aside_at__isnull", True)), fields=["id"], name="enode_outbox_waiting"
+                        condition=models.Q(("rejected_at__isnull", True)), fields=["id"], name="enode_outbox_waiting"
                     )
                 ],
             },

@@ -65,7 +65,7 @@ class Relay:
         return relayed
 
     def _relay_batch(self) -> int:
-        """Return the number of rows that were sent or set aside; 0 if another relay has taken them."""
+        """Return the number of rows that were sent or rejected; 0 if another relay has taken them."""
         with transaction.atomic(using=self.alias):
             if not self._lock():
                 return 0
@@ -76,9 +76,9 @@ class Relay:
                 self._sender.send(sent)
                 rows.delete(self.alias, [row.id for row in sent])
             for id, reason in refusals.items():
-                rows.set_aside(self.alias, id, reason)
+                rows.reject(self.alias, id, reason)
         for id, reason in refusals.items():
-            logger.error("row %d of the outbox of %r is set aside: %s", id, self.alias, reason)
+            logger.error("row %d of the outbox of %r is rejected: %s", id, self.alias, reason)
         return len(batch)
 
     def _lock(self) -> bool:

@@ -23,16 +23,16 @@ _INSERT = f"""
     INSERT INTO {TABLE} (aggregate_root_id, command_id, body)
     SELECT * FROM unnest(%s::text[], %s::text[], %s::bytea[])
 """
-_HAS_WAITING = f"SELECT EXISTS (SELECT FROM {TABLE} WHERE set_aside_at IS NULL)"
+_HAS_WAITING = f"SELECT EXISTS (SELECT FROM {TABLE} WHERE rejected_at IS NULL)"
 _WAITING = f"""
     SELECT id, aggregate_root_id, command_id, body FROM (
         SELECT *, sum(octet_length(body)) OVER (ORDER BY id) - octet_length(body) AS bytes_before
-        FROM (SELECT * FROM {TABLE} WHERE set_aside_at IS NULL ORDER BY id LIMIT %s) AS first
+        FROM (SELECT * FROM {TABLE} WHERE rejected_at IS NULL ORDER BY id LIMIT %s) AS first
     ) AS measured
     WHERE bytes_before < %s ORDER BY id
 """
 _DELETE = f"DELETE FROM {TABLE} WHERE id = ANY(%s)"
-_SET_ASIDE = f"UPDATE {TABLE} SET set_aside_at = statement_timestamp(), error = %s WHERE id = %s"
+_REJECT = f"UPDATE {TABLE} SET rejected_at = statement_timestamp(), error = %s WHERE id = %s"
 _LOCK = "SELECT pg_try_advisory_xact_lock(hashtextextended(%s, 0))"
 _WAIT_FOR_LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
 _HAS_TABLE = "SELECT to_regclass(%s) IS NOT NULL AND NOT pg_is_in_recovery()"
@@ -151,8 +151,8 @@ def delete(alias: str, ids: Sequence[int]) -> None:
     execute(alias, _DELETE, (list(ids),))
 
 
-def set_aside(alias: str, id: int, error: str) -> None:
-    execute(alias, _SET_ASIDE, (error, id))
+def reject(alias: str, id: int, error: str) -> None:
+    execute(alias, _REJECT, (error, id))
 
 
 def _value(alias: str, statement: str, parameters: Sequence[Any] | None) -> Any:

@@ -13,7 +13,7 @@ from django.conf import settings
 
 def main(name: str, id: str, way: str = "") -> None:
     from enode_django import send_command, send_commands
-    from enode_django.conf import IMMEDIATE
+    from enode_django.conf.groups import IMMEDIATE
     from enode_django.eventing.registry import subscribers
 
     settings.ENODE = {"QUEUE": {"BACKEND": IMMEDIATE}}

@@ -61,7 +61,7 @@ def test_what_a_handler_writes_is_handled_after_its_command(
     assert not rows.has_waiting("default")
 
 
-def test_an_unknown_command_is_set_aside(new_process: NewProcess) -> None:
+def test_an_unknown_command_is_rejected(new_process: NewProcess) -> None:
     new_process(JarRows)
     OutboxCommand.objects.create(aggregate_root_id="a", command_id="bad", body=b"nonsense")
     send_command(Fill("a"), outbox=True)

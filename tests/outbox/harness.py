@@ -52,7 +52,7 @@ class Harness:
 
     @staticmethod
     def waiting() -> int:
-        return OutboxCommand.objects.filter(set_aside_at=None).count()
+        return OutboxCommand.objects.filter(rejected_at=None).count()
 
 
 class BreakingSender(QueueSender):

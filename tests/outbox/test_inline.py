@@ -26,10 +26,9 @@ class InlineTests(TestCase):
         assert OutboxCommand.objects.count() == 0
 
     def test_a_rollback_takes_them_along(self) -> None:
-        with inline(followed_by=[]) as bus, self.captureOnCommitCallbacks(execute=True):
-            with transaction.atomic():
-                send_command(Fill("a"), outbox=True)
-                transaction.set_rollback(True)
+        with inline(followed_by=[]) as bus, self.captureOnCommitCallbacks(execute=True), transaction.atomic():
+            send_command(Fill("a"), outbox=True)
+            transaction.set_rollback(True)
         assert bus.results == []
 
 

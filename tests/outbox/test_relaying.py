@@ -166,7 +166,7 @@ def test_a_relay_that_lost_its_session_while_it_sends_changes_no_order(harness: 
     assert [one.fields["amount"] for one in harness.sent()] == [1, 2, 3, 1, 2]
 
 
-def test_rows_that_can_never_be_sent_are_set_aside(harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
+def test_rows_that_can_never_be_sent_are_rejected(harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
     send_command(Add("a", amount=1), outbox=True)
     OutboxCommand.objects.create(aggregate_root_id="a", command_id="bad", body=b"\xc1 nonsense")
     OutboxCommand.objects.create(aggregate_root_id="b", command_id="other", body=harness_body(harness))
@@ -176,12 +176,12 @@ def test_rows_that_can_never_be_sent_are_set_aside(harness: Harness, caplog: pyt
     harness.relay(at_once=2).run()
     assert harness.amounts("a") == [1, 2]
     assert harness.waiting() == 0
-    aside = {row.command_id: row.error for row in OutboxCommand.objects.all()}
-    assert set(aside) == {"bad", "other", "big"}
-    assert aside["bad"].startswith("MalformedMessage")
-    assert "not that of the command" in aside["other"]
-    assert "MessageTooLarge" in aside["big"]
-    assert caplog.text.count("is set aside") == 3
+    rejected = {row.command_id: row.error for row in OutboxCommand.objects.all()}
+    assert set(rejected) == {"bad", "other", "big"}
+    assert rejected["bad"].startswith("MalformedMessage")
+    assert "not that of the command" in rejected["other"]
+    assert "MessageTooLarge" in rejected["big"]
+    assert caplog.text.count("is rejected") == 3
     assert harness.relay().run() == 0
 
 
