@@ -100,11 +100,12 @@ def can_resend(subscriber: Subscriber) -> bool:
 
 
 def handles_crash(
-    *commands: type[Command], key: Callable[[CommandCrashed], str | None] | None = None
+    *commands: type[Command], key: Callable[[CommandCrashed], str | None] | None = None, ends: bool = False
 ) -> Callable[[Method], Method]:
     """Mark the method of a process manager that handles the crashes of commands of these classes, and their subclasses,
     which this process manager has sent. It gets a `CommandCrashed` when an exception that is not a refusal has ended
-    one, and yields the commands that follow. Other crashed commands become dead letters. ``key`` is that of `handles`.
+    one, and yields the commands that follow. Other crashed commands become dead letters. ``key`` is that of
+    `handles`; with ``ends`` the process has ended after the handler.
 
     For example::
 
@@ -120,7 +121,7 @@ def handles_crash(
     for cls in commands:
         if not (isinstance(cls, type) and issubclass(cls, Command)):
             raise DefinitionError(f"handles_crash() takes classes of commands, got {cls!r}")
-    route = None if key is None else checked_route("handles_crash", Route(key))
+    route = None if key is None and not ends else checked_route("handles_crash", Route(key, ends=ends))
 
     def mark(method: Method) -> Method:
         method._enode_handles = (CommandCrashed,)  # type: ignore[attr-defined]
