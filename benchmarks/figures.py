@@ -253,6 +253,13 @@ BARS = (
         )
         for share, asked in (("0.1%", 1.05), ("1.0%", 1.1), ("10.0%", 1.4))
     ),
+    Bar("outbox relayed / raw COPY", ["outbox relayed", "outbox: raw COPY"], lambda r, c: r / c, at_least=0.25),
+    Bar(
+        "outbox, commit to stored / execute_command",
+        ["outbox, commit to stored, p50", "outbox: execute_command, p50"],
+        lambda stored, executed: stored / executed,
+        at_most=2.5,
+    ),
     Bar("recovery / anew", ["recovery", "recovery: the same anew"], lambda again, anew: again / anew, at_most=1.5),
 )
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from enode_django.domain.metadata import Metadata, current_metadata, metadata
     from enode_django.domain.refusals import DomainException, VersionMismatch
     from enode_django.eventing.event_handlers import event_handler
-    from enode_django.eventing.marks import handles
+    from enode_django.eventing.marks import ends, handles, starts
     from enode_django.eventing.process_managers import ProcessManager, handles_crash
     from enode_django.eventing.projections import ModelProjection, Projection
     from enode_django.eventing.retry_policy import Retries
@@ -63,6 +63,7 @@ __all__ = [
     "atry_command",
     "command_handler",
     "current_metadata",
+    "ends",
     "event_handler",
     "execute_command",
     "handles",
@@ -72,6 +73,7 @@ __all__ = [
     "send_command",
     "send_command_on_commit",
     "send_commands",
+    "starts",
     "try_command",
     "upcasts",
 ]
@@ -100,7 +102,7 @@ _PLACES = {
     "domain.metadata": ("Metadata", "current_metadata", "metadata"),
     "domain.refusals": ("DomainException", "VersionMismatch"),
     "eventing.event_handlers": ("event_handler",),
-    "eventing.marks": ("handles",),
+    "eventing.marks": ("ends", "handles", "starts"),
     "eventing.process_managers": ("ProcessManager", "handles_crash"),
     "eventing.projections": ("ModelProjection", "Projection"),
     "eventing.retry_policy": ("Retries",),

@@ -8,23 +8,26 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 
 from asgiref.sync import sync_to_async
-from django.db import connections, transaction
+from django.db import connections, router, transaction
 
-from enode_django.bus.command_bus import acurrent_metadata
+from enode_django.bus.command_bus import acurrent_metadata, named
 from enode_django.bus.results import CommandResult, WaitFor, stored_result
 from enode_django.bus.waiting import AwaitedSubscribers
 from enode_django.conf import conf
 from enode_django.domain.messages import Command, ResultT
-from enode_django.domain.metadata import ambient_metadata
+from enode_django.domain.metadata import ambient_metadata, current_metadata
 from enode_django.domain.origin import handled_command
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import Subscriber, key_of, running_subscriber
 from enode_django.exceptions import DefinitionError, ExecuteInsideHandler, InvalidField, WaitInsideTransaction, shown
 from enode_django.ids import check_id
 from enode_django.runtime import current_bus, current_store
+from enode_django.telemetry.tracing import current_tracing
 
 
-def send_command(command: Command, *, expected_version: int | None = None) -> None:
+def send_command(
+    command: Command, *, expected_version: int | None = None, outbox: bool = False, using: str | None = None
+) -> None:
     """Send a command. Return when the queue has stored it.
 
     Raises `TransportUnavailable` if the queue cannot be reached. The same command may then be sent again: it takes
@@ -32,14 +35,28 @@ def send_command(command: Command, *, expected_version: int | None = None) -> No
     refused by a `VersionMismatch` if its aggregate has another version when it is handled. That refusal is stored like
     any other.
 
+    With ``outbox`` the command is sent if and only if the current transaction of the database ``using`` commits: it is
+    written in that transaction, and a relay of ``runprocessors`` sends it after the commit. Commands for one aggregate
+    arrive in the order of their transactions, if one began after the other's commit. ``using`` is by default the
+    database that the routers choose for `OutboxCommand`. Raises `ConfigurationError` if it has no outbox, and what the
+    database raises.
+
     For example::
 
         send_command(OpenAccount("ada", owner="Ada"), expected_version=0)
+        with transaction.atomic():
+            send_command(Deposit("ada", amount=Decimal(5)), outbox=True)
     """
-    current_bus().send([_checked(command)], [check_version(expected_version)])
+    batch, versions = [_checked(command)], [check_version(expected_version)]
+    if outbox:
+        _write_to_outbox(batch, versions, using)
+    else:
+        current_bus().send(batch, versions)
 
 
-def send_commands(commands: Iterable[Command | tuple[Command, int | None]]) -> None:
+def send_commands(
+    commands: Iterable[Command | tuple[Command, int | None]], *, outbox: bool = False, using: str | None = None
+) -> None:
     """Send many commands at once, like `send_command`. An item is a command, or a pair of a command and its expected
     version. Commands of one aggregate arrive in this order.
 
@@ -48,19 +65,26 @@ def send_commands(commands: Iterable[Command | tuple[Command, int | None]]) -> N
         send_commands([OpenAccount("ada", owner="Ada"), (Deposit("ada", amount=Decimal(5)), 1)])
     """
     pairs = [pair if isinstance(pair, tuple) and len(pair) == 2 else (pair, None) for pair in commands]
-    batch = [_checked(command) for command, _ in pairs]
-    if batch:
-        current_bus().send(batch, [check_version(version) for _, version in pairs])
+    batch, versions = [_checked(command) for command, _ in pairs], [check_version(version) for _, version in pairs]
+    if batch and outbox:
+        _write_to_outbox(batch, versions, using)
+    elif batch:
+        current_bus().send(batch, versions)
 
 
 def send_command_on_commit(command: Command, using: str | None = None, *, expected_version: int | None = None) -> None:
     """Send the command when the current transaction of the database ``using`` commits, or now if there is none.
+
+    A process that dies after the commit and before it has sent the command loses it, unless ``OUTBOX["ON_COMMIT"]`` of
+    the settings is True: then this is `send_command` with ``outbox=True``.
 
     For example::
 
         with transaction.atomic():
             send_command_on_commit(OpenAccount("ada", owner="Ada"))
     """
+    if conf().OUTBOX.ON_COMMIT:
+        return send_command(command, expected_version=expected_version, outbox=True, using=using)
     _checked(command)
     check_version(expected_version)
     transaction.on_commit(lambda: send_command(command, expected_version=expected_version), using=using)
@@ -218,6 +242,14 @@ async def aresult_of(command_id: str, aggregate_root_id: str) -> CommandResult |
         assert asyncio.run(status_of("open-ada")) is CommandStatus.SUCCESS
     """
     return await sync_to_async(result_of)(command_id, aggregate_root_id)
+
+
+def _write_to_outbox(commands: Sequence[Command], versions: Sequence[int | None], using: str | None) -> None:
+    from enode_django.models import OutboxCommand  # not at the top: models need Django's apps
+
+    alias = router.db_for_write(OutboxCommand) if using is None else using
+    with current_tracing().sending(named(commands), current_metadata()) as metadata:
+        current_bus().write_to_outbox(alias, [(command, metadata) for command in commands], expected_versions=versions)
 
 
 def _awaited(wait_for: WaitFor) -> AwaitedSubscribers | None:

@@ -37,6 +37,7 @@ EnodeError
 ├── SubscriberError
 │   ├── UnknownSubscriber            no projection, process manager or group of event handlers has that name
 │   ├── NotParked                    the subscriber has not parked the aggregate
+│   ├── TooManyWaiting               an event came for a process for which too many others wait to begin
 │   ├── EventKilledWorker            the event ended its worker process repeatedly: its aggregate is parked
 │   ├── SubscriberUnavailable        retriable: a database or the queue that a subscriber needs is unavailable
 │   └── RebuildError                 a projection cannot be rebuilt, or its new tables cannot replace the live ones
@@ -269,6 +270,9 @@ class UnknownSubscriber(SubscriberError): ...
 
 
 class NotParked(SubscriberError): ...
+
+
+class TooManyWaiting(SubscriberError): ...
 
 
 class EventKilledWorker(SubscriberError): ...

@@ -13,11 +13,13 @@ from typing import Any
 
 from django.conf import settings
 from django.core.signals import setting_changed
+from django.db import connections, router
 from django.utils.module_loading import import_string
 
 from enode_django.bus.command_bus import CommandBus, QueueCommandBus
 from enode_django.bus.interception import subscriber_middleware
 from enode_django.bus.notices import notices_through
+from enode_django.bus.queue_sender import QueueSender
 from enode_django.commanding.handler_retries import HandlerRetries
 from enode_django.concurrency.backoff import Persist, once, until_it_works
 from enode_django.conf import conf, imported, keeps_in_memory
@@ -30,7 +32,8 @@ from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventing.effects import EffectProcessor, SendCommands
 from enode_django.eventing.event_processors import EventProcessor, RowProcessor, TransactionProcessor
 from enode_django.eventing.in_flight import InFlight
-from enode_django.eventing.process_managers import ProcessManager, crash_handler
+from enode_django.eventing.process_managers import can_resend, crash_handler, has_state
+from enode_django.eventing.process_processor import ProcessProcessor
 from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.replay import replay as replay_stored
@@ -48,6 +51,7 @@ from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.eventstore.shard_map import ShardMap
 from enode_django.eventstore.sharding import ShardedEventStore
 from enode_django.exceptions import ConfigurationError, SendInsideTest
+from enode_django.outbox.relay import Relay
 from enode_django.repository import policy
 from enode_django.repository.postgres import PostgresSnapshotStore
 from enode_django.repository.sharding import ShardedSnapshotStore
@@ -250,8 +254,25 @@ def make_producer(transport: Transport) -> Producer:
     return Producer(transport, queues=conf().QUEUE.QUEUES_PER_TOPIC, selector=select_queue)
 
 
+def make_relay(alias: str, transport: Transport) -> Relay:
+    """Return the relay of a database's outbox to the queue. Raises `SendInsideTest` as `make_producer` does."""
+    return Relay(alias, QueueSender(make_producer(transport), conf().COMMANDS.TOPIC))
+
+
+def outbox_databases() -> Sequence[str]:
+    """Return the aliases of the databases whose outbox is to be relayed, if they have one."""
+    aliases = conf().OUTBOX.DATABASES
+    return [alias for alias in connections if _may_have_outbox(alias)] if aliases is None else aliases
+
+
+def _may_have_outbox(alias: str) -> bool:
+    is_ours = connections[alias].vendor == "postgresql"
+    return is_ours and router.allow_migrate(alias, "enode_django", model_name="outboxcommand")
+
+
 def make_processor(subscriber: Subscriber, store: EventStore, send: SendCommands) -> EventProcessor:
-    """Return the event processor for a subscriber. Process managers send their commands through ``send``.
+    """Return the event processor for a subscriber. Process managers send their commands through ``send``, those with a
+    state inside the transaction.
 
     Raises `ConfigurationError`, also for middleware that cannot be made: at the first event that would count as an
     error of the handler.
@@ -266,7 +287,17 @@ def make_processor(subscriber: Subscriber, store: EventStore, send: SendCommands
         if snapshots is None:
             raise ConfigurationError("no snapshots are made; see SNAPSHOTS in the settings and snapshot_every")
         return SnapshotProcessor(subscriber, store, snapshots)
+    if has_state(subscriber):
+        return ProcessProcessor(subscriber, store, send, conf().SUBSCRIBERS.PROCESS_RETENTION)
     return EffectProcessor(subscriber, store, send)
+
+
+def sending(subscriber: Subscriber, bus: Callable[[], CommandBus]) -> SendCommands:
+    """Return the way of a process manager's commands: through the outbox, in its transaction, if it has a state."""
+    handler = crash_handler(subscriber)
+    if has_state(subscriber):
+        return lambda some: bus().write_to_outbox(subscriber.database, some, handler)
+    return lambda some: bus().forward(some, handler)
 
 
 def make_subscription(
@@ -279,8 +310,8 @@ def make_subscription(
     hand_over: Callable[[], None] = lambda: None,
 ) -> SweepingSubscription:
     """Return a subscription of ``subscriber`` to the event topic of the settings."""
-    current, handler = conf(), crash_handler(subscriber)
-    processor = make_processor(subscriber, store, lambda some: current_bus().forward(some, handler))
+    current = conf()
+    processor = make_processor(subscriber, store, sending(subscriber, current_bus))
     return SweepingSubscription(
         Runner(processor, persist, in_flight, singles_out=True),
         policy=make_policy(subscriber, current),
@@ -295,8 +326,7 @@ def make_subscription(
 
 def _new_resender(processor: EventProcessor, transport: Transport, current: Conf) -> Callable[[Shard], Resender] | None:
     """Return a factory of a shard's resender; None for a subscriber that is no process manager, or does not resend."""
-    subscriber = processor.subscriber
-    if not (isinstance(processor, EffectProcessor) and isinstance(subscriber, ProcessManager) and subscriber.resends):
+    if not (isinstance(processor, EffectProcessor) and can_resend(processor.subscriber)):
         return None
     return lambda shard: Resender(
         processor,
@@ -361,11 +391,7 @@ def replay(*names: str) -> dict[str, int]:
     store = make_store()
     chosen = [subscribers.get(name) for name in names] if names else subscribers.all()
 
-    def processor_of(subscriber: Subscriber) -> EventProcessor:
-        handler = crash_handler(subscriber)
-        return make_processor(subscriber, store, lambda some: current_bus().forward(some, handler))
-
-    return replay_stored(chosen, store, processor_of)
+    return replay_stored(chosen, store, lambda one: make_processor(one, store, sending(one, current_bus)))
 
 
 class _Current:

@@ -1,5 +1,5 @@
-"""Pages of the admin: event store, dead letters, subscribers, parked and erased events, jobs, rebuilds, topics,
-dashboard and operator actions. `ReadModelAdmin` is for the read models of a project.
+"""Pages of the admin: event store, dead letters, subscribers, parked and erased events, process states, jobs,
+rebuilds, topics, dashboard and operator actions. `ReadModelAdmin` is for the read models of a project.
 
 Django imports the admin classes in every process, also for `manage.py check` and `migrate`. So they import the runtime,
 histories, rebuilds and the message queue only when a page is requested; comments there say "see the package".
@@ -13,7 +13,9 @@ if apps.is_installed("django.contrib.admin"):  # without the admin, filters of t
     from enode_django.admin.dead_letters import DeadLetterAdmin
     from enode_django.admin.erased import ErasedEventAdmin
     from enode_django.admin.jobs import JobAdmin
+    from enode_django.admin.outbox import OutboxCommandAdmin
     from enode_django.admin.parked import ParkedEventAdmin
+    from enode_django.admin.process_states import ProcessStateAdmin
     from enode_django.admin.read_models import ReadModelAdmin
     from enode_django.admin.rebuilds import RebuildAdmin
     from enode_django.admin.streams import EventStreamAdmin
@@ -27,7 +29,9 @@ __all__ = [
     "EventStreamAdmin",
     "JobAdmin",
     "OperatorActionAdmin",
+    "OutboxCommandAdmin",
     "ParkedEventAdmin",
+    "ProcessStateAdmin",
     "ReadModelAdmin",
     "RebuildAdmin",
     "SubscriberAdmin",

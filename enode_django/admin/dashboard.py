@@ -22,7 +22,16 @@ from django.utils.timezone import get_current_timezone_name
 from enode_django.admin.showing import ReadOnly
 from enode_django.conf import conf
 from enode_django.databases import execute
-from enode_django.models import DeadLetter, EventStream, Job, ParkedEvent, ProcessorReport, Subscriber, Topic
+from enode_django.models import (
+    DeadLetter,
+    EventStream,
+    Job,
+    OutboxCommand,
+    ParkedEvent,
+    ProcessorReport,
+    Subscriber,
+    Topic,
+)
 
 if TYPE_CHECKING:
     from enode_django.monitoring.series import Report
@@ -108,7 +117,7 @@ CHARTS = (
 
 PAGES: Mapping[str, type[Model]] = {
     **{"letters": DeadLetter, "parked": ParkedEvent, "jobs": Job, "queue": Topic, "backlog": Topic, "lag": Subscriber},
-    **{"commands": DeadLetter, "handled": Subscriber, "conflicts": EventStream},
+    **{"outbox": OutboxCommand, "commands": DeadLetter, "handled": Subscriber, "conflicts": EventStream},
 }
 """The models whose pages let a user act on a part of the status, or on a chart."""
 

@@ -27,6 +27,7 @@ from enode_django.equeue.producer import Producer
 from enode_django.equeue.transport import Transport
 from enode_django.eventstore.base import CommandKey, EventStore
 from enode_django.exceptions import CommandTimeout, TransportUnavailable
+from enode_django.outbox import rows as outbox
 from enode_django.serialization.codec import encode_command, encode_metadata
 from enode_django.serialization.registry import types
 from enode_django.telemetry import steplog
@@ -42,6 +43,22 @@ CrashHandler = Callable[[Command], str]
 
 def nobody(command: Command) -> str:
     return ""
+
+
+def outbox_rows(
+    commands: Sequence[tuple[Command, Metadata]],
+    crash_handler: CrashHandler = nobody,
+    expected_versions: Sequence[int | None] = (),
+) -> list[outbox.NewRow]:
+    """Return the commands as rows of the outbox, encoded as the queue gets them."""
+    return [
+        outbox.NewRow(
+            command.aggregate_root_id,
+            command.id,
+            encode_command(command, encode_metadata(metadata), crashes_address(crash_handler(command)), version),
+        )
+        for (command, metadata), version in zip(commands, expected_versions or repeat(None), strict=False)
+    ]
 
 
 class CommandBus(Protocol):
@@ -64,6 +81,18 @@ class CommandBus(Protocol):
     def forward(self, commands: Sequence[tuple[Command, Metadata]], crash_handler: CrashHandler = nobody) -> None:
         """Send commands, each with its own metadata. ``crash_handler`` returns the process manager that handles the
         command's crash. Blocks as `send` does."""
+
+    def write_to_outbox(
+        self,
+        alias: str,
+        commands: Sequence[tuple[Command, Metadata]],
+        crash_handler: CrashHandler = nobody,
+        expected_versions: Sequence[int | None] = (),
+    ) -> None:
+        """Send commands if and only if the transaction that is open in the database commits: they are written in it,
+        and sent after its commit, whatever process dies. Without a transaction they are written at once. The other
+        arguments are those of `forward` and `send`. Blocks on the database. Raises `ConfigurationError` if it cannot
+        hold commands, and the driver's errors."""
 
     def execute(
         self,
@@ -107,7 +136,7 @@ class QueueCommandBus:
         self._tracing = current_tracing()
 
     def send(self, commands: Sequence[Command], expected_versions: Sequence[int | None] = ()) -> None:
-        with self._tracing.sending(_named(commands), current_metadata()) as metadata:
+        with self._tracing.sending(named(commands), current_metadata()) as metadata:
             encoded = encode_metadata(metadata)
             self._send([(command, encoded) for command in commands], nobody, self._producer, expected_versions)
 
@@ -116,6 +145,15 @@ class QueueCommandBus:
         full queue takes them from its reserve: those events are not finished until the commands are sent."""
         encoded = [(command, encode_metadata(metadata)) for command, metadata in commands]
         self._send(encoded, lambda command: crashes_address(crash_handler(command)), self._forwarding)
+
+    def write_to_outbox(
+        self,
+        alias: str,
+        commands: Sequence[tuple[Command, Metadata]],
+        crash_handler: CrashHandler = nobody,
+        expected_versions: Sequence[int | None] = (),
+    ) -> None:
+        outbox.insert(alias, outbox_rows(commands, crash_handler, expected_versions))
 
     def _send(
         self,
@@ -154,7 +192,7 @@ class QueueCommandBus:
         self, command: Command, known: Metadata, handling: bool, expected_version: int | None, deadline: float
     ) -> SendResult:
         reply_to = reply_address(self._replies.address, handling=handling)
-        with self._tracing.sending(_named([command]), known) as metadata:
+        with self._tracing.sending(named([command]), known) as metadata:
             encoded = [(command, encode_metadata(metadata))]
             return self._send(encoded, lambda _: reply_to, self._producer, [expected_version], deadline)[0]
 
@@ -224,7 +262,8 @@ async def acurrent_metadata() -> Metadata:
     return await sync_to_async(current_metadata)() if known is None else known
 
 
-def _named(commands: Sequence[Command]) -> str:
+def named(commands: Sequence[Command]) -> str:
+    """Return the name of the class of a single command, or the number of commands."""
     return type(commands[0]).__qualname__ if len(commands) == 1 else f"{len(commands)} commands"
 
 

@@ -46,6 +46,7 @@ def _settings() -> Iterator[CheckMessage]:
     yield from _retries()
     yield from _sizes()
     yield from _topics()
+    yield from _outboxes()
     yield from _states()
     yield from _spark()
     yield from _broker()
@@ -126,6 +127,17 @@ def _topics() -> Iterator[CheckMessage]:
     topic = settings.conf().COMMANDS.TOPIC
     if topic == settings.conf().SUBSCRIBERS.TOPIC:
         yield Error(f"ENODE uses the topic {topic!r} for commands and events.", id="enode_django.E005")
+
+
+def _outboxes() -> Iterator[CheckMessage]:
+    aliases = settings.conf().OUTBOX.DATABASES
+    for alias in aliases if isinstance(aliases, list | tuple) else ():
+        if alias not in connections or connections[alias].vendor != "postgresql":
+            yield Error(
+                f"ENODE['OUTBOX']['DATABASES'] names {alias!r}, which is no PostgreSQL database of DATABASES.",
+                hint=f"DATABASES has {', '.join(sorted(connections))}.",
+                id="enode_django.E063",
+            )
 
 
 def _states() -> Iterator[CheckMessage]:

@@ -11,11 +11,13 @@ from django.db import connections, transaction
 
 from enode_django.checks.store import is_wrong_store
 from enode_django.eventing.event_handlers import EventHandlerGroup, declared_groups, handler_groups, place_of
+from enode_django.eventing.process_managers import has_state
+from enode_django.eventing.processes import state_type_of
 from enode_django.eventing.projections import ModelProjection, Projection, databases_of
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import Subscriber, declared_subscribers, is_time_limit
 from enode_django.eventstore.sqlstates import DATABASE_ERRORS
-from enode_django.exceptions import RebuildError, TypeNameError
+from enode_django.exceptions import DefinitionError, RebuildError, TypeNameError
 
 
 def check_subscribers(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
@@ -28,6 +30,7 @@ def check_subscribers(app_configs: Sequence[AppConfig] | None, **_: Any) -> list
         messages += _databases(subscriber)
         messages += _fields_for_rebuilds(subscriber)
         messages += _limits(subscriber)
+        messages += _state(subscriber)
     for group in groups:
         messages += [*_agreement(group), *_ambiguity(group)]
     return messages
@@ -136,6 +139,20 @@ def _limits(subscriber: Subscriber) -> Iterator[CheckMessage]:
             "above 0.",
             hint="Give it one, math.inf for any time, or None for ENODE['SUBSCRIBERS']['TIME_LIMIT'].",
             id="enode_django.E040",
+        )
+
+
+def _state(subscriber: Subscriber) -> Iterator[CheckMessage]:
+    if not has_state(subscriber):
+        return
+    try:
+        state_type_of(subscriber).schema
+    except DefinitionError as error:
+        yield Error(
+            f"{_description(subscriber)} has a state that cannot be stored: {error}.",
+            hint="Give each field a type that fields of messages can have.",
+            obj=type(subscriber),
+            id="enode_django.E041",
         )
 
 

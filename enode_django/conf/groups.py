@@ -134,6 +134,18 @@ class Commands(Group):
 
 
 @dataclass(init=False, repr=False, eq=False)
+class Outbox(Group):
+    """Settings of the commands that are written in their senders' transactions."""
+
+    ON_COMMIT: Switch = False
+    """`send_command_on_commit` writes to the outbox."""
+    DATABASES: Texts | None = None
+    """Aliases of the databases whose outbox ``runprocessors`` relays (None: all of ``DATABASES`` that have one)."""
+    INTERVAL: Seconds = 0.2
+    """The longest time between two looks at an outbox, if no message of its database wakes the relay before."""
+
+
+@dataclass(init=False, repr=False, eq=False)
 class Subscribers(Group):
     """Settings of following the events."""
 
@@ -144,6 +156,9 @@ class Subscribers(Group):
     """The time limit for the events of one command, for subscribers without a ``time_limit``."""
     SWEEP_INTERVAL: Seconds = 30.0
     """The time between two comparisons of the event store with a subscriber's checkpoints."""
+    PROCESS_RETENTION: Seconds | None = 30 * DAY
+    """How long the state of a process is kept after its end, and how long an event waits for its process to begin (None
+    keeps both for good)."""
 
 
 @dataclass(init=False, repr=False, eq=False)
@@ -297,6 +312,7 @@ class Conf(Group):
     QUEUE: Queue = field(default_factory=Queue, repr=False)
     EVENT_STORE: EventStore = field(default_factory=EventStore)
     COMMANDS: Commands = field(default_factory=Commands)
+    OUTBOX: Outbox = field(default_factory=Outbox)
     SUBSCRIBERS: Subscribers = field(default_factory=Subscribers)
     WORKERS: Workers = field(default_factory=Workers)
     AGGREGATE_CACHE: AggregateCache = field(default_factory=AggregateCache)

@@ -41,7 +41,7 @@ def schema_of(cls: type[Declared]) -> Schema:
     """Return the declared fields, resolved at first use. Raises `DefinitionError`, which names an unstorable field."""
     schema: Schema | None = cls.__dict__.get("_enode_schema")
     if schema is None:
-        schema = cls._enode_schema = _resolve(cls)
+        schema = cls._enode_schema = resolved_schema(cls, cls._enode_envelope)
     return schema
 
 
@@ -70,9 +70,10 @@ def _check_schema_version(cls: type[Declared]) -> None:
         raise DefinitionError(f"{cls.__qualname__} has schema_version = {shown(version)}; use 1, 2, 3 …")
 
 
-def _resolve(cls: type[Declared]) -> Schema:
+def resolved_schema(cls: type, without: frozenset[str] = frozenset()) -> Schema:
+    """Return the fields of any class with annotations. Raises `DefinitionError`, which names an unstorable field."""
     try:
-        return Schema(cls, cls._enode_envelope)
+        return Schema(cls, without)
     except DefinitionError:
         raise
     except Exception as error:  # whatever evaluating an annotation raises

@@ -83,7 +83,14 @@ _REFUSALS_SAVE = f"""
 """
 _REFUSALS_PRUNE = f"DELETE FROM {_REFUSAL} WHERE subscriber = %s AND handled_at < statement_timestamp() - %s::interval"
 
-_TABLES = (CHECKPOINT, SUBSCRIPTION, _REFUSAL, "enode_django_parkedevent", "enode_django_generationcheck")
+_TABLES = (
+    CHECKPOINT,
+    SUBSCRIPTION,
+    _REFUSAL,
+    "enode_django_parkedevent",
+    "enode_django_generationcheck",
+    "enode_django_processstate",
+)
 
 RefusalKey = tuple[str, str]
 """(aggregate root id, command id)"""

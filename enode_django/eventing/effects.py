@@ -14,11 +14,11 @@ from enode_django.eventing.event_processors import EventProcessor, reached
 from enode_django.eventing.failures import failure_of
 from enode_django.eventing.pending import (
     HandledEvent,
-    HandledEvents,
     PendingAggregate,
     Progress,
     fit_portion,
     followed_refusal,
+    handled_by,
 )
 from enode_django.eventing.process_managers import ProcessManager, with_derived_ids
 from enode_django.eventing.subscribers import Subscriber, key_of
@@ -45,15 +45,11 @@ class EffectProcessor(EventProcessor):
     def commands_of(self, record: StreamRecord) -> Sequence[tuple[Command, Metadata]]:
         """Call the handlers for a stored stream or refusal. Return their commands; raise what they raise."""
         calls = Calls(self.subscriber, self._send)
-        refused = followed_refusal(self.subscriber, record) if record.version is None else None
         self.in_flight.begin(
             PendingAggregate(record.aggregate_root_id, record.aggregate_root_type), record.version or 0
         )
         try:
-            if record.version is not None:
-                calls.run(HandledEvents(self.subscriber).of(record))
-            elif refused is not None:
-                calls.run([refused])
+            calls.run(handled_by(self.subscriber, record))
         finally:
             self.in_flight.end()
         return calls.commands

@@ -80,6 +80,10 @@ class EventProcessor(ABC):
     def skip_to(self, aggregate_root_id: str, version: int) -> None:
         """Mark the versions up to this one as handled."""
 
+    def tidy(self) -> int:
+        """Delete what is no longer needed. Return the number of rows. Called after a sweep, by one worker."""
+        return 0
+
     # -- after a failover -----------------------------------------------------------------------------------------
 
     def claims(self, after: str, limit: int) -> Sequence[tuple[str, int]]:

@@ -1,9 +1,10 @@
-"""`handles` marks the methods of a subscriber that handle events."""
+"""`handles` marks the methods of a subscriber that handle events; `starts` and `ends` those of a process manager with a
+state."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol, TypeVar, overload
+from typing import Any, NamedTuple, Protocol, TypeVar, overload
 
 from enode_django.domain.annotations import handled_classes, is_bare
 from enode_django.domain.messages import DomainEvent
@@ -34,31 +35,58 @@ class MarksMethod(Protocol[Event]):
     def __call__(self, method: Callable[[Owner, Row, Event], Result], /) -> Callable[[Owner, Row, Event], Result]: ...
 
 
+class Route(NamedTuple):
+    """The way of an event to a process. ``key`` returns the key of the process, or None if the event concerns none;
+    without it the key is the aggregate root id. The process begins with the event if the route ``starts``. It ends with
+    the event if the route ``ends``, and ``when``, if there is one, returns True for the state."""
+
+    key: Callable[[Any], str | None] | None = None
+    starts: bool = False
+    ends: bool = False
+    when: Callable[[Any], bool] | None = None
+
+
 @overload
-def handles(one: type[E1], /, *, creates: bool = ...) -> MarksMethod[E1]: ...
-@overload
-def handles(one: type[E1], two: type[E2], /, *, creates: bool = ...) -> MarksMethod[E1 | E2]: ...
-@overload
-def handles(one: type[E1], two: type[E2], three: type[E3], /, *, creates: bool = ...) -> MarksMethod[E1 | E2 | E3]: ...
+def handles(one: type[E1], /, *, creates: bool = ..., key: Callable[[E1], str | None] = ...) -> MarksMethod[E1]: ...
 @overload
 def handles(
-    one: type[E1], two: type[E2], three: type[E3], four: type[E4], /, *, creates: bool = ...
+    one: type[E1], two: type[E2], /, *, creates: bool = ..., key: Callable[[E1 | E2], str | None] = ...
+) -> MarksMethod[E1 | E2]: ...
+@overload
+def handles(
+    one: type[E1],
+    two: type[E2],
+    three: type[E3],
+    /,
+    *,
+    creates: bool = ...,
+    key: Callable[[E1 | E2 | E3], str | None] = ...,
+) -> MarksMethod[E1 | E2 | E3]: ...
+@overload
+def handles(
+    one: type[E1],
+    two: type[E2],
+    three: type[E3],
+    four: type[E4],
+    /,
+    *,
+    creates: bool = ...,
+    key: Callable[[E1 | E2 | E3 | E4], str | None] = ...,
 ) -> MarksMethod[E1 | E2 | E3 | E4]: ...
 @overload
 def handles(
-    one: type[E1], two: type[E2], three: type[E3], four: type[E4], five: type[E5], /, *, creates: bool = ...
-) -> MarksMethod[E1 | E2 | E3 | E4 | E5]: ...
-@overload
-def handles(*followed: Followed, creates: bool = ...) -> Callable[[Method], Method]: ...
+    *followed: Followed, creates: bool = ..., key: Callable[[Any], str | None] = ...
+) -> Callable[[Method], Method]: ...
 @overload
 def handles(method: Method, /) -> Method: ...
-def handles(*followed: Any, creates: bool = False) -> Any:
+def handles(*followed: Any, creates: bool = False, key: Callable[[Any], str | None] | None = None) -> Any:
     """Mark a method of a subscriber as the handler of these classes of events and their subclasses; without a class, of
     those that the annotation of its event names.
 
     Process managers and event handlers may also handle domain exceptions: refusals that were stored. ``creates`` is for
-    a `ModelProjection`: once a handler says so, the others are called only for a row that exists. Raises
-    `DefinitionError`.
+    a `ModelProjection`: once a handler says so, the others are called only for a row that exists. ``key`` is for a
+    process manager with a ``state``: it returns the key of the process that an event concerns, or None if it concerns
+    none; by default it is the aggregate root id. Raises `DefinitionError`.
 
     For example::
 
@@ -69,17 +97,103 @@ def handles(*followed: Any, creates: bool = False) -> Any:
             def opened(self, event: AccountOpened) -> Iterator[Command]:
                 yield Deposit(event.aggregate_root_id, amount=Decimal(10))
     """
+    return _marking("handles", followed, creates, Route(key) if key is not None else None)
+
+
+@overload
+def starts(one: type[E1], /, *, key: Callable[[E1], str | None] = ...) -> MarksMethod[E1]: ...
+@overload
+def starts(*followed: Followed, key: Callable[[Any], str | None] = ...) -> Callable[[Method], Method]: ...
+@overload
+def starts(method: Method, /) -> Method: ...
+def starts(*followed: Any, key: Callable[[Any], str | None] | None = None) -> Any:
+    """Mark a method of a process manager as `handles` does. If the ``key`` has no state yet, these events begin one.
+
+    The handler gets a new state, whose fields have their defaults, or the one that is there. A key begins once: after
+    its process has ended, events of that key are passed over. Raises `DefinitionError`.
+
+    For example::
+
+        @dataclass
+        class Greeting:
+            owner: str = ""
+
+        class Greetings(ProcessManager):
+            name = "bank.greetings"
+            state = Greeting
+
+            @starts
+            def opened(self, greeting: Greeting, event: AccountOpened) -> None:
+                greeting.owner = event.owner
+
+            @ends
+            def closed(self, greeting: Greeting, event: AccountClosed) -> None: ...
+    """
+    return _marking("starts", followed, False, Route(key, starts=True))
+
+
+@overload
+def ends(
+    one: type[E1], /, *, key: Callable[[E1], str | None] = ..., when: Callable[[Any], bool] = ...
+) -> MarksMethod[E1]: ...
+@overload
+def ends(
+    *followed: Followed, key: Callable[[Any], str | None] = ..., when: Callable[[Any], bool] = ...
+) -> Callable[[Method], Method]: ...
+@overload
+def ends(method: Method, /) -> Method: ...
+def ends(
+    *followed: Any, key: Callable[[Any], str | None] | None = None, when: Callable[[Any], bool] | None = None
+) -> Any:
+    """Mark a method of a process manager as `handles` does. After the handler the process of the ``key`` has ended, if
+    ``when`` returns True for the state; without ``when`` always. Raises `DefinitionError`.
+
+    For example::
+
+        @dataclass
+        class Savings:
+            deposits: int = 0
+
+        class Premiums(ProcessManager):
+            name = "bank.premiums"
+            state = Savings
+
+            @starts
+            def opened(self, savings: Savings, event: AccountOpened) -> None: ...
+
+            @ends(when=lambda savings: savings.deposits == 3)
+            def deposited(self, savings: Savings, event: Deposited) -> Iterator[Command]:
+                savings.deposits += 1
+                if savings.deposits == 3:
+                    yield Deposit(event.aggregate_root_id, amount=Decimal(1))
+    """
+    return _marking("ends", followed, False, Route(key, ends=True, when=when))
+
+
+def _marking(decorator: str, followed: tuple[Any, ...], creates: bool, route: Route | None) -> Any:
+    """Return the marked method if ``followed`` is one, else the decorator of a method."""
+    given = () if is_bare(followed) else followed
+    check_followed(decorator, given)
+    if route is not None:
+        checked_route(decorator, route)
 
     def mark(method: Method) -> Method:
-        marked = handled_classes("handles", method, given, DomainEvent | DomainException, last=True)
-        check_followed("handles", marked)
+        marked = handled_classes(decorator, method, given, DomainEvent | DomainException, last=True)
+        check_followed(decorator, marked)
         method._enode_handles = marked  # type: ignore[attr-defined]
         method._enode_creates = creates  # type: ignore[attr-defined]
+        method._enode_route = route  # type: ignore[attr-defined]
         return method
 
-    given = () if is_bare(followed) else followed
-    check_followed("handles", given)
     return mark(followed[0]) if is_bare(followed) else mark
+
+
+def checked_route(decorator: str, route: Route) -> Route:
+    """Return the route. Raises `DefinitionError` if it has a key or a condition that cannot be called."""
+    for name, function in (("key", route.key), ("when", route.when)):
+        if not (function is None or callable(function)):
+            raise DefinitionError(f"{decorator}() got {name}={function!r}; give it a function")
+    return route
 
 
 def check_followed(decorator: str, followed: Iterable[object]) -> None:

@@ -227,6 +227,15 @@ class HandledEvents:
         return found
 
 
+def handled_by(subscriber: Subscriber, record: StreamRecord) -> Sequence[HandledEvent]:
+    """Return the handled events of a stored stream, or the stored refusal if it is handled. Raises as
+    `HandledEvents.of` does."""
+    if record.version is not None:
+        return HandledEvents(subscriber).of(record)
+    refused = followed_refusal(subscriber, record)
+    return [] if refused is None else [refused]
+
+
 def follows_events(subscriber: Subscriber, record: StreamRecord) -> bool:
     """Return True if the subscriber handles one of the events, or may: its class may be newer than this process."""
     try:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeGuard
 
 from enode_django.bus.command_bus import CrashHandler
 from enode_django.bus.derived_ids import derived_id, with_id
 from enode_django.domain.messages import Command
-from enode_django.eventing.marks import Method
+from enode_django.eventing.marks import Method, Route, checked_route
+from enode_django.eventing.state_types import StateType
 from enode_django.eventing.subscribers import NOW, Subscriber, key_of
 from enode_django.exceptions import DefinitionError
 from enode_django.serialization.crashes import CommandCrashed
@@ -35,27 +36,76 @@ class ProcessManager(Subscriber):
 
         execute_command(OpenAccount("ada", owner="Ada"), wait_for=WaitFor.HANDLED)
         assert BankAccount.load("ada").balance == 10
+
+    With a ``state``, a dataclass whose fields have defaults, handlers are ``(self, state, event) -> Iterable[Command] |
+    None``. They change the state of the process that an event's key names. `starts` marks the handlers that begin a
+    process, `ends` those that end one. State, checkpoint and commands are stored in one transaction, each event exactly
+    once. Such a process manager does not resend.
     """
 
     abstract: ClassVar[bool] = True
     start = NOW
     replays = False
     resends: ClassVar[bool] = True
-    _enode_settings: ClassVar[frozenset[str]] = frozenset({"resends"})
+    state: ClassVar[type[Any] | None] = None
+    _enode_settings: ClassVar[frozenset[str]] = frozenset({"resends", "state"})
     _enode_handles_refusals = True
     _enode_may_yield: ClassVar[bool] = True
     _enode_crashes: ClassVar[tuple[type[Command], ...]] = ()
+    _enode_state_type: ClassVar[StateType | None] = None
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         method = cls._enode_methods.get(CommandCrashed)
         cls._enode_crashes = () if method is None else _crashes_of(cls, method)
+        if cls.state is not None:
+            cls._enode_state_type = StateType(cls.state, cls.__qualname__)
+            _check_process(cls)
+
+    @classmethod
+    def _enode_arguments_of_handlers(cls) -> tuple[str, ...]:
+        return ("event",) if cls.state is None else ("state", "event")
 
 
-def handles_crash(*commands: type[Command]) -> Callable[[Method], Method]:
+def _check_process(cls: type[ProcessManager]) -> None:
+    if cls.__dict__.get("resends", False):
+        raise DefinitionError(
+            f"{cls.__qualname__} has a state and resends = True, but its handlers cannot be called again for an event; "
+            "leave resends out"
+        )
+    is_run = cls._enode_methods and not cls.__dict__.get("abstract", False)
+    if is_run and not any(route_of(cls, method).starts for method in cls._enode_methods.values()):
+        raise DefinitionError(
+            f"{cls.__qualname__} has a state, but none of its processes ever begins; mark a handler with @starts"
+        )
+
+
+def route_of(cls: type[Subscriber], method: str) -> Route:
+    """Return the route that the method was given by the nearest class that marks it."""
+    for base in cls.__mro__:
+        member = vars(base).get(method)
+        if hasattr(member, "_enode_handles"):
+            return getattr(member, "_enode_route", None) or Route()
+    return Route()
+
+
+def has_state(subscriber: Subscriber) -> TypeGuard[ProcessManager]:
+    """Return True for a process manager with a state."""
+    return isinstance(subscriber, ProcessManager) and subscriber.state is not None
+
+
+def can_resend(subscriber: Subscriber) -> bool:
+    """Return True for a process manager whose lost commands are found by calling its handlers a second time."""
+    return isinstance(subscriber, ProcessManager) and subscriber.state is None and subscriber.resends
+
+
+def handles_crash(
+    *commands: type[Command], key: Callable[[CommandCrashed], str | None] | None = None, ends: bool = False
+) -> Callable[[Method], Method]:
     """Mark the method of a process manager that handles the crashes of commands of these classes, and their subclasses,
     which this process manager has sent. It gets a `CommandCrashed` when an exception that is not a refusal has ended
-    one, and yields the commands that follow. Other crashed commands become dead letters.
+    one, and yields the commands that follow. Other crashed commands become dead letters. ``key`` is that of
+    `handles`; with ``ends`` the process has ended after the handler.
 
     For example::
 
@@ -71,10 +121,12 @@ def handles_crash(*commands: type[Command]) -> Callable[[Method], Method]:
     for cls in commands:
         if not (isinstance(cls, type) and issubclass(cls, Command)):
             raise DefinitionError(f"handles_crash() takes classes of commands, got {cls!r}")
+    route = None if key is None and not ends else checked_route("handles_crash", Route(key, ends=ends))
 
     def mark(method: Method) -> Method:
         method._enode_handles = (CommandCrashed,)  # type: ignore[attr-defined]
         method._enode_crashes = commands  # type: ignore[attr-defined]
+        method._enode_route = route  # type: ignore[attr-defined]
         return method
 
     return mark

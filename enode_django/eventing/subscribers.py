@@ -66,8 +66,9 @@ class Subscriber:
         check_names(cls, Subscriber, has_fields=False)
         cls._enode_methods = _collect_methods(cls)
         cls._enode_creators = _collect_creators(cls)
+        _check_routes(cls)
         for name in set(cls._enode_methods.values()):
-            check_method(cls, name, *cls._enode_arguments, may_yield=cls._enode_may_yield)
+            check_method(cls, name, *cls._enode_arguments_of_handlers(), may_yield=cls._enode_may_yield)
         check_aliases(cls.__qualname__, cls.__dict__.get("aliases", ()))
         if cls.start not in (NOW, BEGINNING):
             raise DefinitionError(f'{cls.__qualname__} has start = {cls.start!r}; use "now" or "beginning"')
@@ -92,6 +93,10 @@ class Subscriber:
         """Stored names of events that this process does not know, and that the subscriber is recorded not to handle."""
         self._enode_removed_refusals: frozenset[str] = frozenset()
         """The same for refusals."""
+
+    @classmethod
+    def _enode_arguments_of_handlers(cls) -> tuple[str, ...]:
+        return cls._enode_arguments
 
     def _enode_default_name(self) -> str:
         """Raise `TypeNameError` outside the installed apps."""
@@ -257,3 +262,14 @@ def _collect_creators(cls: type[Subscriber]) -> frozenset[str]:
             "leave it out"
         )
     return creators
+
+
+def _check_routes(cls: type[Subscriber]) -> None:
+    """Raise `DefinitionError` for a handler with a key, or one that begins or ends a process, if there is no state."""
+    for base in () if "state" in cls._enode_arguments_of_handlers() else reversed(cls.__mro__):
+        for name, member in vars(base).items():
+            if getattr(member, "_enode_route", None) is not None:
+                raise DefinitionError(
+                    f"{cls.__qualname__}.{name} is marked with a key, @starts or @ends, which are for process managers "
+                    "with a state; write state = SomeDataclass in the body, or use @handles without a key"
+                )

@@ -319,6 +319,7 @@ class SweepingSubscription(EventSubscription):
             self._attempts[sweeper].worked()
             if sweeper.swept_at != swept_at:
                 self._forget_refusals()
+                self.runner.processor.tidy()
         except StoreUnavailable as error:
             if len(self._shards) == 1:
                 raise

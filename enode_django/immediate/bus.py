@@ -10,12 +10,14 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from itertools import repeat
+from math import inf
 from typing import Protocol
 
 from asgiref.sync import sync_to_async
 from django.db import connections, transaction
 
-from enode_django.bus.command_bus import CrashHandler, nobody
+from enode_django.bus.addresses import crash_handler_in
+from enode_django.bus.command_bus import CrashHandler, nobody, outbox_rows
 from enode_django.bus.interception import handlers_in_use
 from enode_django.bus.results import CommandResult, decode_result, encode_result, failure, stored_result
 from enode_django.bus.waiting import AwaitedSubscribers
@@ -29,11 +31,14 @@ from enode_django.domain.messages import Command
 from enode_django.domain.metadata import Metadata, current_metadata
 from enode_django.eventstore.base import EventStore, StreamRecord
 from enode_django.eventstore.sqlstates import DATABASE_ERRORS, UNDEFINED_TABLE, message, sqlstate
-from enode_django.exceptions import CommandTimeout, ConfigurationError, EnodeError
+from enode_django.exceptions import CommandTimeout, ConfigurationError, EnodeError, error_text
 from enode_django.immediate.attempts import Attempts, cut
 from enode_django.immediate.patience import aliases_of, patience
+from enode_django.outbox import rows
+from enode_django.outbox.relay import Relay
+from enode_django.outbox.rows import Row
 from enode_django.repository.loading import AggregateLoader
-from enode_django.runtime import make_retries, make_snapshots
+from enode_django.runtime import make_retries, make_snapshots, outbox_databases
 from enode_django.serialization.codec import (
     decode_command,
     encode_command,
@@ -100,6 +105,37 @@ class ImmediateCommandBus:
         self._take(
             [_envelope(command, metadata, crash_handler=crash_handler(command)) for command, metadata in commands]
         )
+
+    def write_to_outbox(
+        self,
+        alias: str,
+        commands: Sequence[tuple[Command, Metadata]],
+        crash_handler: CrashHandler = nobody,
+        expected_versions: Sequence[int | None] = (),
+    ) -> None:
+        """Write commands as `CommandBus.write_to_outbox` says. They are handled after the commit by the thread that
+        wrote them; what a killed process has left is handled after a later command, or by `catch_up`."""
+        rows.insert(alias, outbox_rows(commands, crash_handler, expected_versions))
+        if commands:
+            transaction.on_commit(partial(self.relay, alias), using=alias, robust=True)
+
+    def relay(self, alias: str, seconds: float = inf) -> None:
+        """Handle the commands that wait in the outbox of a database, for about that many seconds at most. Each is
+        handled in one transaction with the deletion of its row; inside a command handler, after that."""
+        if self._turn.is_handling:
+            self._turn.following.append(partial(self.relay, alias))
+        else:
+            Relay(alias, _Handling(self), at_once=1, waits=True).run(seconds)
+
+    def relay_outboxes(self, seconds: float) -> None:
+        """Do as `relay` in all databases."""
+        for alias in outbox_databases():
+            if rows.has_table(alias):
+                self.relay(alias, seconds)
+
+    def deliver(self, bodies: Sequence[bytes]) -> None:
+        """Handle encoded commands."""
+        self._take([_delivered(body) for body in bodies])
 
     def execute(
         self,
@@ -256,6 +292,23 @@ class ImmediateCommandBus:
         return finished[0]
 
 
+class _Handling:
+    """A sender of the outbox's relay that handles the commands."""
+
+    def __init__(self, bus: ImmediateCommandBus) -> None:
+        self._bus = bus
+
+    def refusal(self, row: Row) -> str:
+        try:
+            _delivered(row.body)
+        except EnodeError as error:
+            return f"{type(error).__name__}: {error_text(error)}"
+        return ""
+
+    def send(self, waiting: Sequence[Row]) -> None:
+        self._bus.deliver([row.body for row in waiting])
+
+
 class Together(ExitStack):
     """A transaction for a command and the commands that its handler sends by its context. They are stored together."""
 
@@ -294,7 +347,7 @@ def _delivered(body: bytes, crash_handler: str = "") -> Envelope:
         restore_command(wire),
         metadata=wire.metadata,
         body=body,
-        crash_handler=crash_handler,
+        crash_handler=crash_handler or crash_handler_in(wire.reply_to),
         expected_version=wire.expected_version,
     )
 

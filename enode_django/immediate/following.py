@@ -26,7 +26,6 @@ from enode_django.eventing.event_handlers import EventHandlerGroup
 from enode_django.eventing.event_processors import EventProcessor
 from enode_django.eventing.in_flight import FIRST_QUEUE
 from enode_django.eventing.pending import PendingAggregate, Progress, follows_events, follows_refusal
-from enode_django.eventing.process_managers import crash_handler
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.runner import Runner
 from enode_django.eventing.snapshot_subscriber import snapshot_subscriber
@@ -37,7 +36,7 @@ from enode_django.eventstore.base import StreamRecord
 from enode_django.exceptions import ConfigurationError
 from enode_django.immediate.memory import has_tables
 from enode_django.immediate.patience import aliases_of, patience
-from enode_django.runtime import make_policy, make_processor, make_snapshots
+from enode_django.runtime import make_policy, make_processor, make_snapshots, sending
 
 if TYPE_CHECKING:
     from enode_django.immediate.bus import ImmediateCommandBus
@@ -72,8 +71,8 @@ class DatabaseSubscribers:
     def begin(self) -> None:
         """Begin new subscribers. One that may be a renamed subscriber does not begin until that is settled."""
         for subscriber in self._declared():
-            if subscriber not in self._begun and self._run(subscriber, partial(self._begin, subscriber)):
-                _after_commit(partial(self._begun.add, subscriber), subscriber.database)
+            if subscriber not in self._begun and self._run(subscriber.name, partial(self._begin, subscriber)):
+                after_commit(partial(self._begun.add, subscriber), subscriber.database)
 
     def follow(self, record: StreamRecord) -> None:
         alias = self._open_transaction(record)
@@ -84,14 +83,14 @@ class DatabaseSubscribers:
             if alias is None or has_tables(subscriber):  # a rollback undoes rows; others wait for the commit
                 call()
             else:
-                _after_commit(partial(self._bus.run_following, call), alias)
+                after_commit(partial(self._bus.run_following, call), alias)
 
     def keep_up(self) -> None:
         if time.monotonic() < self._due:
             return
         for alias in aliases_of(self._store):
             if connections[alias].in_atomic_block:
-                _after_commit(self.keep_up, alias)
+                after_commit(self.keep_up, alias)
                 return
         if self._keeping_up.acquire(blocking=False):  # otherwise another thread does it
             try:
@@ -156,23 +155,23 @@ class DatabaseSubscribers:
         )
 
     def _new_processor(self, subscriber: Subscriber) -> EventProcessor:
-        handler = crash_handler(subscriber)
+        send = sending(subscriber, lambda: self._bus)
         if isinstance(subscriber, EventHandlerGroup):
-            return ExclusiveProcessor(subscriber, self._store, lambda some: self._bus.forward(some, handler))
-        return make_processor(subscriber, self._store, lambda some: self._bus.forward(some, handler))
+            return ExclusiveProcessor(subscriber, self._store, send)
+        return make_processor(subscriber, self._store, send)
 
     # -- the work -------------------------------------------------------------------------------------------------
 
     def _follow(self, subscriber: Subscriber, record: StreamRecord) -> None:
-        self._run(subscriber, partial(self._subscription(subscriber).follow, [record]))
+        self._run(subscriber.name, partial(self._subscription(subscriber).follow, [record]))
 
     @staticmethod
-    def _run(subscriber: Subscriber, call: Callable[[], None]) -> bool:
+    def _run(name: str, call: Callable[[], None]) -> bool:
         """Return False, with the error in the log, if the call fails."""
         try:
             call()
         except Exception as error:  # the command is stored, and the caller must learn that
-            name, told = subscriber.name, "%s cannot go on: %s; it is tried again after a later command"
+            told = "%s cannot go on: %s; it is tried again after a later command"
             logger.warning(told, name, error, exc_info=error, extra={"subscriber": name})
             return False
         return True
@@ -183,9 +182,10 @@ class DatabaseSubscribers:
     def _tick(self, seconds: float) -> None:
         """Do due work for about that many seconds. The rest stays due."""
         began = time.monotonic()
+        self._run("the outbox", partial(self._bus.relay_outboxes, seconds))
         for subscriber in self._subscribers():
             subscription = self._subscription(subscriber)
-            self._run(subscriber, partial(_tick, subscription, began + seconds))
+            self._run(subscriber.name, partial(_tick, subscription, began + seconds))
         is_over = time.monotonic() > began + seconds
         self._due = began if is_over else began + conf().SUBSCRIBERS.SWEEP_INTERVAL
 
@@ -233,7 +233,7 @@ def _concerns(subscriber: Subscriber, record: StreamRecord) -> bool:
     return follows_events(subscriber, record) or follows_refusal(subscriber, record)
 
 
-def _after_commit(call: Callable[[], None], alias: str) -> None:
+def after_commit(call: Callable[[], None], alias: str) -> None:
     """Call after the commit of the transaction that is open in the database, or now if there is none."""
     if connections[alias].in_atomic_block:
         transaction.on_commit(call, using=alias)

@@ -5,11 +5,15 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
+from enode_django.domain.messages import Command
+from enode_django.domain.metadata import Metadata
 from enode_django.eventing.effects import Calls
-from enode_django.eventing.pending import HandledEvents, followed_refusal
-from enode_django.eventing.process_managers import crash_handler
+from enode_django.eventing.pending import handled_by
+from enode_django.eventing.process_managers import ProcessManager, crash_handler, has_state
+from enode_django.eventing.processes import Process, Processes, steps_of
 from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import NOW, Subscriber, follows, key_of, running_subscriber
@@ -25,12 +29,14 @@ MOST = 2**31
 
 
 class MemorySubscription:
-    """A subscription of one process manager, or of the event handlers of one group, with its checkpoints in memory."""
+    """A subscription of one process manager, or of the event handlers of one group. Its checkpoints, and the states of
+    its processes, are in memory."""
 
     def __init__(self, subscriber: Subscriber, bus: ImmediateCommandBus) -> None:
         self.subscriber = subscriber
         self._bus = bus
         self._reached = dict(_heads(bus.store)) if subscriber.start == NOW else {}
+        self._processes: dict[str, Process] = {}
 
     def follow(self, records: Sequence[StreamRecord]) -> None:
         """Handle the records. Raises what a handler raises; the aggregate's next event retries the unhandled ones."""
@@ -46,17 +52,28 @@ class MemorySubscription:
             self._reached[id] = stream.version or 0
 
     def _call(self, record: StreamRecord) -> None:
-        handler = crash_handler(self.subscriber)
-        calls = Calls(self.subscriber, lambda commands: self._bus.forward(commands, handler))
         token = running_subscriber.set(self.subscriber.name)
         try:
-            if record.version is not None:
-                calls.run(HandledEvents(self.subscriber).of(record))
-            elif (refused := followed_refusal(self.subscriber, record)) is not None:
-                calls.run([refused])
-            calls.send()
+            if has_state(self.subscriber):
+                self._step(self.subscriber, record)
+            else:
+                calls = Calls(self.subscriber, self._send)
+                calls.run(handled_by(self.subscriber, record))
+                calls.send()
         finally:
             running_subscriber.reset(token)
+
+    def _step(self, manager: ProcessManager, record: StreamRecord) -> None:
+        steps = steps_of(manager, handled_by(manager, record))
+        known = {step.key: self._processes.get(step.key, Process()) for step in steps}
+        processes = Processes(manager, known, self._bus.store.find, partial(handled_by, manager))
+        processes.run(steps)
+        self._send(processes.commands)
+        self._processes.update(processes.changed)
+
+    def _send(self, commands: Sequence[tuple[Command, Metadata]]) -> None:
+        if commands:
+            self._bus.forward(commands, crash_handler(self.subscriber))
 
 
 class MemorySubscribers:

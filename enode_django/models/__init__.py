@@ -7,12 +7,14 @@ from enode_django.models.following import (
     GenerationCheck,
     HandledRefusal,
     ParkedEvent,
+    ProcessState,
     ProjectionGeneration,
     ReadModel,
     Rebuild,
     Subscription,
 )
 from enode_django.models.operating import Job, JobState, OperatorAction, ProcessorReport, Subscriber, Topic
+from enode_django.models.outbox import OutboxCommand
 from enode_django.models.store import (
     DeadLetter,
     EventCorrection,
@@ -33,7 +35,9 @@ __all__ = [
     "Job",
     "JobState",
     "OperatorAction",
+    "OutboxCommand",
     "ParkedEvent",
+    "ProcessState",
     "ProcessorReport",
     "ProjectionGeneration",
     "ReadModel",

@@ -237,3 +237,29 @@ class HandledRefusal(models.Model):
 
     def __str__(self) -> str:
         return f"{self.subscriber} has handled the refusal of {self.command_id}"
+
+
+class ProcessState(models.Model):
+    """The state of one process of a process manager. A row that has not started holds the events that wait for that."""
+
+    subscriber = models.CharField("subscriber", max_length=255, db_collation="C")
+    key = models.CharField("key", max_length=255, db_collation="C")
+    state = models.BinaryField("state", db_default=b"", help_text="Packed; empty until it has started.")
+    waiting = models.JSONField("waiting events", db_default=[], help_text="Id, aggregate root id, command id of each.")
+    version = models.BigIntegerField("version", db_default=0, help_text="The number of events that it has handled.")
+    changed_at = models.DateTimeField("changed at", db_default=Now())
+    started_at = models.DateTimeField("started at", null=True)
+    ended_at = models.DateTimeField("ended at", null=True)
+
+    class Meta:
+        verbose_name = "process state"
+        verbose_name_plural = "process states"
+        default_permissions = ("view",)
+        constraints = [models.UniqueConstraint(fields=["subscriber", "key"], name="enode_process_state")]
+        indexes = [
+            models.Index(fields=["ended_at"], name="enode_process_ended", condition=~models.Q(ended_at=None)),
+            models.Index(fields=["changed_at"], name="enode_process_waits", condition=models.Q(started_at=None)),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.subscriber}: {self.key}"

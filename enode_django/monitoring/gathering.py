@@ -15,9 +15,22 @@ from enode_django.monitoring.lags import ask_lags
 from enode_django.monitoring.parts import Finding, Part, Status, bad
 from enode_django.monitoring.processors import ask_mailboxes, ask_processors
 from enode_django.monitoring.queue import ask_backlog, ask_queue
-from enode_django.monitoring.work import ask_jobs, ask_letters, ask_parked, ask_queue_letters
+from enode_django.monitoring.work import ask_jobs, ask_letters, ask_outbox, ask_parked, ask_queue_letters
+from enode_django.runtime import outbox_databases
 
-PARTS = ("database", "shards", "queue", "processors", "mailboxes", "backlog", "lag", "letters", "parked", "jobs")
+PARTS = (
+    "database",
+    "shards",
+    "queue",
+    "processors",
+    "mailboxes",
+    "backlog",
+    "lag",
+    "outbox",
+    "letters",
+    "parked",
+    "jobs",
+)
 """The names of the parts of a status, in their order."""
 TIMEOUT = 5.0
 
@@ -60,6 +73,7 @@ def _questions() -> list[_Question]:
             _Question("letters", f"shard {alias}", partial(ask_letters, alias))
             for alias in conf().EVENT_STORE.DATABASES
         ),
+        *(_Question("outbox", f"database {alias}", partial(ask_outbox, alias)) for alias in outbox_databases()),
         _Question("queue", "queue", ask_queue),
         _Question("backlog", "queue", ask_backlog),
         _Question("letters", "queue", ask_queue_letters),

@@ -5,9 +5,11 @@ These figures survive restarts: they describe the present, not the time since a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
+
+from django.db import DatabaseError
 
 from enode_django.conf import conf
 from enode_django.equeue.dead_letters import dead_letters, groups_with_dead_letters
@@ -16,7 +18,9 @@ from enode_django.equeue.transport import Transport
 from enode_django.eventstore.dead_letters import DeadLetters
 from enode_django.exceptions import QueueError
 from enode_django.monitoring.lags import lags_of
-from enode_django.monitoring.work import ask_parked
+from enode_django.monitoring.work import OutboxRow, ask_parked, outbox_of
+from enode_django.outbox.rows import has_table
+from enode_django.runtime import outbox_databases
 
 
 class Gauges:
@@ -30,12 +34,17 @@ class Gauges:
 
     def __call__(self) -> dict[str, Any]:
         """Return ``dead_letters`` by consumer group, ``parked_aggregates`` and ``subscriber_lags`` (seconds) by
-        subscriber."""
+        subscriber; by database ``outbox_commands`` that wait, ``outbox_age`` of the oldest (seconds), and
+        ``outbox_rejected``."""
         lags, problems = lags_of(self._transport)
         parked = {lag.subscriber: lag.parked for lag in lags} | {
             row.subscriber: row.aggregates for row in ask_parked().rows
         }
         figures: dict[str, Any] = {"dead_letters": self._dead_letters(), "parked_aggregates": parked}
+        outboxes = list(_outboxes())
+        figures["outbox_commands"] = {row.database: row.waiting for row in outboxes}
+        figures["outbox_age"] = {row.database: row.seconds for row in outboxes}
+        figures["outbox_rejected"] = {row.database: row.rejected for row in outboxes}
         if not problems:
             known = {lag.subscriber: lag.seconds for lag in lags}
             figures["subscriber_lags"] = {name: seconds for name, seconds in known.items() if seconds is not None}
@@ -56,3 +65,11 @@ class Gauges:
             known = ((first, end), sum(1 for _ in dead_letters(self._transport, group)))
             self._counted[group] = known
         return known[1]
+
+
+def _outboxes() -> Iterator[OutboxRow]:
+    """Yield the outboxes that answer: databases of the project that are away hide no other figure."""
+    for alias in outbox_databases():
+        with suppress(DatabaseError):
+            if has_table(alias):
+                yield outbox_of(alias)

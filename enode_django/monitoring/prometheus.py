@@ -41,6 +41,9 @@ GAUGES = {
 GAUGES_OF_TABLES = {
     "dead_letters": ("enode_dead_letters", "Commands and messages that failed for good and were not settled.", "group"),
     "parked_aggregates": ("enode_parked_aggregates", "Aggregates that are parked now.", "subscriber"),
+    "outbox_commands": ("enode_outbox_commands", "Commands that wait in the outbox.", "database"),
+    "outbox_age": ("enode_outbox_age_seconds", "Age of the oldest command that waits in the outbox.", "database"),
+    "outbox_rejected": ("enode_outbox_rejected", "Commands in the outbox that cannot be sent.", "database"),
     "subscriber_lags": (
         "enode_subscriber_lag_seconds",
         "Age of the oldest event stream that is stored and not handled.",

@@ -7,7 +7,7 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-from django.db.models import Count, F, Max, Q
+from django.db.models import Count, DurationField, ExpressionWrapper, F, Max, Min, Q
 from django.db.models.functions import Now
 
 from enode_django.conf import conf
@@ -17,13 +17,16 @@ from enode_django.equeue.transport import Transport
 from enode_django.eventing.registry import subscribers
 from enode_django.jobs.leases import job_database, with_lease_state
 from enode_django.jobs.texts import progress_of, state_of
-from enode_django.models import DeadLetter, GenerationCheck, Job, JobState, ParkedEvent
+from enode_django.models import DeadLetter, GenerationCheck, Job, JobState, OutboxCommand, ParkedEvent
 from enode_django.monitoring.databases import subscriber_databases
 from enode_django.monitoring.parts import Finding, Problem, degraded
+from enode_django.outbox.rows import has_table
 from enode_django.runtime import make_transport_if_any
 
 LATELY = timedelta(hours=24)
 MOST_JOBS = 20
+WAITS_LONG = 30.0
+"""Seconds after which a command that still waits in an outbox is a problem."""
 
 
 class LettersRow(NamedTuple):
@@ -36,6 +39,17 @@ class LettersRow(NamedTuple):
     error_type: str
     letters: int
     newest: datetime | None
+
+
+class OutboxRow(NamedTuple):
+    """The outbox of a database. ``waiting`` counts commands; ``oldest`` is the time at which the first was written, by
+    the clock of the database, and ``seconds`` its age."""
+
+    database: str
+    waiting: int
+    oldest: datetime | None
+    seconds: float
+    rejected: int
 
 
 class ParkedRow(NamedTuple):
@@ -90,6 +104,43 @@ def _settle(rows: Sequence[LettersRow], what: str) -> Iterator[Problem]:
         many, group = sum(row.letters for row in rows), rows[0].group
         tell = f"see manage.py enode queue dead-letters {group}, mend what is wrong, and requeue or discard them"
         yield degraded(f"{many:,} dead letters of {what}: {tell}")
+
+
+def ask_outbox(alias: str) -> Finding:
+    """Report the commands that wait in the outbox of a database. One without an outbox has no row."""
+    if not has_table(alias):
+        return Finding()
+    row = outbox_of(alias)
+    return Finding((row,), list(_outbox_problems(row)))
+
+
+def outbox_of(alias: str) -> OutboxRow:
+    is_waiting = Q(rejected_at__isnull=True)
+    age = ExpressionWrapper(Now() - Min("written_at", filter=is_waiting), output_field=DurationField())
+    waits, oldest, age, rejected = (
+        OutboxCommand.objects.using(alias)
+        .aggregate(
+            waits=Count("pk", filter=is_waiting),
+            oldest=Min("written_at", filter=is_waiting),
+            age=age,
+            rejected=Count("pk", filter=~is_waiting),
+        )
+        .values()
+    )
+    return OutboxRow(alias, waits, oldest, age.total_seconds() if age else 0.0, rejected)
+
+
+def _outbox_problems(row: OutboxRow) -> Iterator[Problem]:
+    if row.rejected:
+        yield degraded(
+            f"{row.rejected:,} commands in the outbox of {row.database!r} are rejected; their page in the admin says "
+            "why, and sends them again"
+        )
+    if row.seconds > WAITS_LONG:
+        yield degraded(
+            f"{row.waiting:,} commands wait in the outbox of {row.database!r}, the first for {row.seconds:.0f} s; see "
+            "that runprocessors runs and reaches the queue, or call enode_django.immediate.catch_up() without a queue"
+        )
 
 
 def ask_parked() -> Finding:

@@ -9,12 +9,14 @@ from contextlib import ContextDecorator, ExitStack
 from functools import partial
 from typing import Any, Self, TypeVar
 
+from enode_django.bus.command_bus import CrashHandler, nobody, outbox_rows
 from enode_django.bus.results import CommandResult
 from enode_django.commanding.decisions import Envelope, Finished
 from enode_django.commanding.publisher import announce
 from enode_django.concurrency.backoff import once
 from enode_django.conf import keeps_in_memory
-from enode_django.domain.messages import DomainEvent
+from enode_django.domain.messages import Command, DomainEvent
+from enode_django.domain.metadata import Metadata
 from enode_django.eventing.event_handlers import group_of
 from enode_django.eventing.event_subscription import EventSubscription
 from enode_django.eventing.process_managers import crash_handler
@@ -26,6 +28,7 @@ from enode_django.eventstore.base import EventStore, StreamRecord
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import DefinitionError
 from enode_django.immediate.bus import ImmediateCommandBus, Together, result_of
+from enode_django.immediate.following import after_commit
 from enode_django.immediate.memory import MemorySubscription, has_tables, without_tables
 from enode_django.repository.loading import events_of
 from enode_django.runtime import make_processor, make_store, use_bus
@@ -57,6 +60,18 @@ class InlineCommandBus(ImmediateCommandBus):
     def _take(self, envelopes: Sequence[Envelope]) -> list[Finished]:
         with self._lock:
             return super()._take(envelopes)
+
+    def write_to_outbox(
+        self,
+        alias: str,
+        commands: Sequence[tuple[Command, Metadata]],
+        crash_handler: CrashHandler = nobody,
+        expected_versions: Sequence[int | None] = (),
+    ) -> None:
+        """Execute the commands when the atomic block of the database commits, or now if there is none. In a
+        ``TestCase`` that is the end of ``captureOnCommitCallbacks(execute=True)``."""
+        bodies = [row.body for row in outbox_rows(commands, crash_handler, expected_versions)]
+        after_commit(partial(self.deliver, bodies), alias)
 
     def _persist(self, call: Callable[[], list[Finished]], /) -> list[Finished]:
         return call()

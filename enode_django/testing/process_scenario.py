@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Self
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, Self
 
 from enode_django.domain.declarations import plain_of
 from enode_django.domain.messages import Command, DomainEvent
 from enode_django.domain.refusals import DomainException
-from enode_django.eventing.pending import HandledEvents, followed_refusal
-from enode_django.eventing.process_managers import ProcessManager, with_derived_ids
+from enode_django.eventing.effects import Calls
+from enode_django.eventing.pending import handled_by
+from enode_django.eventing.process_managers import ProcessManager, has_state
+from enode_django.eventing.processes import Process, Processes, state_type_of, steps_of
 from enode_django.eventing.registry import subscribers
-from enode_django.eventing.subscribers import key_of
-from enode_django.eventstore.base import StreamRecord
+from enode_django.eventstore.base import CommandKey, StreamRecord
 from enode_django.exceptions import DefinitionError
 from enode_django.serialization.codec import decode_command, encode_command, restore_command
 from enode_django.testing.histories import refusal, streams
 
 
 class ProcessScenario:
-    """A test of a process manager, which `given` begins.
+    """A test of a process manager, which `given` begins with the past events of one aggregate. A process manager with a
+    ``state`` handles them; one without a state does not.
 
-    ``when`` may be called again; the ``then`` methods check the commands of the last event and raise `AssertionError`.
-    ``commands`` are the commands that the process manager would send, with their derived ids.
+    ``when`` may be called again; the ``then`` methods check what came of the last event, and raise `AssertionError`.
+    ``commands`` are the commands that the process manager would send, with their derived ids. ``state`` is the state of
+    the process that the event concerned; None if it concerned none, or one that has not begun.
 
     For example::
 
@@ -35,62 +40,114 @@ class ProcessScenario:
     """
 
     def __init__(self, process: type[ProcessManager], id: str, history: Sequence[DomainEvent]) -> None:
-        self._process = subscribers.instance(process)
+        self._manager = subscribers.instance(process)
         self._id = id
-        self._version = len(history)
+        self._versions: Counter[str] = Counter()
         self._refused = 0
+        self._records: dict[CommandKey, StreamRecord] = {}
+        self._processes: dict[str, Process] = {}
+        self._last: Process | None = None
         self._has_begun = False
         self.commands: Sequence[Command] = ()
+        for event in history:
+            self._begin_with(event)
 
-    def when(self, happened: DomainEvent | DomainException) -> Self:
-        """Deliver the aggregate's next event, or a stored refusal, twice, as after a redelivery.
+    @property
+    def state(self) -> Any:
+        last = self._last
+        return state_type_of(self._manager).read(last.packed) if last is not None and last.has_begun else None
+
+    def when(self, happened: DomainEvent | DomainException, *, of: str | None = None) -> Self:
+        """Deliver the next event, or a stored refusal, of the aggregate ``of`` (by default the given one), twice, as
+        after a redelivery. A process manager with a state handles it each time with the state from before, as after a
+        crash before the commit.
 
         Raises what the handler raises, and `AssertionError` if it does not yield the same commands both times.
         """
-        record = self._stored(happened)
-        self.commands, again = self._handled(record), self._handled(record)
-        if list(self.commands) != again:
-            raise AssertionError(f"{happened!r} brings {self.commands!r}, and delivered again {again!r}")
+        record = self._stored(happened, of or self._id)
+        done, again = self._handled(record), self._handled(record)
+        self.commands = done.commands
+        if self.commands != again.commands:
+            raise AssertionError(f"{happened!r} brings {self.commands!r}, and delivered again {again.commands!r}")
+        self._processes.update(done.processes)
+        self._last = self._processes.get(done.key or "")
         self._has_begun = True
         return self
 
     def then(self, *commands: Command) -> Self:
         """Assert that exactly these commands are sent, in this order. Their ids are ignored."""
-        if not self._has_begun:
-            raise AssertionError("nothing has happened yet; call when() first")
+        self._check_begun()
         if [content_of(one) for one in self.commands] != [content_of(one) for one in commands]:
-            raise AssertionError(f"expected the commands {list(commands)!r}, got {list(self.commands)!r}")
+            raise AssertionError(f"expected the commands {list(commands)!r}, got {list(self.commands)!r}{self._told()}")
         return self
 
     def then_nothing(self) -> Self:
         """Assert that no command is sent."""
         return self.then()
 
-    def _stored(self, happened: DomainEvent | DomainException) -> StreamRecord:
+    def then_state(self, state: object) -> Self:
+        """Assert that the process has this state (None: the event concerned no process, or one that has not begun)."""
+        self._check_begun()
+        if self.state != state:
+            raise AssertionError(f"expected the state {state!r}, got {self.state!r}")
+        return self
+
+    def then_ended(self) -> Self:
+        """Assert that the process has ended."""
+        self._check_begun()
+        if self._last is None or not self._last.has_ended:
+            raise AssertionError(f"expected the process to have ended{self._told()}")
+        return self
+
+    def then_waits(self) -> Self:
+        """Assert that the event waits for its process to begin."""
+        self._check_begun()
+        if self._last is None or not self._last.waiting:
+            raise AssertionError(f"expected the event to wait for its process to begin{self._told()}")
+        return self
+
+    def _begin_with(self, event: DomainEvent) -> None:
+        if has_state(self._manager):
+            self.when(event)
+        else:
+            self._versions[self._id] += 1
+
+    def _told(self) -> str:
+        return f"; the state is {self.state!r}" if has_state(self._manager) else ""
+
+    def _check_begun(self) -> None:
+        if not self._has_begun:
+            raise AssertionError("nothing has happened yet; call when() first")
+
+    def _stored(self, happened: DomainEvent | DomainException, id: str) -> StreamRecord:
         if isinstance(happened, DomainException):
             self._refused += 1
-            return refusal(self._id, happened, self._refused)
-        if not isinstance(happened, DomainEvent):
+            record = refusal(id, happened, self._refused)
+        elif isinstance(happened, DomainEvent):
+            (record,) = streams(id, [happened], after=self._versions[id])
+            self._versions[id] += 1
+        else:
             raise DefinitionError(f"when() takes an event or a refusal, got {happened!r}")
-        (record,) = streams(self._id, [happened], after=self._version)
-        self._version += 1
+        self._records[record.command_id, id] = record
         return record
 
-    def _handled(self, record: StreamRecord) -> list[Command]:
-        if record.version is None:
-            refused = followed_refusal(self._process, record)
-            followed = [] if refused is None else [refused]
-        else:
-            followed = HandledEvents(self._process).of(record)
-        return [
-            _delivered(command)
-            for message, handlers in followed
-            for handler in handlers
-            for command in self._derived(handler(message), message.id)
-        ]
+    def _handled(self, record: StreamRecord) -> _Handled:
+        if not has_state(self._manager):
+            calls = Calls(self._manager, lambda commands: None)
+            calls.run(handled_by(self._manager, record))
+            return _Handled([_delivered(command) for command, _ in calls.commands], {}, None)
+        steps = steps_of(self._manager, handled_by(self._manager, record))
+        known = {step.key: self._processes.get(step.key, Process()) for step in steps}
+        processes = Processes(self._manager, known, lambda keys: self._records, partial(handled_by, self._manager))
+        processes.run(steps)
+        commands = [_delivered(command) for command, _ in processes.commands]
+        return _Handled(commands, processes.changed, steps[0].key if steps else None)
 
-    def _derived(self, yielded: Any, cause: str) -> Iterator[Command]:
-        return with_derived_ids(() if yielded is None else yielded, cause=cause, subscriber=key_of(self._process))
+
+class _Handled(NamedTuple):
+    commands: Sequence[Command]
+    processes: Mapping[str, Process]
+    key: str | None
 
 
 def _delivered(command: Command) -> Command:

@@ -14,15 +14,27 @@ import pytest
 from django.contrib import admin
 from django.contrib.auth.models import Group, Permission, User
 from django.core.management import CommandError, call_command
+from django.db.models.functions import Now
 from django.test import Client, override_settings
 
 from enode_django.equeue.retrying import Failed, Message, encode_failed
 from enode_django.equeue.transports.memory import MemoryTransport
+from enode_django.eventing.state_types import FORMAT
 from enode_django.eventstore.dead_letters import DeadLetter as Letter
 from enode_django.eventstore.dead_letters import PostgresDeadLetters
 from enode_django.management.subcommands.groups import DEEDS, LOOKS, ON_CALL
-from enode_django.models import DeadLetter, EventStream, GenerationCheck, Job, ParkedEvent, Rebuild
+from enode_django.models import (
+    DeadLetter,
+    EventStream,
+    GenerationCheck,
+    Job,
+    OutboxCommand,
+    ParkedEvent,
+    ProcessState,
+    Rebuild,
+)
 from enode_django.serialization.codec import encode_command
+from enode_django.serialization.plain import pack
 from sample_project.bank.domain import Deposit
 from tests.admin.test_jobs import make_job, make_rebuild
 from tests.admin.test_new_commands import park
@@ -58,6 +70,10 @@ def stored(streams: Sequence[EventStream], settings: Any) -> Iterator[None]:
     PostgresDeadLetters().keep(
         [Letter("key", "deposit-2", "a", "bank.Deposit", "commands", 0, 7, "KeyError", "KeyError: 1", COMMAND, False)]
     )
+    body = encode_command(Deposit("a", amount=Decimal("7.25"), id="deposit-3"), b"")
+    OutboxCommand.objects.create(aggregate_root_id="a", command_id="deposit-3", body=body)
+    state = FORMAT + pack({"price": 9})
+    ProcessState.objects.create(subscriber="bank.transfers", key="t", state=state, started_at=Now())
     park("deposit-1", 2, "a")
     make_job("failed"), make_job("running"), make_rebuild()
     GenerationCheck.objects.create(
@@ -102,7 +118,14 @@ def shows(path: str, text: str) -> Probe:
 
 def _with_keys(path: str) -> str:
     """Put the keys of the rows in."""
-    models = {"parked": ParkedEvent, "letter": DeadLetter, "stream": EventStream, "rebuild": Rebuild}
+    models = {
+        "parked": ParkedEvent,
+        "letter": DeadLetter,
+        "stream": EventStream,
+        "rebuild": Rebuild,
+        "waiting": OutboxCommand,
+        "process": ProcessState,
+    }
     keys = {name: model.objects.order_by("pk").values_list("pk", flat=True).first() for name, model in models.items()}
     return path.format(**keys, failed=Job.objects.filter(state="failed").values_list("pk", flat=True).first())
 
@@ -116,6 +139,9 @@ PROBES: dict[str, Probe] = {
     "*Send again*, *Discard*": offers("deadletter/", "requeue"),
     "the message of a dead letter": shows("deadletter/{letter}/change/", "2.50"),
     "*Send a new command like it*": opens("deadletter/{letter}/command/"),
+    "*Outbox*": opens("outboxcommand/{waiting}/change/"),
+    "*Send again what was rejected*, *Discard for good*": offers("outboxcommand/", "discard"),
+    "the message of a command in the outbox": shows("outboxcommand/{waiting}/change/", "7.25"),
     "*Parked events*": opens("parkedevent/{parked}/change/"),
     "*Retry*, *Skip*": offers("parkedevent/", "skip"),
     "*Send a new command*": opens("parkedevent/{parked}/command/"),
@@ -123,6 +149,8 @@ PROBES: dict[str, Probe] = {
     "what an error says": shows("parkedevent/{parked}/change/", "<script>alert(1)</script>"),
     "*Erased events*": opens("generationcheck/"),
     "their deletion": offers("generationcheck/", "delete_selected"),
+    "*Process states*": opens("processstate/{process}/change/"),
+    "the state of a process": shows("processstate/{process}/change/", '"price": 9'),
     "*Jobs*": opens("job/"),
     "*Make snapshots*, *Rebuild a projection*": opens("job/start/rebuild/"),
     "*Export events*": opens("job/start/export/"),

@@ -64,6 +64,7 @@ WITH_DATABASE = {
     "enode_django.jobs.running_job",
     "enode_django.monitoring.subscriber_lags",
     "enode_django.runtime.replay",
+    "enode_django.send_command",
     "enode_django.send_command_on_commit",
     "enode_django.serializers.receive",
 }

@@ -20,13 +20,15 @@ MINUTES = 60
 
 ON, ROLE = 'instance="a:9464"', 'instance="a:9464",role="command"'
 SUBSCRIBER, GROUP = 'subscriber="bank.Ledger"', 'group="billing",topic="orders"'
-ONLY_GROUP = 'group="billing"'
+ONLY_GROUP, DATABASE = 'group="billing"', 'database="default"'
 Case = tuple[dict[str, str], str]
 FIRES: dict[str, Case] = {  # the series as promtool writes them, and the labels of the alert
     "EnodeNothingRuns": ({}, ""),
     "EnodeSubscriberBehind": ({f"enode_subscriber_lag_seconds{{{SUBSCRIBER}}}": "120x60"}, SUBSCRIBER),
     "EnodeCommandsCrash": ({f'enode_commands_total{{{ON},outcome="crashed"}}': "0+1x60"}, ""),
     "EnodeDeadLetters": ({f"enode_dead_letters{{{ONLY_GROUP}}}": "17x60"}, ONLY_GROUP),
+    "EnodeOutboxWaits": ({f"enode_outbox_age_seconds{{{DATABASE}}}": "120x60"}, DATABASE),
+    "EnodeOutboxRejects": ({f"enode_outbox_rejected{{{DATABASE}}}": "2x60"}, DATABASE),
     "EnodeAggregatesParked": ({f"enode_parked_aggregates{{{SUBSCRIBER}}}": "7x60"}, SUBSCRIBER),
     "EnodeWorkersMissing": (
         {f"enode_workers{{{ROLE}}}": "1x60", f"enode_workers_planned{{{ROLE}}}": "2x60"},
@@ -65,6 +67,8 @@ WELL = {
     f'enode_commands_total{{{ON},outcome="crashed"}}': "3x60",
     f'enode_commands_total{{{ON},outcome="succeeded"}}': "0+900x60",
     f"enode_dead_letters{{{ONLY_GROUP}}}": "0x60",
+    f"enode_outbox_age_seconds{{{DATABASE}}}": "1x60",
+    f"enode_outbox_rejected{{{DATABASE}}}": "0x60",
     f"enode_parked_aggregates{{{SUBSCRIBER}}}": "0x60",
     f"enode_worker_restarts_total{{{ON}}}": "9x60",
     f"enode_mailboxes_waiting_for_help{{{ON}}}": "0x60",

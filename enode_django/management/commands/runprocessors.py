@@ -40,6 +40,7 @@ from enode_django.processors.broker import BrokerProcess
 from enode_django.processors.connections import Share, connections_by_database
 from enode_django.processors.control import Role
 from enode_django.processors.logs import log_to_console
+from enode_django.processors.outbox_relay import relayed_outboxes
 from enode_django.processors.reloading import is_inner, run_reloading
 from enode_django.processors.supervisor import BEYOND_GRACE, Supervisor, supervisor_name
 from enode_django.processors.supervisor_reports import STOP_SECONDS
@@ -140,7 +141,8 @@ class Command(PrintableCommand):
         self._say_connections(current, plans)
         name, write = supervisor_name(), _Reporter(report)
         has_broker = broker is not None
-        with self._observed(current, name, transport, options, has_broker=has_broker) as look:
+        observed = self._observed(current, name, transport, options, has_broker=has_broker)
+        with observed as look, relayed_outboxes(transport):
 
             def on_report(figures: dict[str, Any]) -> None:
                 write(figures)

@@ -17,6 +17,7 @@ LOOKS, ON_CALL = "enode: looks", "enode: on call"
 VIEW_PAYLOAD = "view_payload"
 DEEDS = (
     "change_deadletter",
+    "change_outboxcommand",
     "change_parkedevent",
     "delete_generationcheck",
     "add_job",

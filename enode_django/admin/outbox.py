@@ -1,0 +1,129 @@
+"""The outbox in the admin: view the commands that wait, send again what was rejected, discard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin, messages
+from django.db import DatabaseError, router
+from django.http import HttpRequest, HttpResponse
+from django.utils.safestring import SafeString
+
+from enode_django.admin.auditing import Audited
+from enode_django.admin.databases import DatabaseFilter
+from enode_django.admin.linking import WithLinks, with_links
+from enode_django.admin.moments import WithMoments
+from enode_django.admin.operating import CONFIRMED
+from enode_django.admin.settling import Settling
+from enode_django.admin.showing import SCRIPTS, STYLES, VIEW_PAYLOAD, WithError, preformatted, without_hidden
+from enode_django.models import OutboxCommand
+
+if TYPE_CHECKING:
+    from django.db.models import QuerySet
+
+    OutboxBase = admin.ModelAdmin[OutboxCommand]
+    Pages = admin.ModelAdmin[Any]
+    Rows = QuerySet[Any]
+else:  # generic for the type checker only
+    OutboxBase = admin.ModelAdmin
+    Pages = object
+
+
+def outboxes() -> list[str]:
+    """Return the databases with an outbox, first the one that the routers choose."""
+    from enode_django.outbox.rows import has_table
+    from enode_django.runtime import outbox_databases  # see the package
+
+    first = router.db_for_write(OutboxCommand)
+    return [first, *(alias for alias in outbox_databases() if alias != first and _holds(has_table, alias))]
+
+
+def _holds(has_table: Callable[[str], bool], alias: str) -> bool:
+    try:
+        return has_table(alias)
+    except DatabaseError:  # it is away; the status says so
+        return False
+
+
+class OutboxFilter(DatabaseFilter):
+    """Offer the databases that have an outbox."""
+
+    offered = staticmethod(outboxes)
+
+
+class WaitingCommands(Audited, WithMoments, WithLinks, Settling):
+    """Mixin for an admin class of encoded commands that wait in a database."""
+
+    offered = staticmethod(outboxes)
+    change_list_template = "enode_django/admin/list.html"
+    show_full_result_count = False
+    search_fields = ("aggregate_root_id__exact", "command_id__exact")
+    search_help_text = "a whole aggregate root id or command id"
+
+    class Media:
+        css = STYLES
+        js = SCRIPTS
+
+    def object_id_of(self, row: Any) -> str:
+        return str(row.command_id)
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
+        more = ["message"] if request.user.has_perm(VIEW_PAYLOAD) else []
+        return with_links(without_hidden([*self.fields, *more], request), request)
+
+    @admin.display(description="message")
+    def message(self, row: Any) -> SafeString:
+        from enode_django.admin.readable import readable
+
+        kind, text = readable(bytes(row.body))
+        return preformatted(f"{kind}\n{text}")
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return self.has_settle_permission(request) or super().has_view_permission(request, obj)
+
+    def settle(
+        self, request: HttpRequest, chosen: Rows, action: str, done: str, settle: Callable[[str, Sequence[int]], int]
+    ) -> None:
+        """Do something with the chosen rows, and log it."""
+        rows = list(chosen)
+        many = settle(chosen.db, [row.pk for row in rows])
+        self.message_user(request, f"{many} of {len(rows)} commands were {done}", messages.SUCCESS)
+        for row in rows:
+            self.done(request, row, action, done)
+
+
+@admin.register(OutboxCommand)
+class OutboxCommandAdmin(WaitingCommands, WithError, OutboxBase):
+    """Users with ``change_outboxcommand`` send again what was rejected, and discard commands."""
+
+    when_empty = "No command waits: the relay has sent all of them."
+    list_display = ("__str__", "aggregate_root_id", "written_at", "rejected_at")
+    list_filter = (OutboxFilter, ("rejected_at", admin.EmptyFieldListFilter))
+    ordering = ("pk",)
+    fields = ("command_id", "aggregate_root_id", "written_at", "rejected_at", "shown_error")
+    readonly_fields = (*fields, *WithLinks.linked, "hidden_error", "message")
+    actions = ("retry", "discard")
+    buttons = (("retry", "Send again"), ("discard", "Discard …"))
+
+    def get_queryset(self, request: HttpRequest) -> Rows:
+        return super().get_queryset(request).defer("body", "error")
+
+    @admin.action(description="Send again what was rejected", permissions=["settle"])
+    def retry(self, request: HttpRequest, chosen: Rows) -> None:
+        from enode_django.operating.outbox import retry_in
+
+        self.settle(request, chosen.filter(rejected_at__isnull=False), "retry", "given to the relay", retry_in)
+
+    @admin.action(description="Discard for good", permissions=["settle"])
+    def discard(self, request: HttpRequest, chosen: Rows) -> HttpResponse | None:
+        from enode_django.operating.outbox import discard_in
+
+        if CONFIRMED not in request.POST:
+            last = "This cannot be undone."
+            return self.confirm(request, chosen, "discard", title="Discard commands", button="Discard", last=last)
+        self.settle(request, chosen, "discard", "discarded", discard_in)
+        return None
+
+    def consequence_of(self, row: Any) -> str:
+        return f"The {row} is deleted, and never handled."

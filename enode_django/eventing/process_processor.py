@@ -1,0 +1,144 @@
+"""Turn events into states and commands of processes, exactly once: states, checkpoints and commands commit together.
+
+The order of the locks keeps deadlocks away: first the checkpoints of a batch's aggregates, which tell what there is to
+handle, then the processes that this concerns, both in the order of their keys.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from django.db import transaction
+
+from enode_django.databases import let_hooks_fail_alone
+from enode_django.eventing import checkpoints, process_rows
+from enode_django.eventing.effects import EffectProcessor, SendCommands
+from enode_django.eventing.event_processors import reached
+from enode_django.eventing.failures import failure_of
+from enode_django.eventing.pending import (
+    Failure,
+    HandledEvent,
+    PendingAggregate,
+    Progress,
+    fit_portion,
+    followed_refusal,
+)
+from enode_django.eventing.process_managers import ProcessManager
+from enode_django.eventing.processes import Processes, Step, steps_of
+from enode_django.eventstore.base import EventStore, StreamRecord
+
+logger = logging.getLogger("enode_django.subscribers")
+
+
+class Plan(NamedTuple):
+    """The streams and refusals of one aggregate with their steps, up to the one that cannot be read, if any."""
+
+    work: PendingAggregate
+    steps: list[tuple[StreamRecord, Sequence[Step]]]
+    failure: Failure | None
+
+
+class ProcessProcessor(EffectProcessor):
+    """Calls the handlers of a process manager with a state. ``keep`` is called inside the transaction, and ensures that
+    the commands are sent if it commits. Processes are kept for ``retention`` seconds after their end (None: for good),
+    and as long without their beginning."""
+
+    subscriber: ProcessManager
+
+    def __init__(
+        self, subscriber: ProcessManager, store: EventStore, keep: SendCommands, retention: float | None = None
+    ) -> None:
+        super().__init__(subscriber, store, keep)
+        self._retention = retention
+
+    def apply(
+        self, works: Sequence[PendingAggregate], portion: int, *, even_parked: bool = False
+    ) -> dict[str, Progress]:
+        ids = sorted(work.aggregate_root_id for work in works)
+        with transaction.atomic(using=self.alias):
+            positions = self._lock(ids)
+            parked = self.parked(ids, even_parked)
+            portion = fit_portion(works, positions, portion, self.at_once)
+            streams = self._next_streams(works, positions, parked, portion)
+            handled = self._handled_refusals(works)
+            free = [work for work in works if work.aggregate_root_id not in parked]
+            plans = [self._plan(work, streams[work.aggregate_root_id], handled) for work in free]
+            keys = sorted({step.key for plan in plans for _, steps in plan.steps for step in steps})
+            known = process_rows.lock(self.alias, self.key, keys)
+            processes = Processes(self.subscriber, known, self.store.find, self._follow)
+            refusals: list[checkpoints.RefusalKey] = []
+            progress = {id: Progress(positions[id], parked=error) for id, error in parked.items()}
+            for plan in plans:
+                id = plan.work.aggregate_root_id
+                progress[id] = self._run(plan, positions[id], processes, refusals)
+                if progress[id].failure is None:
+                    progress[id] = reached(plan.work, progress[id].version, streams[id], portion)
+            self.in_flight.end()
+            process_rows.save(self.alias, self.key, known, processes.changed)
+            moved = {id: one.version for id, one in progress.items() if one.version > positions[id]}
+            checkpoints.save(self.alias, self.key, moved)
+            checkpoints.save_refusals(self.alias, self.key, refusals)
+            if processes.commands:
+                self._send(processes.commands)
+            let_hooks_fail_alone(self.alias, self.in_flight.around(works[0]))
+        return progress
+
+    def _lock(self, ids: Sequence[str]) -> Mapping[str, int]:
+        """Return the versions reached, locked until the transaction ends. Make missing checkpoints, where a subscriber
+        that begins now begins."""
+        locked = checkpoints.lock_known(self.alias, self.key, ids)
+        missing = [id for id in ids if id not in locked]
+        if missing:
+            begun = self._heads_at_the_start(missing)
+            checkpoints.save(self.alias, self.key, {id: begun.get(id, 0) for id in missing})
+            locked.update(checkpoints.lock_known(self.alias, self.key, missing))
+        return locked
+
+    def _plan(
+        self, work: PendingAggregate, streams: Sequence[StreamRecord], handled: set[checkpoints.RefusalKey]
+    ) -> Plan:
+        """Find the processes that streams and refusals concern. Key functions and upcasters are application code."""
+        plan = Plan(work, [], None)
+        refusals = [one for one in work.refusals.values() if (one.aggregate_root_id, one.command_id) not in handled]
+        self.in_flight.begin(work, (streams[0].version or 0) if streams else 0)
+        for record in [*streams, *refusals]:
+            self.in_flight.step()
+            try:
+                plan.steps.append((record, steps_of(self.subscriber, self._follow(record))))
+            except Exception as error:  # only this aggregate has failed
+                return plan._replace(failure=failure_of(record, error))
+        return plan
+
+    def _follow(self, record: StreamRecord) -> Iterable[HandledEvent]:
+        if record.version is not None:
+            return self._followed.of(record)
+        refused = followed_refusal(self.subscriber, record)
+        return [] if refused is None else self._tracing.followed(self.name, record, [refused])
+
+    def _run(self, plan: Plan, version: int, processes: Processes, refusals: list[checkpoints.RefusalKey]) -> Progress:
+        self.in_flight.begin(plan.work, version + 1)
+        for record, steps in plan.steps:
+            self.in_flight.step()
+            try:
+                processes.run(steps)
+            except Exception as error:  # handlers are application code: only this aggregate has failed
+                return Progress(version, failure_of(record, error))
+            if record.version is None:
+                refusals.append((record.aggregate_root_id, record.command_id))
+            else:
+                version = record.version
+        return Progress(version, plan.failure)
+
+    def tidy(self) -> int:
+        if self._retention is None:
+            return 0
+        pruned = process_rows.prune(self.alias, self.key, f"{self._retention:.0f} seconds")
+        for key, count in pruned.items():
+            if not count:
+                continue
+            events = "event" if count == 1 else "events"
+            told = "%s drops %d %s that waited for the process %r to begin, as PROCESS_RETENTION of the settings says"
+            logger.warning(told, self.name, count, events, key, extra={"subscriber": self.name})
+        return len(pruned)

@@ -1,0 +1,180 @@
+"""Processes: the runs of a process manager with a state, one for each key. There is no database here.
+
+The events of one key come from several aggregates, and have no order among these. So an event may come before the one
+that begins its process. It is noted with its key, and is handled right after the beginning; its aggregate goes on. An
+ended process passes all events over.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from enode_django.domain.messages import Command, DomainEvent
+from enode_django.domain.metadata import Metadata, ambient_metadata
+from enode_django.domain.refusals import DomainException
+from enode_django.eventing.marks import Route
+from enode_django.eventing.pending import HandledEvent
+from enode_django.eventing.process_managers import ProcessManager, route_of, with_derived_ids
+from enode_django.eventing.state_types import StateType
+from enode_django.eventing.subscribers import Handler, Subscriber, key_of
+from enode_django.eventstore.base import CommandKey, StreamRecord
+from enode_django.exceptions import DefinitionError, InvalidId, TooManyWaiting, shown
+from enode_django.ids import check_id
+
+logger = logging.getLogger("enode_django.subscribers")
+
+MOST_WAITING = 1_000
+"""The most events that wait for one process to begin."""
+
+
+class WaitingEvent(NamedTuple):
+    """An event or a refusal that came before its process has begun."""
+
+    id: str
+    aggregate_root_id: str
+    command_id: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Process:
+    """One process. ``packed`` is its state, empty before it has begun. ``version`` counts the handled events."""
+
+    packed: bytes = b""
+    waiting: tuple[WaitingEvent, ...] = ()
+    version: int = 0
+    has_ended: bool = False
+
+    @property
+    def has_begun(self) -> bool:
+        return bool(self.packed)
+
+
+class Step(NamedTuple):
+    """An event or refusal for one process, and what to do with it."""
+
+    key: str
+    message: DomainEvent | DomainException
+    handler: Handler
+    route: Route
+
+
+def steps_of(manager: ProcessManager, followed: Iterable[HandledEvent]) -> list[Step]:
+    """Return a step for each message that concerns a process. Raises what a key function raises, and `InvalidId` for a
+    key that it returns and that is none."""
+    return list(_steps(manager, followed))
+
+
+def _steps(manager: ProcessManager, followed: Iterable[HandledEvent]) -> Iterator[Step]:
+    for message, handlers in followed:
+        route = _route(manager, message)
+        key = message.aggregate_root_id if route.key is None else route.key(message)
+        if key is None:
+            continue
+        try:
+            key = check_id(key, "key of a process")
+        except InvalidId as error:
+            raise InvalidId(
+                f"the key function of {manager.name} returns {shown(key)} for {shown(message)}; let it return the key "
+                "of a process, a text of 1 to 255 characters, or None if the event concerns no process"
+            ) from error
+        for handler in handlers:
+            yield Step(key, message, handler, route)
+
+
+def _route(manager: ProcessManager, message: DomainEvent | DomainException) -> Route:
+    method = manager._enode_method_for(type(message))
+    return Route() if method is None else route_of(type(manager), method)
+
+
+Find = Callable[[Sequence[CommandKey]], Mapping[CommandKey, StreamRecord]]
+Follow = Callable[[StreamRecord], Iterable[HandledEvent]]
+Sent = tuple[Command, Metadata]
+
+
+class Processes:
+    """The processes that a batch concerns. ``known`` has all of them by key, ``changed`` those that have changed, and
+    ``commands`` are what the handlers have yielded. ``find`` reads the records of waiting events from the store, and
+    ``follow`` returns a record's messages with their handlers."""
+
+    def __init__(self, manager: ProcessManager, known: Mapping[str, Process], find: Find, follow: Follow) -> None:
+        self._manager = manager
+        self._type = state_type_of(manager)
+        self._known = known
+        self._find, self._follow = find, follow
+        self.changed: dict[str, Process] = {}
+        self.commands: list[Sent] = []
+
+    def run(self, steps: Iterable[Step]) -> None:
+        """Take the steps of one stream or refusal. Raises what a handler raises; then nothing has changed."""
+        turn = _Turn({}, [])
+        for step in steps:
+            self._take(step, turn)
+        self.changed.update(turn.changed)
+        self.commands.extend(turn.commands)
+
+    def _take(self, step: Step, turn: _Turn) -> None:
+        key = step.key
+        process = turn.changed.get(key) or self.changed.get(key) or self._known[key]
+        if process.has_ended:
+            logger.debug("%s passes %s over: the process %s has ended", self._manager.name, step.message.id, key)
+        elif process.has_begun or step.route.starts:
+            turn.changed[key] = self._handled(process, step, turn)
+            for waited in self._steps_of(key, process.waiting):
+                self._take(waited, turn)
+        else:
+            turn.changed[key] = self._waits(process, step)
+
+    def _handled(self, process: Process, step: Step, turn: _Turn) -> Process:
+        message, when = step.message, step.route.when
+        state = self._type.read(process.packed)
+        metadata = dataclasses.replace(message.metadata, causation_id=message.id)
+        with ambient_metadata(metadata):
+            yielded = step.handler(state, message)
+            if yielded is not None:
+                derived = with_derived_ids(yielded, cause=message.id, subscriber=key_of(self._manager))
+                turn.commands.extend((command, metadata) for command in derived)
+            has_ended = step.route.ends and (when is None or bool(when(state)))
+        return Process(self._type.write(state, process.packed), (), process.version + 1, has_ended)
+
+    def _waits(self, process: Process, step: Step) -> Process:
+        message = step.message
+        if len(process.waiting) >= MOST_WAITING:
+            raise TooManyWaiting(
+                f"{MOST_WAITING} events wait for the process {step.key!r} of {self._manager.name} to begin; do the "
+                "handlers marked with @starts use the same keys?"
+            )
+        logger.debug("%s: %s waits for the process %s to begin", self._manager.name, message.id, step.key)
+        waiting = WaitingEvent(message.id, message.aggregate_root_id, message.command_id)
+        return dataclasses.replace(process, waiting=(*process.waiting, waiting))
+
+    def _steps_of(self, key: str, waiting: Sequence[WaitingEvent]) -> Iterator[Step]:
+        """Yield the steps of events that have waited, in the order in which they came. An event that is no longer
+        stored, or no longer handled, is left out."""
+        if not waiting:
+            return
+        records = self._find(list(dict.fromkeys((one.command_id, one.aggregate_root_id) for one in waiting)))
+        for one in waiting:
+            record = records.get((one.command_id, one.aggregate_root_id))
+            if record is None:
+                logger.warning("%s: %s has waited, and is no longer stored", self._manager.name, one.id)
+                continue
+            for message, handlers in self._follow(record):
+                if message.id == one.id:
+                    route = _route(self._manager, message)
+                    yield from (Step(key, message, handler, route) for handler in handlers)
+
+
+class _Turn(NamedTuple):
+    changed: dict[str, Process]
+    commands: list[Sent]
+
+
+def state_type_of(subscriber: Subscriber) -> StateType:
+    """Return the type of the process manager's states. Raises `DefinitionError` if it has none."""
+    state_type = subscriber._enode_state_type if isinstance(subscriber, ProcessManager) else None
+    if state_type is None:
+        raise DefinitionError(f"{subscriber.name} has no state")
+    return state_type

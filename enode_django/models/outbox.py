@@ -1,0 +1,32 @@
+"""The tables of commands that wait in a database before they are in the queue."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models.functions import Now
+
+
+class OutboxCommand(models.Model):
+    """A command that was written in its sender's transaction and is not yet in the queue. The relay sends the rows in
+    the order of their ids, and deletes them. A row that can never be sent is rejected with an ``error``.
+
+    `enode_django.outbox` writes the rows, in any database that has this table.
+    """
+
+    aggregate_root_id = models.CharField("aggregate root id", max_length=255, db_collation="C")
+    command_id = models.CharField("command id", max_length=255, db_collation="C")
+    body = models.BinaryField("body", help_text="The message as the queue gets it.")
+    written_at = models.DateTimeField("written at", db_default=Now())
+    rejected_at = models.DateTimeField("rejected at", null=True, help_text="Empty while it waits to be sent.")
+    error = models.TextField("error", db_default="", blank=True, help_text="Why it was rejected.")
+
+    class Meta:
+        verbose_name = "outbox command"
+        verbose_name_plural = "outbox"
+        default_permissions = ("view", "change")
+        indexes = [
+            models.Index(fields=["id"], name="enode_outbox_waiting", condition=models.Q(rejected_at__isnull=True))
+        ]
+
+    def __str__(self) -> str:
+        return f"command {self.command_id} for {self.aggregate_root_id}"

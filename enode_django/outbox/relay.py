@@ -1,0 +1,88 @@
+"""The relay of one database: it sends the rows of the outbox in the order of their ids, and deletes them.
+
+Order. A transaction that began after another one's commit has the higher ids, and no snapshot shows its rows without
+the other's. So the lowest ids of one snapshot come first, always from the lowest on: a position would pass over a row
+whose transaction took its id earlier and committed later.
+
+One at a time. A relay holds a lock of its transaction while it reads, sends and deletes. One that lost the lock with
+its session may still send. That only repeats what its successor sends, from the same row on in the same order, and a
+command takes effect once by its id.
+
+A crash. Rows are deleted after they are stored in the queue. Whatever ends the relay in between rolls the deletion
+back, and the rows are sent again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from math import inf
+from typing import Protocol
+
+from django.db import transaction
+
+from enode_django.outbox import rows
+from enode_django.outbox.rows import Row
+
+logger = logging.getLogger("enode_django.outbox")
+
+ROWS_AT_ONCE = 1_000
+BYTES_AT_ONCE = 16 * 1024 * 1024
+
+
+class Sender(Protocol):
+    """What a relay sends its rows to."""
+
+    def refusal(self, row: Row, /) -> str:
+        """Return the reason why a row can never be sent; empty if it can."""
+
+    def send(self, waiting: Sequence[Row], /) -> None:
+        """Send the rows in order. Block until they are stored. Raises a retriable `EnodeError` if they are sent again
+        later."""
+
+
+class Relay:
+    """Relays the outbox of one database to a ``sender``. One thread calls its methods, and owns the connection.
+
+    With ``waits`` it waits for another relay that is at work, and then relays what that one did not see.
+    """
+
+    def __init__(self, alias: str, sender: Sender, *, at_once: int = ROWS_AT_ONCE, waits: bool = False) -> None:
+        self.alias = alias
+        self._sender = sender
+        self._at_once = at_once
+        self._waits = waits
+
+    def run(self, seconds: float = inf) -> int:
+        """Relay the waiting rows, until none is left or another relay is at work, but for about that many seconds at
+        most. Return their number. Blocks; raises what sending raises, and the driver's errors."""
+        relayed, until = 0, time.monotonic() + seconds
+        while rows.has_waiting(self.alias) and (batch := self._relay_batch()):
+            relayed += batch
+            if time.monotonic() > until:
+                break
+        return relayed
+
+    def _relay_batch(self) -> int:
+        """Return the number of rows that were sent or rejected; 0 if another relay has taken them."""
+        with transaction.atomic(using=self.alias):
+            if not self._lock():
+                return 0
+            batch = rows.waiting(self.alias, self._at_once, BYTES_AT_ONCE)
+            refusals = {row.id: reason for row in batch if (reason := self._sender.refusal(row))}
+            sent = [row for row in batch if row.id not in refusals]
+            if sent:
+                self._sender.send(sent)
+                rows.delete(self.alias, [row.id for row in sent])
+            for id, reason in refusals.items():
+                rows.reject(self.alias, id, reason)
+        for id, reason in refusals.items():
+            logger.error("row %d of the outbox of %r is rejected: %s", id, self.alias, reason)
+        return len(batch)
+
+    def _lock(self) -> bool:
+        if self._waits:
+            rows.lock(self.alias)
+            return True
+        return rows.try_lock(self.alias)

@@ -1,0 +1,390 @@
+"""Process managers with a state: each event changes the state of its key, and sends commands, exactly once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from functools import partial
+from typing import Any, cast
+
+import pytest
+from django.db import connection
+from django.db.models.functions import Now
+
+from enode_django import CommandCrashed, DomainEvent
+from enode_django.eventing import checkpoints, process_rows, processes
+from enode_django.eventing.event_subscription import EventSubscription
+from enode_django.eventing.registry import subscribers
+from enode_django.eventing.state_types import plain_state
+from enode_django.eventing.unparking import retry_parked
+from enode_django.eventstore.base import StreamRecord
+from enode_django.models import ProcessState
+from tests.following.domain import Behaviour
+from tests.following.harness import Harness, stream_of
+from tests.following.processes import Finished, NotPaid, Order, Paid, Payment, Placed, Remind, Sales, Ship, Wired
+
+
+def order(harness: Harness, id: str, *events: DomainEvent, after: int = 0) -> list[StreamRecord]:
+    return _stored(harness, Order, id, events, after)
+
+
+def payment(harness: Harness, id: str, *events: DomainEvent, after: int = 0) -> list[StreamRecord]:
+    return _stored(harness, Payment, id, events, after)
+
+
+def _stored(harness: Harness, kind: type, id: str, events: Sequence[DomainEvent], after: int) -> list[StreamRecord]:
+    records = [stream_of(id, version, [event], kind) for version, event in enumerate(events, after + 1)]
+    harness.store.append(records)
+    return records
+
+
+def subscription(harness: Harness, attempts: int = 3) -> EventSubscription:
+    return harness.subscription(subscribers.instance(Sales), attempts=attempts)
+
+
+def row(key: str = "o1") -> ProcessState:
+    return ProcessState.objects.get(subscriber="processes.sales", key=key)
+
+
+def state(key: str = "o1") -> dict[str, object]:
+    return plain_state(bytes(row(key).state))
+
+
+def test_the_events_of_several_aggregates_change_the_state_of_their_key(harness: Harness) -> None:
+    harness.deliver(
+        subscription(harness),
+        [
+            *order(harness, "o1", Placed(price=10)),
+            *payment(harness, "p1", Paid(order="o1", amount=4)),
+            *payment(harness, "p2", Paid(order="o1", amount=6)),
+        ],
+    )
+    assert state() == {"price": 10, "paid": 10, "payments": ["p1/1/0", "p2/1/0"], "rate": 1}
+    assert [(type(one), one.aggregate_root_id, one.paid) for one in harness.sent] == [(Ship, "parcel-o1", 10)]  # type: ignore[attr-defined]
+    assert row().version == 3
+    assert row().started_at is not None
+    assert row().ended_at is None
+    assert not harness.window.unfinished
+
+
+def test_an_event_before_the_beginning_waits_beside_its_key_and_its_aggregate_goes_on(harness: Harness) -> None:
+    early = payment(harness, "p1", Paid(order="o1", amount=4), Paid(order="o2", amount=1), Paid(order="o1", amount=6))
+    going = subscription(harness)
+    harness.deliver(going, early)
+    assert harness.sent == []
+    assert harness.checkpoint("processes.sales", "p1") == 3
+    assert row().started_at is None
+    assert [one[0] for one in row().waiting] == ["p1/1/0", "p1/3/0"]
+    harness.deliver(going, order(harness, "o1", Placed(price=10)))
+    assert state()["payments"] == ["p1/1/0", "p1/3/0"]
+    assert row().waiting == []
+    (command,) = harness.sent
+    assert command.paid == 10  # type: ignore[attr-defined]
+    assert harness.metadata[0].causation_id == "p1/3/0"
+    assert row("o2").started_at is None
+
+
+def test_events_before_and_with_the_beginning_in_one_batch_are_handled_once_each(harness: Harness) -> None:
+    early = payment(harness, "p1", Paid(order="o1", amount=4), Paid(order="o1", amount=6))
+    harness.deliver(subscription(harness), [*early, *order(harness, "o1", Placed(price=10))])
+    assert state()["payments"] == ["p1/1/0", "p1/2/0"]
+    assert row().version == 3
+
+
+def test_a_redelivered_event_changes_nothing_and_sends_nothing(harness: Harness) -> None:
+    records = [*order(harness, "o1", Placed(price=1)), *payment(harness, "p1", Paid(order="o1", amount=4))]
+    for _ in range(2):
+        harness.deliver(subscription(harness), records)
+    assert state()["paid"] == 4
+    assert len(harness.sent) == 1
+
+
+def test_a_crash_before_the_commit_leaves_nothing_and_the_second_run_sends_the_same(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The steps of the transaction, each of which may be the last one of a worker."""
+    records = [*order(harness, "o1", Placed(price=1)), *payment(harness, "p1", Paid(order="o1", amount=4))]
+    refusal = _refused(harness, "o1")
+    kept: list[str] = []
+    for module, step in [(process_rows, "lock"), (process_rows, "save"), (checkpoints, "save_refusals")]:
+        for before in (True, False):
+            _die_at(monkeypatch, module, step, before=before)
+            with pytest.raises(_Death):
+                harness.deliver(subscription(harness), [*records, refusal])
+            monkeypatch.undo()
+            kept += [command.id for command in harness.sent]
+            assert not ProcessState.objects.exists()
+            assert harness.checkpoint("processes.sales", "p1") is None
+    assert kept == [], "commands are kept last"
+    _die_at(monkeypatch, harness, "_send", before=False)
+    with pytest.raises(_Death):
+        harness.deliver(subscription(harness), [*records, refusal])
+    monkeypatch.undo()
+    assert not ProcessState.objects.exists()
+    first = [command.id for command in harness.sent]
+    assert len(first) == 2
+    harness.deliver(subscription(harness), [*records, refusal])
+    assert [command.id for command in harness.sent] == first * 2
+    assert (state()["paid"], row().version) == (4, 3)
+
+
+class _Death(BaseException):
+    """The end of a worker: no code of the package catches it."""
+
+
+def _die_at(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *, before: bool) -> None:
+    real = getattr(owner, name)
+
+    def dies(*arguments: Any) -> None:
+        if not before:
+            real(*arguments)
+        raise _Death
+
+    monkeypatch.setattr(owner, name, dies)
+
+
+def _refused(harness: Harness, key: str | None, id: str = "p9") -> StreamRecord:
+    return harness.refused(id, NotPaid("no", order=key), kind="processes.Payment")
+
+
+def test_a_refusal_changes_the_state_of_its_key_once(harness: Harness) -> None:
+    going = subscription(harness)
+    harness.deliver(going, order(harness, "o1", Placed(price=9)))
+    refusal = _refused(harness, "o1")
+    for _ in range(2):
+        harness.deliver(going, [refusal])
+    assert [(type(one), one.why) for one in harness.sent] == [(Remind, "0 of 9")]  # type: ignore[attr-defined]
+    assert row().version == 2
+
+
+def test_a_refusal_may_come_before_the_beginning(harness: Harness) -> None:
+    going = subscription(harness)
+    harness.deliver(going, [_refused(harness, "o1")])
+    assert harness.sent == []
+    harness.deliver(going, order(harness, "o1", Placed(price=9)))
+    assert [one.why for one in harness.sent] == ["0 of 9"]  # type: ignore[attr-defined]
+
+
+def test_none_as_a_key_says_that_no_process_is_concerned(harness: Harness) -> None:
+    harness.deliver(subscription(harness), [_refused(harness, None)])
+    assert not ProcessState.objects.exists()
+    assert not harness.window.unfinished
+
+
+def test_a_crash_of_its_command_comes_with_the_state(harness: Harness) -> None:
+    going = subscription(harness)
+    harness.deliver(going, order(harness, "o1", Placed(price=9)))
+    crash = CommandCrashed.of(Ship("parcel-o1", paid=1), KeyError("truck"), sender="processes.sales")
+    other = CommandCrashed.of(Ship("parcel-o1", paid=1), KeyError("truck"), sender="another")
+    harness.deliver(going, [harness.refused("parcel-o1", one, kind="processes.Order") for one in (crash, other)])
+    assert [one.why for one in harness.sent] == ["KeyError after 0"]  # type: ignore[attr-defined]
+
+
+def test_an_ended_process_passes_over_what_comes_late_and_begins_no_more(harness: Harness) -> None:
+    going = subscription(harness)
+    harness.deliver(going, order(harness, "o1", Placed(price=1), Finished(), Placed(price=2)))
+    harness.deliver(going, payment(harness, "p1", Paid(order="o1", amount=4)))
+    assert (state()["price"], row().version, row().waiting) == (1, 2, [])
+    assert row().ended_at is not None
+    assert harness.sent == []
+    assert harness.checkpoint("processes.sales", "o1") == 3
+
+
+def test_an_end_may_come_before_the_beginning(harness: Harness) -> None:
+    """Here the subscriber has skipped the beginning at first, as when its aggregate was parked."""
+    going = subscription(harness)
+    early = [*payment(harness, "p1", Paid(order="o1", amount=4)), *order(harness, "o1", Placed(price=4), Finished())]
+    harness.deliver(going, early)
+    assert [one.paid for one in harness.sent] == [4]  # type: ignore[attr-defined]
+    assert row().ended_at is not None
+
+
+def test_a_failing_handler_stores_nothing_of_its_event_and_the_other_keys_go_on(
+    harness: Harness, behaviour: Behaviour
+) -> None:
+    going = subscription(harness, attempts=1)
+    orders = [r for key in ("o1", "o2") for r in order(harness, key, Placed(price=1))]
+    bad = payment(harness, "p1", Paid(order="o2", amount=1), Paid(order="o1", amount=5))
+    harness.deliver(going, orders)
+    behaviour.failing["p1"] = 1
+    harness.deliver(going, [*bad, *payment(harness, "p2", Paid(order="o1", amount=7))])
+    assert (state("o1")["payments"], state("o2")["payments"]) == (["p2/1/0"], [])
+    (parked,) = harness.parked("processes.sales")
+    assert (parked.aggregate_root_id, parked.version, parked.error_type) == ("p1", 1, "RuntimeError")
+    assert {one.aggregate_root_id for one in harness.sent} == {"parcel-o1"}
+    assert retry_parked(going, "p1") is None
+    assert (state("o1")["payments"], state("o2")["payments"]) == (["p2/1/0", "p1/2/0"], ["p1/1/0"])
+
+
+def test_what_a_handler_did_to_the_state_before_it_failed_is_gone(harness: Harness, behaviour: Behaviour) -> None:
+    """`paid` changes the state, and then fails: the batch goes on with the state from before."""
+    going = subscription(harness)
+    harness.deliver(going, order(harness, "o1", Placed(price=100)))
+    behaviour.failing["p1"] = 1
+    records = [*payment(harness, "p1", Paid(order="o1", amount=5)), *payment(harness, "p2", Paid(order="o1", amount=7))]
+    harness.deliver(going, records)
+    assert state()["paid"] == 7
+    harness.clock.now += 100
+    going.retry_due()
+    assert (state()["paid"], state()["payments"]) == (12, ["p2/1/0", "p1/1/0"])
+
+
+@pytest.mark.parametrize(
+    ("event", "why"),
+    [
+        (Wired(order=7), "the key function of processes.sales returns 7 for Wired(order=7); let it return the key"),
+        (Paid(order="", amount=1), "the key function of processes.sales returns '' for"),
+    ],
+)
+def test_a_key_that_is_none_parks_the_aggregate_with_a_clear_error(
+    harness: Harness, event: DomainEvent, why: str
+) -> None:
+    good = payment(harness, "p1", Paid(order="o1", amount=5))
+    bad = payment(harness, "p1", event, after=1)
+    harness.deliver(subscription(harness, attempts=1), [*order(harness, "o1", Placed(price=1)), *good, *bad])
+    assert state()["paid"] == 5, "what came before is handled"
+    (parked,) = harness.parked("processes.sales")
+    assert (parked.version, parked.error_type) == (2, "InvalidId")
+    assert why in parked.error
+
+
+def test_too_many_events_that_wait_in_vain_park_their_aggregate(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "MOST_WAITING", 2)
+    events = [Paid(order="o1", amount=n) for n in range(4)]
+    going = subscription(harness, attempts=1)
+    harness.deliver(going, payment(harness, "p1", *events))
+    (parked,) = harness.parked("processes.sales")
+    assert (parked.version, parked.error_type) == (3, "TooManyWaiting")
+    assert "do the handlers marked with @starts use the same keys?" in parked.error
+    harness.deliver(going, order(harness, "o1", Placed(price=100)))
+    assert retry_parked(going, "p1") is None
+    assert state()["payments"] == ["p1/1/0", "p1/2/0", "p1/3/0", "p1/4/0"]
+
+
+def test_a_waiting_event_that_a_failover_has_erased_is_left_out(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    going = subscription(harness)
+    harness.deliver(going, payment(harness, "p1", Paid(order="o1", amount=4), Paid(order="o1", amount=5)))
+    with connection.cursor() as cursor:
+        cursor.execute("SET session_replication_role = replica")  # the store's rows are protected by triggers
+        cursor.execute("DELETE FROM enode_django_eventstream WHERE aggregate_root_id = 'p1' AND version = 2")
+        cursor.execute("SET session_replication_role = origin")
+    harness.deliver(going, order(harness, "o1", Placed(price=4)))
+    assert state()["payments"] == ["p1/1/0"]
+    assert "p1/2/0 has waited, and is no longer stored" in caplog.text
+
+
+def test_one_that_begins_now_handles_the_later_events_only(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subscribers.instance(Sales), "start", "now")
+    old = order(harness, "o1", Placed(price=1))
+    _settle(harness, "o1")
+    going = subscription(harness)
+    going.runner.processor.subscribe(harness.store)
+    later = order(harness, "o1", Placed(price=2), after=1)
+    harness.deliver(going, [*old, *later])
+    assert (state()["price"], row().version) == (2, 1)
+
+
+def _settle(harness: Harness, id: str) -> None:
+    """Wait until what is stored is below the shard's position: open transactions of other sessions delay that."""
+    deadline = time.monotonic() + 30
+    while not harness.store.heads_before([id], harness.store.position()):
+        assert time.monotonic() < deadline, "what was stored does not settle"
+
+
+def test_what_has_ended_and_what_waits_in_vain_is_kept_for_a_time(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    going = subscription(harness)
+    harness.deliver(going, order(harness, "ended", Placed(price=1), Finished()))
+    harness.deliver(going, order(harness, "running", Placed(price=1)))
+    harness.deliver(going, payment(harness, "p1", Paid(order="unknown", amount=1)))
+    processor = going.runner.processor
+    processor.tidy()
+    assert ProcessState.objects.count() == 3
+    ProcessState.objects.update(changed_at=Now() - timedelta(days=31))
+    ProcessState.objects.filter(key="ended").update(ended_at=Now() - timedelta(days=31))
+    processor.tidy()
+    assert list(ProcessState.objects.values_list("key", flat=True)) == ["running"]
+    assert "processes.sales drops 1 event that waited for the process 'unknown' to begin" in caplog.text
+    assert checkpoints.forget_subscriber("default", "processes.sales") > 0
+    assert not ProcessState.objects.exists()
+
+
+def test_two_workers_with_events_of_one_key_lose_none(harness: Harness) -> None:
+    """Each aggregate has a payment for each of two orders, and the workers go through them in opposite directions."""
+    harness.deliver(
+        subscription(harness), [r for key in ("o1", "o2") for r in order(harness, key, Placed(price=10**9))]
+    )
+    records = [
+        payment(harness, f"p{n:02}", *(Paid(order=f"o{1 + (n + m) % 2}", amount=1) for m in range(4)))
+        for n in range(20)
+    ]
+    barrier = threading.Barrier(2)
+
+    def work(some: Sequence[list[StreamRecord]]) -> None:
+        own = Harness()
+        going = subscription(own)
+        barrier.wait(60)
+        for start in range(0, len(some), 3):
+            own.deliver(going, [r for one in some[start : start + 3] for r in one])
+
+    with ThreadPoolExecutor(2) as pool:
+        for one in [pool.submit(_and_disconnect, partial(work, some)) for some in (records, records[::-1])]:
+            one.result(60)
+    for key in ("o1", "o2"):
+        payments = cast("list[str]", state(key)["payments"])
+        assert (state(key)["paid"], len(set(payments)), row(key).version) == (40, 40, 41)
+        for n in range(20):  # in order for each aggregate
+            of_one = [one for one in payments if one.startswith(f"p{n:02}")]
+            assert of_one == sorted(of_one)
+
+
+def _and_disconnect(call: Callable[[], object]) -> None:
+    try:
+        call()
+    finally:
+        connection.close()
+
+
+def test_two_workers_with_the_first_event_of_one_key_wait_for_each_other(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one comes while the first one's row is not committed yet."""
+    early, first = payment(harness, "p1", Paid(order="o1", amount=4)), order(harness, "o1", Placed(price=4))
+    locked = threading.Event()
+    real, main = process_rows.save, threading.current_thread()
+
+    def save(*arguments: Any) -> None:
+        if threading.current_thread() is not main:
+            locked.set()
+            _until_somebody_waits_for_a_lock()
+        real(*arguments)
+
+    monkeypatch.setattr(process_rows, "save", save)
+    slow, fast = Harness(), harness
+    with ThreadPoolExecutor(1) as pool:
+        late = pool.submit(_and_disconnect, lambda: slow.deliver(subscription(slow), early))
+        assert locked.wait(60)
+        fast.deliver(subscription(fast), first)
+        late.result(60)
+    assert [one.paid for one in (*slow.sent, *fast.sent)] == [4]  # type: ignore[attr-defined]
+    assert state()["payments"] == ["p1/1/0"]
+
+
+def _until_somebody_waits_for_a_lock() -> None:
+    deadline = time.monotonic() + 60
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    with connection.cursor() as cursor:
+        while True:
+            cursor.execute("SELECT pg_stat_clear_snapshot()")
+            cursor.execute(waiting)
+            if cursor.fetchone() != (0,):
+                return
+            assert time.monotonic() < deadline, "nobody waits for a lock"

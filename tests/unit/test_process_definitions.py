@@ -1,0 +1,169 @@
+"""Declarations of process managers with a state, and what is wrong about some of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from enode_django import ModelProjection, ProcessManager, ends, handles, handles_crash, starts
+from enode_django.eventing.process_managers import can_resend, has_state, route_of
+from enode_django.eventing.state_types import StateType, plain_state
+from enode_django.exceptions import DefinitionError, InvalidField, MalformedMessage
+from enode_django.serialization.plain import pack
+from tests.following.processes import Finished, Paid, Placed, Sale, Sales, Ship
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    price: int = 0
+
+
+@dataclasses.dataclass
+class Demanding:
+    price: int
+
+
+@dataclasses.dataclass
+class Computed:
+    price: int = dataclasses.field(default=0, init=False)
+
+
+@dataclasses.dataclass
+class Odd:
+    what: object = None
+
+
+@dataclasses.dataclass
+class Positive:
+    price: int = 1
+
+    def __post_init__(self) -> None:
+        if self.price <= 0:
+            raise ValueError("not positive")
+
+
+def manager(state: Any, **body: Any) -> type[ProcessManager]:
+    handler: Callable[..., None] = lambda self, state, event: None  # noqa: E731
+    return type("Some", (ProcessManager,), {"name": "some", "state": state, "placed": starts(Placed)(handler), **body})
+
+
+@pytest.mark.parametrize(
+    ("state", "why"),
+    [
+        (dict, "give it a class marked with @dataclass"),
+        (Sale(), "give it a class marked with @dataclass"),
+        (Frozen, "which is frozen; its handlers change it"),
+        (Demanding, r"Demanding\.price has no default; a process begins with the defaults of its state"),
+        (Computed, "has init=False"),
+    ],
+)
+def test_a_state_that_no_process_could_begin_with_is_refused(state: Any, why: str) -> None:
+    with pytest.raises(DefinitionError, match=why):
+        manager(state)
+
+
+def test_a_field_that_cannot_be_stored_is_refused_when_it_is_first_needed() -> None:
+    with pytest.raises(DefinitionError, match=r"Odd\.what: object cannot be stored"):
+        StateType(Odd, "Some").read(b"\x01" + pack({}))
+
+
+def test_a_state_needs_a_beginning_and_handlers_that_take_it() -> None:
+    with pytest.raises(DefinitionError, match="none of its processes ever begins; mark a handler with @starts"):
+
+        class Endless(ProcessManager):
+            name = "some"
+            state = Sale
+
+            @handles(Paid, key=lambda event: event.order)
+            def paid(self, sale: Sale, event: Paid) -> None: ...
+
+    with pytest.raises(DefinitionError, match=r"cannot take \(self, state, event\)"):
+
+        class Stateless(ProcessManager):
+            name = "some"
+            state = Sale
+
+            @starts
+            def placed(self, event: Placed) -> None: ...
+
+
+def test_it_does_not_resend() -> None:
+    with pytest.raises(DefinitionError, match="has a state and resends = True"):
+        manager(Sale, resends=True)
+    assert not can_resend(manager(Sale, resends=False)())
+    assert has_state(Sales())
+
+
+@pytest.mark.parametrize("mark", [starts(Placed), ends(Placed), handles(Placed, key=lambda event: "a")])
+@pytest.mark.parametrize("base", [ProcessManager, ModelProjection])
+def test_keys_beginnings_and_ends_are_for_states(base: type, mark: Any) -> None:
+    handler: Callable[..., None] = lambda self, event: None  # noqa: E731
+    with pytest.raises(DefinitionError, match="which are for process managers with a state"):
+        type("Some", (base,), {"name": "some", "placed": mark(handler)})
+
+
+@pytest.mark.parametrize(
+    ("call", "why"),
+    [
+        (lambda: starts(Placed, key="order"), r"starts\(\) got key='order'; give it a function"),
+        (lambda: ends(Placed, when=True), r"ends\(\) got when=True; give it a function"),
+        (lambda: starts(Sale), r"starts\(\) takes classes of events or domain exceptions"),
+        (lambda: handles_crash(Ship, key=5), r"handles_crash\(\) got key=5; give it a function"),
+    ],
+)
+def test_a_decorator_names_what_is_wrong(call: Callable[[], Any], why: str) -> None:
+    with pytest.raises(DefinitionError, match=why):
+        call()
+
+
+def test_a_method_that_is_overridden_keeps_its_route() -> None:
+    class Later(Sales):
+        abstract = True
+
+        def paid(self, sale: Sale, event: Paid) -> None: ...  # type: ignore[override]
+
+    assert route_of(Later, "paid").key is route_of(Sales, "paid").key is not None
+    assert (route_of(Later, "placed").starts, route_of(Later, "finished").ends) == (True, True)
+    assert Later._enode_method_for(Finished) == "finished"
+
+
+def test_a_state_comes_back_as_it_was() -> None:
+    kind = StateType(Sale, "Some")
+    sale = Sale(price=3, payments=["a"], rate=Decimal("1.50"))
+    assert kind.read(kind.write(sale)) == sale
+    assert kind.read(b"") == Sale()
+
+
+def test_a_field_that_was_added_gets_its_default_and_one_of_newer_code_is_kept() -> None:
+    kind = StateType(Sale, "Some")
+    stored = b"\x01" + pack({"price": 3, "of_newer_code": [1]})
+    sale = kind.read(stored)
+    assert sale == Sale(price=3)
+    sale.paid = 2
+    assert plain_state(kind.write(sale, stored)) == {
+        "price": 3,
+        "paid": 2,
+        "payments": [],
+        "rate": Decimal(1),
+        "of_newer_code": [1],
+    }
+
+
+@pytest.mark.parametrize("packed", [b"\x02" + pack({}), b"\x01" + pack([]), b"{}"])
+def test_bytes_that_are_no_state_are_refused(packed: bytes) -> None:
+    with pytest.raises(MalformedMessage, match="which is not a format of ours"):
+        StateType(Sale, "Some").read(packed)
+
+
+def test_a_value_that_does_not_fit_its_field_is_refused() -> None:
+    kind = StateType(Sale, "Some")
+    with pytest.raises(InvalidField, match=r"Sale\.price"):
+        kind.write(Sale(price="much"))  # type: ignore[arg-type]
+    with pytest.raises(InvalidField, match=r"Sale\.price"):
+        kind.read(b"\x01" + pack({"price": "much"}))
+    with pytest.raises(InvalidField, match=r"Positive refuses .*: not positive"):
+        StateType(Positive, "Some").read(b"\x01" + pack({"price": -1}))
