@@ -10,6 +10,7 @@ from django.core.checks import CheckMessage, Error, Warning
 from django.db import connections, transaction
 
 from enode_django.checks.store import is_wrong_store
+from enode_django.eventing.base_projections import BaseProjection
 from enode_django.eventing.event_handlers import EventHandlerGroup, declared_groups, handler_groups, place_of
 from enode_django.eventing.projections import ModelProjection, Projection, databases_of
 from enode_django.eventing.registry import subscribers
@@ -112,7 +113,7 @@ def _databases(subscriber: Subscriber) -> Iterator[CheckMessage]:
 
 
 def _fields_for_rebuilds(subscriber: Subscriber) -> Iterator[CheckMessage]:
-    if not isinstance(subscriber, ModelProjection | Projection):
+    if not isinstance(subscriber, BaseProjection):
         return
     from enode_django.rebuilding.shadow import declared_models  # only projections need it
 
@@ -171,7 +172,7 @@ def check_rebuilds(
 ) -> list[CheckMessage]:
     """Check the projections in the ``databases`` that Django checks. A projection whose tables are missing, or whose
     database is away, is passed over."""
-    projections = [one for one in subscribers.all() if isinstance(one, ModelProjection | Projection)]
+    projections = [one for one in subscribers.all() if isinstance(one, BaseProjection)]
     asked = {*(databases or ())}
     return [message for one in projections if one.database in asked for message in _other_code(one)]
 
@@ -202,7 +203,7 @@ def _without_owner(alias: str) -> Iterator[CheckMessage]:
             )
 
 
-def _other_code(projection: ModelProjection[Any] | Projection) -> Iterator[CheckMessage]:
+def _other_code(projection: BaseProjection) -> Iterator[CheckMessage]:
     from enode_django.rebuilding.target import Target  # only `check --database` needs it
 
     try:

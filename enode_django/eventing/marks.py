@@ -12,6 +12,8 @@ from enode_django.exceptions import DefinitionError
 from enode_django.serialization.crashes import CommandCrashed
 
 Followed = type[DomainEvent] | type[DomainException]
+EventKey = Callable[[Any], object]
+"""Returns the key of the row that an event changes, or None if it changes none."""
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 Event = TypeVar("Event", bound=DomainEvent | DomainException)
@@ -35,11 +37,15 @@ class MarksMethod(Protocol[Event]):
 
 
 @overload
-def handles(one: type[E1], /, *, creates: bool = ...) -> MarksMethod[E1]: ...
+def handles(one: type[E1], /, *, creates: bool = ..., key: EventKey | None = ...) -> MarksMethod[E1]: ...
 @overload
-def handles(one: type[E1], two: type[E2], /, *, creates: bool = ...) -> MarksMethod[E1 | E2]: ...
+def handles(
+    one: type[E1], two: type[E2], /, *, creates: bool = ..., key: EventKey | None = ...
+) -> MarksMethod[E1 | E2]: ...
 @overload
-def handles(one: type[E1], two: type[E2], three: type[E3], /, *, creates: bool = ...) -> MarksMethod[E1 | E2 | E3]: ...
+def handles(
+    one: type[E1], two: type[E2], three: type[E3], /, *, creates: bool = ..., key: EventKey | None = ...
+) -> MarksMethod[E1 | E2 | E3]: ...
 @overload
 def handles(
     one: type[E1], two: type[E2], three: type[E3], four: type[E4], /, *, creates: bool = ...
@@ -49,15 +55,16 @@ def handles(
     one: type[E1], two: type[E2], three: type[E3], four: type[E4], five: type[E5], /, *, creates: bool = ...
 ) -> MarksMethod[E1 | E2 | E3 | E4 | E5]: ...
 @overload
-def handles(*followed: Followed, creates: bool = ...) -> Callable[[Method], Method]: ...
+def handles(*followed: Followed, creates: bool = ..., key: EventKey | None = ...) -> Callable[[Method], Method]: ...
 @overload
 def handles(method: Method, /) -> Method: ...
-def handles(*followed: Any, creates: bool = False) -> Any:
+def handles(*followed: Any, creates: bool = False, key: EventKey | None = None) -> Any:
     """Mark a method of a subscriber as the handler of these classes of events and their subclasses; without a class, of
     those that the annotation of its event names.
 
     Process managers and event handlers may also handle domain exceptions: refusals that were stored. ``creates`` is for
-    a `ModelProjection`: once a handler says so, the others are called only for a row that exists. Raises
+    a `ModelProjection` or `MultiProjection`: once a handler says so, the others are called only for a row that exists.
+    ``key`` is for a `MultiProjection`: the key of these events, instead of the ``key`` of the class. Raises
     `DefinitionError`.
 
     For example::
@@ -75,6 +82,7 @@ def handles(*followed: Any, creates: bool = False) -> Any:
         check_followed("handles", marked)
         method._enode_handles = marked  # type: ignore[attr-defined]
         method._enode_creates = creates  # type: ignore[attr-defined]
+        method._enode_key = key  # type: ignore[attr-defined]
         return method
 
     given = () if is_bare(followed) else followed

@@ -7,10 +7,10 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from enode_django.eventing.base_projections import BaseProjection
 from enode_django.eventing.effects import Calls
 from enode_django.eventing.pending import HandledEvents, followed_refusal
 from enode_django.eventing.process_managers import crash_handler
-from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import NOW, Subscriber, follows, key_of, running_subscriber
 from enode_django.eventstore.base import EventStore, StreamRecord
@@ -109,7 +109,7 @@ def _heads(store: EventStore) -> Iterator[tuple[str, int]]:
 
 def has_tables(subscriber: Subscriber) -> bool:
     """Return True for a projection: it writes rows, so it needs a database, and a rollback undoes its work."""
-    return isinstance(subscriber, ModelProjection | Projection)
+    return isinstance(subscriber, BaseProjection)
 
 
 def without_tables() -> list[Subscriber]:

@@ -115,7 +115,8 @@ class Check:
         lags = self._compare_all()
         behind = self._behind() if lags else []
         gone = {lag.aggregate_root_id for lag in behind}
-        self._left = [lag.aggregate_root_id for lag in lags if lag.aggregate_root_id not in gone]
+        if self._attributed:  # otherwise there is nothing that could be compared aggregate by aggregate
+            self._left = [lag.aggregate_root_id for lag in lags if lag.aggregate_root_id not in gone]
         self.comparison = self.comparison._replace(behind=behind)
         return self._noted()
 

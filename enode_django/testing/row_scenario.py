@@ -9,8 +9,9 @@ from typing import Any, Generic, Self, TypeVar
 from django.db import connections, models
 
 from enode_django.domain.messages import DomainEvent
+from enode_django.eventing.base_projections import makes_row
 from enode_django.eventing.pending import HandledEvents
-from enode_django.eventing.projections import ModelProjection, makes_row
+from enode_django.eventing.projections import ModelProjection
 from enode_django.eventing.read_models.row_changes import changed_row
 from enode_django.eventing.read_models.row_normalising import RowNormaliser
 from enode_django.eventing.registry import subscribers

@@ -46,6 +46,25 @@ def harness(transactional_db: None, following_tables: None, behaviour: Behaviour
     return Harness()
 
 
+@pytest.fixture
+def orders(harness: Harness, order_tables: None) -> Iterator[Harness]:
+    from tests.following import orders
+
+    for model in orders.MODELS:
+        model._base_manager.all().delete()
+    yield harness
+    vars(orders.trouble).update(vars(orders.Trouble()))
+
+
+@pytest.fixture(scope="session")
+def order_tables(following_tables: None, django_db_blocker: DjangoDbBlocker) -> None:
+    from tests.following.orders import MODELS
+
+    with django_db_blocker.unblock(), connection.schema_editor() as editor:
+        for model in MODELS:
+            editor.create_model(model)
+
+
 @pytest.fixture(scope="session")
 def line_tables(following_tables: None, django_db_blocker: DjangoDbBlocker) -> None:
     from tests.following.lines import WAITING
