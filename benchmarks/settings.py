@@ -1,6 +1,6 @@
 """The sample's settings, merged with the ``ENODE`` values of one run.
 
-``BENCHMARK_SUBSCRIBERS`` names the subscribers (default: all). ``BENCHMARK_DETAILS`` (any text) adds another one.
+``BENCHMARK_SUBSCRIBERS`` names the subscribers (default: all). ``BENCHMARK_DETAILS`` and ``BENCHMARK_TOTALS`` (any text) add one each.
 ``BENCHMARK_SNAPSHOT_EVERY`` is the number of versions between two snapshots of an account.
 """
 

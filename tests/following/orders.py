@@ -101,6 +101,7 @@ class CustomerTotals(MultiProjection[CustomerTotal]):
 class DailyTotals(MultiProjection[DailyTotal]):
     name = "following.daily_totals"
     key_field = ("customer", "day")
+    volatile = ("made_at",)
 
     @handles(creates=True, key=lambda event: (event.customer, event.day))
     def ordered(self, row: DailyTotal, event: Ordered) -> None:
