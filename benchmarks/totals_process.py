@@ -19,7 +19,8 @@ BATCH = 1_000
 _ADD = """
     INSERT INTO benchmarks_customertotal AS known (customer, orders, amount)
     SELECT * FROM unnest(%b::text[], %b::integer[], %b::numeric[]) AS new (customer, orders, amount) ORDER BY customer
-    ON CONFLICT (customer) DO UPDATE SET orders = known.orders + EXCLUDED.orders, amount = known.amount + EXCLUDED.amount
+    ON CONFLICT (customer) DO UPDATE
+    SET orders = known.orders + EXCLUDED.orders, amount = known.amount + EXCLUDED.amount
 """
 
 
@@ -107,8 +108,7 @@ def _one_by_one(events: Sequence[Any]) -> None:
 
     for event in events:
         found = CustomerTotal.objects.filter(pk=event.customer)
-        if not found.update(orders=F("orders") + 1, amount=F("amount") + event.amount):
-            CustomerTotal.objects.create(pk=event.customer, orders=1, amount=event.amount)
+        assert found.update(orders=F("orders") + 1, amount=F("amount") + event.amount)
 
 
 def _answer(value: object) -> None:
