@@ -28,7 +28,9 @@ def run(services: Services, quick: bool) -> list[Figure]:
     many keys and for one; and then the same sums made in other ways by processes without a queue."""
     events, rounds = (50_000, 1) if quick else (200_000, 3)
     os.environ["BENCHMARK_TOTALS"] = "1"  # for the workers, too
-    raw, many, one = [], [], []
+    raw: list[float] = []
+    many: list[float] = []
+    one: list[float] = []
     for _ in range(rounds):
         for keys, rates in ((KEYS, many), (1, one)):
             with services.workspace([NAME]) as workspace:

@@ -40,9 +40,8 @@ class CustomerTotal(models.Model):
         app_label = "benchmarks"
 
 
-class CustomerTotals(MultiProjection[CustomerTotal]):
+class CustomerTotals(MultiProjection[CustomerTotal], key=lambda event: event.customer):
     name = "benchmarks.CustomerTotals"
-    key = lambda event: event.customer  # noqa: E731
 
     @handles
     def ordered(self, row: CustomerTotal, event: Ordered) -> None:

@@ -90,14 +90,15 @@ def _deltas() -> Any:
                 for id in ids:
                     for record in streams[id]:
                         for event, _ in self._followed.of(record):
-                            customer, amount = event.customer, event.amount  # type: ignore[union-attr]
+                            customer, amount = event.customer, event.amount
                             orders[customer] += 1
                             amounts[customer] = amounts.get(customer, Decimal(0)) + amount
                 execute(self.alias, _ADD, (list(orders), list(orders.values()), [amounts[one] for one in orders]))
                 checkpoints.save(self.alias, self.key, {id: streams[id][-1].version or 0 for id in ids})
             return {}
 
-    processor = Deltas(subscribers.instance(CustomerTotals), PostgresEventStore())
+    projection: Any = subscribers.instance(CustomerTotals)
+    processor = Deltas(projection, PostgresEventStore())
     return lambda batch: processor.apply(batch, BATCH)
 
 
@@ -107,7 +108,7 @@ def _one_by_one(events: Sequence[Any]) -> None:
     from benchmarks.totals import CustomerTotal
 
     for event in events:
-        found = CustomerTotal.objects.filter(pk=event.customer)
+        found = CustomerTotal._default_manager.filter(pk=event.customer)
         assert found.update(orders=F("orders") + 1, amount=F("amount") + event.amount)
 
 

@@ -10,9 +10,9 @@ from django.core.checks import CheckMessage, Error, Warning
 from django.db import connections, transaction
 
 from enode_django.checks.store import is_wrong_store
-from enode_django.eventing.base_projections import BaseProjection
+from enode_django.eventing.base_projections import BaseProjection, RowProjection
 from enode_django.eventing.event_handlers import EventHandlerGroup, declared_groups, handler_groups, place_of
-from enode_django.eventing.projections import ModelProjection, Projection, databases_of
+from enode_django.eventing.projections import Projection, databases_of
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import Subscriber, declared_subscribers, is_time_limit
 from enode_django.eventstore.sqlstates import DATABASE_ERRORS
@@ -80,14 +80,14 @@ def _duplicates(known: Sequence[Subscriber]) -> Iterator[CheckMessage]:
 def _shared_rows(known: Sequence[Subscriber]) -> Iterator[CheckMessage]:
     by_table: dict[tuple[str, str], list[str]] = {}
     for subscriber in known:
-        if isinstance(subscriber, ModelProjection):
+        if isinstance(subscriber, RowProjection):
             place = (subscriber.database, subscriber.model._meta.db_table)
             by_table.setdefault(place, []).append(_description(subscriber))
     for (_, table), described in by_table.items():
         if len(described) > 1:
             yield Error(
-                f"{' and '.join(described)} have their rows in the same table {table!r}: a row has one version, up to "
-                "which its projection has handled events, so each would skip what the other has handled.",
+                f"{' and '.join(described)} have their rows in the same table {table!r}: a row belongs to one "
+                "projection, which stores and deletes it as a whole, and skips what its version says is handled.",
                 hint="Give each of them a model of its own, or make one projection of them.",
                 id="enode_django.E019",
             )

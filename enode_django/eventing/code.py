@@ -48,7 +48,11 @@ def _description(subscriber: Subscriber, followed: Sequence[Followed], reader: C
         yield f"{_name(followed_class)} {method}"
         if method in subscriber._enode_creators:
             yield "creates"
+        if method in subscriber._enode_keys:
+            yield f"key {reader.value(subscriber._enode_keys[method])}"
         yield from reader.methods_named(type(subscriber), method)
+    if subscriber._enode_has_keys:
+        yield f"key {reader.value(subscriber._enode_key)}"
     yield from sorted(f"knows {name} {getattr(cls, 'schema_version', 0)}" for cls, name in types.names().items())
 
 

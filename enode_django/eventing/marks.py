@@ -64,7 +64,7 @@ def handles(*followed: Any, creates: bool = False, key: EventKey | None = None) 
 
     Process managers and event handlers may also handle domain exceptions: refusals that were stored. ``creates`` is for
     a `ModelProjection` or `MultiProjection`: once a handler says so, the others are called only for a row that exists.
-    ``key`` is for a `MultiProjection`: the key of these events, instead of the ``key`` of the class. Raises
+    ``key`` is for a `MultiProjection`: the key of these events, instead of that of the class. Raises
     `DefinitionError`.
 
     For example::

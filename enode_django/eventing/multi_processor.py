@@ -12,10 +12,11 @@ from enode_django.eventing import checkpoints
 from enode_django.eventing.base_projections import makes_row
 from enode_django.eventing.event_processors import CheckpointProcessor, reached
 from enode_django.eventing.failures import failure_of
-from enode_django.eventing.multi_projections import MultiProjection, key_fields, key_of_event, key_of_row
+from enode_django.eventing.multi_projections import MultiProjection, key_fields, key_of_event
 from enode_django.eventing.pending import Failure, PendingAggregate, Progress, fit_portion
-from enode_django.eventing.read_models.keyed_changes import KeyedChanges, KeyedEvent
-from enode_django.eventing.read_models.keyed_rows import Key, KeyedRowTable
+from enode_django.eventing.read_models.keyed_changes import KeyedChanges, KeyedEvent, keyed_events
+from enode_django.eventing.read_models.keyed_rows import KeyedRowTable
+from enode_django.eventing.read_models.row_keys import Key
 from enode_django.eventstore.base import EventStore, StreamRecord
 
 
@@ -46,9 +47,8 @@ class MultiProcessor(CheckpointProcessor):
     def __init__(self, subscriber: MultiProjection[Any], store: EventStore) -> None:
         super().__init__(subscriber, store)
         fields = key_fields(type(subscriber))
-        key_of = key_of_row(fields)
-        self._table: KeyedRowTable[Any] = KeyedRowTable(subscriber.model, self.alias, fields, key_of, self.key)
-        self._key_of = key_of_event(subscriber)
+        self._table: KeyedRowTable[Any] = KeyedRowTable(subscriber.model, self.alias, fields, self.key)
+        self._key_of = key_of_event(type(subscriber))
         self._makes_row = makes_row(subscriber)
 
     def apply(
@@ -93,18 +93,12 @@ class MultiProcessor(CheckpointProcessor):
             for record in streams[id]:
                 self.in_flight.step()
                 try:
-                    decoded.append((record, list(self._keyed(record))))
+                    decoded.append((record, list(keyed_events(self._followed.of(record), self._key_of, self._table))))
                 except Exception as error:  # upcasters and keys are application code
                     failures[id] = failure_of(record, error)
                     break
             else:
                 yield Share(work, positions[id], decoded)
-
-    def _keyed(self, record: StreamRecord) -> Iterator[KeyedEvent]:
-        for event, handlers in self._followed.of(record):
-            key = self._key_of(event)
-            if key is not None:
-                yield KeyedEvent(self._table.canonical(key), event, handlers)
 
     def _fold(self, shares: Sequence[Share], failures: dict[str, Failure]) -> None:
         """Let the handlers change the rows, and write them; without those of aggregates whose handlers fail, which are

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
-from operator import attrgetter
-from types import FunctionType
 from typing import Any, ClassVar
 
 from django.core.exceptions import FieldDoesNotExist
@@ -24,9 +21,9 @@ class MultiProjection(RowProjection[Row]):
     neither ``save()`` nor its signals are called.
 
     The model of the rows is the parameter of the class. ``key_field`` names the field, or several, that identify a row
-    and are unique; by default they are the primary key. ``key`` is a function of an event and returns the value of the
-    key field, or a tuple of those of several; ``@handles(key=…)`` is for events whose key is another. A handler is
-    not called if the key is None: an event changes one row, or none.
+    and are unique; by default they are the primary key. ``key``, a parameter of the class, is a function of an event.
+    It returns the value of the key field, or a tuple of those of several; ``@handles(key=…)`` is for events whose key
+    is another. A handler is not called if the key is None: an event changes one row, or none.
 
     Events of one aggregate are handled in their order, but those of different aggregates in any: handlers have to give
     the same row in every order, as counts, sums and values by the id of their aggregate do. A row without a key yet is
@@ -36,9 +33,7 @@ class MultiProjection(RowProjection[Row]):
 
     For example::
 
-        class CustomerTotals(MultiProjection[CustomerTotal]):
-            key = lambda event: event.customer
-
+        class CustomerTotals(MultiProjection[CustomerTotal], key=lambda event: event.customer):
             @handles
             def ordered(self, row: CustomerTotal, event: Ordered) -> None:
                 row.orders += 1
@@ -46,24 +41,23 @@ class MultiProjection(RowProjection[Row]):
     """
 
     abstract: ClassVar[bool] = True
-    _enode_settings: ClassVar[frozenset[str]] = frozenset({"key_field", "key"})
-    _enode_hooks: ClassVar[frozenset[str]] = frozenset({"key"})
+    _enode_settings: ClassVar[frozenset[str]] = frozenset({"key_field"})
     _enode_has_keys: ClassVar[bool] = True
     key_field: ClassVar[str | Sequence[str]] = ""
-    key: ClassVar[EventKey | None] = None
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        _take_key(cls)
+    def __init_subclass__(cls, *, key: EventKey | None = None, **options: Any) -> None:
         super().__init_subclass__(**options)
+        if key is not None:
+            cls._enode_key = key
         if not is_declared(cls):
             return
         key_fields(cls)
         for name in sorted(set(cls._enode_methods.values())):
-            key = cls._enode_keys.get(name, cls.key)
-            if not callable(key):
+            found = cls._enode_keys.get(name, cls._enode_key)
+            if not callable(found):
                 raise DefinitionError(
-                    f"{cls.__qualname__} has key = {key!r} for {name}(); give it a function of the event: "
-                    "key = lambda event: event.customer, or @handles(key=…)"
+                    f"{cls.__qualname__} has the key {found!r} for {name}(); give it a function of the event: "
+                    f"class {cls.__name__}(MultiProjection[…], key=lambda event: event.customer), or @handles(key=…)"
                 )
 
 
@@ -90,34 +84,23 @@ def key_fields(cls: type[MultiProjection[Any]]) -> Sequence[models.Field[Any, An
     return fields
 
 
-def key_of_event(projection: MultiProjection[Any]) -> Callable[[DomainEvent], Any]:
+def key_of_event(cls: type[MultiProjection[Any]]) -> Callable[[DomainEvent], Any]:
     """Return a function for the key of an event: None, or what its key function returns. It raises what that does."""
-    cls = type(projection)
     known: dict[type[DomainEvent], EventKey] = {}
 
     def key(event: DomainEvent) -> Any:
         function = known.get(type(event))
         if function is None:
             name = cls._enode_method_for(type(event)) or ""
-            function = known[type(event)] = cls._enode_keys.get(name) or projection.key  # type: ignore[assignment]
-        return function(event)  # type: ignore[misc]
+            function = cls._enode_keys.get(name) or cls._enode_key
+            assert function is not None
+            known[type(event)] = function
+        return function(event)
 
     return key
 
 
-def key_of_row(fields: Sequence[models.Field[Any, Any]]) -> Callable[[Any], Any]:
-    """Return a function for the key of a row: a value for one field, a tuple for several."""
-    return attrgetter(*(field.attname for field in fields))
-
-
 _COUNTED = (models.AutoField, models.BigAutoField, models.SmallAutoField)
-
-
-def _take_key(cls: type[MultiProjection[Any]]) -> None:
-    """Let a function of one argument in the body of the class be one of the event alone."""
-    key = cls.__dict__.get("key")
-    if isinstance(key, FunctionType) and len(inspect.signature(key).parameters) == 1:
-        cls.key = staticmethod(key)
 
 
 def _primary_key(model: type[models.Model]) -> Sequence[models.Field[Any, Any]]:

@@ -60,6 +60,7 @@ class Subscriber:
     _enode_may_create: ClassVar[bool] = False
     _enode_keys: ClassVar[Mapping[str, EventKey]] = {}
     """The functions that ``@handles(key=…)`` was given, by the name of the handler."""
+    _enode_key: ClassVar[EventKey | None] = None
     _enode_has_keys: ClassVar[bool] = False
     _enode_arguments: ClassVar[tuple[str, ...]] = ("event",)
     _enode_may_yield: ClassVar[bool] = False

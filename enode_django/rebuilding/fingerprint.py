@@ -40,9 +40,13 @@ def _description(cls: type[Any], methods: Sequence[tuple[Followed, str]], reader
         yield f"event {_name(event)} {event.schema_version} {method}"
         if method in cls._enode_creators:
             yield "creates"
+        if method in cls._enode_keys:
+            yield f"key {reader.value(cls._enode_keys[method])}"
         yield from reader.methods_named(cls, method)
         for version, upcaster in upcasters.of(event).items():
             yield f"from {version} {reader.value(upcaster)}"
+    if cls._enode_has_keys:
+        yield f"{cls.key_field!r} {reader.value(cls._enode_key)}"
 
 
 def _name(event: Followed) -> str:

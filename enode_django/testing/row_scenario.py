@@ -40,7 +40,7 @@ class RowScenario(Generic[Row]):
         self._model = projection.model
         self._id = id
         self._makes_row = makes_row(projection)
-        self._normalise = _normaliser(self._model, self._projection.database)
+        self._normalise = normaliser(self._model, self._projection.database)
         self._version = 0
         self.row: Row | None = None
         self._handle(streams(id, history))
@@ -77,7 +77,7 @@ class RowScenario(Generic[Row]):
                 self.row.version = self._version  # type: ignore[union-attr]
 
 
-def _normaliser(model: type[models.Model], alias: str) -> Callable[[Any], object]:
+def normaliser(model: type[models.Model], alias: str) -> Callable[[Any], object]:
     """Return the function that converts a row's values. Without PostgreSQL in the settings it changes nothing."""
     connection = connections[alias]
     return (

@@ -72,9 +72,8 @@ class DailyTotal(models.Model):
         constraints = [models.UniqueConstraint(fields=["customer", "day"], name="following_dailytotal_key")]
 
 
-class CustomerTotals(MultiProjection[CustomerTotal]):
+class CustomerTotals(MultiProjection[CustomerTotal], key=lambda event: event.customer):
     name = "following.customer_totals"
-    key = lambda event: event.customer  # noqa: E731
 
     @handles
     def ordered(self, row: CustomerTotal, event: Ordered) -> None:

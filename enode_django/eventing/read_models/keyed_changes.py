@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from enode_django.domain.messages import DomainEvent
-from enode_django.eventing.read_models.keyed_rows import Key, KeyedRowTable
+from enode_django.domain.refusals import DomainException
+from enode_django.eventing.pending import HandledEvent
+from enode_django.eventing.read_models.keyed_rows import KeyedRowTable
 from enode_django.eventing.read_models.row_changes import row_after
+from enode_django.eventing.read_models.row_keys import Key, RowKeys
 from enode_django.eventing.read_models.row_normalising import HANDLED
 from enode_django.eventing.subscribers import Handler
 from enode_django.exceptions import DefinitionError, shown
@@ -18,8 +21,18 @@ class KeyedEvent(NamedTuple):
     """An event that changes the row of ``key``, with its handlers."""
 
     key: Key
-    event: DomainEvent
+    event: DomainEvent | DomainException
     handlers: Sequence[Handler]
+
+
+def keyed_events(
+    followed: Iterable[HandledEvent], key_of: Callable[[Any], Any], keys: RowKeys[Any]
+) -> Iterator[KeyedEvent]:
+    """Yield the events that have a key. Raises what ``key_of`` and `RowKeys.canonical` raise."""
+    for event, handlers in followed:
+        key = key_of(event)
+        if key is not None:
+            yield KeyedEvent(keys.canonical(key), event, handlers)
 
 
 class KeyedTable(Protocol):
@@ -40,9 +53,7 @@ class KeyedChanges:
     ``makes_row`` says whether an event makes a missing row (None: every event does).
     """
 
-    def __init__(
-        self, rows: Mapping[Key, Any], table: KeyedTable, makes_row: Callable[[DomainEvent], bool] | None
-    ) -> None:
+    def __init__(self, rows: Mapping[Key, Any], table: KeyedTable, makes_row: Callable[[Any], bool] | None) -> None:
         self.rows: dict[Key, Any] = dict(rows)
         self._table = table
         self._makes_row = makes_row

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from hashlib import sha256
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any
 
 import psycopg
 from django.db import connections, models
@@ -15,36 +15,25 @@ from django.db.transaction import atomic, set_rollback
 
 from enode_django.databases import healthy_connection
 from enode_django.eventing import checkpoints
-from enode_django.eventing.read_models.column_types import OnlyDatabaseKnows, Stored, stored_by
 from enode_django.eventing.read_models.row_columns import Column, columns_of
+from enode_django.eventing.read_models.row_keys import Field, Key, Row, RowKeys
 from enode_django.eventing.read_models.row_loading import RowLoading
 from enode_django.eventing.read_models.row_normalising import RowNormaliser
 from enode_django.exceptions import DefinitionError
 
-Row = TypeVar("Row", bound=models.Model)
-Field: TypeAlias = "models.Field[Any, Any]"
-Key = Any
-"""The value of the key field, or a tuple of those of several key fields."""
 
-
-class KeyedRowTable(Generic[Row]):
+class KeyedRowTable(RowKeys[Row]):
     """The table of ``model`` in the database ``alias``, whose rows are identified by ``fields``.
 
     Methods work in the calling thread's connection and block; they are called inside a transaction, and raise Django's
-    database errors. Managers, ``save()``, ``delete()`` and their signals are not called. ``key_of`` returns a row's
-    key.
+    database errors. Managers, ``save()``, ``delete()`` and their signals are not called.
     """
 
-    def __init__(
-        self, model: type[Row], alias: str, fields: Sequence[Field], key_of: Callable[[Row], Key], subscriber: str
-    ) -> None:
+    def __init__(self, model: type[Row], alias: str, fields: Sequence[Field], subscriber: str) -> None:
         connection = connections[alias]
-        self.key_of = key_of
-        self._model = model
+        super().__init__(model, fields, connection)
         self._alias = alias
         self._subscriber = subscriber
-        self._fields = fields
-        self._canonical = [_canonical(field, connection) for field in fields]
         for field in fields:
             if Column(field, connection).array is None:
                 raise DefinitionError(
@@ -75,22 +64,6 @@ class KeyedRowTable(Generic[Row]):
             f"FROM unnest({_arrays(written)}) AS given ({', '.join(one.name for one in written)}) "
             f"WHERE {' AND '.join(f'known.{one.name} = given.{one.name}' for one in self._keys)}"
         )
-
-    def canonical(self, given: Any) -> Key:
-        """Return a key as a loaded row has it. Raises ``ValidationError`` for a value that the field refuses, and
-        `ValueError` for another number of values than there are key fields, or if one of several is None."""
-        if len(self._fields) == 1:
-            return self._canonical[0](given)
-        values = tuple(given) if isinstance(given, list | tuple) else (given,)
-        if len(values) != len(self._fields) or None in values:
-            names = ", ".join(field.name for field in self._fields)
-            raise ValueError(f"the key {given!r} must be a tuple with a value for each of {names}")
-        return tuple(convert(value) for convert, value in zip(self._canonical, values, strict=True))
-
-    def new(self, key: Key) -> Row:
-        """Return a new row with that key, which is not stored."""
-        values = key if len(self._fields) > 1 else (key,)
-        return self._model(**{field.attname: value for field, value in zip(self._fields, values, strict=True)})
 
     def lock(self, keys: Collection[Key]) -> dict[Key, Row]:
         """Lock these keys until the transaction ends, whether they have rows or not, and return the rows that exist.
@@ -186,21 +159,6 @@ class KeyedRowTable(Generic[Row]):
 def _arrays(columns: Sequence[Column]) -> str:
     """Return the arrays that carry values of these columns. They are binary: as text they take twice as long."""
     return ", ".join(f"%b::{column.array}[]" for column in columns)
-
-
-def _canonical(field: Field, connection: BaseDatabaseWrapper) -> Callable[[Any], Any]:
-    """Return a function that converts a value to the one that a loaded row has. A value that the column refuses stays
-    as it is."""
-    by_column: Stored = stored_by(field.db_type(connection) or "", connection) or (lambda value: value)
-
-    def convert(given: Any) -> Any:
-        value = field.to_python(given)
-        try:
-            return by_column(value)
-        except OnlyDatabaseKnows:
-            return value
-
-    return convert
 
 
 def _digest(key: Key) -> str:
