@@ -12,7 +12,6 @@ from enode_django.domain.messages import DomainEvent
 from enode_django.eventing.base_projections import Row, RowProjection, is_declared
 from enode_django.eventing.marks import EventKey
 from enode_django.exceptions import DefinitionError
-from enode_django.models import ReadModel
 
 
 class MultiProjection(RowProjection[Row]):
@@ -64,7 +63,7 @@ class MultiProjection(RowProjection[Row]):
 def key_fields(cls: type[MultiProjection[Any]]) -> Sequence[models.Field[Any, Any]]:
     """Return the fields that identify a row. Raises `DefinitionError` if the projection's rows have no such fields."""
     model, given = cls.model, cls.key_field
-    if issubclass(model, ReadModel) or model._meta.parents:
+    if getattr(model._meta.pk, "name", "") == "aggregate_root_id" or model._meta.parents:
         raise DefinitionError(
             f"{cls.__qualname__} has the model {model.__qualname__}; its rows belong to no single aggregate: derive it "
             "from models.Model, not from a ReadModel or a model that has a table"
