@@ -61,6 +61,13 @@ BARS = (
     Bar("projection / raw COPY (goal 0.25)", ["projection", "projection: raw COPY"], lambda p, r: p / r, at_least=0.15),
     Bar("projection / peer's runner", ["projection", "peer projection"], lambda p, peer: p / peer, at_least=10),
     Bar("projection / batch peer", ["projection", "batch peer projection"], lambda p, peer: p / peer, at_least=1),
+    Bar("multi / raw COPY", ["multi", "multi: raw COPY"], lambda multi, raw: multi / raw, at_least=0.2),
+    Bar(
+        "multi / F() per event, one key",
+        ["multi, one key", "multi: F() per event, one key"],
+        lambda multi, one: multi / one,
+        at_least=5,
+    ),
     Bar("ledger / one by one", ["ledger", "ledger: one by one"], lambda b, one: b / one, at_least=5),
     Bar(
         "rehydrating, with snapshots / without",

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from enode_django.domain.refusals import DomainException, VersionMismatch
     from enode_django.eventing.event_handlers import event_handler
     from enode_django.eventing.marks import ends, handles, starts
+    from enode_django.eventing.multi_projections import MultiProjection
     from enode_django.eventing.process_managers import ProcessManager, handles_crash
     from enode_django.eventing.projections import ModelProjection, Projection
     from enode_django.eventing.retry_policy import Retries
@@ -50,6 +51,7 @@ __all__ = [
     "DomainException",
     "Metadata",
     "ModelProjection",
+    "MultiProjection",
     "ProcessManager",
     "Projection",
     "Retries",
@@ -104,6 +106,7 @@ _PLACES = {
     "eventing.event_handlers": ("event_handler",),
     "eventing.marks": ("ends", "handles", "starts"),
     "eventing.process_managers": ("ProcessManager", "handles_crash"),
+    "eventing.multi_projections": ("MultiProjection",),
     "eventing.projections": ("ModelProjection", "Projection"),
     "eventing.retry_policy": ("Retries",),
     "exceptions": ("Retry",),

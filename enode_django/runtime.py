@@ -29,9 +29,12 @@ from enode_django.equeue.assignment import Allocate, divide
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transport import Transport
 from enode_django.equeue.transports.memory import MemoryTransport
+from enode_django.eventing.base_projections import BaseProjection
 from enode_django.eventing.effects import EffectProcessor, SendCommands
 from enode_django.eventing.event_processors import EventProcessor, RowProcessor, TransactionProcessor
 from enode_django.eventing.in_flight import InFlight
+from enode_django.eventing.multi_processor import MultiProcessor
+from enode_django.eventing.multi_projections import MultiProjection
 from enode_django.eventing.process_managers import can_resend, crash_handler, has_state
 from enode_django.eventing.process_processor import ProcessProcessor
 from enode_django.eventing.projections import ModelProjection, Projection
@@ -280,6 +283,8 @@ def make_processor(subscriber: Subscriber, store: EventStore, send: SendCommands
     subscriber_middleware()
     if isinstance(subscriber, ModelProjection):
         return RowProcessor(subscriber, store)
+    if isinstance(subscriber, MultiProjection):
+        return MultiProcessor(subscriber, store)
     if isinstance(subscriber, Projection):
         return TransactionProcessor(subscriber, store)
     if isinstance(subscriber, SnapshotSubscriber):
@@ -353,7 +358,7 @@ def make_policy(subscriber: Subscriber, current: Conf) -> RetryPolicy:
     attempts, delay, errors, _ = make_retries(current)
     unknown_delays = current.WORKERS.UNKNOWN_TYPE_DELAYS
     policy = RetryPolicy.of(subscriber.retry, attempts, delay, unknown_delays=unknown_delays, passing=errors)
-    is_projection = isinstance(subscriber, ModelProjection | Projection)
+    is_projection = isinstance(subscriber, BaseProjection)
     return policy._replace(conflict_patience=CONFLICT_PATIENCE) if is_projection else policy
 
 

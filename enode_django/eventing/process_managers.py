@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeGuard
 from enode_django.bus.command_bus import CrashHandler
 from enode_django.bus.derived_ids import derived_id, with_id
 from enode_django.domain.messages import Command
-from enode_django.eventing.marks import Method, Route, checked_route
+from enode_django.eventing.marks import HandlerMark, Method, checked_mark
 from enode_django.eventing.state_types import StateType
 from enode_django.eventing.subscribers import NOW, Subscriber, key_of
 from enode_django.exceptions import DefinitionError
@@ -74,19 +74,19 @@ def _check_process(cls: type[ProcessManager]) -> None:
             "leave resends out"
         )
     is_run = cls._enode_methods and not cls.__dict__.get("abstract", False)
-    if is_run and not any(route_of(cls, method).starts for method in cls._enode_methods.values()):
+    if is_run and not any(mark_of(cls, method).starts for method in cls._enode_methods.values()):
         raise DefinitionError(
             f"{cls.__qualname__} has a state, but none of its processes ever begins; mark a handler with @starts"
         )
 
 
-def route_of(cls: type[Subscriber], method: str) -> Route:
-    """Return the route that the method was given by the nearest class that marks it."""
+def mark_of(cls: type[Subscriber], method: str) -> HandlerMark:
+    """Return the mark that the method was given by the nearest class that marks it."""
     for base in cls.__mro__:
         member = vars(base).get(method)
         if hasattr(member, "_enode_handles"):
-            return getattr(member, "_enode_route", None) or Route()
-    return Route()
+            return getattr(member, "_enode_mark", None) or HandlerMark()
+    return HandlerMark()
 
 
 def has_state(subscriber: Subscriber) -> TypeGuard[ProcessManager]:
@@ -121,12 +121,12 @@ def handles_crash(
     for cls in commands:
         if not (isinstance(cls, type) and issubclass(cls, Command)):
             raise DefinitionError(f"handles_crash() takes classes of commands, got {cls!r}")
-    route = None if key is None and not ends else checked_route("handles_crash", Route(key, ends=ends))
+    marked_as = None if key is None and not ends else checked_mark("handles_crash", HandlerMark(key, ends=ends))
 
     def mark(method: Method) -> Method:
         method._enode_handles = (CommandCrashed,)  # type: ignore[attr-defined]
         method._enode_crashes = commands  # type: ignore[attr-defined]
-        method._enode_route = route  # type: ignore[attr-defined]
+        method._enode_mark = marked_as  # type: ignore[attr-defined]
         return method
 
     return mark

@@ -15,9 +15,9 @@ from typing import NamedTuple
 from enode_django.domain.messages import Command, DomainEvent
 from enode_django.domain.metadata import Metadata, ambient_metadata
 from enode_django.domain.refusals import DomainException
-from enode_django.eventing.marks import Route
+from enode_django.eventing.marks import HandlerMark
 from enode_django.eventing.pending import HandledEvent
-from enode_django.eventing.process_managers import ProcessManager, route_of, with_derived_ids
+from enode_django.eventing.process_managers import ProcessManager, mark_of, with_derived_ids
 from enode_django.eventing.state_types import StateType
 from enode_django.eventing.subscribers import Handler, Subscriber, key_of
 from enode_django.eventstore.base import CommandKey, StreamRecord
@@ -58,7 +58,7 @@ class Step(NamedTuple):
     key: str
     message: DomainEvent | DomainException
     handler: Handler
-    route: Route
+    mark: HandlerMark
 
 
 def steps_of(manager: ProcessManager, followed: Iterable[HandledEvent]) -> list[Step]:
@@ -69,8 +69,8 @@ def steps_of(manager: ProcessManager, followed: Iterable[HandledEvent]) -> list[
 
 def _steps(manager: ProcessManager, followed: Iterable[HandledEvent]) -> Iterator[Step]:
     for message, handlers in followed:
-        route = _route(manager, message)
-        key = message.aggregate_root_id if route.key is None else route.key(message)
+        mark = _mark(manager, message)
+        key = message.aggregate_root_id if mark.key is None else mark.key(message)
         if key is None:
             continue
         try:
@@ -81,12 +81,12 @@ def _steps(manager: ProcessManager, followed: Iterable[HandledEvent]) -> Iterato
                 "of a process, a text of 1 to 255 characters, or None if the event concerns no process"
             ) from error
         for handler in handlers:
-            yield Step(key, message, handler, route)
+            yield Step(key, message, handler, mark)
 
 
-def _route(manager: ProcessManager, message: DomainEvent | DomainException) -> Route:
+def _mark(manager: ProcessManager, message: DomainEvent | DomainException) -> HandlerMark:
     method = manager._enode_method_for(type(message))
-    return Route() if method is None else route_of(type(manager), method)
+    return HandlerMark() if method is None else mark_of(type(manager), method)
 
 
 Find = Callable[[Sequence[CommandKey]], Mapping[CommandKey, StreamRecord]]
@@ -120,7 +120,7 @@ class Processes:
         process = turn.changed.get(key) or self.changed.get(key) or self._known[key]
         if process.has_ended:
             logger.debug("%s passes %s over: the process %s has ended", self._manager.name, step.message.id, key)
-        elif process.has_begun or step.route.starts:
+        elif process.has_begun or step.mark.starts:
             turn.changed[key] = self._handled(process, step, turn)
             for waited in self._steps_of(key, process.waiting):
                 self._take(waited, turn)
@@ -128,7 +128,7 @@ class Processes:
             turn.changed[key] = self._waits(process, step)
 
     def _handled(self, process: Process, step: Step, turn: _Turn) -> Process:
-        message, when = step.message, step.route.when
+        message, when = step.message, step.mark.when
         state = self._type.read(process.packed)
         metadata = dataclasses.replace(message.metadata, causation_id=message.id)
         with ambient_metadata(metadata):
@@ -136,7 +136,7 @@ class Processes:
             if yielded is not None:
                 derived = with_derived_ids(yielded, cause=message.id, subscriber=key_of(self._manager))
                 turn.commands.extend((command, metadata) for command in derived)
-            has_ended = step.route.ends and (when is None or bool(when(state)))
+            has_ended = step.mark.ends and (when is None or bool(when(state)))
         return Process(self._type.write(state, process.packed), (), process.version + 1, has_ended)
 
     def _waits(self, process: Process, step: Step) -> Process:
@@ -163,8 +163,8 @@ class Processes:
                 continue
             for message, handlers in self._follow(record):
                 if message.id == one.id:
-                    route = _route(self._manager, message)
-                    yield from (Step(key, message, handler, route) for handler in handlers)
+                    mark = _mark(self._manager, message)
+                    yield from (Step(key, message, handler, mark) for handler in handlers)
 
 
 class _Turn(NamedTuple):

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from enode_django.domain.messages import Command
 from enode_django.domain.metadata import Metadata
+from enode_django.eventing.base_projections import BaseProjection
 from enode_django.eventing.effects import Calls
 from enode_django.eventing.pending import handled_by
 from enode_django.eventing.process_managers import ProcessManager, crash_handler, has_state
 from enode_django.eventing.processes import Process, Processes, steps_of
-from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import NOW, Subscriber, follows, key_of, running_subscriber
 from enode_django.eventstore.base import EventStore, StreamRecord
@@ -126,7 +126,7 @@ def _heads(store: EventStore) -> Iterator[tuple[str, int]]:
 
 def has_tables(subscriber: Subscriber) -> bool:
     """Return True for a projection: it writes rows, so it needs a database, and a rollback undoes its work."""
-    return isinstance(subscriber, ModelProjection | Projection)
+    return isinstance(subscriber, BaseProjection)
 
 
 def without_tables() -> list[Subscriber]:
