@@ -32,11 +32,13 @@ class MultiProjection(RowProjection[Row]):
 
     For example::
 
-        class CustomerTotals(MultiProjection[CustomerTotal], key=lambda event: event.customer):
+        class Payees(MultiProjection[Payee], key=lambda event: (event.source, event.target)):
+            key_field = ("source", "target")
+
             @handles
-            def ordered(self, row: CustomerTotal, event: Ordered) -> None:
-                row.orders += 1
-                row.amount += event.amount
+            def confirmed(self, row: Payee, event: TransferConfirmed) -> None:
+                row.transfers += 1
+                row.last_at = max(row.last_at or event.timestamp, event.timestamp)
     """
 
     abstract: ClassVar[bool] = True

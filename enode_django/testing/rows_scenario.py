@@ -28,9 +28,9 @@ class RowsScenario(Generic[Row]):
 
     For example::
 
-        scenario = given(CustomerTotals, "order 1", Ordered(customer="ann", amount=Decimal(5)))
-        scenario.when(Ordered(customer="ann", amount=Decimal(2)), id="order 2")
-        scenario.then("ann", amount=Decimal(7)).then_in_any_order()
+        scenario = given(Payees, "transfer 1", TransferConfirmed(source="ann", target="bob"))
+        scenario.when(TransferConfirmed(source="ann", target="bob"), id="transfer 2")
+        scenario.then(("ann", "bob"), transfers=2).then_in_any_order()
     """
 
     def __init__(self, projection: type[MultiProjection[Row]], id: str, history: Sequence[DomainEvent]) -> None:

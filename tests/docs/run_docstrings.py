@@ -59,9 +59,9 @@ from enode_django.repository.store import MemorySnapshotStore, Snapshot, Snapsho
 from enode_django.runtime import make_store
 from enode_django.testing import InlineCommandBus, StoredEvent, given, inline
 from sample_project.bank.domain import *
-from sample_project.bank.models import AccountSummary, LedgerEntry
+from sample_project.bank.models import AccountSummary, LedgerEntry, Payee
 from sample_project.bank.process_managers import TransferProcess
-from sample_project.bank.projections import AccountSummaries
+from sample_project.bank.projections import AccountSummaries, Payees
 
 transport = MemoryTransport()
 """

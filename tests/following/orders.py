@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import date
 from decimal import Decimal
 
+from django.contrib.postgres.fields import ArrayField
 from django.db import models
 
 from enode_django import AggregateRoot, DomainEvent, MultiProjection, applies, handles
@@ -111,7 +112,39 @@ class DailyTotals(MultiProjection[DailyTotal]):
         row.amount -= event.amount
 
 
-MODELS = (CustomerTotal, DailyTotal)
+class Shelf(models.Model):
+    """A row with fields that go into no array, with a default and a column of the database."""
+
+    place = models.UUIDField(unique=True)
+    amounts = ArrayField(models.IntegerField(), default=list)
+    label = models.CharField(max_length=10, db_default="new")
+    changes = models.IntegerField(default=0)
+    doubled = models.GeneratedField(
+        expression=models.F("changes") * 2, output_field=models.IntegerField(), db_persist=True
+    )
+    made_at = models.DateTimeField(auto_now_add=True)
+    changed_at = models.DateTimeField(auto_now=True)
+
+    class Meta:
+        app_label = "following"
+
+
+class Shelves(MultiProjection[Shelf], key=lambda event: event.customer):
+    name = "following.shelves"
+    key_field = "place"
+    volatile = ("made_at", "changed_at")
+
+    @handles
+    def ordered(self, row: Shelf, event: Ordered) -> None:
+        row.amounts.append(int(event.amount))
+        row.changes = row.changes + 1 if row.pk is None else row.doubled // 2 + 1
+
+    @handles(key=lambda event: event.buyer)
+    def returned(self, row: Shelf, event: Returned) -> None:
+        row.label = "returned"
+
+
+MODELS = (CustomerTotal, DailyTotal, Shelf)
 
 
 def totals() -> dict[str, tuple[int, Decimal, dict[str, str]]]:
