@@ -12,7 +12,7 @@ from functools import partial
 from django.db import close_old_connections
 
 from enode_django.concurrency.outages import Attempts
-from enode_django.conf import Conf
+from enode_django.conf.groups import Conf
 from enode_django.equeue.consumer.queue_consumer import QueueConsumer
 from enode_django.equeue.transport import Transport
 from enode_django.eventstore.base import EventStore, Shard
