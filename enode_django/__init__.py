@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from enode_django.domain.messages import Command, DomainEvent
     from enode_django.domain.metadata import Metadata, current_metadata, metadata
     from enode_django.domain.refusals import DomainException, VersionMismatch
+    from enode_django.domain.unique import Unique, ValueTaken
     from enode_django.eventing.event_handlers import event_handler
     from enode_django.eventing.marks import handles
     from enode_django.eventing.process_managers import ProcessManager, handles_crash
@@ -54,6 +55,8 @@ __all__ = [
     "Projection",
     "Retries",
     "Retry",
+    "Unique",
+    "ValueTaken",
     "VersionMismatch",
     "WaitFor",
     "aexecute_command",
@@ -99,6 +102,7 @@ _PLACES = {
     "domain.messages": ("Command", "DomainEvent"),
     "domain.metadata": ("Metadata", "current_metadata", "metadata"),
     "domain.refusals": ("DomainException", "VersionMismatch"),
+    "domain.unique": ("Unique", "ValueTaken"),
     "eventing.event_handlers": ("event_handler",),
     "eventing.marks": ("handles",),
     "eventing.process_managers": ("ProcessManager", "handles_crash"),

@@ -19,7 +19,16 @@ from enode_django.commanding.cache import AggregateCache, Slot
 from enode_django.commanding.context import CommandContext
 from enode_django.commanding.corrections import CorrectionLookout
 from enode_django.commanding.dead_letters import as_told, is_withdrawn
-from enode_django.commanding.decisions import POSTPONED, STORED, STREAM, Decision, DecisionKind, Envelope, Recovery
+from enode_django.commanding.decisions import (
+    POSTPONED,
+    STORED,
+    STREAM,
+    Change,
+    Decision,
+    DecisionKind,
+    Envelope,
+    Recovery,
+)
 from enode_django.commanding.handler_retries import NO_RETRIES, HandlerRetries, Postponed, PostponedCommands
 from enode_django.commanding.identity import conflict_with_message, conflict_with_row
 from enode_django.commanding.logged_steps import logged
@@ -35,6 +44,7 @@ from enode_django.commanding.outcomes import (
 )
 from enode_django.commanding.recent_commands import RecentCommands
 from enode_django.commanding.shared_state_writer import SharedStateWriter
+from enode_django.commanding.uniqueness import CLAIM_DEADLINE, Uniqueness
 from enode_django.concurrency.backoff import Persist
 from enode_django.concurrency.in_flight import NOTHING_IN_FLIGHT, InFlightMarker
 from enode_django.domain.aggregate import AggregateRoot, accept_events
@@ -45,6 +55,7 @@ from enode_django.equeue.offsets import OffsetWindow
 from enode_django.eventstore.base import Shard, StreamRecord
 from enode_django.exceptions import EnodeError, StoreUnavailable, UnknownMessageType, UnusableSnapshot
 from enode_django.repository.loading import AggregateLoader, Begin, History, replay_record
+from enode_django.repository.unique_keys import Values, values_of
 from enode_django.telemetry import steplog
 from enode_django.telemetry.tracing import current_tracing
 
@@ -58,7 +69,8 @@ class CommandProcessor:
     ``note[0]`` is the position of the command being handled, or `NOTHING_IN_FLIGHT`; the supervisor reads it.
     ``suspects`` is held while a suspect is handled, so that suspects run one at a time in this process. ``keeper``
     writes durable states to the shared states; the ``loader`` begins with these. ``shard`` holds the aggregates of the
-    mailbox: those whose events are corrected there are reloaded (None: they are not looked for).
+    mailbox: those whose events are corrected there are reloaded (None: they are not looked for). ``claim_deadline`` is
+    the time in seconds after which another aggregate may take a claimed value that is not stored.
     """
 
     def __init__(
@@ -76,6 +88,7 @@ class CommandProcessor:
         keeper: SharedStateWriter | None = None,
         retries: HandlerRetries = NO_RETRIES,
         shard: Shard | None = None,
+        claim_deadline: float = CLAIM_DEADLINE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._loader = loader
@@ -92,6 +105,7 @@ class CommandProcessor:
         self._waiting, self._failures = self._postponed.waiting, self._postponed.failures
         self._store_away: StoreUnavailable | None = None
         self._corrections = CorrectionLookout(shard, clock) if shard is not None else None
+        self._uniqueness = Uniqueness(loader, claim_deadline)
         self._epoch = 0
         self._handle = current_tracing().handling(self._handle_untraced)
 
@@ -178,7 +192,10 @@ class CommandProcessor:
     def finish(self, entries: Iterable[Decision]) -> None:
         """Release decisions that are durable, or no longer this worker's to finish, in any order."""
         slots, keeper = self._cache.slots, self._keeper
+        changes = []
         for entry in entries:
+            if entry.change is not None:
+                changes.append(entry)
             slot, envelope = slots.get(entry.aggregate_root_id), entry.envelope
             if slot is None or not slot.unfinished or envelope is None:
                 continue
@@ -195,6 +212,8 @@ class CommandProcessor:
                 keeper.note(slot, entry)
             if not slot.unfinished:
                 self._cache.settle(slot)
+        if changes:
+            self._uniqueness.confirm(changes)
 
     def recover(self, *recoveries: Recovery) -> list[Decision]:
         """Reload the aggregates from the store, all together, and handle their unfinished commands again, each
@@ -399,7 +418,9 @@ class CommandProcessor:
         unusable = envelope.failed or slot.error
         if command is None or unusable is not None:
             return self._failed(slot, envelope, unusable or EnodeError("there is no command"), None)
-        context = CommandContext(command, slot.aggregate, self._load_foreign, envelope.metadata)
+        aggregate = slot.aggregate
+        context = CommandContext(command, aggregate, self._load_foreign, envelope.metadata)
+        before = values_of(aggregate) if aggregate is not None and aggregate._enode_unique else ()
         self._store_away = None
         token = handled_command.set(context)
         try:
@@ -410,7 +431,7 @@ class CommandProcessor:
                 context.set_result(value)
             if self._store_away is not None:
                 raise self._store_away
-            return self._done(slot, envelope, context)
+            return self._done(slot, envelope, context, before)
         except DomainException as refusal:
             if self._store_away is not None:
                 return self._raised(slot, envelope, context, self._store_away)
@@ -420,16 +441,25 @@ class CommandProcessor:
         finally:
             handled_command.reset(token)
 
-    def _done(self, slot: Slot, envelope: Envelope, context: CommandContext) -> Decision:
+    def _done(self, slot: Slot, envelope: Envelope, context: CommandContext, before: Values) -> Decision:
         aggregate = context.changed_aggregate()
         if aggregate is None:
             version = slot.version
             result = nothing_changed(envelope, version, context.result, self._max_bytes)
             return self._entry(DecisionKind.VERDICT, slot, envelope, version, result=result)
         record = stream_of(envelope, aggregate, context.result, context.sent, self._max_bytes)
+        change = self._claim(envelope, aggregate, before) if aggregate._enode_unique else None
         accept_events(aggregate)
-        slot.aggregate = aggregate
-        return Decision(STREAM, envelope.aggregate_root_id, slot.epoch, envelope, aggregate.version - 1, record)
+        slot.aggregate, rests_on = aggregate, aggregate.version - 1
+        return Decision(STREAM, envelope.aggregate_root_id, slot.epoch, envelope, rests_on, record, None, change)
+
+    def _claim(self, envelope: Envelope, aggregate: AggregateRoot, before: Values) -> Change | None:
+        """Claim unique values, in the handler's time. A `StoreUnavailable` ends the attempt, as in `_load_foreign`."""
+        try:
+            return self._uniqueness.claim(envelope, aggregate, before)
+        except StoreUnavailable as error:
+            self._store_away = error
+            raise
 
     def _refused(self, slot: Slot, envelope: Envelope, context: CommandContext, refusal: DomainException) -> Decision:
         record, result = None, None

@@ -7,6 +7,7 @@ intake ── Envelope ──► command mailbox ── Decision ──► event
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from enode_django.domain.messages import Command
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.positions import FIRST
+from enode_django.eventstore.unique_values import UniqueKey
 
 
 class Envelope:
@@ -87,6 +89,13 @@ class Envelope:
         return self.window is not None and self.offset < self.window.backlog_end
 
 
+class Change(NamedTuple):
+    """The unique values that a command has claimed, and those that its aggregate gives up."""
+
+    claims: Sequence[UniqueKey]
+    releases: Sequence[UniqueKey]
+
+
 class DecisionKind(Enum):
     STREAM = "stream"
     """Events to be stored (``record``, with a version)."""
@@ -113,9 +122,10 @@ POSTPONED = DecisionKind.POSTPONED
 
 
 class Decision:
-    """A command mailbox's decision on one command, made on the version ``rests_on`` (None: on any)."""
+    """A command mailbox's decision on one command, made on the version ``rests_on`` (None: on any). ``change`` are the
+    unique values that it has claimed and gives up."""
 
-    __slots__ = ("aggregate_root_id", "envelope", "epoch", "kind", "record", "rests_on", "result")
+    __slots__ = ("aggregate_root_id", "change", "envelope", "epoch", "kind", "record", "rests_on", "result")
 
     def __init__(
         self,
@@ -126,6 +136,7 @@ class Decision:
         rests_on: int | None,
         record: StreamRecord | None = None,
         result: CommandResult | None = None,
+        change: Change | None = None,
     ) -> None:
         self.kind = kind
         self.aggregate_root_id = aggregate_root_id
@@ -134,6 +145,7 @@ class Decision:
         self.rests_on = rests_on
         self.record = record
         self.result = result
+        self.change = change
 
 
 class Finished(NamedTuple):

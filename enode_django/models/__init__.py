@@ -21,6 +21,7 @@ from enode_django.models.store import (
     Shard,
     Snapshot,
     StoreGeneration,
+    UniqueValue,
 )
 
 __all__ = [
@@ -45,4 +46,5 @@ __all__ = [
     "Subscriber",
     "Subscription",
     "Topic",
+    "UniqueValue",
 ]
