@@ -7,7 +7,8 @@ meets a row with commands under way asks it:
   that is about to store them, so the value counts as held. After it they are *fenced*: a refusal is stored under their
   ids. A pair (command id, aggregate root id) is there once, in one database, so the stream of a fenced command cannot
   be stored any more, however long its worker has stood still.
-* When no claim is open, the stored state of the owner says whether it holds the value.
+* When no claim is open, the stored state of the owner says whether it holds the value. Versions that may give it up
+  stay noted until they are stored, by this command or another one.
 * A row is changed with the token that was read before. A claim made meanwhile has changed the token.
 
 So two aggregates never have one value in their stored states, whatever crashes or stands still, and no clock matters
@@ -88,7 +89,7 @@ class Uniqueness:
         change = Change([key for key in new if key not in old], [key for key in old if key not in new])
         if not any(change):
             return None
-        owner = self._owner_of(envelope)
+        owner = self._owner_of(envelope, aggregate.version + 1)
         others = self.values.claim(owner, *change)
         while others:
             for row in others:
@@ -97,10 +98,10 @@ class Uniqueness:
             others = self.values.claim(owner, [row.key for row in others], [])
         return change
 
-    def _owner_of(self, envelope: Envelope) -> Owner:
+    def _owner_of(self, envelope: Envelope, version: int) -> Owner:
         id = envelope.aggregate_root_id
         shard = self._store.shards[self._store.place_of(id)]
-        return Owner(id, envelope.id, envelope.type_name, getattr(shard, "alias", ""))
+        return Owner(id, version, envelope.id, envelope.type_name, getattr(shard, "alias", ""))
 
     def confirm(self, decisions: Sequence[Decision]) -> None:
         """Confirm the claims of those decisions that are stored as they were made. The others are settled by whoever
@@ -134,9 +135,7 @@ class Uniqueness:
         if row.is_settled and taker is not None:
             return Found.HELD
         id, is_due = row.aggregate_root_id, row.age >= self._deadline
-        known = {
-            command for command, _ in self._store.find((command, id) for command in {**row.claims, **row.releases})
-        }
+        known = {command for command, _ in self._store.find([(command, id) for command in row.claims])}
         is_open = {command: row.claims[command] for command in row.claims if command not in known}
         if is_open and not is_due:
             return Found.HELD
@@ -149,8 +148,7 @@ class Uniqueness:
             logger.warning("%r keeps a unique value, because it cannot be looked into: %s", id, shown(error))
             return Found.HELD
         if version:
-            left = {command: row.releases[command] for command in row.releases if command not in known and not is_due}
-            self.values.keep(row, version, left)
+            self.values.keep(row, version)
             return Found.HELD
         is_ours = self.values.free(row) if taker is None else self.values.take_over(row, taker)
         return Found.FREE if is_ours else Found.CHANGED

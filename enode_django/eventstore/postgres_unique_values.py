@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -23,12 +23,13 @@ _KEYS = "unnest(%s::text[], %s::bytea[])"
 # Sorted: all writers lock rows in the same order, so deadlocks are rare. A row of another owner stays as it is.
 _CLAIM = f"""
     WITH released AS (
-        UPDATE {TABLE} SET releases = releases || %s, changed_at = statement_timestamp(), revision = revision + 1
+        UPDATE {TABLE} SET releases = array_append(array_remove(releases, %s), %s),
+            changed_at = statement_timestamp(), revision = revision + 1
         WHERE (name, digest) IN (SELECT * FROM {_KEYS}) AND aggregate_root_id = %s
     )
     INSERT INTO {TABLE} AS known
         (name, digest, aggregate_root_id, claims, releases, version, changed_at, revision)
-    SELECT name, digest, %s, %s, '{{}}', 0, statement_timestamp(), 0
+    SELECT name, digest, %s, %s::jsonb, '{{}}', 0, statement_timestamp(), 0
     FROM {_KEYS} AS wanted (name, digest) ORDER BY name, digest
     ON CONFLICT (name, digest) DO UPDATE SET claims = known.claims || EXCLUDED.claims,
         changed_at = EXCLUDED.changed_at, revision = known.revision + 1
@@ -41,7 +42,10 @@ _TAKE_OVER = f"""
     UPDATE {TABLE} SET aggregate_root_id = %s, claims = %s, releases = '{{}}', version = 0,
         changed_at = statement_timestamp(), revision = revision + 1 {_NEWEST}
 """
-_KEEP = f"UPDATE {TABLE} SET claims = '{{}}', releases = %s, version = %s, revision = revision + 1 {_NEWEST}"
+_KEEP = f"""
+    UPDATE {TABLE} SET claims = '{{}}', releases = ARRAY(SELECT * FROM unnest(releases) AS one WHERE one > %s),
+        version = %s, changed_at = statement_timestamp(), revision = revision + 1 {_NEWEST}
+"""
 _FREE = f"DELETE FROM {TABLE} {_NEWEST}"
 
 _CONFIRM_CLAIMS = f"""
@@ -61,12 +65,12 @@ _CONFIRM_RELEASES = f"""
         SELECT * FROM unnest(%s::text[], %s::bytea[], %s::text[], %s::text[], %s::bigint[])
             AS sent (name, digest, aggregate_root_id, command_id, version)
     ), kept AS (
-        UPDATE {TABLE} AS known SET releases = known.releases - stored.command_id,
+        UPDATE {TABLE} AS known SET releases = array_remove(known.releases, stored.version),
             version = greatest(known.version, stored.version), revision = known.revision + 1
         FROM stored
         WHERE (known.name, known.digest, known.aggregate_root_id)
             = (stored.name, stored.digest, stored.aggregate_root_id)
-            AND known.releases ? stored.command_id AND NOT (stored.version > known.version AND known.claims = '{{}}')
+            AND stored.version = ANY(known.releases) AND NOT (stored.version > known.version AND known.claims = '{{}}')
     )
     DELETE FROM {TABLE} AS known USING stored
     WHERE (known.name, known.digest, known.aggregate_root_id)
@@ -94,8 +98,8 @@ class PostgresUniqueValues:
 
         values = PostgresUniqueValues("default")
         key = UniqueKey("members.Member:nickname", b"digest of ada")
-        assert not values.claim(Owner("member-1", "command-1", "members.Join"), [key], [])
-        (held,) = values.claim(Owner("member-2", "command-2", "members.Join"), [key], [])
+        assert not values.claim(Owner("member-1", 1, "command-1", "members.Join"), [key], [])
+        (held,) = values.claim(Owner("member-2", 1, "command-2", "members.Join"), [key], [])
         assert held.aggregate_root_id == "member-1"
     """
 
@@ -103,11 +107,11 @@ class PostgresUniqueValues:
         self.alias = alias
 
     def claim(self, owner: Owner, claims: Sequence[UniqueKey], releases: Sequence[UniqueKey]) -> Sequence[UniqueValue]:
-        id, mark = owner.aggregate_root_id, Jsonb({owner.command_id: owner.command_type})
+        id, version, mark = owner.aggregate_root_id, owner.version, Jsonb({owner.command_id: owner.command_type})
         with connected(self.alias) as connection:
             _check_transaction(connection, owner.shard)
             while True:
-                parameters = (mark, *_columns(releases), id, id, mark, *_columns(claims))
+                parameters = (version, version, *_columns(releases), id, id, mark, *_columns(claims))
                 claimed = {UniqueKey(*row) for row in execute(connection, _CLAIM, parameters)}
                 missing = [key for key in claims if key not in claimed]
                 others = _read(connection, _FIND, _columns(missing)) if missing else []
@@ -119,8 +123,8 @@ class PostgresUniqueValues:
         mark = Jsonb({owner.command_id: owner.command_type})
         return self._run(_TAKE_OVER, (owner.aggregate_root_id, mark, *row.token))
 
-    def keep(self, row: UniqueValue, version: int, releases: Mapping[str, str]) -> bool:
-        return self._run(_KEEP, (Jsonb(dict(releases)), version, *row.token))
+    def keep(self, row: UniqueValue, version: int) -> bool:
+        return self._run(_KEEP, (version, version, *row.token))
 
     def free(self, row: UniqueValue) -> bool:
         return self._run(_FREE, row.token)

@@ -28,24 +28,26 @@ class UniqueKey(NamedTuple):
 
 
 class Owner(NamedTuple):
-    """An aggregate that claims or releases values, and its command that does. ``shard`` is the alias of the database
-    that has its streams, empty if there is none."""
+    """An aggregate that claims or releases values, its command that does, and the version that it will have then.
+    ``shard`` is the alias of the database that has its streams, empty if there is none."""
 
     aggregate_root_id: str
+    version: int
     command_id: str
     command_type: str
     shard: str = ""
 
 
 class UniqueValue(NamedTuple):
-    """A row. ``claims`` and ``releases`` are the types of the owner's commands under way, by command id: those that set
-    the value, and those that give it up. ``version`` is the owner's version at which it was confirmed last (0: never).
-    ``age`` is the time in seconds since its owner has claimed or released it last. ``token`` changes with the row."""
+    """A row. ``claims`` are the types of the owner's commands under way that set the value, by command id, and
+    ``releases`` the owner's versions that may give it up. ``version`` is that at which it was confirmed last (0:
+    never). ``age`` is the time in seconds since its owner has claimed or released it last, or was found to hold it.
+    ``token`` changes with the row."""
 
     key: UniqueKey
     aggregate_root_id: str
     claims: Mapping[str, str]
-    releases: Mapping[str, str]
+    releases: Sequence[int]
     version: int
     age: float
     token: tuple[int, int]
@@ -79,9 +81,9 @@ class UniqueValues(Protocol):
     def take_over(self, row: UniqueValue, owner: Owner) -> bool:
         """Give a row to another owner, who claims it. Return False if the row has changed."""
 
-    def keep(self, row: UniqueValue, version: int, releases: Mapping[str, str]) -> bool:
-        """Note that the owner holds the value at this version, and that of the commands under way only ``releases``
-        are left. Return False if the row has changed."""
+    def keep(self, row: UniqueValue, version: int) -> bool:
+        """Note that the owner holds the value at this version: nothing is under way but later releases. Return False if
+        the row has changed."""
 
     def free(self, row: UniqueValue) -> bool:
         """Delete a row. Return False if the row has changed."""
@@ -124,8 +126,8 @@ class MemoryUniqueValues:
 
         values = MemoryUniqueValues()
         key = UniqueKey("members.Member:nickname", b"digest of ada")
-        assert not values.claim(Owner("member-1", "command-1", "members.Join"), [key], [])
-        (held,) = values.claim(Owner("member-2", "command-2", "members.Join"), [key], [])
+        assert not values.claim(Owner("member-1", 1, "command-1", "members.Join"), [key], [])
+        (held,) = values.claim(Owner("member-2", 1, "command-2", "members.Join"), [key], [])
         assert held.aggregate_root_id == "member-1"
     """
 
@@ -143,7 +145,7 @@ class MemoryUniqueValues:
             for key in claims:
                 row = self._rows.get(key)
                 if row is None:
-                    self._put(UniqueValue(key, owner.aggregate_root_id, mark, {}, 0, self._clock(), (0, 0)))
+                    self._put(UniqueValue(key, owner.aggregate_root_id, mark, (), 0, self._clock(), (0, 0)))
                 elif row.aggregate_root_id == owner.aggregate_root_id:
                     self._put(row._replace(claims={**row.claims, **mark}, age=self._clock()))
                 else:
@@ -151,16 +153,16 @@ class MemoryUniqueValues:
             for key in releases:
                 row = self._rows.get(key)
                 if row is not None and row.aggregate_root_id == owner.aggregate_root_id:
-                    self._put(row._replace(releases={**row.releases, **mark}, age=self._clock()))
+                    self._put(row._replace(releases=sorted({*row.releases, owner.version}), age=self._clock()))
             return others
 
     def take_over(self, row: UniqueValue, owner: Owner) -> bool:
         mark = {owner.command_id: owner.command_type}
-        return self._replace(row, UniqueValue(row.key, owner.aggregate_root_id, mark, {}, 0, self._clock(), (0, 0)))
+        return self._replace(row, UniqueValue(row.key, owner.aggregate_root_id, mark, (), 0, self._clock(), (0, 0)))
 
-    def keep(self, row: UniqueValue, version: int, releases: Mapping[str, str]) -> bool:
-        since = self._clock() - row.age
-        return self._replace(row, row._replace(claims={}, releases=dict(releases), version=version, age=since))
+    def keep(self, row: UniqueValue, version: int) -> bool:
+        releases = [one for one in row.releases if one > version]
+        return self._replace(row, row._replace(claims={}, releases=releases, version=version, age=self._clock()))
 
     def free(self, row: UniqueValue) -> bool:
         return self._replace(row, None)
@@ -177,7 +179,8 @@ class MemoryUniqueValues:
         row = self._rows.get(key)
         is_owner = row is not None and row.aggregate_root_id == one.aggregate_root_id
         if row is not None and is_owner and one.command_id in row.claims and one.version >= row.version:
-            self._put(row._replace(claims=_without(row.claims, one.command_id), version=one.version))
+            claims = {id: type_name for id, type_name in row.claims.items() if id != one.command_id}
+            self._put(row._replace(claims=claims, version=one.version))
 
     def _confirm_release(self, key: UniqueKey, one: Confirmed) -> None:
         row = self._rows.get(key)
@@ -185,15 +188,15 @@ class MemoryUniqueValues:
             return
         if one.version > row.version and not row.claims:
             del self._rows[key]
-        elif one.command_id in row.releases:
-            version = max(row.version, one.version)
-            self._put(row._replace(releases=_without(row.releases, one.command_id), version=version))
+        elif one.version in row.releases:
+            releases = [version for version in row.releases if version != one.version]
+            self._put(row._replace(releases=releases, version=max(row.version, one.version)))
 
     def adopt(self, aggregate_root_id: str, version: int, keys: Sequence[UniqueKey]) -> Sequence[UniqueValue]:
         with self._lock:
             for key in keys:
                 if key not in self._rows:
-                    self._put(UniqueValue(key, aggregate_root_id, {}, {}, version, self._clock(), (0, 0)))
+                    self._put(UniqueValue(key, aggregate_root_id, {}, (), version, self._clock(), (0, 0)))
             return [self._shown(self._rows[key]) for key in keys]
 
     def unsettled(self, age: float, *, limit: int = 100) -> Sequence[UniqueValue]:
@@ -222,7 +225,3 @@ class MemoryUniqueValues:
 
     def _shown(self, row: UniqueValue) -> UniqueValue:
         return row._replace(age=self._clock() - row.age)
-
-
-def _without(commands: Mapping[str, str], command_id: str) -> dict[str, str]:
-    return {id: type_name for id, type_name in commands.items() if id != command_id}

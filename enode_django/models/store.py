@@ -197,7 +197,9 @@ class UniqueValue(models.Model):
     digest = models.BinaryField("digest", help_text="SHA-256 of the value, normalised.")
     aggregate_root_id = models.CharField("aggregate root id", max_length=255, db_collation="C")
     claims = models.JSONField("claims", help_text="Commands under way that set the value, with their types.")
-    releases = models.JSONField("releases", help_text="Commands under way that give it up, with their types.")
+    releases = ArrayField(
+        models.BigIntegerField(), verbose_name="releases", help_text="Versions of the aggregate that may give it up."
+    )
     version = models.BigIntegerField("version", help_text="At which it was confirmed last; 0: not yet.")
     changed_at = models.DateTimeField("claimed or released at")
     revision = models.BigIntegerField("revision")
@@ -212,7 +214,7 @@ class UniqueValue(models.Model):
             models.Index(
                 fields=["changed_at"],
                 name="enode_unique_unsettled",
-                condition=~models.Q(claims={}) | ~models.Q(releases={}),
+                condition=~models.Q(claims={}) | ~models.Q(releases=[]),
             ),
         ]
 
