@@ -35,14 +35,19 @@ def keys_of(cls: type[AggregateRoot], values: Values) -> Mapping[UniqueKey, Uniq
     return keys
 
 
-@cache
+_names: dict[type[AggregateRoot], Sequence[str]] = {}
+
+
 def names_of(cls: type[AggregateRoot]) -> Sequence[str]:
     """Return the name of each declaration of a class: its own, or that of the class that declares it with its fields.
     Raises `TypeNameError`."""
-    bases = [base for base in cls.__mro__ if issubclass(base, AggregateRoot) and base.unique is cls.unique]
-    return [
-        unique.name or f"{types.first_name_of(bases[-1])}:{','.join(unique.fields)}" for unique in cls._enode_unique
-    ]
+    names = _names.get(cls)
+    if names is None:
+        bases = [base for base in cls.__mro__ if issubclass(base, AggregateRoot) and base.unique is cls.unique]
+        declaring = types.first_name_of(bases[-1])
+        names = [unique.name or f"{declaring}:{','.join(unique.fields)}" for unique in cls._enode_unique]
+        _names[cls] = names
+    return names
 
 
 def declaring_classes() -> Sequence[type[AggregateRoot]]:
