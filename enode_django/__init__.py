@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from enode_django.domain.handlers import command_handler
     from enode_django.domain.messages import Command, DomainEvent
     from enode_django.domain.metadata import Metadata, current_metadata, metadata
-    from enode_django.domain.refusals import DomainException, VersionMismatch
-    from enode_django.domain.unique import Unique, ValueTaken
+    from enode_django.domain.refusals import DomainException, ValueTaken, VersionMismatch
+    from enode_django.domain.unique import Unique
     from enode_django.eventing.event_handlers import event_handler
     from enode_django.eventing.marks import handles
     from enode_django.eventing.process_managers import ProcessManager, handles_crash
@@ -101,8 +101,8 @@ _PLACES = {
     "domain.handlers": ("command_handler",),
     "domain.messages": ("Command", "DomainEvent"),
     "domain.metadata": ("Metadata", "current_metadata", "metadata"),
-    "domain.refusals": ("DomainException", "VersionMismatch"),
-    "domain.unique": ("Unique", "ValueTaken"),
+    "domain.refusals": ("DomainException", "ValueTaken", "VersionMismatch"),
+    "domain.unique": ("Unique",),
     "eventing.event_handlers": ("event_handler",),
     "eventing.marks": ("handles",),
     "eventing.process_managers": ("ProcessManager", "handles_crash"),

@@ -24,7 +24,7 @@ from enum import Enum
 
 from enode_django.commanding.decisions import Change, Decision, Envelope
 from enode_django.domain.aggregate import AggregateRoot
-from enode_django.domain.unique import ValueTaken
+from enode_django.domain.refusals import ValueTaken
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.unique_values import (
     Confirmed,

@@ -1,4 +1,4 @@
-"""Values that belong to one aggregate at most: their declaration, the refusal of a taken one, and their digests."""
+"""Values that belong to one aggregate at most: their declaration, and their digests."""
 
 from __future__ import annotations
 
@@ -11,24 +11,10 @@ from types import UnionType
 from typing import Any
 from uuid import UUID
 
-from enode_django.domain.refusals import DomainException
+from enode_django.domain.refusals import ValueTaken
 from enode_django.exceptions import DefinitionError, shown
 
 Normalize = Callable[..., Any]
-
-
-class ValueTaken(DomainException):
-    """The value of the ``fields``, which must be unique, belongs to another aggregate.
-
-    Forms and serializers show it at the first of the fields that they have.
-
-    For example::
-
-        refusal = ValueTaken("this email is taken", fields=("email",))
-        assert refusal.fields == ("email",)
-    """
-
-    fields: tuple[str, ...]
 
 
 class Unique:

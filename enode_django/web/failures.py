@@ -7,8 +7,7 @@ from typing import Any
 
 from django.utils.translation import gettext_lazy as _
 
-from enode_django.domain.refusals import DomainException, VersionMismatch
-from enode_django.domain.unique import ValueTaken
+from enode_django.domain.refusals import DomainException, ValueTaken, VersionMismatch
 from enode_django.exceptions import (
     AggregateAlreadyExists,
     AggregateNotFound,

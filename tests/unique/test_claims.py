@@ -9,7 +9,8 @@ import pytest
 from enode_django.bus.results import CommandResult, CommandStatus
 from enode_django.commanding.handler_retries import HandlerRetries
 from enode_django.domain.aggregate import AggregateRoot
-from enode_django.domain.unique import Unique, ValueTaken
+from enode_django.domain.refusals import ValueTaken
+from enode_django.domain.unique import Unique
 from enode_django.eventstore.base import EventStore, StreamRecord
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.eventstore.unique_values import MemoryUniqueValues, Owner, UniqueKey, UniqueValue, unique_values_of
