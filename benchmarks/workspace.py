@@ -17,7 +17,7 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 import redis
 
-from enode_django.conf import BROKER, REDIS_STREAMS
+from enode_django.conf.groups import BROKER, REDIS_STREAMS
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transport import Transport
 from enode_django.equeue.transports.broker import BrokerTransport

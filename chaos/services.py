@@ -30,7 +30,7 @@ from chaos.names import (
 from chaos.proxy import Proxy
 from chaos.redis_servers import RedisCluster, told_port
 from chaos.servers import DialledBroker, SmallPostgres, Standby, can_mount
-from enode_django import conf
+from enode_django.conf import groups
 from enode_django.equeue.transport import Transport
 from enode_django.equeue.transports.broker import BrokerTransport
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
@@ -146,9 +146,9 @@ class Services:
     def queue_setting(self, name: str) -> dict[str, Any]:
         """Return the setting ``QUEUE`` of the processes that use the way ``name``."""
         if self.uses_broker:
-            return {"BACKEND": conf.BROKER, "LOCATION": self._queue_url(name), "OPTIONS": {"timeout": TIMEOUT}}
+            return {"BACKEND": groups.BROKER, "LOCATION": self._queue_url(name), "OPTIONS": {"timeout": TIMEOUT}}
         options = {"prefix": PREFIX, "timeout": TIMEOUT}
-        return {"BACKEND": conf.REDIS_STREAMS, "LOCATION": self._queue_url(name), "OPTIONS": options}
+        return {"BACKEND": groups.REDIS_STREAMS, "LOCATION": self._queue_url(name), "OPTIONS": options}
 
     def _queue_url(self, name: str) -> str:
         if self.cluster:

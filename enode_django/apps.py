@@ -24,7 +24,8 @@ class EnodeConfig(AppConfig):
         from enode_django.checks.settings import check_definitions, check_settings
         from enode_django.checks.store import check_constraints, check_sessions, check_shards, check_store
         from enode_django.checks.subscribers import check_owners, check_rebuilds, check_subscribers
-        from enode_django.conf import DISCOVERED_MODULES, conf
+        from enode_django.conf import conf
+        from enode_django.conf.groups import DISCOVERED_MODULES
         from enode_django.domain.reading import provide_reader
         from enode_django.exceptions import ConfigurationError
         from enode_django.serialization.registry import types

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from django.utils.module_loading import import_string
 
 from enode_django.concurrency.cores import usable_cores
-from enode_django.conf import BY_SIZE, IN_PROCESSES, ON_SPARK, conf
+from enode_django.conf import conf
+from enode_django.conf.rules import BY_SIZE, IN_PROCESSES, ON_SPARK
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.eventstore.dividing import about
 from enode_django.eventstore.postgres import PostgresEventStore

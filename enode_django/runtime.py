@@ -20,7 +20,8 @@ from enode_django.bus.interception import subscriber_middleware
 from enode_django.bus.notices import notices_through
 from enode_django.commanding.handler_retries import HandlerRetries
 from enode_django.concurrency.backoff import Persist, once, until_it_works
-from enode_django.conf import Conf, conf, imported, keeps_in_memory
+from enode_django.conf import conf, imported, keeps_in_memory
+from enode_django.conf.groups import Conf
 from enode_django.databases import separate_connection
 from enode_django.equeue.assignment import Allocate, divide
 from enode_django.equeue.producer import Producer

@@ -25,7 +25,8 @@ from enode_django.admin.operating import operate
 from enode_django.admin.queue_operations import MOST_OFFSET, OPERATIONS
 from enode_django.admin.readable import origin_of, readable
 from enode_django.admin.showing import type_of_error
-from enode_django.conf import POSTGRES, conf
+from enode_django.conf import conf
+from enode_django.conf.groups import POSTGRES
 from enode_django.equeue import administration, dead_letters
 from enode_django.equeue.dead_letters import DeadLetter
 from enode_django.equeue.retrying import dead_letter_topic

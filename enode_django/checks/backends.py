@@ -13,6 +13,7 @@ from django.apps import AppConfig
 from django.core.checks import CheckMessage, Error
 
 from enode_django import conf as settings
+from enode_django.conf import groups
 from enode_django.exceptions import ConfigurationError
 
 
@@ -31,7 +32,7 @@ def _queue() -> Iterator[CheckMessage]:
     try:
         import_queue_backend()
     except ConfigurationError as error:
-        known = " or ".join(map(repr, [*settings.LOCATIONS, settings.IMMEDIATE]))
+        known = " or ".join(map(repr, [*groups.LOCATIONS, groups.IMMEDIATE]))
         yield Error(f"{error}.", hint=f"Name {known}, or a transport of your own.", id="enode_django.E080")
         return
     if not has_queue():
@@ -43,7 +44,7 @@ def _queue() -> Iterator[CheckMessage]:
         yield Error(
             f"ENODE['QUEUE'] cannot be used: {error}.",
             hint="LOCATION depends on the BACKEND: "
-            + ", ".join(f"{location!r} of {backend}" for backend, location in settings.LOCATIONS.items())
+            + ", ".join(f"{location!r} of {backend}" for backend, location in groups.LOCATIONS.items())
             + "; OPTIONS are its keyword arguments.",
             id="enode_django.E081",
         )
@@ -68,7 +69,7 @@ def _store() -> Iterator[CheckMessage]:
         import_store_backend()
     except ConfigurationError as error:
         yield Error(
-            f"{error}.", hint=f"Name {settings.POSTGRES!r}, or an event store of your own.", id="enode_django.E082"
+            f"{error}.", hint=f"Name {groups.POSTGRES!r}, or an event store of your own.", id="enode_django.E082"
         )
 
 

@@ -14,6 +14,7 @@ from django.utils.module_loading import import_string
 
 from enode_django import conf as settings
 from enode_django.concurrency.threads import start_thread
+from enode_django.conf import groups
 from enode_django.equeue.broker.options import is_loopback, parse_location
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventstore.memory import MemoryEventStore
@@ -61,7 +62,7 @@ def check_production(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[
 
 def _secret() -> Iterator[CheckMessage]:
     current = settings.conf()
-    if current.QUEUE.BACKEND == settings.BROKER and not current.QUEUE.OPTIONS.get("secret"):
+    if current.QUEUE.BACKEND == groups.BROKER and not current.QUEUE.OPTIONS.get("secret"):
         yield Warning(
             "Workers and senders have no secret for the broker, so it can require none: whoever reaches it, if only "
             "from this machine, may send commands and read events.",
@@ -73,7 +74,7 @@ def _secret() -> Iterator[CheckMessage]:
 def _unencrypted() -> Iterator[CheckMessage]:
     current = settings.conf()
     options = current.QUEUE.OPTIONS
-    if current.QUEUE.BACKEND != settings.BROKER or not options.get("secret") or options.get("tls"):
+    if current.QUEUE.BACKEND != groups.BROKER or not options.get("secret") or options.get("tls"):
         return
     with suppress(ConfigurationError):  # which E029 says
         host, _ = parse_location(current.QUEUE.LOCATION)
@@ -139,7 +140,7 @@ def _debug() -> Iterator[CheckMessage]:
 
 def _directory() -> Iterator[CheckMessage]:
     current = settings.conf()
-    if current.QUEUE.BACKEND != settings.BROKER or "DIRECTORY" in settings.given().get("BROKER", {}):
+    if current.QUEUE.BACKEND != groups.BROKER or "DIRECTORY" in settings.given().get("BROKER", {}):
         return
     with suppress(ConfigurationError):  # which E029 says
         host, _ = parse_location(current.QUEUE.LOCATION)

@@ -13,6 +13,8 @@ from django.db import connections
 from django.utils.module_loading import import_string
 
 from enode_django import conf as settings
+from enode_django.checks.moved_keys import MOVED, MOVED_OF_API
+from enode_django.conf import groups
 from enode_django.domain.aggregate import AggregateRoot, applied_events
 from enode_django.domain.declarations import declared, schema_of
 from enode_django.domain.handlers import command_handlers
@@ -35,9 +37,9 @@ def _settings() -> Iterator[CheckMessage]:
     except ConfigurationError as error:
         yield Error(str(error), id="enode_django.E001")
         return
-    yield from _keys("ENODE", given, settings.Conf, settings.MOVED)
-    for key, group in settings.GROUPS.items():
-        moved = settings.MOVED_OF_API if key == "API" else {}
+    yield from _keys("ENODE", given, groups.Conf, MOVED)
+    for key, group in groups.GROUPS.items():
+        moved = MOVED_OF_API if key == "API" else {}
         yield from _keys(f"ENODE[{key!r}]", given.get(key, {}), group, moved)
     for place, value, rule in settings.broken_rules(settings.conf()):
         yield Error(f"{place} is {value!r}; it must be {rule.wanted}.", id=rule.id)
@@ -76,7 +78,7 @@ ALLOCATION_HINT = "Name a function that takes queues, members and their present 
 def _retries() -> Iterator[CheckMessage]:
     current = settings.conf()
     paths = current.WORKERS.RETRY_ON
-    if paths == settings.PASSING_ERRORS:
+    if paths == groups.PASSING_ERRORS:
         return
     from enode_django.runtime import make_retries  # slow to import, and not needed for the defaults
 

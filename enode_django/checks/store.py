@@ -10,6 +10,7 @@ from django.core.checks import CheckMessage, Error, Warning
 from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections, models, router
 
 from enode_django import conf as settings
+from enode_django.conf import groups
 from enode_django.databases import execute
 from enode_django.eventstore.sqlstates import DATABASE_ERRORS
 from enode_django.exceptions import ConfigurationError, ShardMismatch, StoreUnavailable
@@ -49,7 +50,7 @@ def _databases() -> Iterator[CheckMessage]:
 def is_wrong_store(alias: str) -> bool:
     """Return True if the event store is in this database, and the database is not PostgreSQL."""
     store = settings.conf().EVENT_STORE
-    return store.BACKEND == settings.POSTGRES and alias in store.DATABASES and connections[alias].vendor != "postgresql"
+    return store.BACKEND == groups.POSTGRES and alias in store.DATABASES and connections[alias].vendor != "postgresql"
 
 
 def _are_names(value: object) -> bool:

@@ -22,11 +22,12 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from enum import Enum
 
-from enode_django.commanding.decisions import Change, Decision, Envelope
+from enode_django.commanding.decisions import Decision, Envelope
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.refusals import ValueTaken
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.unique_values import (
+    Change,
     Confirmed,
     Owner,
     UniqueValue,

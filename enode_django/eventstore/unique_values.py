@@ -58,6 +58,13 @@ class UniqueValue(NamedTuple):
         return not self.claims and not self.releases
 
 
+class Change(NamedTuple):
+    """The unique values that a command has claimed, and those that its aggregate gives up."""
+
+    claims: Sequence[UniqueKey]
+    releases: Sequence[UniqueKey]
+
+
 class Confirmed(NamedTuple):
     """A stored stream of an aggregate that has claimed and released values."""
 

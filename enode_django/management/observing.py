@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from enode_django.conf import Conf
+from enode_django.conf.groups import Conf
 from enode_django.equeue.transport import Transport
 from enode_django.eventstore.base import EventStore
 from enode_django.monitoring.gauges import Gauges

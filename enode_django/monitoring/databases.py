@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.migrations.executor import MigrationExecutor
 
-from enode_django.conf import POSTGRES, conf
+from enode_django.conf import conf
+from enode_django.conf.groups import POSTGRES
 from enode_django.databases import execute
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import checkpoint_database

@@ -16,7 +16,8 @@ from typing import NamedTuple
 from django.utils import timezone
 
 from enode_django.bus.messages import decode_published
-from enode_django.conf import POSTGRES, conf
+from enode_django.conf import conf
+from enode_django.conf.groups import POSTGRES
 from enode_django.databases import execute
 from enode_django.equeue.administration import GroupInfo, list_groups
 from enode_django.equeue.transport import Transport

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from django.db.models import Count, F, Max, Q
 from django.db.models.functions import Now
 
-from enode_django.conf import POSTGRES, conf
+from enode_django.conf import conf
+from enode_django.conf.groups import POSTGRES
 from enode_django.equeue.dead_letters import dead_letters, groups_with_dead_letters
 from enode_django.equeue.transport import Transport
 from enode_django.eventing.registry import subscribers

@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 from django.db import connections
 
-from enode_django.conf import Conf
+from enode_django.conf.groups import Conf
 from enode_django.processes.children import (
     UNKNOWN_STATUS,
     ChildProcess,

@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from enode_django.concurrency.threads import start_thread
-from enode_django.conf import Conf
+from enode_django.conf.groups import Conf
 from enode_django.exceptions import ConfigurationError, QueueError, TransportUnavailable
 from enode_django.processes.children import Children, Job
 from enode_django.processors.logs import log_to_console

@@ -8,7 +8,7 @@ from typing import Any
 
 from django.conf import settings
 
-from enode_django.conf import Broker, Conf
+from enode_django.conf.groups import Broker, Conf
 from enode_django.equeue.broker.access import Role, Secret
 from enode_django.equeue.broker.options import BrokerOptions, Tls
 from enode_django.equeue.broker.retention import Retention

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from enode_django.conf import Conf
+from enode_django.conf.groups import Conf
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.processors.control import Role
 from enode_django.processors.worker_group import Plan

@@ -25,7 +25,7 @@ from enode_django.concurrency.backoff import Persist, delays
 from enode_django.concurrency.in_flight import InFlightMarker
 from enode_django.concurrency.outages import Attempts
 from enode_django.concurrency.threads import join_threads
-from enode_django.conf import Conf
+from enode_django.conf.groups import Conf
 from enode_django.databases import end_sessions, heal_connections
 from enode_django.equeue.consumer.queue_consumer import Acquired, PulledMessages, QueueConsumer
 from enode_django.equeue.offsets import OffsetWindow

@@ -13,7 +13,7 @@ from django.db import close_old_connections
 
 from enode_django.commanding.uniqueness import Uniqueness
 from enode_django.concurrency.outages import Attempts
-from enode_django.conf import Conf
+from enode_django.conf.groups import Conf
 from enode_django.equeue.consumer.queue_consumer import QueueConsumer
 from enode_django.equeue.transport import Transport
 from enode_django.eventstore.base import EventStore, Shard

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from enode_django.conf import Conf
+from enode_django.conf.groups import Conf
 from enode_django.equeue.transport import Transport
 from enode_django.processes.children import Children
 from enode_django.processors.broker import BrokerProcess

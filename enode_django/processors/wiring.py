@@ -16,7 +16,7 @@ from enode_django.commanding.remembered_answers import RememberedAnswers
 from enode_django.commanding.shared_state_writer import SharedStateWriter
 from enode_django.concurrency.backoff import CountedWaits, until_it_works
 from enode_django.concurrency.in_flight import InFlightMarker
-from enode_django.conf import Conf
+from enode_django.conf.groups import Conf
 from enode_django.equeue.consumer.queue_consumer import QueueConsumer
 from enode_django.equeue.lookups import Lookups
 from enode_django.equeue.transport import Transport

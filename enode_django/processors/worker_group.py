@@ -14,7 +14,7 @@ from math import inf
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
-from enode_django.conf import Conf
+from enode_django.conf.groups import Conf
 from enode_django.equeue.transport import Transport
 from enode_django.eventing.in_flight import is_of_a_sweep
 from enode_django.processes.children import UNKNOWN_STATUS, Children

@@ -18,7 +18,7 @@ import redis
 
 from enode_django.bus.command_bus import QueueCommandBus
 from enode_django.bus.messages import decode_published
-from enode_django.conf import BROKER
+from enode_django.conf.groups import BROKER
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transport import Transport
 from enode_django.equeue.transports.broker import BrokerTransport
@@ -237,9 +237,15 @@ class Stack:
 
     def check_read_side(self, *options: str) -> dict[str, Any]:
         """Fail for each difference between the store and what the subscribers made of it; returns figures. To be
-        called when all is quiet."""
-        found = json.loads(self.python("-m", "tests.acceptance.read_side", *options))
-        problems = found["problems"]
+        called when all is quiet. As in `violations`, a later moment is judged if something came meanwhile."""
+        while True:
+            ends = self._ends()
+            found = json.loads(self.python("-m", "tests.acceptance.read_side", *options))
+            problems = found["problems"]
+            if not problems or self._ends() == ends:
+                break
+            print(f"judged again, for more came meanwhile: {problems[:SHOWN]}")
+            self.wait_followed()
         assert not problems, f"{len(problems)} problems:\n" + "\n".join(problems[:SHOWN])
         print(found["figures"])
         return dict(found["figures"])
@@ -254,12 +260,12 @@ class Stack:
         wait_until(lambda: self._is_followed(topic, is_fed), f"{names} are done with {topic}")
 
     def _is_followed(self, topic: str, is_fed: Callable[[], bool]) -> bool:
-        def ends() -> list[object]:
-            return [self.transport.end_offsets(one) for one in (COMMANDS, EVENTS, topic)]
-
-        before = ends()
+        before = self._ends(topic)
         done = self.is_quiet() and is_fed() and all(self.is_through(name, topic) for name in self.subscribers)
-        return done and ends() == before
+        return done and self._ends(topic) == before
+
+    def _ends(self, *topics: str) -> list[object]:
+        return [self.transport.end_offsets(topic) for topic in (COMMANDS, EVENTS, *topics)]
 
     def wait_subscribed(self) -> None:
         """Wait until every subscriber has begun: those that begin at *now* do not hear of what was stored before."""

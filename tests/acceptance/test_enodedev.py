@@ -21,7 +21,7 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 from django.db.migrations.recorder import MigrationRecorder
 
-from enode_django.conf import BROKER
+from enode_django.conf.groups import BROKER
 from enode_django.ids import new_id
 from sample_project.embedded_process import free_port
 from tests.acceptance.processors import PROJECT, Group, is_running

@@ -7,7 +7,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from enode_django import CommandStatus
-from enode_django.conf import BROKER
+from enode_django.conf.groups import BROKER
 from enode_django.ids import new_id
 from sample_project.bank.domain import Deposit, OpenAccount
 from sample_project.embedded import Broker

@@ -14,7 +14,7 @@ from django.test import override_settings
 from django.urls import get_resolver
 
 from enode_django.checks import settings as checks
-from enode_django.conf import Conf
+from enode_django.conf.groups import Conf
 from enode_django.processors.supervisor import BEYOND_GRACE
 from tests.docs.blocks import blocks
 from tests.docs.pages import DOCS

@@ -14,14 +14,15 @@ from django.core.management.base import BaseCommand
 from django.test import override_settings
 
 import enode_django
-from enode_django import conf
 from enode_django.checks import api as api_checks
 from enode_django.checks import backends as backend_checks
 from enode_django.checks import deploy as deploy_checks
 from enode_django.checks import settings as checks
 from enode_django.checks import store as store_checks
 from enode_django.checks import subscribers as subscriber_checks
-from enode_django.conf import GROUPS, MOVED, Conf, keys_of
+from enode_django.checks.moved_keys import MOVED
+from enode_django.conf import keys_of, rules
+from enode_django.conf.groups import GROUPS, Conf
 from enode_django.equeue.transports.broker import BrokerTransport
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from enode_django.eventing.subscribers import Subscriber
@@ -69,7 +70,7 @@ def test_options_of_the_brokers_transport_are_documented_with_their_defaults() -
 
 
 def test_every_check_is_documented_once() -> None:
-    modules = (backend_checks, checks, conf, api_checks, deploy_checks, store_checks, subscriber_checks)
+    modules = (backend_checks, checks, rules, api_checks, deploy_checks, store_checks, subscriber_checks)
     ids = re.findall(r'id="(enode_django\.[EW]\d{3})"', "".join(map(inspect.getsource, modules)))
     rows = rows_by_code(REFERENCE / "checks.md")
     assert len(ids) == len(set(ids)) > 0

@@ -8,7 +8,7 @@ import pytest
 from django.db import connection
 from pytest_django import DjangoDbBlocker
 
-from enode_django.conf import IMMEDIATE
+from enode_django.conf.groups import IMMEDIATE
 
 if TYPE_CHECKING:  # models can be imported when Django is set up, which is later than this module is
     from tests.immediate.domain import Behaviour

@@ -10,7 +10,7 @@ from django.conf import settings
 
 def main(name: str, id: str) -> None:
     from enode_django import send_command
-    from enode_django.conf import IMMEDIATE
+    from enode_django.conf.groups import IMMEDIATE
     from enode_django.eventing.registry import subscribers
 
     settings.ENODE = {"QUEUE": {"BACKEND": IMMEDIATE}}

@@ -14,7 +14,7 @@ from enode_django import send_command
 from enode_django.checks.backends import check_backends
 from enode_django.checks.deploy import check_production, check_queue
 from enode_django.checks.settings import check_settings
-from enode_django.conf import BROKER, IMMEDIATE
+from enode_django.conf.groups import BROKER, IMMEDIATE
 from enode_django.eventing import parking
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.unparking import retry_parked

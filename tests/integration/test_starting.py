@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from enode_django.conf import DISCOVERED_MODULES
+from enode_django.conf.groups import DISCOVERED_MODULES
 from tests import warm
 from tests.meta.tree import ROOT
 

@@ -8,9 +8,11 @@ from django.core.checks import run_checks
 from django.db import connections
 from django.test import override_settings
 
+from enode_django.checks.moved_keys import MOVED
 from enode_django.checks.settings import check_definitions, check_settings
 from enode_django.checks.store import check_store
-from enode_django.conf import MOVED, REDIS_STREAMS, Conf, conf, make_conf
+from enode_django.conf import conf, make_conf
+from enode_django.conf.groups import REDIS_STREAMS, Conf
 from enode_django.domain.handlers import command_handlers
 from enode_django.domain.messages import Command
 from enode_django.equeue.transport import ROOM_AROUND

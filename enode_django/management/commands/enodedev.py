@@ -14,7 +14,8 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError, connections
 from django.db.migrations.executor import MigrationExecutor
 
-from enode_django.conf import BROKER, Conf, conf
+from enode_django.conf import conf
+from enode_django.conf.groups import BROKER, Conf
 from enode_django.development.joining import ADDRESS, end_soon
 from enode_django.development.lines import Lines
 from enode_django.development.parts import Plan, head_of_command_line

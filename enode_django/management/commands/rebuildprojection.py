@@ -8,7 +8,7 @@ from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError
 
 from enode_django.batch import NO_MASTER, engine_for
-from enode_django.conf import ENGINES
+from enode_django.conf.rules import ENGINES
 from enode_django.exceptions import EnodeError
 from enode_django.jobs.running import running_job
 from enode_django.management.auditing import add_reason, audited

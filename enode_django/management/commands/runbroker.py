@@ -8,7 +8,8 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from enode_django.conf import IMMEDIATE, conf
+from enode_django.conf import conf
+from enode_django.conf.groups import IMMEDIATE
 from enode_django.equeue.broker.options import EVERY_WRITE, INTERVAL
 from enode_django.equeue.broker.server import run
 from enode_django.exceptions import ConfigurationError, QueueError

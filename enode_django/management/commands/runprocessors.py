@@ -18,7 +18,8 @@ from django.core.management.base import CommandError
 from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections
 
 from enode_django.concurrency.cores import usable_cores
-from enode_django.conf import POSTGRES, Conf, conf
+from enode_django.conf import conf
+from enode_django.conf.groups import POSTGRES, Conf
 from enode_django.equeue.transport import Transport
 from enode_django.eventstore.shard_map import ShardMap
 from enode_django.exceptions import (

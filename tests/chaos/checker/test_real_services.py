@@ -21,7 +21,8 @@ from chaos.checker.rules.processes import process_managers
 from chaos.checker.rules.read_models import read_models
 from chaos.names import ONLOOKER
 from enode_django import Command, try_command
-from enode_django.conf import BROKER, REDIS_STREAMS, conf
+from enode_django.conf import conf
+from enode_django.conf.groups import BROKER, REDIS_STREAMS
 from enode_django.domain.declarations import plain_of
 from enode_django.equeue.transport import Transport
 from enode_django.ids import new_id

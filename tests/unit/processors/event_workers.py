@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from enode_django.concurrency.backoff import Persist
-from enode_django.conf import Conf, make_conf
+from enode_django.conf import make_conf
+from enode_django.conf.groups import Conf
 from enode_django.equeue.consumer.queue_consumer import PulledMessages
 from enode_django.equeue.messages import Membership
 from enode_django.equeue.offsets import OffsetWindow

@@ -11,7 +11,8 @@ import pytest
 import enode_django
 from enode_django import AggregateRoot, CommandContext, DomainEvent, applies, command_handler
 from enode_django.bus.messages import decode_published
-from enode_django.conf import Conf, make_conf
+from enode_django.conf import make_conf
+from enode_django.conf.groups import Conf
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventstore.base import Appended, CommandKey, StreamRecord
 from enode_django.eventstore.memory import MemoryEventStore

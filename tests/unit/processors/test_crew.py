@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from enode_django.concurrency.in_flight import position_of
-from enode_django.conf import Conf
+from enode_django.conf.groups import Conf
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.processes.children import ContextChildren, Job, Started
 from enode_django.processors.control import Beat, Role, send

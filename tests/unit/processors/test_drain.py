@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 
 import enode_django
 from enode_django import CommandContext, command_handler
-from enode_django.conf import Conf, make_conf
+from enode_django.conf import make_conf
+from enode_django.conf.groups import Conf
 from enode_django.equeue.messages import PulledBatch
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventstore.memory import MemoryEventStore

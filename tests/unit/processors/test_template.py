@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from enode_django.conf import Conf, make_conf
+from enode_django.conf import make_conf
+from enode_django.conf.groups import Conf
 from enode_django.processes import template
 from enode_django.processes.children import STOP_SIGNALS, UNKNOWN_STATUS, ContextChildren, Job, Started
 from enode_django.processes.template import ForkedChild, TemplateChildren, make_children, why_not

@@ -1,4 +1,4 @@
-"""The dictionary ``ENODE`` of the settings, read when it is used, so that ``override_settings`` works.
+"""The groups of the settings, and their defaults.
 
 Each key is a field, which alone defines its type, default, rule and meaning. The fields of `Conf` that are classes are
 the groups. Sizes are in bytes. Times are in seconds; a `timedelta` is read as seconds. Counts are for one worker
@@ -8,33 +8,17 @@ process unless they say otherwise.
 from __future__ import annotations
 
 import dataclasses
-import math
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import timedelta
-from functools import lru_cache
-from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, FrozenInstanceError, dataclass, field
+from typing import Any, NoReturn
 
-import django
-from django.conf import ENVIRONMENT_VARIABLE, settings
-from django.core.signals import setting_changed
-from django.db import connections
-from django.utils.module_loading import import_string
-
-from enode_django.exceptions import ConfigurationError
-
-__all__ = ["conf"]
+from enode_django.conf.rules import BY_SIZE, Count, CountOrZero, Delays, Engine, Seconds, Switch, Text, Texts
 
 BROKER = "enode_django.equeue.transports.broker.BrokerTransport"
 REDIS_STREAMS = "enode_django.equeue.transports.redis_streams.RedisStreamsTransport"
 LOCATIONS = {BROKER: "tcp://127.0.0.1:7625", REDIS_STREAMS: "redis://127.0.0.1:6379/0"}
 IMMEDIATE = "enode_django.immediate.Immediate"
 POSTGRES = "enode_django.eventstore.postgres.PostgresEventStore"
-
-BY_SIZE, IN_PROCESSES, ON_SPARK = "auto", "processes", "spark"
-ENGINES = (BY_SIZE, IN_PROCESSES, ON_SPARK)
-"""The engines of a rebuild that ``REBUILDS`` may name."""
 
 PASSING_ERRORS = (
     "django.db.OperationalError",
@@ -57,57 +41,31 @@ DISCOVERED_MODULES = (
 MIB, DAY = 1024 * 1024, 86_400.0
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """A constraint on a value. ``accepts`` decides; ``wanted`` is its text in messages; the check ``id`` reports it."""
+class Group:
+    """Settings that do not change. Its fields are those of a dataclass. It has no generated methods: to generate them
+    for each group would take half of the import time."""
 
-    wanted: str
-    accepts: Callable[[Any], bool]
-    id: str
+    def __init__(self, **values: Any) -> None:
+        for each in dataclasses.fields(self):  # type: ignore[arg-type]  # all subclasses are dataclasses
+            make: Any = each.default_factory
+            object.__setattr__(self, each.name, values.pop(each.name, each.default if make is MISSING else make()))
+        if values:
+            raise TypeError(f"{type(self).__name__} has no {', '.join(values)}")
+        self._settle()
 
+    def _settle(self) -> None:
+        """Replace values that depend on others or have another form."""
 
-def _is_number(value: object) -> bool:
-    return type(value) is int or (type(value) is float and math.isfinite(value))
+    def __setattr__(self, name: str, value: Any) -> NoReturn:
+        raise FrozenInstanceError(f"cannot assign to field {name!r}")
 
-
-def _are_delays(value: object) -> bool:
-    return isinstance(value, list | tuple) and all(_is_number(each) and each >= 0 for each in value)
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and value != ""
-
-
-def _are_texts(value: object) -> bool:
-    return isinstance(value, list | tuple) and all(map(_is_text, value))
+    def __repr__(self) -> str:
+        shown = (each.name for each in dataclasses.fields(self) if each.repr)  # type: ignore[arg-type]
+        return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
 
 
-Count = Annotated[
-    int, Rule("a whole number above 0", lambda value: type(value) is int and value >= 1, id="enode_django.E003")
-]
-CountOrZero = Annotated[
-    int,
-    Rule("a whole number that is not below 0", lambda value: type(value) is int and value >= 0, id="enode_django.E009"),
-]
-Seconds = Annotated[
-    float,
-    Rule("a number above 0, or a timedelta", lambda value: _is_number(value) and value > 0, id="enode_django.E007"),
-]
-Delays = Annotated[
-    Sequence[float],
-    Rule("a list of numbers that are not below 0, or of timedeltas", _are_delays, id="enode_django.E008"),
-]
-Text = Annotated[str, Rule("a text that is not empty", _is_text, id="enode_django.E083")]
-Texts = Annotated[Sequence[str], Rule("a list of texts that are not empty", _are_texts, id="enode_django.E085")]
-Switch = Annotated[bool, Rule("True or False", lambda value: isinstance(value, bool), id="enode_django.E084")]
-Engine = Annotated[
-    str, Rule(f"one of {', '.join(map(repr, ENGINES))}", lambda value: value in ENGINES, id="enode_django.E067")
-]
-
-
-# No slots and no equality: nothing needs them, and generating them takes half of the import time.
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Queue:
+@dataclass(init=False, repr=False, eq=False)
+class Queue(Group):
     """The server that keeps messages, and the division of topics into queues."""
 
     BACKEND: str = BROKER
@@ -121,24 +79,26 @@ class Queue:
     ALLOCATION: str | None = None
     """Dotted path of a function that divides queues among the members of a group (None: evenly, with few moves)."""
 
-    def __post_init__(self) -> None:
+    def _settle(self) -> None:
         object.__setattr__(self, "BACKEND", str(self.BACKEND))
         object.__setattr__(self, "LOCATION", str(self.LOCATION) or LOCATIONS.get(self.BACKEND, ""))
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class EventStore:
+@dataclass(init=False, repr=False, eq=False)
+class EventStore(Group):
+    """The databases of the event store."""
+
     DATABASES: Sequence[str] = field(default_factory=lambda: ["default"])
     """Aliases of the shards' databases."""
     BACKEND: str = POSTGRES
     """Dotted path of an event store."""
 
-    def __post_init__(self) -> None:
+    def _settle(self) -> None:
         object.__setattr__(self, "BACKEND", str(self.BACKEND))
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Commands:
+@dataclass(init=False, repr=False, eq=False)
+class Commands(Group):
     """Settings of sending and handling commands."""
 
     TOPIC: Text = "commands"
@@ -176,8 +136,8 @@ class Commands:
     """Dead letters of commands whose last failure is older than this are deleted (None: never)."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Subscribers:
+@dataclass(init=False, repr=False, eq=False)
+class Subscribers(Group):
     """Settings of following the events."""
 
     TOPIC: Text = "events"
@@ -189,8 +149,8 @@ class Subscribers:
     """The time between two comparisons of the event store with a subscriber's checkpoints."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Workers:
+@dataclass(init=False, repr=False, eq=False)
+class Workers(Group):
     """Settings of both command workers and event workers."""
 
     PROCESSES: Count | None = None
@@ -219,8 +179,10 @@ class Workers:
     """The pauses between tries of a command or an event of an unknown type."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class AggregateCache:
+@dataclass(init=False, repr=False, eq=False)
+class AggregateCache(Group):
+    """Settings of the aggregates that command workers keep."""
+
     MAX_AGGREGATES: Count = 100_000
     MAX_BYTES: Count = 512 * MIB
     LOCATION: str | None = None
@@ -232,13 +194,17 @@ class AggregateCache:
     """The least time between two writes of one aggregate's shared state."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Snapshots:
+@dataclass(init=False, repr=False, eq=False)
+class Snapshots(Group):
+    """Settings of snapshots."""
+
     ENABLED: Switch = True
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Jobs:
+@dataclass(init=False, repr=False, eq=False)
+class Jobs(Group):
+    """Settings of jobs: snapshots, rebuilds, exports."""
+
     LEASE: Seconds = 60.0
     """The time after which another job may take over the work of a silent one."""
     TIME_LIMIT: Seconds = 21_600.0
@@ -248,8 +214,10 @@ class Jobs:
     """The directories and URIs that the admin offers for an export of events."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Spark:
+@dataclass(init=False, repr=False, eq=False)
+class Spark(Group):
+    """Settings of the Spark session."""
+
     MASTER: Text = "local[*]"
     CONFIG: Mapping[str, Any] = field(default_factory=dict)
     """Properties of Spark."""
@@ -261,8 +229,10 @@ class Spark:
     """The most tasks of a job that use the database at once (None: as many as there are cores)."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Rebuilds:
+@dataclass(init=False, repr=False, eq=False)
+class Rebuilds(Group):
+    """Settings of rebuilds of projections."""
+
     ENGINE: Engine = BY_SIZE
     PROCESSES: Count | None = None
     """Processes of one rebuild (None: one for each core that may be used)."""
@@ -270,15 +240,17 @@ class Rebuilds:
     """The streams of a store from which on a rebuild on one machine uses Spark (None: never)."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Reports:
+@dataclass(init=False, repr=False, eq=False)
+class Reports(Group):
+    """Settings of the figures that processors report."""
+
     INTERVAL: Seconds | None = 5.0
     """The time between two rows of figures (None: none are written)."""
     RETENTION: Seconds = DAY
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Api:
+@dataclass(init=False, repr=False, eq=False)
+class Api(Group):
     """The settings of `enode_django.api`."""
 
     COMMANDS: Mapping[str, Any] = field(default_factory=dict)
@@ -292,8 +264,8 @@ class Api:
     """The time for which an ``Idempotency-Key`` is remembered."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Broker:
+@dataclass(init=False, repr=False, eq=False)
+class Broker(Group):
     """The settings of the broker that ``runbroker`` runs; `BrokerOptions` says what they may be."""
 
     LISTEN: str = LOCATIONS[BROKER]
@@ -321,8 +293,8 @@ class Broker:
     TLS_CLIENT_CA: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Conf:
+@dataclass(init=False, repr=False, eq=False)
+class Conf(Group):
     """The settings in force. Its ``repr`` shows no secrets."""
 
     QUEUE: Queue = field(default_factory=Queue, repr=False)
@@ -359,145 +331,3 @@ GROUPS: Mapping[str, type[Any]] = {
     if isinstance(each.default_factory, type) and dataclasses.is_dataclass(each.default_factory)
 }
 """The classes of the groups by their keys."""
-
-MOVED: Mapping[str, tuple[str, str]] = {
-    "ALLOCATION": ("QUEUE", "ALLOCATION"),
-    "COMMAND_MAILBOXES": ("COMMANDS", "MAILBOXES"),
-    "COMMAND_TOPIC": ("COMMANDS", "TOPIC"),
-    "COMMIT_INTERVAL": ("WORKERS", "COMMIT_INTERVAL"),
-    "CONSUMER_GROUP": ("COMMANDS", "CONSUMER_GROUP"),
-    "COPY_MAX_BATCH": ("COMMANDS", "COPY_MAX_BATCH"),
-    "COPY_MAX_BYTES": ("COMMANDS", "COPY_MAX_BYTES"),
-    "DEAD_LETTER_RETENTION_DAYS": ("COMMANDS", "DEAD_LETTER_RETENTION"),
-    "EVENTS_MAX_BYTES": ("COMMANDS", "EVENTS_MAX_BYTES"),
-    "EVENT_MAILBOXES": ("COMMANDS", "EVENT_MAILBOXES"),
-    "EVENT_PULL_MAX_BATCH": ("SUBSCRIBERS", "PULL_MAX_BATCH"),
-    "EVENT_TOPIC": ("SUBSCRIBERS", "TOPIC"),
-    "EXECUTE_TIMEOUT": ("COMMANDS", "EXECUTE_TIMEOUT"),
-    "GRACE": ("WORKERS", "GRACE"),
-    "HANDLER_ATTEMPTS": ("WORKERS", "ATTEMPTS"),
-    "HANDLER_RETRY_DELAY": ("WORKERS", "RETRY_DELAY"),
-    "HANDLER_RETRY_ON": ("WORKERS", "RETRY_ON"),
-    "HANDLER_TIME_LIMIT": ("COMMANDS", "TIME_LIMIT"),
-    "LEASE": ("WORKERS", "LEASE"),
-    "LONG_POLL": ("WORKERS", "LONG_POLL"),
-    "MAX_ABNORMAL_ENDS": ("WORKERS", "MAX_ABNORMAL_ENDS"),
-    "MAX_UNFINISHED": ("COMMANDS", "MAX_UNFINISHED"),
-    "MAX_UNFINISHED_BYTES": ("COMMANDS", "MAX_UNFINISHED_BYTES"),
-    "PRELOAD": ("WORKERS", "PRELOAD"),
-    "PROCESSES": ("WORKERS", "PROCESSES"),
-    "PULL_MAX_BATCH": ("COMMANDS", "PULL_MAX_BATCH"),
-    "QUEUES_PER_TOPIC": ("QUEUE", "QUEUES_PER_TOPIC"),
-    "RECENT_COMMANDS": ("COMMANDS", "RECENT_COMMANDS"),
-    "REFUSAL_RETENTION_DAYS": ("COMMANDS", "REFUSAL_RETENTION"),
-    "REMEMBERED_ANSWERS": ("COMMANDS", "REMEMBERED_ANSWERS"),
-    "SUBSCRIBER_TIME_LIMIT": ("SUBSCRIBERS", "TIME_LIMIT"),
-    "SWEEP_INTERVAL": ("SUBSCRIBERS", "SWEEP_INTERVAL"),
-    "UNKNOWN_TYPE_DELAYS": ("WORKERS", "UNKNOWN_TYPE_DELAYS"),
-}
-"""The keys that were at the top, with their groups and their names there."""
-MOVED_OF_API: Mapping[str, tuple[str, str]] = {"KEY_RETENTION_DAYS": ("API", "KEY_RETENTION")}
-
-
-def given() -> Mapping[str, Any]:
-    """Return ``settings.ENODE`` as it stands. Raises `ConfigurationError` if it, or a group of it, is not a mapping."""
-    if not settings.configured and ENVIRONMENT_VARIABLE not in os.environ:
-        _configure()
-    value = getattr(settings, "ENODE", {})
-    if not isinstance(value, Mapping):
-        raise ConfigurationError(f"ENODE must be a dictionary, got {value!r}")
-    for key in GROUPS:
-        if not isinstance(value.get(key, {}), Mapping):
-            raise ConfigurationError(f"ENODE[{key!r}] must be a dictionary, got {value[key]!r}")
-    options = value.get("QUEUE", {}).get("OPTIONS", {})
-    if not isinstance(options, Mapping):
-        raise ConfigurationError(f"ENODE['QUEUE']['OPTIONS'] must be a dictionary, got {options!r}")
-    return value
-
-
-def _configure() -> None:
-    """Configure Django for a script without settings: this package alone, without a queue or a database."""
-    settings.configure(INSTALLED_APPS=["enode_django"], ENODE={"QUEUE": {"BACKEND": IMMEDIATE}})
-    django.setup()
-
-
-@lru_cache(maxsize=1)
-def conf() -> Conf:
-    """Return the settings in force.
-    Unknown keys are left to the system check that refuses them::
-
-        assert conf().COMMANDS.EXECUTE_TIMEOUT > 0
-    """
-    return make_conf(given())
-
-
-def make_conf(values: Mapping[str, Any]) -> Conf:
-    """Return the settings of a dictionary such as ``ENODE``."""
-    groups = {key: _made(group, values.get(key, {})) for key, group in GROUPS.items()}
-    return _made(Conf, {**values, **groups})
-
-
-Made = TypeVar("Made")
-
-
-def _made(cls: type[Made], values: Mapping[str, Any]) -> Made:
-    return cls(**{key: _in_seconds(values[key]) for key in keys_of(cls) if key in values})
-
-
-def keys_of(cls: Any) -> list[str]:
-    return [each.name for each in dataclasses.fields(cls)]
-
-
-def _in_seconds(value: Any) -> Any:
-    if isinstance(value, timedelta):
-        seconds = value.total_seconds()
-        return int(seconds) if seconds.is_integer() else seconds
-    return type(value)(map(_in_seconds, value)) if type(value) in (list, tuple) else value
-
-
-def broken_rules(current: Conf) -> Iterator[tuple[str, Any, Rule]]:
-    """Yield, for each value that breaks a rule of its key, the place of the key, the value and the rule."""
-    yield from _broken_rules("ENODE", current)
-    for key in GROUPS:
-        yield from _broken_rules(f"ENODE[{key!r}]", getattr(current, key))
-
-
-def _broken_rules(name: str, group: Any) -> Iterator[tuple[str, Any, Rule]]:
-    for key, hint in get_type_hints(type(group), include_extras=True).items():
-        value = getattr(group, key)
-        types = [hint, *get_args(hint)]
-        rules = [rule for kind in types if get_origin(kind) is Annotated for rule in kind.__metadata__]
-        if value is not None or type(None) not in types:
-            yield from ((f"{name}[{key!r}]", value, rule) for rule in rules if not rule.accepts(value))
-
-
-def keeps_in_memory() -> bool:
-    """Return True if there is neither a queue nor a database, so that everything is in the memory of this process."""
-    current = conf()
-    backends = (current.QUEUE.BACKEND, current.EVENT_STORE.BACKEND)
-    return backends == (IMMEDIATE, POSTGRES) and all(map(_is_dummy, current.EVENT_STORE.DATABASES))
-
-
-def _is_dummy(alias: str) -> bool:
-    return alias in connections and bool(connections.settings[alias]["ENGINE"] == "django.db.backends.dummy")
-
-
-def imported(path: str, key: str) -> Any:
-    """Return the callable that a dotted path in the settings names. Raises `ConfigurationError` if there is none."""
-    try:
-        found = import_string(path)
-    except (ImportError, TypeError, ValueError) as error:
-        missing = getattr(error, "name", None)
-        how = '; install it: pip install "enode_django[redis]"' if missing == "redis" else ""
-        raise ConfigurationError(f"ENODE {key} names {path!r}, which cannot be imported: {error}{how}") from error
-    if not callable(found):
-        raise ConfigurationError(f"ENODE {key} names {path!r}, which is not a class or function; name one")
-    return found
-
-
-def _forget(*, setting: str, **_: object) -> None:
-    if setting == "ENODE":
-        conf.cache_clear()
-
-
-setting_changed.connect(_forget)
