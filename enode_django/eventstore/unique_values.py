@@ -17,7 +17,16 @@ from typing import NamedTuple, Protocol
 from enode_django.eventstore.base import EventStore
 from enode_django.exceptions import ConfigurationError
 
-__all__ = ["Confirmed", "MemoryUniqueValues", "Owner", "UniqueKey", "UniqueValue", "UniqueValues"]
+__all__ = [
+    "Change",
+    "Confirmed",
+    "MemoryUniqueValues",
+    "Owner",
+    "UniqueKey",
+    "UniqueValue",
+    "UniqueValues",
+    "unique_values_of",
+]
 
 
 class UniqueKey(NamedTuple):

@@ -1,11 +1,11 @@
-"""Both drivers of unique values."""
+"""The driver of unique values in memory. That in PostgreSQL is held to the contract by the sample's tests."""
 
 from __future__ import annotations
 
 import pytest
-from django.db import connections
+from django.db import connection
 
-from enode_django.eventstore.postgres_unique_values import TABLE, PostgresUniqueValues
+from enode_django.eventstore.postgres_unique_values import TABLE
 from enode_django.eventstore.unique_values import MemoryUniqueValues, UniqueValues
 from enode_django.testing.contracts import UniqueValuesContract
 
@@ -16,22 +16,13 @@ class TestMemoryUniqueValues(UniqueValuesContract):
         return MemoryUniqueValues()
 
 
-@pytest.mark.django_db(transaction=True)
-class TestPostgresUniqueValues(UniqueValuesContract):
-    @pytest.fixture
-    def values(self) -> UniqueValues:
-        return PostgresUniqueValues()
-
-    def leave_thread(self) -> None:
-        connections["default"].close()
-
-    def test_rows_with_commands_under_way_are_found_by_an_index(self, values: UniqueValues) -> None:
-        with connections["default"].cursor() as cursor:
-            cursor.execute("SET enable_seqscan = off")
-            cursor.execute(
-                f"EXPLAIN SELECT 1 FROM {TABLE} WHERE (claims <> '{{}}' OR releases <> '{{}}')"
-                " AND changed_at <= statement_timestamp()"
-            )
-            plan = "\n".join(row for (row,) in cursor.fetchall())
-            cursor.execute("RESET enable_seqscan")
-        assert "enode_unique_unsettled" in plan
+@pytest.mark.django_db
+def test_rows_with_commands_under_way_are_found_by_an_index() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL enable_seqscan = off")
+        cursor.execute(
+            f"EXPLAIN SELECT 1 FROM {TABLE} WHERE (claims <> '{{}}' OR releases <> '{{}}')"
+            " AND changed_at <= statement_timestamp()"
+        )
+        plan = "\n".join(row for (row,) in cursor.fetchall())
+    assert "enode_unique_unsettled" in plan
