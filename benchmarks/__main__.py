@@ -45,6 +45,7 @@ def benchmarks() -> dict[str, Benchmark]:
         stalling,
         start,
         throughput,
+        unique,
         warming,
     )
 
@@ -68,6 +69,7 @@ def benchmarks() -> dict[str, Benchmark]:
         "mailboxes": mailboxes.run,
         "middleware": intercepting.run,
         "conflicts": conflicts.run,
+        "unique": unique.run,
         "queue": queueing.run,
         "queue_single": queueing.run_single,
         "queue_latency": queueing.run_latency,
