@@ -47,6 +47,7 @@ def benchmarks() -> dict[str, Benchmark]:
         stalling,
         start,
         throughput,
+        unique,
         warming,
     )
 
@@ -72,6 +73,7 @@ def benchmarks() -> dict[str, Benchmark]:
         "middleware": intercepting.run,
         "conflicts": conflicts.run,
         "outbox": outbox.run,
+        "unique": unique.run,
         "queue": queueing.run,
         "queue_single": queueing.run_single,
         "queue_latency": queueing.run_latency,

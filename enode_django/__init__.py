@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from enode_django.domain.handlers import command_handler
     from enode_django.domain.messages import Command, DomainEvent
     from enode_django.domain.metadata import Metadata, current_metadata, metadata
-    from enode_django.domain.refusals import DomainException, VersionMismatch
+    from enode_django.domain.refusals import DomainException, ValueTaken, VersionMismatch
+    from enode_django.domain.unique import Unique
     from enode_django.eventing.event_handlers import event_handler
     from enode_django.eventing.marks import ends, handles, starts
     from enode_django.eventing.multi_projections import MultiProjection
@@ -56,6 +57,8 @@ __all__ = [
     "Projection",
     "Retries",
     "Retry",
+    "Unique",
+    "ValueTaken",
     "VersionMismatch",
     "WaitFor",
     "aexecute_command",
@@ -102,7 +105,8 @@ _PLACES = {
     "domain.handlers": ("command_handler",),
     "domain.messages": ("Command", "DomainEvent"),
     "domain.metadata": ("Metadata", "current_metadata", "metadata"),
-    "domain.refusals": ("DomainException", "VersionMismatch"),
+    "domain.refusals": ("DomainException", "ValueTaken", "VersionMismatch"),
+    "domain.unique": ("Unique",),
     "eventing.event_handlers": ("event_handler",),
     "eventing.marks": ("ends", "handles", "starts"),
     "eventing.process_managers": ("ProcessManager", "handles_crash"),

@@ -21,6 +21,7 @@ if apps.is_installed("django.contrib.admin"):  # without the admin, filters of t
     from enode_django.admin.streams import EventStreamAdmin
     from enode_django.admin.subscribers import SubscriberAdmin
     from enode_django.admin.topics import TopicAdmin
+    from enode_django.admin.unique_values import UniqueValueAdmin
 
 __all__ = [
     "DashboardAdmin",
@@ -36,4 +37,5 @@ __all__ = [
     "RebuildAdmin",
     "SubscriberAdmin",
     "TopicAdmin",
+    "UniqueValueAdmin",
 ]

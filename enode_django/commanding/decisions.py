@@ -19,6 +19,7 @@ from enode_django.domain.messages import Command
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.positions import FIRST
+from enode_django.eventstore.unique_values import Change
 
 
 class Envelope(Struct, eq=False):
@@ -84,7 +85,8 @@ POSTPONED = DecisionKind.POSTPONED
 
 
 class Decision(Struct, eq=False):
-    """A command mailbox's decision on one command, made on the version ``rests_on`` (None: on any)."""
+    """A command mailbox's decision on one command, made on the version ``rests_on`` (None: on any). ``change`` are the
+    unique values that it has claimed and gives up."""
 
     kind: DecisionKind
     aggregate_root_id: str
@@ -93,6 +95,13 @@ class Decision(Struct, eq=False):
     rests_on: int | None
     record: StreamRecord | None = None
     result: CommandResult | None = None
+    change: Change | None = None
+
+    @property
+    def is_lost(self) -> bool:
+        """True if the lease under which the command was pulled is over."""
+        window = self.envelope.window if self.envelope is not None else None
+        return window is not None and window.closed
 
 
 class Finished(NamedTuple):

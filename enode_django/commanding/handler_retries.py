@@ -77,7 +77,7 @@ class Postponed(Decision):
 
 
 def postponed(envelope: Envelope, epoch: int, due: float, result: CommandResult | None) -> Postponed:
-    return Postponed(DecisionKind.POSTPONED, envelope.aggregate_root_id, epoch, envelope, None, None, result, due)
+    return Postponed(DecisionKind.POSTPONED, envelope.aggregate_root_id, epoch, envelope, None, None, result, due=due)
 
 
 class _Waiting:

@@ -275,6 +275,7 @@ class ImmediateCommandBus:
             max_recent=2,
             max_bytes=current.COMMANDS.EVENTS_MAX_BYTES,
             retries=make_retries(current, waits=False),
+            claim_deadline=current.COMMANDS.CLAIM_DEADLINE,
         )
         committer = Committer(self.store, persist=once, clock=time.monotonic)
         finished: list[Finished] = []
@@ -317,9 +318,10 @@ class Together(ExitStack):
         self._aliases = aliases_of(store)
 
     def begin(self) -> None:
-        """Begin the transaction. Safe to call twice."""
+        """Begin the transaction. Safe to call twice. The first database, which has the unique values, commits first: a
+        claim must not be lost if the process ends before the others have committed."""
         aliases, self._aliases = self._aliases, ()
-        for alias in aliases:
+        for alias in reversed(aliases):
             self.enter_context(transaction.atomic(using=alias))
 
 

@@ -23,6 +23,7 @@ from enode_django.models.store import (
     Shard,
     Snapshot,
     StoreGeneration,
+    UniqueValue,
 )
 
 __all__ = [
@@ -49,4 +50,5 @@ __all__ = [
     "Subscriber",
     "Subscription",
     "Topic",
+    "UniqueValue",
 ]

@@ -52,6 +52,7 @@ from enode_django.equeue.transport import Transport
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventstore.base import EventStore
 from enode_django.eventstore.memory import MemoryEventStore
+from enode_django.eventstore.unique_values import MemoryUniqueValues, UniqueValues
 from enode_django.ids import id_of_key, new_id
 from enode_django.jobs import RunningJob
 from enode_django.repository.states import MemoryStates, SharedStates
