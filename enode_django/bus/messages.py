@@ -56,7 +56,7 @@ def encode_published(record: StreamRecord, reply_to: str = "", generation: int =
     if generation != _FIRST_GENERATION:
         body = (*body, generation)
     try:
-        return _pack(body) if created_at.tzinfo is not None else pack(body)
+        return _pack(body) if type(created_at) is datetime and created_at.tzinfo is not None else pack(body)
     except (TypeError, ValueError, OverflowError):
         return pack(body)  # which says what is wrong
 
