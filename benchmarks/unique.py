@@ -25,6 +25,7 @@ from enode_django.concurrency.backoff import until_it_works
 from enode_django.domain.handlers import HandlerTable
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.repository.loading import AggregateLoader
+from enode_django.serialization.registry import types
 
 RACES, BATCH = 10_000, 100
 RACING, SOLE, FREE = "races for unique values", "new unique values", "new values that are not unique"
@@ -159,7 +160,7 @@ class _Worker:
 
 
 def _envelope(command: Command) -> Envelope:
-    return Envelope(command.id, command.aggregate_root_id, command.type_name, command)
+    return Envelope(command.id, command.aggregate_root_id, types.name_of(type(command)), command)
 
 
 if __name__ == "__main__":

@@ -36,6 +36,12 @@ _CLAIM = f"""
     WHERE known.aggregate_root_id = EXCLUDED.aggregate_root_id
     RETURNING name, digest
 """
+# The claim's commit need not be waited for if the stream is stored in the same database afterwards: what is durable
+# there is so in the order of the commits.
+_CLAIM_BEFORE = _CLAIM.replace(
+    "AS wanted (name, digest)",
+    "AS wanted (name, digest), (SELECT set_config('synchronous_commit', 'off', true)) AS without_waiting",
+)
 _FIND = f"SELECT {_ROW} FROM {TABLE} WHERE (name, digest) IN (SELECT * FROM {_KEYS}) ORDER BY name, digest"
 _NEWEST = "WHERE id = %s AND revision = %s"
 _TAKE_OVER = f"""
@@ -110,9 +116,11 @@ class PostgresUniqueValues:
         id, version, mark = owner.aggregate_root_id, owner.version, Jsonb({owner.command_id: owner.command_type})
         with connected(self.alias) as connection:
             _check_transaction(connection, owner.shard)
+            is_alone = owner.shard == self.alias and not in_transaction(connection)
+            statement = _CLAIM_BEFORE if is_alone else _CLAIM
             while True:
                 parameters = (version, version, *_columns(releases), id, id, mark, *_columns(claims))
-                claimed = {UniqueKey(*row) for row in execute(connection, _CLAIM, parameters)}
+                claimed = {UniqueKey(*row) for row in execute(connection, statement, parameters)}
                 missing = [key for key in claims if key not in claimed]
                 others = _read(connection, _FIND, _columns(missing)) if missing else []
                 if len(others) == len(missing):

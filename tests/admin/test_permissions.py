@@ -147,6 +147,7 @@ PROBES: dict[str, Probe] = {
     "*Send a new command*": opens("parkedevent/{parked}/command/"),
     "*Correct the events*": opens("parkedevent/{parked}/correct/"),
     "what an error says": shows("parkedevent/{parked}/change/", "<script>alert(1)</script>"),
+    "*Unique values*": opens("uniquevalue/"),
     "*Erased events*": opens("generationcheck/"),
     "their deletion": offers("generationcheck/", "delete_selected"),
     "*Process states*": opens("processstate/{process}/change/"),
