@@ -158,10 +158,13 @@ def _erased(alias: str) -> list[Problem]:
     return [
         degraded(
             f"{subscribers.name_of(key)} has handled events of {many:,} aggregates that are not stored any more: "
-            f"{_way_out(key)}, and delete them from the erased events in the admin"
+            + _way_out(key)
         )
         for key, many in counted
     ]
+
+
+_FORGET = "and delete them from the erased events in the admin"
 
 
 def _way_out(key: str) -> str:
@@ -169,8 +172,8 @@ def _way_out(key: str) -> str:
     name = subscribers.name_of(key)
     with suppress(UnknownSubscriber):
         if isinstance(subscribers.get(key), BaseProjection):
-            return f"rebuild it (manage.py rebuildprojection {name} --accept-differences)"
-    return "settle what follows from them"
+            return f"rebuild it (manage.py rebuildprojection {name} --accept-differences), {_FORGET}"
+    return f"settle what follows from them, {_FORGET}"
 
 
 def _parked(alias: str) -> list[ParkedRow]:
