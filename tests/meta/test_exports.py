@@ -15,8 +15,8 @@ PUBLIC = {
     "AggregateRoot", "Command", "CommandContext", "CommandCrashed", "CommandResult", "CommandStatus", "DomainEvent",
     "DomainException", "Metadata", "ModelProjection", "ProcessManager", "Projection", "Retries", "Retry",
     "VersionMismatch", "WaitFor", "aexecute_command", "applies", "aresult_of", "asend_command", "atry_command",
-    "command_handler", "current_metadata", "ends", "event_handler", "execute_command", "handles", "handles_crash", "metadata",
-    "result_of", "send_command", "send_command_on_commit", "send_commands", "starts", "try_command", "upcasts",
+    "command_handler", "current_metadata", "ends", "event_handler", "execute_command", "handles", "handles_crash",
+    "metadata", "result_of", "send_command", "send_command_on_commit", "send_commands", "starts", "try_command", "upcasts",
 }  # fmt: skip
 
 
