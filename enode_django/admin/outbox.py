@@ -70,7 +70,7 @@ class WaitingCommands(Audited, WithMoments, WithLinks, Settling):
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
         more = ["message"] if request.user.has_perm(VIEW_PAYLOAD) else []
-        return with_links(without_hidden([*self.fields, *more], request), request)
+        return with_links(without_hidden([*(self.fields or ()), *more], request), request)
 
     @admin.display(description="message")
     def message(self, row: Any) -> SafeString:

@@ -55,6 +55,8 @@ class MemorySubscription:
             elif (refused := followed_refusal(self.subscriber, record)) is not None:
                 calls.run([refused])
             calls.send()
+            if calls.deadlines:
+                self._bus.change_deadlines(self.subscriber.database, calls.deadlines)
         finally:
             running_subscriber.reset(token)
 

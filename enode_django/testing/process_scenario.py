@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
 from enode_django.domain.declarations import plain_of
 from enode_django.domain.messages import Command, DomainEvent
 from enode_django.domain.refusals import DomainException
+from enode_django.eventing.deadlines import CancelDeadline, Deadline
 from enode_django.eventing.pending import HandledEvents, followed_refusal
-from enode_django.eventing.process_managers import ProcessManager, with_derived_ids
+from enode_django.eventing.process_managers import ProcessManager, Yielded, with_derived_ids
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import key_of
 from enode_django.eventstore.base import StreamRecord
@@ -22,7 +24,7 @@ class ProcessScenario:
     """A test of a process manager, which `given` begins.
 
     ``when`` may be called again; the ``then`` methods check the commands of the last event and raise `AssertionError`.
-    ``commands`` are the commands that the process manager would send, with their derived ids.
+    ``yielded`` is what the process manager has yielded: commands with their derived ids, and deadlines.
 
     For example::
 
@@ -40,7 +42,7 @@ class ProcessScenario:
         self._version = len(history)
         self._refused = 0
         self._has_begun = False
-        self.commands: Sequence[Command] = ()
+        self.yielded: Sequence[Yielded] = ()
 
     def when(self, happened: DomainEvent | DomainException) -> Self:
         """Deliver the aggregate's next event, or a stored refusal, twice, as after a redelivery.
@@ -48,22 +50,28 @@ class ProcessScenario:
         Raises what the handler raises, and `AssertionError` if it does not yield the same commands both times.
         """
         record = self._stored(happened)
-        self.commands, again = self._handled(record), self._handled(record)
-        if list(self.commands) != again:
-            raise AssertionError(f"{happened!r} brings {self.commands!r}, and delivered again {again!r}")
+        self.yielded, again = self._handled(record), self._handled(record)
+        if list(self.yielded) != again:
+            raise AssertionError(f"{happened!r} brings {self.yielded!r}, and delivered again {again!r}")
         self._has_begun = True
         return self
 
-    def then(self, *commands: Command) -> Self:
-        """Assert that exactly these commands are sent, in this order. Their ids are ignored."""
+    def then(self, *yielded: Yielded) -> Self:
+        """Assert that exactly these commands are sent, and these deadlines set and cancelled, in this order. The ids of
+        commands are ignored."""
         if not self._has_begun:
             raise AssertionError("nothing has happened yet; call when() first")
-        if [content_of(one) for one in self.commands] != [content_of(one) for one in commands]:
-            raise AssertionError(f"expected the commands {list(commands)!r}, got {list(self.commands)!r}")
+        if [content_of(one) for one in self.yielded] != [content_of(one) for one in yielded]:
+            raise AssertionError(f"expected the commands {list(yielded)!r}, got {list(self.yielded)!r}")
         return self
 
+    @property
+    def commands(self) -> Sequence[Command]:
+        """The commands that the process manager would send now, with their derived ids."""
+        return [one for one in self.yielded if isinstance(one, Command)]
+
     def then_nothing(self) -> Self:
-        """Assert that no command is sent."""
+        """Assert that no command is sent, and no deadline set or cancelled."""
         return self.then()
 
     def _stored(self, happened: DomainEvent | DomainException) -> StreamRecord:
@@ -76,28 +84,41 @@ class ProcessScenario:
         self._version += 1
         return record
 
-    def _handled(self, record: StreamRecord) -> list[Command]:
+    def _handled(self, record: StreamRecord) -> list[Yielded]:
         if record.version is None:
             refused = followed_refusal(self._process, record)
             followed = [] if refused is None else [refused]
         else:
             followed = HandledEvents(self._process).of(record)
         return [
-            _delivered(command)
+            _delivered(yielded)
             for message, handlers in followed
             for handler in handlers
-            for command in self._derived(handler(message), message.id)
+            for yielded in self._derived(handler(message), message.id)
         ]
 
-    def _derived(self, yielded: Any, cause: str) -> Iterator[Command]:
+    def _derived(self, yielded: Any, cause: str) -> Iterator[Yielded]:
         return with_derived_ids(() if yielded is None else yielded, cause=cause, subscriber=key_of(self._process))
 
 
-def _delivered(command: Command) -> Command:
+def _delivered(yielded: Yielded) -> Yielded:
     """Return the command as a queue would deliver it: encoded and decoded."""
+    if isinstance(yielded, CancelDeadline):
+        return yielded
+    if isinstance(yielded, Deadline):
+        return dataclasses.replace(yielded, command=_command_delivered(yielded.command))
+    return _command_delivered(yielded)
+
+
+def _command_delivered(command: Command) -> Command:
     return restore_command(decode_command(encode_command(command, b"")))
 
 
-def content_of(command: Command) -> tuple[type[Command], str, Any]:
-    """Return the class, aggregate root id and fields of a command, without its id."""
-    return type(command), command.aggregate_root_id, plain_of(command)
+def content_of(yielded: Yielded) -> Any:
+    """Return what the ids of commands leave out: class, aggregate root id and fields of a command; name and time of a
+    deadline with those of its command."""
+    if isinstance(yielded, CancelDeadline):
+        return yielded
+    if isinstance(yielded, Deadline):
+        return yielded.name, yielded.at, yielded.after, content_of(yielded.command)
+    return type(yielded), yielded.aggregate_root_id, plain_of(yielded)
