@@ -13,7 +13,7 @@ if apps.is_installed("django.contrib.admin"):  # without the admin, filters of t
     from enode_django.admin.dead_letters import DeadLetterAdmin
     from enode_django.admin.erased import ErasedEventAdmin
     from enode_django.admin.jobs import JobAdmin
-    from enode_django.admin.outbox import OutboxCommandAdmin
+    from enode_django.admin.outbox import OutboxCommandAdmin, ScheduledCommandAdmin
     from enode_django.admin.parked import ParkedEventAdmin
     from enode_django.admin.read_models import ReadModelAdmin
     from enode_django.admin.rebuilds import RebuildAdmin
@@ -32,6 +32,7 @@ __all__ = [
     "ParkedEventAdmin",
     "ReadModelAdmin",
     "RebuildAdmin",
+    "ScheduledCommandAdmin",
     "SubscriberAdmin",
     "TopicAdmin",
 ]

@@ -14,6 +14,7 @@ import pytest
 from django.contrib import admin
 from django.contrib.auth.models import Group, Permission, User
 from django.core.management import CommandError, call_command
+from django.db.models.functions import Now
 from django.test import Client, override_settings
 
 from enode_django.equeue.retrying import Failed, Message, encode_failed
@@ -21,7 +22,16 @@ from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventstore.dead_letters import DeadLetter as Letter
 from enode_django.eventstore.dead_letters import PostgresDeadLetters
 from enode_django.management.subcommands.groups import DEEDS, LOOKS, ON_CALL
-from enode_django.models import DeadLetter, EventStream, GenerationCheck, Job, OutboxCommand, ParkedEvent, Rebuild
+from enode_django.models import (
+    DeadLetter,
+    EventStream,
+    GenerationCheck,
+    Job,
+    OutboxCommand,
+    ParkedEvent,
+    Rebuild,
+    ScheduledCommand,
+)
 from enode_django.serialization.codec import encode_command
 from sample_project.bank.domain import Deposit
 from tests.admin.test_jobs import make_job, make_rebuild
@@ -60,6 +70,7 @@ def stored(streams: Sequence[EventStream], settings: Any) -> Iterator[None]:
     )
     body = encode_command(Deposit("a", amount=Decimal("7.25"), id="deposit-3"), b"")
     OutboxCommand.objects.create(aggregate_root_id="a", command_id="deposit-3", body=body)
+    ScheduledCommand.objects.create(aggregate_root_id="a", command_id="deposit-3", body=body, due_at=Now())
     park("deposit-1", 2, "a")
     make_job("failed"), make_job("running"), make_rebuild()
     GenerationCheck.objects.create(
@@ -110,6 +121,7 @@ def _with_keys(path: str) -> str:
         "stream": EventStream,
         "rebuild": Rebuild,
         "waiting": OutboxCommand,
+        "scheduled": ScheduledCommand,
     }
     keys = {name: model.objects.order_by("pk").values_list("pk", flat=True).first() for name, model in models.items()}
     return path.format(**keys, failed=Job.objects.filter(state="failed").values_list("pk", flat=True).first())
@@ -127,6 +139,9 @@ PROBES: dict[str, Probe] = {
     "*Outbox*": opens("outboxcommand/{waiting}/change/"),
     "*Send again what was rejected*, *Discard for good*": offers("outboxcommand/", "discard"),
     "the message of a command in the outbox": shows("outboxcommand/{waiting}/change/", "7.25"),
+    "*Scheduled commands*": opens("scheduledcommand/{scheduled}/change/"),
+    "*Fire now*, *Cancel for good*": offers("scheduledcommand/", "cancel"),
+    "the message of a scheduled command": shows("scheduledcommand/{scheduled}/change/", "7.25"),
     "*Parked events*": opens("parkedevent/{parked}/change/"),
     "*Retry*, *Skip*": offers("parkedevent/", "skip"),
     "*Send a new command*": opens("parkedevent/{parked}/command/"),
