@@ -67,7 +67,7 @@ class WaitingCommands(Audited, WithMoments, WithLinks, Settling):
     offered = staticmethod(outboxes)
     change_list_template = "enode_django/admin/list.html"
     show_full_result_count = False
-    search_fields = ("aggregate_root_id__exact", "command_id__exact")
+    search_fields: Sequence[str] = ("aggregate_root_id__exact", "command_id__exact")
     search_help_text = "a whole aggregate root id or command id"
 
     class Media:

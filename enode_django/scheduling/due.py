@@ -59,8 +59,8 @@ def due_of(at: datetime | None, after: timedelta | float | None, since: datetime
         if not isinstance(at, datetime) or at.utcoffset() is None:
             raise InvalidField(f"at={shown(at)} is not a datetime with a time zone; see django.utils.timezone")
         return Due(at)
-    if type(after) in (int, float) and math.isfinite(after):  # type: ignore[arg-type]
-        after = timedelta(seconds=min(after, LONGEST_AFTER.total_seconds() * 2))  # type: ignore[type-var]
+    if isinstance(after, int | float) and not isinstance(after, bool) and math.isfinite(after):
+        after = timedelta(seconds=max(-1.0, min(after, 2 * LONGEST_AFTER.total_seconds())))
     if not isinstance(after, timedelta) or not timedelta() <= after <= LONGEST_AFTER:
         raise InvalidField(f"after={shown(after)} is not a timedelta, or a number of seconds, from 0 on; use at=")
     return Due(None, after, since)
