@@ -11,11 +11,12 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 
 from benchmarks import loads
 from benchmarks.figures import Figure, median
 from benchmarks.processors import Processors
-from benchmarks.throughput import ACCOUNTS, pipeline_seconds
+from benchmarks.throughput import ACCOUNTS, pipeline
 from benchmarks.workspace import PROJECT, Services, Workspace
 
 EVERY = 0.1
@@ -51,19 +52,26 @@ def _beside_many(services: Services, count: int, rounds: int, waiting: int = 1_0
     """Measure both in turn."""
     accounts = loads.account_ids(ACCOUNTS)
     opening, messages = loads.opens(accounts), loads.deposits(accounts, count)
-    without, beside = [], []
+    without, beside = list[tuple[float, float]](), list[tuple[float, float]]()
     for _ in range(rounds):
         with services.workspace() as workspace:
-            without.append(count / pipeline_seconds(workspace, opening, messages))
+            without.append(pipeline(workspace, opening, messages))
         with services.workspace() as workspace:
             with workspace.connect() as connection:
                 connection.execute(FILL, (waiting,))
                 connection.execute("VACUUM ANALYZE enode_django_scheduledcommand")
                 connection.execute("CHECKPOINT")
-            beside.append(count / pipeline_seconds(workspace, opening, messages))
+            beside.append(pipeline(workspace, opening, messages))
     return [
-        median("deadlines: none waits", without, "commands/s"),
-        median("deadlines: many wait", beside, "commands/s", f"{waiting:,}"),
+        *_rates("deadlines: none waits", without, count),
+        *_rates("deadlines: many wait", beside, count),
+    ]
+
+
+def _rates(name: str, rounds: Sequence[tuple[float, float]], count: int) -> list[Figure]:
+    return [
+        median(name, [count / seconds for seconds, _ in rounds], "commands/s"),
+        median(f"{name}, workers", [1e6 * used / count for _, used in rounds], "µs", "processor time a command"),
     ]
 
 

@@ -67,8 +67,6 @@ class WaitingCommands(Audited, WithMoments, WithLinks, Settling):
     offered = staticmethod(outboxes)
     change_list_template = "enode_django/admin/list.html"
     show_full_result_count = False
-    search_fields: Sequence[str] = ("aggregate_root_id__exact", "command_id__exact")
-    search_help_text = "a whole aggregate root id or command id"
 
     class Media:
         css = STYLES
@@ -107,6 +105,8 @@ class OutboxCommandAdmin(WaitingCommands, WithError, OutboxBase):
     """Users with ``change_outboxcommand`` send again what was rejected, and discard commands."""
 
     when_empty = "No command waits: the relay has sent all of them."
+    search_fields = ("aggregate_root_id__exact", "command_id__exact")
+    search_help_text = "a whole aggregate root id or command id"
     list_display = ("__str__", "aggregate_root_id", "written_at", "rejected_at")
     list_filter = (OutboxFilter, ("rejected_at", admin.EmptyFieldListFilter))
     ordering = ("pk",)
