@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from enode_django.domain.messages import Command, DomainEvent
     from enode_django.domain.metadata import Metadata, current_metadata, metadata
     from enode_django.domain.refusals import DomainException, VersionMismatch
+    from enode_django.eventing.deadlines import CancelDeadline, Deadline
     from enode_django.eventing.event_handlers import event_handler
     from enode_django.eventing.marks import ends, handles, starts
     from enode_django.eventing.process_managers import ProcessManager, handles_crash
@@ -41,11 +42,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AggregateRoot",
+    "CancelDeadline",
     "Command",
     "CommandContext",
     "CommandCrashed",
     "CommandResult",
     "CommandStatus",
+    "Deadline",
     "DomainEvent",
     "DomainException",
     "Metadata",
@@ -101,6 +104,7 @@ _PLACES = {
     "domain.messages": ("Command", "DomainEvent"),
     "domain.metadata": ("Metadata", "current_metadata", "metadata"),
     "domain.refusals": ("DomainException", "VersionMismatch"),
+    "eventing.deadlines": ("CancelDeadline", "Deadline"),
     "eventing.event_handlers": ("event_handler",),
     "eventing.marks": ("ends", "handles", "starts"),
     "eventing.process_managers": ("ProcessManager", "handles_crash"),

@@ -57,6 +57,8 @@ from enode_django.repository.postgres import PostgresSnapshotStore
 from enode_django.repository.sharding import ShardedSnapshotStore
 from enode_django.repository.states import SharedStates
 from enode_django.repository.store import SnapshotStore
+from enode_django.scheduling.due import ChangeDeadlines
+from enode_django.scheduling.rows import change, fire
 
 __all__ = [
     "close_bus",
@@ -256,7 +258,7 @@ def make_producer(transport: Transport) -> Producer:
 
 def make_relay(alias: str, transport: Transport) -> Relay:
     """Return the relay of a database's outbox to the queue. Raises `SendInsideTest` as `make_producer` does."""
-    return Relay(alias, QueueSender(make_producer(transport), conf().COMMANDS.TOPIC))
+    return Relay(alias, QueueSender(make_producer(transport), conf().COMMANDS.TOPIC), fire=fire)
 
 
 def outbox_databases() -> Sequence[str]:
@@ -270,9 +272,11 @@ def _may_have_outbox(alias: str) -> bool:
     return is_ours and router.allow_migrate(alias, "enode_django", model_name="outboxcommand")
 
 
-def make_processor(subscriber: Subscriber, store: EventStore, send: SendCommands) -> EventProcessor:
+def make_processor(
+    subscriber: Subscriber, store: EventStore, send: SendCommands, change_deadlines: ChangeDeadlines = change
+) -> EventProcessor:
     """Return the event processor for a subscriber. Process managers send their commands through ``send``, those with a
-    state inside the transaction.
+    state inside the transaction, and write their deadlines by ``change_deadlines``.
 
     Raises `ConfigurationError`, also for middleware that cannot be made: at the first event that would count as an
     error of the handler.
@@ -288,8 +292,9 @@ def make_processor(subscriber: Subscriber, store: EventStore, send: SendCommands
             raise ConfigurationError("no snapshots are made; see SNAPSHOTS in the settings and snapshot_every")
         return SnapshotProcessor(subscriber, store, snapshots)
     if has_state(subscriber):
-        return ProcessProcessor(subscriber, store, send, conf().SUBSCRIBERS.PROCESS_RETENTION)
-    return EffectProcessor(subscriber, store, send)
+        retention = conf().SUBSCRIBERS.PROCESS_RETENTION
+        return ProcessProcessor(subscriber, store, send, change_deadlines, retention)
+    return EffectProcessor(subscriber, store, send, change_deadlines)
 
 
 def sending(subscriber: Subscriber, bus: Callable[[], CommandBus]) -> SendCommands:

@@ -20,7 +20,7 @@ from enode_django.commanding.context import CommandContext
 from enode_django.commanding.corrections import CorrectionLookout
 from enode_django.commanding.dead_letters import as_told, is_withdrawn
 from enode_django.commanding.decisions import POSTPONED, STORED, STREAM, Decision, DecisionKind, Envelope, Recovery
-from enode_django.commanding.handler_retries import NO_RETRIES, HandlerRetries, Postponed, PostponedCommands
+from enode_django.commanding.handler_retries import NO_RETRIES, HandlerRetries, Postponed, PostponedCommands, postponed
 from enode_django.commanding.identity import conflict_with_message, conflict_with_row
 from enode_django.commanding.logged_steps import logged
 from enode_django.commanding.outcomes import (
@@ -158,7 +158,7 @@ class CommandProcessor:
         id = envelope.aggregate_root_id
         if id in self._waiting:
             self._postponed.add(envelope)
-            return Postponed(envelope, slot.epoch, 0.0, None)
+            return postponed(envelope, slot.epoch, 0.0, None)
         known = self._recent.find(envelope.id, id)
         if known is None:
             entry = self._execute(slot, envelope)
@@ -468,7 +468,7 @@ class CommandProcessor:
         told = "command %s %r is handled again (failed attempts: %s): %s: %s"
         logger.warning(told, envelope.type_name, envelope.id, attempts, result.error_type, result.error_message)
         self._clean(slot, envelope, context)
-        return Postponed(envelope, slot.epoch, due, result)
+        return postponed(envelope, slot.epoch, due, result)
 
     def _clean(self, slot: Slot, envelope: Envelope, context: CommandContext) -> None:
         """Restore the aggregate if the handler has changed it. Most refusals, which are common, have not."""

@@ -96,6 +96,8 @@ class CommandContext:
         Raises `AggregateNotFound`, `AggregateTypeMismatch` if the id is that of another class, or `InvalidId` if no
         aggregate of this class can have it.
         """
+        if id is None and type(self._aggregate) is cls:
+            return self._aggregate  # nearly always
         aggregate = self.find(cls, id)
         if aggregate is None:
             hint = "; no handler makes one: mark its first with @command_handler(creates=True)"

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import Protocol
 
@@ -48,20 +48,34 @@ class Relay:
     With ``waits`` it waits for another relay that is at work, and then relays what that one did not see.
     """
 
-    def __init__(self, alias: str, sender: Sender, *, at_once: int = ROWS_AT_ONCE, waits: bool = False) -> None:
+    def __init__(
+        self,
+        alias: str,
+        sender: Sender,
+        *,
+        fire: Callable[[str], float] = lambda alias: inf,
+        at_once: int = ROWS_AT_ONCE,
+        waits: bool = False,
+    ) -> None:
+        """``fire`` adds the commands to the outbox that are due, and returns the seconds until the next one is."""
         self.alias = alias
+        self.pause = inf
+        """Seconds after the last `run` until a scheduled command is due."""
+        self._fire = fire
         self._sender = sender
         self._at_once = at_once
         self._waits = waits
 
     def run(self, seconds: float = inf) -> int:
-        """Relay the waiting rows, until none is left or another relay is at work, but for about that many seconds at
-        most. Return their number. Blocks; raises what sending raises, and the driver's errors."""
+        """Relay the waiting rows and what is due, until none is left or another relay is at work, but for about that
+        many seconds at most. Return their number. Blocks; raises what sending raises, and the driver's errors."""
         relayed, until = 0, time.monotonic() + seconds
-        while rows.has_waiting(self.alias) and (batch := self._relay_batch()):
-            relayed += batch
-            if time.monotonic() > until:
+        while time.monotonic() <= until:
+            self.pause = self._fire(self.alias)
+            batch = self._relay_batch() if rows.has_waiting(self.alias) else 0
+            if not batch:
                 break
+            relayed += batch
         return relayed
 
     def _relay_batch(self) -> int:
