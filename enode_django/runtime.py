@@ -29,10 +29,10 @@ from enode_django.equeue.assignment import Allocate, divide
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transport import Transport
 from enode_django.equeue.transports.memory import MemoryTransport
-from enode_django.eventing.effects import EffectProcessor, SendCommands
+from enode_django.eventing.effects import EffectProcessor, SendCommands, sending
 from enode_django.eventing.event_processors import EventProcessor, RowProcessor, TransactionProcessor
 from enode_django.eventing.in_flight import InFlight
-from enode_django.eventing.process_managers import can_resend, crash_handler, has_state
+from enode_django.eventing.process_managers import can_resend, has_state
 from enode_django.eventing.process_processor import ProcessProcessor
 from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.registry import subscribers
@@ -295,14 +295,6 @@ def make_processor(
         retention = conf().SUBSCRIBERS.PROCESS_RETENTION
         return ProcessProcessor(subscriber, store, send, change_deadlines, retention)
     return EffectProcessor(subscriber, store, send, change_deadlines)
-
-
-def sending(subscriber: Subscriber, bus: Callable[[], CommandBus]) -> SendCommands:
-    """Return the way of a process manager's commands: through the outbox, in its transaction, if it has a state."""
-    handler = crash_handler(subscriber)
-    if has_state(subscriber):
-        return lambda some: bus().write_to_outbox(subscriber.database, some, handler)
-    return lambda some: bus().forward(some, handler)
 
 
 def make_subscription(

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from django.db import transaction
 
+from enode_django.bus.command_bus import CommandBus
 from enode_django.domain.messages import Command
 from enode_django.domain.metadata import Metadata, ambient_metadata
 from enode_django.eventing import checkpoints, failovers
@@ -23,7 +24,13 @@ from enode_django.eventing.pending import (
     followed_refusal,
     handled_by,
 )
-from enode_django.eventing.process_managers import ProcessManager, deadline_changes, with_derived_ids
+from enode_django.eventing.process_managers import (
+    ProcessManager,
+    crash_handler,
+    deadline_changes,
+    has_state,
+    with_derived_ids,
+)
 from enode_django.eventing.subscribers import Subscriber, key_of
 from enode_django.eventstore.base import EventStore, StreamRecord, by_place
 from enode_django.eventstore.positions import BEGINNING
@@ -35,6 +42,14 @@ SendCommands = Callable[[Sequence[tuple[Command, Metadata]]], None]
 
 SIDE_EFFECTS_AT_ONCE = 50
 """The most streams between two saves of checkpoints: so many are handled again at most when a worker dies."""
+
+
+def sending(subscriber: Subscriber, bus: Callable[[], CommandBus]) -> SendCommands:
+    """Return the way of a process manager's commands: through the outbox, in its transaction, if it has a state."""
+    handler = crash_handler(subscriber)
+    if has_state(subscriber):
+        return lambda some: bus().write_to_outbox(subscriber.database, some, handler)
+    return lambda some: bus().forward(some, handler)
 
 
 class EffectProcessor(EventProcessor):
