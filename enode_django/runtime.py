@@ -57,8 +57,8 @@ from enode_django.repository.postgres import PostgresSnapshotStore
 from enode_django.repository.sharding import ShardedSnapshotStore
 from enode_django.repository.states import SharedStates
 from enode_django.repository.store import SnapshotStore
+from enode_django.scheduling import rows as scheduling
 from enode_django.scheduling.due import ChangeDeadlines
-from enode_django.scheduling.rows import change, fire
 
 __all__ = [
     "close_bus",
@@ -258,7 +258,7 @@ def make_producer(transport: Transport) -> Producer:
 
 def make_relay(alias: str, transport: Transport) -> Relay:
     """Return the relay of a database's outbox to the queue. Raises `SendInsideTest` as `make_producer` does."""
-    return Relay(alias, QueueSender(make_producer(transport), conf().COMMANDS.TOPIC), fire=fire)
+    return Relay(alias, QueueSender(make_producer(transport), conf().COMMANDS.TOPIC), schedule=scheduling)
 
 
 def outbox_databases() -> Sequence[str]:
@@ -273,7 +273,7 @@ def _may_have_outbox(alias: str) -> bool:
 
 
 def make_processor(
-    subscriber: Subscriber, store: EventStore, send: SendCommands, change_deadlines: ChangeDeadlines = change
+    subscriber: Subscriber, store: EventStore, send: SendCommands, change_deadlines: ChangeDeadlines = scheduling.change
 ) -> EventProcessor:
     """Return the event processor for a subscriber. Process managers send their commands through ``send``, those with a
     state inside the transaction, and write their deadlines by ``change_deadlines``.

@@ -142,7 +142,7 @@ class ImmediateCommandBus:
         if self._turn.is_handling:
             self._turn.following.append(partial(self.relay, alias))
         else:
-            Relay(alias, _Handling(self), fire=scheduling.fire, at_once=1, waits=True).run(seconds)
+            Relay(alias, _Handling(self), schedule=scheduling, at_once=1, waits=True).run(seconds)
 
     def relay_outboxes(self, seconds: float) -> None:
         """Do as `relay` in all databases."""

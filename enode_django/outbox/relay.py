@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import inf
 from typing import Protocol
 
@@ -42,6 +42,25 @@ class Sender(Protocol):
         later."""
 
 
+class Schedule(Protocol):
+    """Where commands wait for their time."""
+
+    def look(self, alias: str, /) -> tuple[bool, float]:
+        """Return whether rows wait in the outbox, and the seconds until a command is due. An idle relay asks this a few
+        times a second, so it is one statement."""
+
+    def fire(self, alias: str, /) -> float:
+        """Add the commands to the outbox that are due. Return the seconds until the next one is."""
+
+
+class _Nothing:
+    def look(self, alias: str, /) -> tuple[bool, float]:
+        return rows.has_waiting(alias), inf
+
+    def fire(self, alias: str, /) -> float:
+        return inf
+
+
 class Relay:
     """Relays the outbox of one database to a ``sender``. One thread calls its methods, and owns the connection.
 
@@ -53,15 +72,14 @@ class Relay:
         alias: str,
         sender: Sender,
         *,
-        fire: Callable[[str], float] = lambda alias: inf,
+        schedule: Schedule | None = None,
         at_once: int = ROWS_AT_ONCE,
         waits: bool = False,
     ) -> None:
-        """``fire`` adds the commands to the outbox that are due, and returns the seconds until the next one is."""
         self.alias = alias
         self.pause = inf
         """Seconds after the last `run` until a scheduled command is due."""
-        self._fire = fire
+        self._schedule: Schedule = schedule or _Nothing()
         self._sender = sender
         self._at_once = at_once
         self._waits = waits
@@ -71,8 +89,10 @@ class Relay:
         many seconds at most. Return their number. Blocks; raises what sending raises, and the driver's errors."""
         relayed, until = 0, time.monotonic() + seconds
         while time.monotonic() <= until:
-            self.pause = self._fire(self.alias)
-            batch = self._relay_batch() if rows.has_waiting(self.alias) else 0
+            waits, self.pause = self._schedule.look(self.alias)
+            if self.pause <= 0:
+                self.pause, waits = self._schedule.fire(self.alias), True
+            batch = self._relay_batch() if waits else 0
             if not batch:
                 break
             relayed += batch

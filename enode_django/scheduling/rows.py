@@ -33,6 +33,9 @@ _SET = f"""
 """
 _CANCEL = f"DELETE FROM {TABLE} WHERE subscriber = %s AND scope = %s AND name = %s AND subscriber <> ''"
 _NEXT = f"SELECT extract(epoch FROM due_at - statement_timestamp()) FROM {TABLE} ORDER BY due_at, id LIMIT 1"
+_LOOK = f"""
+    SELECT EXISTS (SELECT FROM {outbox.TABLE} WHERE rejected_at IS NULL), ({_NEXT})
+"""
 # The outer condition is looked at again if somebody has changed the row meanwhile: a deadline that was put off stays.
 _FIRE = f"""
     WITH due AS (
@@ -69,6 +72,13 @@ def _change(alias: str, key: DeadlineKey, scheduled: Scheduled | None) -> None:
     else:
         due = scheduled.due
         execute(alias, _SET, (*key, *scheduled.command, due.moment, due.after.total_seconds()))
+
+
+def look(alias: str) -> tuple[bool, float]:
+    """Return whether rows wait in the outbox, and the seconds until a command is due (infinite: none waits)."""
+    row = execute(alias, _LOOK, None).fetchone()
+    waits, seconds = row if row is not None else (False, None)
+    return waits, inf if seconds is None else float(seconds)
 
 
 def fire(alias: str) -> float:

@@ -126,7 +126,7 @@ def test_what_is_handled_again_after_it_was_fired_sends_the_same_command(
     """As after a failover, which sets a checkpoint back."""
     records = [stream(1, CartFilled(fillings=1)), stream(2, CartPaid())]
     following.store.append(records)
-    relay = Relay("default", harness.sender(), fire=rows.fire)
+    relay = Relay("default", harness.sender(), schedule=rows)
     ids = []
     for _ in range(2):
         following.handle(records[0])

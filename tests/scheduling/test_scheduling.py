@@ -32,7 +32,7 @@ PAST, FUTURE = datetime(2020, 1, 1, tzinfo=UTC), datetime(2999, 1, 1, tzinfo=UTC
 
 
 def relay(harness: Harness, **options: Any) -> Relay:
-    return Relay("default", options.pop("sender", None) or harness.sender(), fire=rows.fire, **options)
+    return Relay("default", options.pop("sender", None) or harness.sender(), schedule=rows, **options)
 
 
 def make_due(**which: Any) -> None:
