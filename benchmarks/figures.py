@@ -267,6 +267,13 @@ BARS = (
         lambda stored, executed: stored / executed,
         at_most=2.5,
     ),
+    Bar("deadlines, lateness p99, ms", ["deadlines, lateness p99"], lambda late: late, at_most=250),
+    Bar(
+        "workers' time, a million wait / none",
+        ["deadlines: many wait, workers", "deadlines: none waits, workers"],
+        lambda many, none: many / none,
+        at_most=1.05,
+    ),
     Bar("recovery / anew", ["recovery", "recovery: the same anew"], lambda again, anew: again / anew, at_most=1.5),
 )
 

@@ -122,5 +122,5 @@ if __name__ == "__main__":
     import django
 
     django.setup()
-    measure = {"rows": rates, "latency": latencies}[sys.argv[1]]
-    print(json.dumps(measure(*map(int, sys.argv[2:]))))
+    what, *numbers = sys.argv[1:]
+    print(json.dumps(rates(*map(int, numbers)) if what == "rows" else latencies(*map(int, numbers))))

@@ -25,7 +25,7 @@ def run(services: Services, quick: bool) -> list[Figure]:
     ours, raw, used, redis = [], [], [], []
     for _ in range(rounds):
         with on_broker(services) as workspace:
-            seconds, processor_seconds = _pipeline(workspace, opening, messages)
+            seconds, processor_seconds = pipeline(workspace, opening, messages)
             ours.append(count / seconds)
             used.append(1e6 * processor_seconds / count)
             check_stored(workspace, len(opening) + count)
@@ -85,12 +85,12 @@ def pipeline_seconds(
     workspace: Workspace, opening: loads.Messages, messages: loads.Messages, effective: int | None = None
 ) -> float:
     """Return the seconds for ``messages``. The accounts are opened first, which also warms the workers up."""
-    seconds, _ = _pipeline(workspace, opening, messages)
+    seconds, _ = pipeline(workspace, opening, messages)
     check_stored(workspace, len(opening) + (len(messages) if effective is None else effective))
     return seconds
 
 
-def _pipeline(workspace: Workspace, opening: loads.Messages, messages: loads.Messages) -> tuple[float, float]:
+def pipeline(workspace: Workspace, opening: loads.Messages, messages: loads.Messages) -> tuple[float, float]:
     """Return the seconds until the last stream is published, and the workers' processor time meanwhile."""
     with Processors(workspace) as processors:
         workspace.send(opening)

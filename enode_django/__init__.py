@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from enode_django.domain.metadata import Metadata, current_metadata, metadata
     from enode_django.domain.refusals import DomainException, ValueTaken, VersionMismatch
     from enode_django.domain.unique import Unique
+    from enode_django.eventing.deadlines import CancelDeadline, Deadline
     from enode_django.eventing.event_handlers import event_handler
     from enode_django.eventing.marks import ends, handles, starts
     from enode_django.eventing.multi_projections import MultiProjection
@@ -43,11 +44,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AggregateRoot",
+    "CancelDeadline",
     "Command",
     "CommandContext",
     "CommandCrashed",
     "CommandResult",
     "CommandStatus",
+    "Deadline",
     "DomainEvent",
     "DomainException",
     "Metadata",
@@ -107,6 +110,7 @@ _PLACES = {
     "domain.metadata": ("Metadata", "current_metadata", "metadata"),
     "domain.refusals": ("DomainException", "ValueTaken", "VersionMismatch"),
     "domain.unique": ("Unique",),
+    "eventing.deadlines": ("CancelDeadline", "Deadline"),
     "eventing.event_handlers": ("event_handler",),
     "eventing.marks": ("ends", "handles", "starts"),
     "eventing.process_managers": ("ProcessManager", "handles_crash"),

@@ -13,7 +13,7 @@ if apps.is_installed("django.contrib.admin"):  # without the admin, filters of t
     from enode_django.admin.dead_letters import DeadLetterAdmin
     from enode_django.admin.erased import ErasedEventAdmin
     from enode_django.admin.jobs import JobAdmin
-    from enode_django.admin.outbox import OutboxCommandAdmin
+    from enode_django.admin.outbox import OutboxCommandAdmin, ScheduledCommandAdmin
     from enode_django.admin.parked import ParkedEventAdmin
     from enode_django.admin.process_states import ProcessStateAdmin
     from enode_django.admin.read_models import ReadModelAdmin
@@ -35,6 +35,7 @@ __all__ = [
     "ProcessStateAdmin",
     "ReadModelAdmin",
     "RebuildAdmin",
+    "ScheduledCommandAdmin",
     "SubscriberAdmin",
     "TopicAdmin",
     "UniqueValueAdmin",

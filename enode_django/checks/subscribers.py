@@ -147,7 +147,7 @@ def _state(subscriber: Subscriber) -> Iterator[CheckMessage]:
     if not has_state(subscriber):
         return
     try:
-        _ = state_type_of(subscriber).schema
+        state_type_of(subscriber).check()
     except DefinitionError as error:
         yield Error(
             f"{_description(subscriber)} has a state that cannot be stored: {error}.",

@@ -77,10 +77,20 @@ def handles(
 ) -> MarksMethod[E1 | E2 | E3 | E4]: ...
 @overload
 def handles(
-    one: type[E1], two: type[E2], three: type[E3], four: type[E4], five: type[E5], /, *, creates: bool = ...
+    one: type[E1],
+    two: type[E2],
+    three: type[E3],
+    four: type[E4],
+    five: type[E5],
+    /,
+    *,
+    creates: bool = ...,
+    key: Callable[[E1 | E2 | E3 | E4 | E5], object] = ...,
 ) -> MarksMethod[E1 | E2 | E3 | E4 | E5]: ...
 @overload
-def handles(*followed: Followed, creates: bool = ..., key: EventKey = ...) -> Callable[[Method], Method]: ...
+def handles(*, creates: bool = ..., key: Callable[[Any], object] = ...) -> Callable[[Method], Method]: ...
+@overload
+def handles(*followed: Followed, creates: bool = ...) -> Callable[[Method], Method]: ...
 @overload
 def handles(method: Method, /) -> Method: ...
 def handles(*followed: Any, creates: bool = False, key: EventKey | None = None) -> Any:
@@ -108,7 +118,9 @@ def handles(*followed: Any, creates: bool = False, key: EventKey | None = None) 
 @overload
 def starts(one: type[E1], /, *, key: Callable[[E1], str | None] = ...) -> MarksMethod[E1]: ...
 @overload
-def starts(*followed: Followed, key: Callable[[Any], str | None] = ...) -> Callable[[Method], Method]: ...
+def starts(*, key: Callable[[Any], str | None] = ...) -> Callable[[Method], Method]: ...
+@overload
+def starts(one: type[E1], two: type[E2], /, *, key: Callable[[E1 | E2], str | None] = ...) -> MarksMethod[E1 | E2]: ...
 @overload
 def starts(method: Method, /) -> Method: ...
 def starts(*followed: Any, key: Callable[[Any], str | None] | None = None) -> Any:
@@ -119,20 +131,13 @@ def starts(*followed: Any, key: Callable[[Any], str | None] | None = None) -> An
 
     For example::
 
-        @dataclass
-        class Greeting:
-            owner: str = ""
-
         class Greetings(ProcessManager):
             name = "bank.greetings"
-            state = Greeting
+            state = Greeting  # a dataclass
 
             @starts
             def opened(self, greeting: Greeting, event: AccountOpened) -> None:
                 greeting.owner = event.owner
-
-            @ends
-            def closed(self, greeting: Greeting, event: AccountClosed) -> None: ...
     """
     return _marking("starts", followed, False, HandlerMark(key, starts=True))
 
@@ -143,8 +148,17 @@ def ends(
 ) -> MarksMethod[E1]: ...
 @overload
 def ends(
-    *followed: Followed, key: Callable[[Any], str | None] = ..., when: Callable[[Any], bool] = ...
+    *, key: Callable[[Any], str | None] = ..., when: Callable[[Any], bool] = ...
 ) -> Callable[[Method], Method]: ...
+@overload
+def ends(
+    one: type[E1],
+    two: type[E2],
+    /,
+    *,
+    key: Callable[[E1 | E2], str | None] = ...,
+    when: Callable[[Any], bool] = ...,
+) -> MarksMethod[E1 | E2]: ...
 @overload
 def ends(method: Method, /) -> Method: ...
 def ends(
@@ -155,22 +169,16 @@ def ends(
 
     For example::
 
-        @dataclass
-        class Savings:
-            deposits: int = 0
-
-        class Premiums(ProcessManager):
-            name = "bank.premiums"
-            state = Savings
+        class Greetings(ProcessManager):
+            name = "bank.first_greetings"
+            state = Greeting  # a dataclass
 
             @starts
-            def opened(self, savings: Savings, event: AccountOpened) -> None: ...
+            def opened(self, greeting: Greeting, event: AccountOpened) -> None: ...
 
-            @ends(when=lambda savings: savings.deposits == 3)
-            def deposited(self, savings: Savings, event: Deposited) -> Iterator[Command]:
-                savings.deposits += 1
-                if savings.deposits == 3:
-                    yield Deposit(event.aggregate_root_id, amount=Decimal(1))
+            @ends(when=lambda greeting: greeting.deposits == 3)
+            def deposited(self, greeting: Greeting, event: Deposited) -> None:
+                greeting.deposits += 1
     """
     return _marking("ends", followed, False, HandlerMark(key, ends=True, when=when))
 

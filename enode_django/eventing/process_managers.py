@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, TypeGuard
 
-from enode_django.bus.command_bus import CrashHandler
+from enode_django.bus.command_bus import CrashHandler, outbox_rows
 from enode_django.bus.derived_ids import derived_id, with_id
 from enode_django.domain.messages import Command
+from enode_django.eventing.deadlines import CancelDeadline, Deadline
 from enode_django.eventing.marks import HandlerMark, Method, checked_mark
 from enode_django.eventing.state_types import StateType
 from enode_django.eventing.subscribers import NOW, Subscriber, key_of
 from enode_django.exceptions import DefinitionError
+from enode_django.scheduling.due import Changes, DeadlineKey, Scheduled, due_of
 from enode_django.serialization.crashes import CommandCrashed
 from enode_django.serialization.registry import types
+
+Yielded = Command | Deadline | CancelDeadline
 
 
 class ProcessManager(Subscriber):
     """A subscriber that lets commands follow from events. Handlers are ``(self, event) -> Iterable[Command] | None``:
-    they yield the commands that follow from an event, or from a stored refusal, and do nothing else.
+    they yield the commands that follow from an event, or from a stored refusal, and do nothing else. Beside commands
+    they may yield a `Deadline` or a `CancelDeadline`.
 
     ``name`` must be stable: checkpoints and the ids of the commands depend on it. A new process manager begins with the
     events of *now* unless it says ``start = "beginning"``. ``resends``: commands that have had no effect when their
@@ -148,19 +154,47 @@ def _crashes_of(cls: type[ProcessManager], method: str) -> tuple[type[Command], 
     return ()
 
 
-def with_derived_ids(commands: Iterable[object] | Command, *, cause: str, subscriber: str) -> Iterator[Command]:
-    """Yield the commands with ids derived from their cause, so that handling an event again repeats the same commands.
+def with_derived_ids(yielded: Iterable[object] | Command, *, cause: str, subscriber: str) -> Iterator[Yielded]:
+    """Yield what a handler has yielded, the commands with ids derived from their cause, so that handling an event again
+    repeats the same commands.
 
     ``cause`` is the id of the event or refusal. Commands of one class for one aggregate are told apart by counting
     them; the order of others does not matter. A class counts by its oldest alias, so that renaming it changes no id.
-    Raises `DefinitionError` for a value that is not a command.
+    Commands of deadlines are counted with the others. Raises `DefinitionError` for any other value.
     """
-    if isinstance(commands, Command):
-        raise DefinitionError(f"{subscriber} returns {commands!r}; let its handler yield it")
+    if isinstance(yielded, Command | Deadline | CancelDeadline):
+        raise DefinitionError(f"{subscriber} returns {yielded!r}; let its handler yield it")
     seen: Counter[tuple[str, str]] = Counter()
-    for command in commands:
-        if not isinstance(command, Command):
-            raise DefinitionError(f"{subscriber} yields {command!r}, which is not a command")
+
+    def derived(command: Command) -> Command:
         key = (types.first_name_of(type(command)), command.aggregate_root_id)
         seen[key] += 1
-        yield with_id(command, derived_id(cause, subscriber, *key, seen[key]))
+        return with_id(command, derived_id(cause, subscriber, *key, seen[key]))
+
+    for one in yielded:
+        if isinstance(one, Command):
+            yield derived(one)
+        elif isinstance(one, Deadline):
+            yield dataclasses.replace(one, command=derived(one.command))
+        elif isinstance(one, CancelDeadline):
+            yield one
+        else:
+            raise DefinitionError(f"{subscriber} yields {one!r}, which is not a command or a deadline")
+
+
+def deadline_changes(yielded: Iterable[Yielded], subscriber: Subscriber, event: Any, scope: str = "") -> Changes:
+    """Return what the deadlines among ``yielded`` (of `with_derived_ids`) change, the last one of each name. ``event``
+    is the event or the refusal that they follow from; their ``scope`` is by default its aggregate."""
+    changes: dict[DeadlineKey, Scheduled | None] = {}
+    for one in yielded:
+        if isinstance(one, Command):
+            continue
+        key = DeadlineKey(key_of(subscriber), scope or event.aggregate_root_id, one.name)
+        changes[key] = None if isinstance(one, CancelDeadline) else _scheduled(one, subscriber, event)
+    return changes
+
+
+def _scheduled(deadline: Deadline, subscriber: Subscriber, event: Any) -> Scheduled:
+    metadata = dataclasses.replace(event.metadata, causation_id=event.id)
+    (row,) = outbox_rows([(deadline.command, metadata)], crash_handler(subscriber))
+    return Scheduled(row, due_of(deadline.at, deadline.after, event.timestamp))

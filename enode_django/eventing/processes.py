@@ -17,12 +17,19 @@ from enode_django.domain.metadata import Metadata, ambient_metadata
 from enode_django.domain.refusals import DomainException
 from enode_django.eventing.marks import HandlerMark
 from enode_django.eventing.pending import HandledEvent
-from enode_django.eventing.process_managers import ProcessManager, mark_of, with_derived_ids
+from enode_django.eventing.process_managers import (
+    ProcessManager,
+    Yielded,
+    deadline_changes,
+    mark_of,
+    with_derived_ids,
+)
 from enode_django.eventing.state_types import StateType
 from enode_django.eventing.subscribers import Handler, Subscriber, key_of
 from enode_django.eventstore.base import CommandKey, StreamRecord
 from enode_django.exceptions import DefinitionError, InvalidId, TooManyWaiting, shown
 from enode_django.ids import check_id
+from enode_django.scheduling.due import DeadlineKey, Scheduled
 
 logger = logging.getLogger("enode_django.subscribers")
 
@@ -95,9 +102,10 @@ Sent = tuple[Command, Metadata]
 
 
 class Processes:
-    """The processes that a batch concerns. ``known`` has all of them by key, ``changed`` those that have changed, and
-    ``commands`` are what the handlers have yielded. ``find`` reads the records of waiting events from the store, and
-    ``follow`` returns a record's messages with their handlers."""
+    """The processes that a batch concerns. ``known`` has all of them by key, ``changed`` those that have changed.
+    ``yielded`` is what the handlers have yielded: ``commands``, and ``deadlines`` within the keys of the processes.
+    ``find`` reads the records of waiting events from the store, and ``follow`` returns a record's messages with their
+    handlers."""
 
     def __init__(self, manager: ProcessManager, known: Mapping[str, Process], find: Find, follow: Follow) -> None:
         self._manager = manager
@@ -106,14 +114,18 @@ class Processes:
         self._find, self._follow = find, follow
         self.changed: dict[str, Process] = {}
         self.commands: list[Sent] = []
+        self.deadlines: dict[DeadlineKey, Scheduled | None] = {}
+        self.yielded: list[Yielded] = []
 
     def run(self, steps: Iterable[Step]) -> None:
         """Take the steps of one stream or refusal. Raises what a handler raises; then nothing has changed."""
-        turn = _Turn({}, [])
+        turn = _Turn({}, [], {}, [])
         for step in steps:
             self._take(step, turn)
         self.changed.update(turn.changed)
         self.commands.extend(turn.commands)
+        self.deadlines.update(turn.deadlines)
+        self.yielded.extend(turn.yielded)
 
     def _take(self, step: Step, turn: _Turn) -> None:
         key = step.key
@@ -134,8 +146,10 @@ class Processes:
         with ambient_metadata(metadata):
             yielded = step.handler(state, message)
             if yielded is not None:
-                derived = with_derived_ids(yielded, cause=message.id, subscriber=key_of(self._manager))
-                turn.commands.extend((command, metadata) for command in derived)
+                derived = list(with_derived_ids(yielded, cause=message.id, subscriber=key_of(self._manager)))
+                turn.commands.extend((one, metadata) for one in derived if isinstance(one, Command))
+                turn.deadlines.update(deadline_changes(derived, self._manager, message, step.key))
+                turn.yielded.extend(derived)
             has_ended = step.mark.ends and (when is None or bool(when(state)))
         return Process(self._type.write(state, process.packed), (), process.version + 1, has_ended)
 
@@ -170,6 +184,8 @@ class Processes:
 class _Turn(NamedTuple):
     changed: dict[str, Process]
     commands: list[Sent]
+    deadlines: dict[DeadlineKey, Scheduled | None]
+    yielded: list[Yielded]
 
 
 def state_type_of(subscriber: Subscriber) -> StateType:

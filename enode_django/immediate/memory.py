@@ -19,6 +19,7 @@ from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import NOW, Subscriber, follows, key_of, running_subscriber
 from enode_django.eventstore.base import EventStore, StreamRecord
 from enode_django.eventstore.positions import BEGINNING, END
+from enode_django.scheduling.due import Changes
 
 if TYPE_CHECKING:
     from enode_django.immediate.bus import ImmediateCommandBus
@@ -60,6 +61,7 @@ class MemorySubscription:
                 calls = Calls(self.subscriber, self._send)
                 calls.run(handled_by(self.subscriber, record))
                 calls.send()
+                self._change(calls.deadlines)
         finally:
             running_subscriber.reset(token)
 
@@ -69,7 +71,12 @@ class MemorySubscription:
         processes = Processes(manager, known, self._bus.store.find, partial(handled_by, manager))
         processes.run(steps)
         self._send(processes.commands)
+        self._change(processes.deadlines)
         self._processes.update(processes.changed)
+
+    def _change(self, deadlines: Changes) -> None:
+        if deadlines:
+            self._bus.change_deadlines(self.subscriber.database, deadlines)
 
     def _send(self, commands: Sequence[tuple[Command, Metadata]]) -> None:
         if commands:

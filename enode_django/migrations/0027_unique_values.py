@@ -6,7 +6,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("enode_django", "0023_operator_actions"),
+        ("enode_django", "0026_process_states"),
     ]
 
     operations = [

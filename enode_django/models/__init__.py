@@ -14,7 +14,7 @@ from enode_django.models.following import (
     Subscription,
 )
 from enode_django.models.operating import Job, JobState, OperatorAction, ProcessorReport, Subscriber, Topic
-from enode_django.models.outbox import OutboxCommand
+from enode_django.models.outbox import OutboxCommand, ScheduledCommand
 from enode_django.models.store import (
     DeadLetter,
     EventCorrection,
@@ -44,6 +44,7 @@ __all__ = [
     "ReadModel",
     "Rebuild",
     "ReceivedCommand",
+    "ScheduledCommand",
     "Shard",
     "Snapshot",
     "StoreGeneration",

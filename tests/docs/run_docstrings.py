@@ -26,7 +26,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from io import BytesIO
@@ -65,6 +65,11 @@ from sample_project.bank.process_managers import TransferProcess
 from sample_project.bank.projections import AccountSummaries, Payees
 
 transport = MemoryTransport()
+
+@dataclass
+class Greeting:
+    owner: str = ""
+    deposits: int = 0
 """
 """The names that every example can use, beside the public names of its own module."""
 

@@ -154,5 +154,5 @@ def test_the_tables_of_subscribers_are_documented() -> None:
     rows = rows_by_code(REFERENCE / "subscribers.md")
     models = apps.get_app_config("enode_django").get_models()
     tables = {model.__name__ for model in models if any(field.name == "subscriber" for field in model._meta.fields)}
-    assert len(tables) == 7
+    assert len(tables) == 9
     assert tables <= set(rows)
