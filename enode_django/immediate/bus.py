@@ -119,7 +119,7 @@ class ImmediateCommandBus:
         wrote them; what a killed process has left is handled after a later command, or by `catch_up`."""
         rows.insert(alias, outbox_rows(commands, crash_handler, expected_versions))
         if commands:
-            transaction.on_commit(partial(self.relay, alias), using=alias, robust=True)
+            transaction.on_commit(lambda: self.relay(alias), using=alias, robust=True)
 
     def schedule(
         self,

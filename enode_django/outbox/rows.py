@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cache
 from typing import Any, NamedTuple
 
 import psycopg
@@ -101,12 +101,16 @@ def wake_after_commit(alias: str) -> None:
     connection: Any = connections[alias]
     if not connection.in_atomic_block and not connection.get_autocommit():
         return  # Django runs no hooks after a commit of its user's own
-    if not any(isinstance(hook, _Wake) for _, hook, *_ in connection.run_on_commit):
-        transaction.on_commit(_Wake(wake, alias), using=alias, robust=True)
+    hook = _hook(alias)
+    if not any(one is hook for _, one, *_ in connection.run_on_commit):
+        transaction.on_commit(hook, using=alias, robust=True)
 
 
-class _Wake(partial[None]):
-    """The hook that wakes a relay."""
+@cache
+def _hook(alias: str) -> Callable[[], None]:
+    """Return the hook that wakes a relay. Django logs the error of a robust hook by its name, which a `partial` does
+    not have."""
+    return lambda: wake(alias)
 
 
 def wake(alias: str) -> None:

@@ -139,3 +139,20 @@ def test_what_is_due_is_handled_by_catch_up_or_after_a_later_command(new_process
     send_command(Fill("c"), outbox=True)
     assert totals() == {"a": 1, "b": 1, "c": 1}
     assert ScheduledCommand.objects.count() == 0
+
+
+def test_an_error_of_the_relay_does_not_reach_the_sender(
+    new_process: NewProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database is away from the commit on. The transaction has committed, so nothing may be raised."""
+    new_process(JarRows)
+    done = []
+    with monkeypatch.context() as away:
+        with transaction.atomic():
+            transaction.on_commit(lambda: (connection.close(), away.setitem(connection.settings_dict, "PORT", "1")))
+            send_command(Fill("a"), outbox=True)
+            transaction.on_commit(lambda: done.append("the next hook"))
+    assert done == ["the next hook"]
+    assert (totals(), rows.has_waiting("default")) == ({}, True)
+    catch_up()
+    assert totals() == {"a": 1}

@@ -229,3 +229,14 @@ def test_a_transaction_wakes_the_relay_once(harness: Harness, django_capture_on_
             send_commands([Add("a"), Add("b")], outbox=True)
         hooks = connection.run_on_commit
         assert len(hooks) == 1
+
+
+def test_a_sender_does_not_notice_that_the_relay_cannot_be_woken(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database is away from the commit on. The transaction has committed, so nothing may be raised."""
+    with monkeypatch.context() as away, transaction.atomic():
+        transaction.on_commit(lambda: (connection.close(), away.setitem(connection.settings_dict, "PORT", "1")))
+        send_command(Add("a"), outbox=True)
+    connection.close()
+    assert harness.relay().run() == 1
