@@ -253,6 +253,6 @@ class Calls:
                         commands.extend((one, metadata) for one in derived if isinstance(one, Command))
                         deadlines.update(deadline_changes(derived, self._subscriber, message))
         self.commands.extend(commands)
-        self.deadlines.update(deadlines)
         if self._alone:
             self.send()
+        self.deadlines.update(deadlines)

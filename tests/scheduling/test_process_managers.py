@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from enode_django import CancelDeadline, Deadline, send_command
+from enode_django import CancelDeadline, Command, Deadline, ProcessManager, handles, send_command
 from enode_django.bus.derived_ids import derived_id
 from enode_django.concurrency.backoff import once
 from enode_django.eventing.effects import EffectProcessor
@@ -19,7 +20,7 @@ from enode_django.eventing.runner import Runner
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.eventstore.postgres import PostgresEventStore
-from enode_django.exceptions import ConfigurationError, DefinitionError, InvalidField
+from enode_django.exceptions import ConfigurationError, DefinitionError, InvalidField, MessageTooLarge
 from enode_django.ids import new_id
 from enode_django.models import Checkpoint, ScheduledCommand
 from enode_django.outbox.relay import Relay
@@ -49,10 +50,10 @@ def stream(version: int, event: CartFilled | CartPaid) -> StreamRecord:
 class Following:
     """The process manager on the real database."""
 
-    def __init__(self) -> None:
+    def __init__(self, manager: type[ProcessManager] = Impatience) -> None:
         self.store = PostgresEventStore()
         self.sent: list[Any] = []
-        self.processor = EffectProcessor(subscribers.instance(Impatience), self.store, self.sent.extend)
+        self.processor = EffectProcessor(subscribers.instance(manager), self.store, self.sent.extend)
         for shard in self.store.shards:
             self.processor.subscribe(shard)
         self.subscription = EventSubscription(Runner(self.processor, once), policy=RAISE, notify=lambda notices: None)
@@ -118,6 +119,37 @@ def test_deadline_and_checkpoint_are_one_transaction(following: Following, monke
     assert (deadlines(), Checkpoint.objects.count()) == ([(*FILLED, 1)], 1)
     again.handle(*records)
     assert deadlines() == [(*FILLED, 1)]
+
+
+class Haste(ProcessManager):
+    """Pays at once, and cancels the cart that was not paid."""
+
+    name = "scheduling.haste"
+    abstract = True
+    start = "beginning"
+
+    @handles
+    def filled(self, event: CartFilled) -> Iterator[Command | Deadline]:
+        yield Deadline("payment", CancelCart(event.aggregate_root_id, fillings=event.fillings), after=PATIENCE)
+        yield PayCart(event.aggregate_root_id)
+
+
+def test_a_deadline_is_not_set_if_a_command_of_the_same_event_cannot_be_sent(harness: Harness) -> None:
+    """The event has failed, so its checkpoint does not move."""
+
+    def refuse(commands: Any) -> None:
+        raise MessageTooLarge("too large")
+
+    following = Following(Haste)
+    following.processor._send = refuse
+    record = stream(1, CartFilled(fillings=1))
+    following.store.append([record])
+    with pytest.raises(MessageTooLarge):
+        following.handle(record)
+    assert deadlines() == []
+    following.processor._send = following.sent.extend
+    following.handle(record)
+    assert (len(following.sent), len(deadlines())) == (1, 1)
 
 
 def test_what_is_handled_again_after_it_was_fired_sends_the_same_command(
