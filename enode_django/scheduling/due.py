@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -59,7 +58,7 @@ def due_of(at: datetime | None, after: timedelta | float | None, since: datetime
         if not isinstance(at, datetime) or at.utcoffset() is None:
             raise InvalidField(f"at={shown(at)} is not a datetime with a time zone; see django.utils.timezone")
         return Due(at)
-    if isinstance(after, int | float) and not isinstance(after, bool) and math.isfinite(after):
+    if isinstance(after, int | float) and not isinstance(after, bool):  # NaN becomes -1
         after = timedelta(seconds=max(-1.0, min(after, 2 * LONGEST_AFTER.total_seconds())))
     if not isinstance(after, timedelta) or not timedelta() <= after <= LONGEST_AFTER:
         raise InvalidField(f"after={shown(after)} is not a timedelta, or a number of seconds, from 0 on; use at=")

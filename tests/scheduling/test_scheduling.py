@@ -97,6 +97,7 @@ def test_it_belongs_to_the_transaction(harness: Harness) -> None:
         {"after": float("nan")},
         {"after": True},
         {"after": 1e300},
+        {"after": 10**400},
         {"after": timedelta(seconds=-1)},
         {"at": FUTURE, "after": 1},
     ],
