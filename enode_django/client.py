@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from asgiref.sync import sync_to_async
-from django.db import connections, router, transaction
+from django.db import DEFAULT_DB_ALIAS, connections, router, transaction
 
 from enode_django.bus.command_bus import acurrent_metadata, named
 from enode_django.bus.results import CommandResult, WaitFor, stored_result
@@ -98,7 +98,7 @@ def send_command_on_commit(command: Command, using: str | None = None, *, expect
             send_command_on_commit(OpenAccount("ada", owner="Ada"))
     """
     if conf().OUTBOX.ON_COMMIT:
-        return send_command(command, expected_version=expected_version, outbox=True, using=using)
+        return send_command(command, expected_version=expected_version, outbox=True, using=using or DEFAULT_DB_ALIAS)
     _checked(command)
     check_version(expected_version)
     transaction.on_commit(lambda: send_command(command, expected_version=expected_version), using=using)

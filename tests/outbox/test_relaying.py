@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from django.db import DEFAULT_DB_ALIAS, connection, transaction
 
 from enode_django import Metadata, metadata, send_command, send_command_on_commit, send_commands
+from enode_django.databases import separate_connection
 from enode_django.exceptions import ConfigurationError, TransportUnavailable
 from enode_django.models import OutboxCommand
 from enode_django.outbox import relay as relay_module
@@ -220,6 +222,22 @@ def test_the_setting_lets_on_commit_write_to_the_outbox(harness: Harness, settin
     assert (harness.amounts("a"), harness.waiting()) == ([1], 1)
     assert harness.relay().run() == 1
     assert harness.amounts("a") == [1, 2]
+
+
+def test_the_setting_keeps_the_command_in_the_transaction_of_the_call(harness: Harness, settings: Any) -> None:
+    """The routers may choose another database for `OutboxCommand` than that of the transaction."""
+    settings.ENODE = {**settings.ENODE, "OUTBOX": {"ON_COMMIT": True}}
+    with separate_connection("default") as other:
+
+        class Elsewhere:
+            def db_for_write(self, model: object, **hints: object) -> str:
+                return other
+
+        settings.DATABASE_ROUTERS = [Elsewhere()]
+        with transaction.atomic():
+            send_command_on_commit(Add("a"))
+            transaction.set_rollback(True)
+        assert harness.waiting() == 0
 
 
 def test_a_transaction_wakes_the_relay_once(harness: Harness, django_capture_on_commit_callbacks: object) -> None:
