@@ -14,7 +14,7 @@ from enode_django.concurrency.backoff import delays
 from enode_django.concurrency.outages import Attempts
 from enode_django.concurrency.threads import join_threads, start_thread
 from enode_django.conf import conf
-from enode_django.databases import execute, heal_connections
+from enode_django.databases import execute, heal_connections, healthy_connection
 from enode_django.equeue.transport import Transport
 from enode_django.eventstore.sqlstates import DATABASE_ERRORS
 from enode_django.exceptions import EnodeError, StoreUnavailable, error_text
@@ -40,6 +40,8 @@ class OutboxThread:
         self._relay = relay
         self._interval = interval
         self._longest_wait = interval
+        self._session: Any = None
+        """The driver's connection that listens."""
         self._stopping = threading.Event()
         self._wakeup = Wakeup()
         self.thread = start_thread(f"enode-outbox-{relay.alias}", self._run)
@@ -54,34 +56,40 @@ class OutboxThread:
         try:
             while not self._stopping.is_set():
                 try:
-                    self._turn()
-                    attempts.worked()
-                    pauses = delays()
+                    for _ in self._turns():
+                        attempts.worked()
+                        pauses = delays()
                 except Exception as error:  # the rows wait until the database and the queue are there again
                     attempts.failed(_outage(self._relay.alias, error))
                     self._stopping.wait(next(pauses))
         finally:
             connections.close_all()
 
-    def _turn(self) -> None:
-        """Relay what waits, and wait for more."""
+    def _turns(self) -> Iterator[None]:
+        """Relay what waits, and wait for more. Yield after each success."""
         heal_connections()
         if not has_table(self._relay.alias):
+            yield
             self._stopping.wait(LOOK_FOR_TABLE)
             return
-        self._listen()
         while not self._stopping.is_set():
+            self._listen()
             self._relay.run()
+            yield
             self._wait()
 
     def _listen(self) -> None:
-        """Listen for the senders' wake-ups, if they arrive: behind a pooler of transactions they would go astray."""
-        connection = connections[self._relay.alias]
+        """Listen for the senders' wake-ups, if they arrive: behind a pooler of transactions they would go astray. A
+        lost session may have been replaced since the last time."""
+        connection = healthy_connection(self._relay.alias)
+        if connection.connection is self._session:
+            return
         if connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS"):
             self._longest_wait = self._interval
         else:
             execute(self._relay.alias, f"LISTEN {CHANNEL}", None)
             self._longest_wait = LISTENING * self._interval
+        self._session = connection.connection
 
     def _wait(self) -> None:
         if not self._is_notified():

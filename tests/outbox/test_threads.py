@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from math import inf
 from typing import Any
 
 import pytest
 from django.db import connection, transaction
 
 from enode_django import send_command
+from enode_django.concurrency.outages import outages
 from enode_django.exceptions import TransportUnavailable
 from enode_django.outbox import rows
+from enode_django.outbox.relay import Relay
 from enode_django.processors import outbox_relay
 from enode_django.processors.outbox_relay import OutboxThread, relayed_outboxes
 from tests.outbox.harness import BreakingSender, Harness
@@ -102,6 +105,43 @@ def test_it_goes_on_after_the_queue_was_away_and_its_session_lost(
     until(lambda: not rows.has_waiting("default"))
     assert harness.amounts("a") == [1, 2]
     assert "trying again until it works" in caplog.text
+
+
+def test_an_outage_has_ended_when_the_thread_relays_again(
+    harness: Harness, started: Callable[..., OutboxThread], caplog: pytest.LogCaptureFixture
+) -> None:
+    outages.forget()
+    failures = [TransportUnavailable("away")]
+
+    def before() -> None:
+        if failures:
+            raise failures.pop()
+
+    send_command(Add("a"), outbox=True)
+    started(NEVER, sender=BreakingSender(harness, before, lambda: None))
+    until(lambda: "the queue answers again" in caplog.text)
+    assert harness.amounts("a") == [1]
+
+
+def test_it_listens_in_a_new_session_too(harness: Harness) -> None:
+    """A session that was lost between two statements is replaced by the next one, without an error."""
+    heard: list[int] = []
+
+    class Losing(Relay):
+        def run(self, seconds: float = inf) -> int:
+            listening = rows.execute("default", "SELECT count(*) FROM pg_listening_channels()", None).fetchone()
+            heard.append(listening[0] if listening else 0)
+            if len(heard) == 1:
+                connection.connection.close()
+            return super().run(seconds)
+
+    thread = OutboxThread(Losing("default", harness.sender()), 0.01)
+    try:
+        until(lambda: len(heard) > 2)
+    finally:
+        thread.stop()
+        thread.thread.join(60)
+    assert heard[1:3] == [1, 1]
 
 
 def test_a_database_without_the_table_is_left_alone(
