@@ -138,16 +138,22 @@ class ImmediateCommandBus:
 
     def relay(self, alias: str, seconds: float = inf) -> None:
         """Handle the commands that wait in the outbox of a database, for about that many seconds at most. Each is
-        handled in one transaction with the deletion of its row; inside a command handler, after that."""
+        handled in one transaction with the deletion of its row; inside a command handler, after that. They wait for the
+        end of a transaction that is open in another database of the store: a rollback would undo them alone."""
+        beside = [one for one in aliases_of(self.store) if one != alias and connections[one].in_atomic_block]
         if self._turn.is_handling:
             self._turn.following.append(partial(self.relay, alias))
+        elif beside:
+            transaction.on_commit(lambda: self.relay(alias), using=beside[0], robust=True)
         else:
             Relay(alias, _Handling(self), schedule=scheduling, at_once=1, waits=True).run(seconds)
 
     def relay_outboxes(self, seconds: float) -> None:
-        """Do as `relay` in all databases."""
+        """Do as `relay` in all databases, but not where a transaction is open whose rollback would leave what the
+        commands have stored."""
         for alias in outbox_databases():
-            if rows.has_table(alias):
+            is_open = connections[alias].in_atomic_block and [alias] != aliases_of(self.store)
+            if not is_open and rows.has_table(alias):
                 self.relay(alias, seconds)
 
     def deliver(self, bodies: Sequence[bytes]) -> None:

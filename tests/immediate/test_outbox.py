@@ -6,7 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -15,6 +17,7 @@ from django.db.models.functions import Now
 from django.test import override_settings
 
 from enode_django import send_command, send_commands
+from enode_django.databases import separate_connection
 from enode_django.exceptions import ConfigurationError
 from enode_django.immediate import catch_up
 from enode_django.models import EventStream, OutboxCommand, ScheduledCommand
@@ -147,12 +150,42 @@ def test_an_error_of_the_relay_does_not_reach_the_sender(
     """The database is away from the commit on. The transaction has committed, so nothing may be raised."""
     new_process(JarRows)
     done = []
-    with monkeypatch.context() as away:
-        with transaction.atomic():
-            transaction.on_commit(lambda: (connection.close(), away.setitem(connection.settings_dict, "PORT", "1")))
-            send_command(Fill("a"), outbox=True)
-            transaction.on_commit(lambda: done.append("the next hook"))
+    with monkeypatch.context() as away, transaction.atomic():
+        transaction.on_commit(lambda: (connection.close(), away.setitem(connection.settings_dict, "PORT", "1")))
+        send_command(Fill("a"), outbox=True)
+        transaction.on_commit(lambda: done.append("the next hook"))
     assert done == ["the next hook"]
     assert (totals(), rows.has_waiting("default")) == ({}, True)
+    catch_up()
+    assert totals() == {"a": 1}
+
+
+# -- several databases: the commands are written in another one than the store's ---------------------------------------
+
+
+@pytest.fixture
+def other(new_process: NewProcess, settings: Any) -> Iterator[str]:
+    with separate_connection("default") as alias:
+        settings.ENODE = {**settings.ENODE, "OUTBOX": {"DATABASES": [alias]}}
+        new_process(JarRows)
+        yield alias
+
+
+def test_what_an_open_transaction_of_another_database_has_written_is_not_handled(other: str) -> None:
+    with transaction.atomic(using=other):
+        send_command(Fill("a"), outbox=True, using=other)
+        catch_up()
+        transaction.set_rollback(True, using=other)
+    assert totals() == {}
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_command_does_not_depend_on_an_open_transaction_of_the_store(other: str, commits: bool) -> None:
+    with transaction.atomic():
+        with transaction.atomic(using=other):
+            send_command(Fill("a"), outbox=True, using=other)
+        if not commits:
+            transaction.set_rollback(True)
+    assert totals() == ({"a": 1} if commits else {})
     catch_up()
     assert totals() == {"a": 1}
