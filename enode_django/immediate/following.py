@@ -88,10 +88,14 @@ class DatabaseSubscribers:
     def keep_up(self) -> None:
         if time.monotonic() < self._due:
             return
-        for alias in aliases_of(self._store):
-            if connections[alias].in_atomic_block:
-                after_commit(self.keep_up, alias)
-                return
+        if (alias := self._open()) is not None:
+            transaction.on_commit(self._keep_up, using=alias)
+        else:
+            self._keep_up()
+
+    def _keep_up(self) -> None:
+        if self._open() is not None:
+            return  # of another shard, or of a test case, whose hooks run inside it: a later command does it
         if self._keeping_up.acquire(blocking=False):  # otherwise another thread does it
             try:
                 self._bus.run_following(partial(self._tick, KEEPING_UP))
@@ -100,7 +104,7 @@ class DatabaseSubscribers:
 
     def catch_up(self) -> None:
         self._tick(inf)
-        if any(connections[alias].in_atomic_block for alias in aliases_of(self._store)):
+        if self._open() is not None:
             self._mine.subscriptions.clear()  # their progress may be rolled back
 
     def progress(self, record: StreamRecord, keys: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -190,6 +194,10 @@ class DatabaseSubscribers:
         self._due = began if is_over else began + conf().SUBSCRIBERS.SWEEP_INTERVAL
 
     # -- the databases --------------------------------------------------------------------------------------------
+
+    def _open(self) -> str | None:
+        """Return the alias of a database of the store that has an open transaction; None if none has."""
+        return next((alias for alias in aliases_of(self._store) if connections[alias].in_atomic_block), None)
 
     def _open_transaction(self, record: StreamRecord) -> str | None:
         """Return the alias of the database whose open transaction holds the record; None if it is durable."""

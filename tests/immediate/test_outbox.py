@@ -14,10 +14,12 @@ from urllib.parse import urlsplit
 import pytest
 from django.db import connection, transaction
 from django.db.models.functions import Now
-from django.test import override_settings
+from django.test import TestCase, override_settings
 
 from enode_django import send_command, send_commands
+from enode_django.conf.groups import IMMEDIATE
 from enode_django.databases import separate_connection
+from enode_django.eventing.registry import subscribers
 from enode_django.exceptions import ConfigurationError
 from enode_django.immediate import catch_up
 from enode_django.models import EventStream, OutboxCommand, ScheduledCommand
@@ -189,3 +191,13 @@ def test_a_command_does_not_depend_on_an_open_transaction_of_the_store(other: st
     assert totals() == ({"a": 1} if commits else {})
     catch_up()
     assert totals() == {"a": 1}
+
+
+class InTestCases(TestCase):
+    def test_hooks_that_run_inside_the_transaction_of_a_test_come_to_an_end(self) -> None:
+        with override_settings(ENODE={"QUEUE": {"BACKEND": IMMEDIATE}}), subscribers.only():
+            close_bus()
+            with self.captureOnCommitCallbacks(execute=True), transaction.atomic():
+                send_command(Fill("a"), outbox=True)
+            close_bus()
+        assert EventStream.objects.filter(aggregate_root_id="a").count() == 1
