@@ -38,7 +38,7 @@ from enode_django.outbox import rows
 from enode_django.outbox.relay import Relay
 from enode_django.outbox.rows import Row
 from enode_django.repository.loading import AggregateLoader
-from enode_django.runtime import make_retries, make_snapshots, outbox_databases
+from enode_django.runtime import make_retries, make_snapshots
 from enode_django.scheduling import rows as scheduling
 from enode_django.scheduling.due import Changes, Due
 from enode_django.serialization.codec import (
@@ -148,13 +148,12 @@ class ImmediateCommandBus:
         else:
             Relay(alias, _Handling(self), schedule=scheduling, at_once=1, waits=True).run(seconds)
 
-    def relay_outboxes(self, seconds: float) -> None:
-        """Do as `relay` in all databases, but not where a transaction is open whose rollback would leave what the
+    def relay_left(self, alias: str, seconds: float) -> None:
+        """Do as `relay` if the database has an outbox, and no transaction is open whose rollback would leave what the
         commands have stored."""
-        for alias in outbox_databases():
-            is_open = connections[alias].in_atomic_block and [alias] != aliases_of(self.store)
-            if not is_open and rows.has_table(alias):
-                self.relay(alias, seconds)
+        is_open = connections[alias].in_atomic_block and [alias] != aliases_of(self.store)
+        if not is_open and rows.has_table(alias):
+            self.relay(alias, seconds)
 
     def deliver(self, bodies: Sequence[bytes]) -> None:
         """Handle encoded commands."""

@@ -36,7 +36,7 @@ from enode_django.eventstore.base import StreamRecord
 from enode_django.exceptions import ConfigurationError
 from enode_django.immediate.memory import has_tables
 from enode_django.immediate.patience import aliases_of, patience
-from enode_django.runtime import make_policy, make_processor, make_snapshots
+from enode_django.runtime import make_policy, make_processor, make_snapshots, outbox_databases
 
 if TYPE_CHECKING:
     from enode_django.immediate.bus import ImmediateCommandBus
@@ -186,7 +186,8 @@ class DatabaseSubscribers:
     def _tick(self, seconds: float) -> None:
         """Do due work for about that many seconds. The rest stays due."""
         began = time.monotonic()
-        self._run("the outbox", partial(self._bus.relay_outboxes, seconds))
+        for alias in outbox_databases():
+            self._run(f"the outbox of {alias}", partial(self._bus.relay_left, alias, seconds))
         for subscriber in self._subscribers():
             subscription = self._subscription(subscriber)
             self._run(subscriber.name, partial(_tick, subscription, began + seconds))

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from django.db import connection, transaction
+from django.db import connection, connections, transaction
 from django.db.models.functions import Now
 from django.test import TestCase, override_settings
 
@@ -190,6 +190,18 @@ def test_a_command_does_not_depend_on_an_open_transaction_of_the_store(other: st
             transaction.set_rollback(True)
     assert totals() == ({"a": 1} if commits else {})
     catch_up()
+    assert totals() == {"a": 1}
+
+
+def test_a_database_that_is_away_keeps_no_other_one_waiting(
+    other: str, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.ENODE = {**settings.ENODE, "OUTBOX": {"DATABASES": [other, "default"]}}
+    send_command(Fill("a"), at=datetime(2020, 1, 1, tzinfo=UTC), using="default")
+    connections[other].close()
+    with monkeypatch.context() as away:
+        away.setattr(connections[other], "settings_dict", {**connections[other].settings_dict, "PORT": "1"})
+        catch_up()
     assert totals() == {"a": 1}
 
 
