@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import Protocol
 
@@ -84,11 +84,12 @@ class Relay:
         self._at_once = at_once
         self._waits = waits
 
-    def run(self, seconds: float = inf) -> int:
+    def run(self, seconds: float = inf, *, is_stopped: Callable[[], bool] = lambda: False) -> int:
         """Relay the waiting rows and what is due, until none is left or another relay is at work, but for about that
-        many seconds at most. Return their number. Blocks; raises what sending raises, and the driver's errors."""
+        many seconds at most, and no further batch once it ``is_stopped``. Return their number. Blocks; raises what
+        sending raises, and the driver's errors."""
         relayed, until = 0, time.monotonic() + seconds
-        while time.monotonic() <= until:
+        while time.monotonic() <= until and not is_stopped():
             waits, self.pause = self._schedule.look(self.alias)
             if self.pause <= 0:
                 self.pause, waits = self._schedule.fire(self.alias), True

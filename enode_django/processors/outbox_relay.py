@@ -74,7 +74,7 @@ class OutboxThread:
             return
         while not self._stopping.is_set():
             self._listen()
-            self._relay.run()
+            self._relay.run(is_stopped=self._stopping.is_set)
             yield
             self._wait()
 

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
-from math import inf
 from typing import Any
 
 import pytest
 from django.db import connection, transaction
 
-from enode_django import send_command
+from enode_django import send_command, send_commands
 from enode_django.concurrency.outages import outages
 from enode_django.exceptions import TransportUnavailable
 from enode_django.outbox import rows
 from enode_django.outbox.relay import Relay
 from enode_django.processors import outbox_relay
 from enode_django.processors.outbox_relay import OutboxThread, relayed_outboxes
-from tests.outbox.harness import BreakingSender, Harness
+from tests.outbox.harness import BreakingSender, Harness, released
 from tests.races.counting import Add
 
 NEVER = 3_600.0
@@ -123,17 +123,34 @@ def test_an_outage_has_ended_when_the_thread_relays_again(
     assert harness.amounts("a") == [1]
 
 
+def test_it_stops_between_two_batches(harness: Harness) -> None:
+    """Not when the backlog is relayed, which may take longer than a supervisor waits."""
+    threads: list[OutboxThread] = []
+    may_stop = threading.Event()
+
+    def stop() -> None:
+        released(may_stop)
+        threads[0].stop()
+
+    send_commands([Add("a", amount=number) for number in range(3)], outbox=True)
+    threads.append(OutboxThread(harness.relay(at_once=1, sender=BreakingSender(harness, stop, lambda: None)), NEVER))
+    may_stop.set()
+    threads[0].thread.join(60)
+    assert not threads[0].thread.is_alive()
+    assert (harness.amounts("a"), harness.waiting()) == ([0], 2)
+
+
 def test_it_listens_in_a_new_session_too(harness: Harness) -> None:
     """A session that was lost between two statements is replaced by the next one, without an error."""
     heard: list[int] = []
 
     class Losing(Relay):
-        def run(self, seconds: float = inf) -> int:
+        def run(self, *arguments: Any, **options: Any) -> int:
             listening = rows.execute("default", "SELECT count(*) FROM pg_listening_channels()", None).fetchone()
             heard.append(listening[0] if listening else 0)
             if len(heard) == 1:
                 connection.connection.close()
-            return super().run(seconds)
+            return super().run(*arguments, **options)
 
     thread = OutboxThread(Losing("default", harness.sender()), 0.01)
     try:
