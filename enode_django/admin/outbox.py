@@ -90,13 +90,18 @@ class WaitingCommands(Audited, WithMoments, WithLinks, Settling):
         return self.has_settle_permission(request) or super().has_view_permission(request, obj)
 
     def settle(
-        self, request: HttpRequest, chosen: Rows, action: str, done: str, settle: Callable[[str, Sequence[int]], int]
+        self,
+        request: HttpRequest,
+        chosen: Rows,
+        action: str,
+        done: str,
+        settle: Callable[[str, Sequence[int]], Sequence[int]],
     ) -> None:
-        """Do something with the chosen rows, and log it."""
+        """Do something with the chosen rows, and log those that were still there."""
         rows = list(chosen)
-        many = settle(chosen.db, [row.pk for row in rows])
-        self.message_user(request, f"{many} of {len(rows)} commands were {done}", messages.SUCCESS)
-        for row in rows:
+        settled = set(settle(chosen.db, [row.pk for row in rows]))
+        self.message_user(request, f"{len(settled)} of {len(rows)} commands were {done}", messages.SUCCESS)
+        for row in (one for one in rows if one.pk in settled):
             self.done(request, row, action, done)
 
 

@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from django.db import transaction
 
 from enode_django.models import OutboxCommand
 from enode_django.outbox import rows
 
+if TYPE_CHECKING:
+    from django.db.models import QuerySet
 
-def retry_in(alias: str, pks: Sequence[int]) -> int:
-    """Let the relay send rows that were rejected. Return their number. They come after what was sent meanwhile."""
-    found = OutboxCommand.objects.using(alias).filter(pk__in=pks, rejected_at__isnull=False)
-    many = found.update(rejected_at=None, error="")
+
+def retry_in(alias: str, pks: Sequence[int]) -> Sequence[int]:
+    """Let the relay send rows that were rejected. Return which were. They come after what was sent meanwhile."""
+    with transaction.atomic(using=alias):
+        found = locked(OutboxCommand.objects.using(alias).filter(pk__in=pks, rejected_at__isnull=False))
+        OutboxCommand.objects.using(alias).filter(pk__in=found).update(rejected_at=None, error="")
     rows.wake(alias)
-    return many
+    return found
 
 
-def discard_in(alias: str, pks: Sequence[int]) -> int:
-    """Delete rows without sending them. Return their number. Waits for a relay that is at work, so that no row counts
-    as discarded that is being sent."""
+def discard_in(alias: str, pks: Sequence[int]) -> Sequence[int]:
+    """Delete rows without sending them. Return which were there. Waits for a relay that is at work, so that no row
+    counts as discarded that is being sent."""
     with transaction.atomic(using=alias):
         rows.lock(alias)
-        return OutboxCommand.objects.using(alias).filter(pk__in=pks).delete()[0]
+        found = locked(OutboxCommand.objects.using(alias).filter(pk__in=pks))
+        OutboxCommand.objects.using(alias).filter(pk__in=found).delete()
+    return found
+
+
+def locked(chosen: QuerySet[Any]) -> Sequence[int]:
+    """Lock rows until the transaction ends. Return their primary keys."""
+    return list(chosen.order_by("pk").select_for_update().values_list("pk", flat=True))

@@ -8,18 +8,23 @@ from django.db import transaction
 from django.db.models.functions import Now
 
 from enode_django.models import ScheduledCommand
+from enode_django.operating.outbox import locked
 from enode_django.outbox import rows
 
 
-def cancel_in(alias: str, pks: Sequence[int]) -> int:
-    """Delete scheduled commands. Return their number. One that is being fired is not among them."""
+def cancel_in(alias: str, pks: Sequence[int]) -> Sequence[int]:
+    """Delete scheduled commands. Return which were there. One that is being fired is not among them."""
     with transaction.atomic(using=alias):
         rows.lock(alias)
-        return ScheduledCommand.objects.using(alias).filter(pk__in=pks).delete()[0]
+        found = locked(ScheduledCommand.objects.using(alias).filter(pk__in=pks))
+        ScheduledCommand.objects.using(alias).filter(pk__in=found).delete()
+    return found
 
 
-def fire_in(alias: str, pks: Sequence[int]) -> int:
-    """Make scheduled commands due now. Return their number. The relay sends them."""
-    many = ScheduledCommand.objects.using(alias).filter(pk__in=pks).update(due_at=Now())
+def fire_in(alias: str, pks: Sequence[int]) -> Sequence[int]:
+    """Make scheduled commands due now. Return which were there. The relay sends them."""
+    with transaction.atomic(using=alias):
+        found = locked(ScheduledCommand.objects.using(alias).filter(pk__in=pks))
+        ScheduledCommand.objects.using(alias).filter(pk__in=found).update(due_at=Now())
     rows.wake(alias)
-    return many
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Sequence
 from decimal import Decimal
 
 import pytest
@@ -12,6 +13,8 @@ from django.test import Client
 
 from enode_django.admin.operating import CONFIRMED
 from enode_django.models import OperatorAction, OutboxCommand
+from enode_django.operating import outbox
+from enode_django.outbox import rows
 from enode_django.serialization.codec import encode_command
 from sample_project.bank.domain import Deposit
 from tests.admin.people import HOSTILE, logged_in
@@ -102,3 +105,19 @@ def test_a_database_that_is_away_or_has_no_outbox_is_not_offered(
     monkeypatch.setattr(rows, "has_table", has_table)
     assert outboxes() == ["default", "second"]
     assert "second" not in connections
+
+
+def test_a_row_that_was_sent_before_it_could_be_discarded_is_not_recorded_as_discarded(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent, waiting = wait("d1"), wait("d2")
+    discard_in = outbox.discard_in
+
+    def relayed_meanwhile(alias: str, pks: Sequence[int]) -> Sequence[int]:
+        rows.delete(alias, [sent.pk])
+        return discard_in(alias, pks)
+
+    monkeypatch.setattr(outbox, "discard_in", relayed_meanwhile)
+    told = act(logged_in(client, "change_outboxcommand"), "discard", sent, waiting)
+    assert "1 of 2 commands were discarded" in told
+    assert [(action, id) for action, id, _ in actions()] == [("discard", "d2")]
