@@ -118,7 +118,7 @@ class ImmediateCommandBus:
         """Write commands as `CommandBus.write_to_outbox` says. They are handled after the commit by the thread that
         wrote them; what a killed process has left is handled after a later command, or by `catch_up`."""
         rows.insert(alias, outbox_rows(commands, crash_handler, expected_versions))
-        if commands:
+        if commands and rows.runs_hooks(alias):
             transaction.on_commit(lambda: self.relay(alias), using=alias, robust=True)
 
     def schedule(

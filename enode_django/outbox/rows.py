@@ -99,11 +99,15 @@ def wake_after_commit(alias: str) -> None:
     while it writes its commit to disk.
     """
     connection: Any = connections[alias]
-    if not connection.in_atomic_block and not connection.get_autocommit():
-        return  # Django runs no hooks after a commit of its user's own
     hook = _hook(alias)
-    if not any(one is hook for _, one, *_ in connection.run_on_commit):
+    if runs_hooks(alias) and not any(one is hook for _, one, *_ in connection.run_on_commit):
         transaction.on_commit(hook, using=alias, robust=True)
+
+
+def runs_hooks(alias: str) -> bool:
+    """Return False if the user commits without Django, which then runs no hooks after the commit."""
+    connection = connections[alias]
+    return connection.in_atomic_block or connection.get_autocommit()
 
 
 @cache

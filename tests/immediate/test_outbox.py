@@ -146,6 +146,21 @@ def test_what_is_due_is_handled_by_catch_up_or_after_a_later_command(new_process
     assert ScheduledCommand.objects.count() == 0
 
 
+def test_in_a_transaction_without_autocommit_it_is_written_too(new_process: NewProcess) -> None:
+    """Django runs no hooks then, so the command is handled as one that a dead process has left."""
+    new_process(JarRows)
+    transaction.set_autocommit(False)
+    try:
+        send_command(Fill("a"), outbox=True)
+        transaction.commit()
+    finally:
+        transaction.rollback()
+        transaction.set_autocommit(True)
+    assert totals() == {}
+    catch_up()
+    assert totals() == {"a": 1}
+
+
 def test_an_error_of_the_relay_does_not_reach_the_sender(
     new_process: NewProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
