@@ -11,7 +11,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from enode_django import AggregateRoot, Command, DomainEvent, DomainException, applies, command_handler
+from enode_django import AggregateRoot, Command, DomainEvent, DomainException, Unique, applies, command_handler
 from enode_django.ids import check_id
 
 Seats = Annotated[int, Meta(ge=1, le=1_000)]
@@ -33,6 +33,7 @@ class CustomerRegistered(DomainEvent):
 
 class Customer(AggregateRoot):
     id_prefix = "customer-"
+    unique = Unique("email", normalize=str.casefold, message="This e-mail address is registered already.")
     email: str = ""
 
     @command_handler(creates=True)
@@ -110,7 +111,7 @@ class Conference(AggregateRoot):
     @command_handler
     def reserve(self, command: ReserveSeats) -> None:
         if command.seats > self.left:
-            raise TooFewSeats(f"{self.left} seats are left", order=command.order, left=self.left)
+            raise TooFewSeats(f"too few seats are left: {self.left}", order=command.order, left=self.left)
         amount = command.seats * self.price
         self.apply(SeatsReserved(order=command.order, seats=command.seats, amount=amount))
 

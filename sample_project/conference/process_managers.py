@@ -6,7 +6,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
-from enode_django import Command, CommandCrashed, ProcessManager, ends, handles, handles_crash, starts
+from enode_django import (
+    CancelDeadline,
+    Command,
+    CommandCrashed,
+    Deadline,
+    ProcessManager,
+    ends,
+    handles,
+    handles_crash,
+    starts,
+)
 from sample_project.conference.domain import (
     CancelOrder,
     ConfirmOrder,
@@ -15,6 +25,7 @@ from sample_project.conference.domain import (
     OrderConfirmed,
     OrderPaid,
     OrderPlaced,
+    OrderReserved,
     PaymentDeclined,
     ReleaseSeats,
     ReserveSeats,
@@ -29,9 +40,9 @@ MOST_DECLINED = 3
 """Payments, until the order is cancelled."""
 
 
-def its_order(message: SeatsReserved | SeatsSold | TooFewSeats) -> str:
-    """Return the key of the process for what happens to a conference."""
-    return message.order
+def order_of(crash: CommandCrashed) -> str:
+    assert isinstance(crash.command, ReserveSeats)  # no other crash is handled
+    return crash.command.order
 
 
 @dataclass
@@ -52,31 +63,35 @@ class Bookings(ProcessManager):
         booking.conference = event.conference
         yield ReserveSeats(event.conference, order=event.aggregate_root_id, seats=event.seats)
 
-    @handles(key=its_order)
+    @handles(key=lambda event: event.order)
     def reserved(self, booking: Booking, event: SeatsReserved) -> Iterator[Command]:
         yield MarkReserved(event.order, amount=event.amount)
 
-    @handles(key=its_order)
+    @handles(key=lambda refusal: refusal.order)
     def too_few(self, booking: Booking, refusal: TooFewSeats) -> Iterator[Command]:
         yield CancelOrder(refusal.order, reason=refusal.message)
 
-    @handles_crash(ReserveSeats, key=lambda crash: crash.command.order)
+    @handles_crash(ReserveSeats, key=order_of)
     def not_reserved(self, booking: Booking, crash: CommandCrashed) -> Iterator[Command]:
         """Cancel the order, for example because there is no such conference."""
-        if isinstance(crash.command, ReserveSeats):
-            yield CancelOrder(crash.command.order, reason="The seats could not be reserved.")
+        yield CancelOrder(order_of(crash), reason="the seats could not be reserved")
+
+    @handles
+    def payable(self, booking: Booking, event: OrderReserved) -> Iterator[Deadline]:
+        yield Deadline("payment", CancelOrder(event.aggregate_root_id, reason="it was not paid in time"), after=TIME_TO_PAY)
 
     @handles
     def declined(self, booking: Booking, event: PaymentDeclined) -> Iterator[Command]:
         booking.declined += 1
         if booking.declined == MOST_DECLINED:
-            yield CancelOrder(event.aggregate_root_id, reason=f"The payment was declined {MOST_DECLINED} times.")
+            yield CancelOrder(event.aggregate_root_id, reason=f"the payment was declined {MOST_DECLINED} times")
 
     @handles
-    def paid(self, booking: Booking, event: OrderPaid) -> Iterator[Command]:
+    def paid(self, booking: Booking, event: OrderPaid) -> Iterator[Command | CancelDeadline]:
+        yield CancelDeadline("payment")
         yield SellSeats(booking.conference, order=event.aggregate_root_id)
 
-    @handles(key=its_order)
+    @handles(key=lambda event: event.order)
     def sold(self, booking: Booking, event: SeatsSold) -> Iterator[Command]:
         yield ConfirmOrder(event.order)
 
@@ -84,6 +99,7 @@ class Bookings(ProcessManager):
     def confirmed(self, booking: Booking, event: OrderConfirmed) -> None: ...
 
     @ends
-    def cancelled(self, booking: Booking, event: OrderCancelled) -> Iterator[Command]:
-        """Give the seats back. The conference ignores it if it has reserved none."""
-        yield ReleaseSeats(booking.conference, order=event.aggregate_root_id)
+    def cancelled(self, booking: Booking, event: OrderCancelled) -> Iterator[Command | CancelDeadline]:
+        if event.released:
+            yield CancelDeadline("payment")
+            yield ReleaseSeats(booking.conference, order=event.aggregate_root_id)

@@ -43,7 +43,7 @@ class Customer(Desk, PermissionRequiredMixin, DetailView):  # type: ignore[type-
     template_name = "conference/customer.html"
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
-        orders = self.object.orders.select_related("conference").order_by("-placed_at")[:MOST_SHOWN]
+        orders = self.object.orders.prefetch_related("conference").order_by("-placed_at")[:MOST_SHOWN]
         return super().get_context_data(**{"orders": orders, **context})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.test import SimpleTestCase
 
+from enode_django import CancelDeadline, Deadline
 from enode_django.testing import given
 from sample_project.conference.domain import (
     CancelOrder,
@@ -30,13 +31,18 @@ from sample_project.conference.domain import (
     TooFewSeats,
     WrongAmount,
 )
-from sample_project.conference.process_managers import Booking, Bookings
+from sample_project.conference.process_managers import TIME_TO_PAY, Booking, Bookings
+from sample_project.conference.projections import Availabilities
 
 OPENED = ConferenceOpened(title="PyCon", seats=3, price=100)
 PLACED = OrderPlaced(customer="customer-ada", conference="conference-py", seats=2)
 RESERVED = OrderReserved(conference="conference-py", seats=2, amount=200)
 PAID = OrderPaid(customer="customer-ada", amount=200)
+CANCELLED = OrderCancelled(conference="conference-py", released=2, reason="late")
 CONFIRMED = OrderConfirmed(conference="conference-py", seats=2)
+
+
+NOT_PAID = CancelOrder("order-1", reason="it was not paid in time")
 
 
 def reserve(order: str, seats: int) -> ReserveSeats:
@@ -81,9 +87,7 @@ class Orders(SimpleTestCase):
 
     def test_a_cancelled_order_is_neither_paid_nor_declined_nor_reserved(self) -> None:
         order = given(Order, "order-1", PLACED, RESERVED)
-        order.when(CancelOrder("order-1", reason="late")).then(
-            OrderCancelled(conference="conference-py", released=2, reason="late")
-        )
+        order.when(CancelOrder("order-1", reason="late")).then(CANCELLED)
         order.when(PayOrder("order-1", amount=200)).then_refused(NotToBePaid)
         order.when(DeclinePayment("order-1")).then_refused(NotToBePaid)
         order.when(MarkReserved("order-1", amount=200)).then_nothing()
@@ -98,23 +102,31 @@ class TheProcess(SimpleTestCase):
         process.when(PLACED).then(reserve("order-1", 2))
         seats_reserved = SeatsReserved(order="order-1", seats=2, amount=200)
         process.when(seats_reserved, of="conference-py").then(MarkReserved("order-1", amount=200))
-        process.when(PAID).then(SellSeats("conference-py", order="order-1"))
+        process.when(RESERVED).then(Deadline("payment", NOT_PAID, after=TIME_TO_PAY))
+        process.when(PAID).then(CancelDeadline("payment"), SellSeats("conference-py", order="order-1"))
         process.when(SeatsSold(order="order-1"), of="conference-py").then(ConfirmOrder("order-1"))
         process.when(CONFIRMED).then_nothing().then_ended()
 
     def test_it_cancels_an_order_that_gets_no_seats(self) -> None:
         process = given(Bookings, "order-1", PLACED)
-        refusal = TooFewSeats("1 seats are left", order="order-1", left=1)
-        process.when(refusal, of="conference-py").then(CancelOrder("order-1", reason="1 seats are left"))
+        refusal = TooFewSeats("too few seats are left: 1", order="order-1", left=1)
+        process.when(refusal, of="conference-py").then(CancelOrder("order-1", reason="too few seats are left: 1"))
 
     def test_it_releases_the_seats_of_a_cancelled_order(self) -> None:
-        cancelled = OrderCancelled(conference="conference-py", released=2, reason="late")
-        process = given(Bookings, "order-1", PLACED, RESERVED).when(cancelled)
-        process.then(ReleaseSeats("conference-py", order="order-1")).then_ended()
+        process = given(Bookings, "order-1", PLACED, RESERVED).when(CANCELLED)
+        process.then(CancelDeadline("payment"), ReleaseSeats("conference-py", order="order-1")).then_ended()
 
     def test_it_counts_declined_payments_and_cancels_at_the_third(self) -> None:
         process = given(Bookings, "order-1", PLACED, RESERVED)
         for _ in range(2):
             process.when(PaymentDeclined()).then_nothing()
         process.then_state(Booking(conference="conference-py", declined=2))
-        process.when(PaymentDeclined()).then(CancelOrder("order-1", reason="The payment was declined 3 times."))
+        process.when(PaymentDeclined()).then(CancelOrder("order-1", reason="the payment was declined 3 times"))
+
+
+class TheSeatsOnThePage(SimpleTestCase):
+    def test_events_of_many_orders_are_counted_in_any_order(self) -> None:
+        row = given(Availabilities, "conference-py", OPENED)
+        row.when(RESERVED, id="order-1").when(RESERVED, id="order-2").then("conference-py", seats=3, reserved=4)
+        row.when(CONFIRMED, id="order-1").when(CANCELLED, id="order-2").then("conference-py", reserved=0, confirmed=2)
+        row.then_in_any_order()
