@@ -19,6 +19,9 @@ class BenchmarksConfig(AppConfig):
         if os.environ.get("BENCHMARK_DETAILS"):
             from benchmarks import details  # noqa: F401  declares a projection
 
+        if os.environ.get("BENCHMARK_TOTALS"):
+            from benchmarks import totals  # noqa: F401  declares another one
+
         names = os.environ.get("BENCHMARK_SUBSCRIBERS", "").split()
         if names:
             self._only = ExitStack()  # never closed: for the life of the process

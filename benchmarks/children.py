@@ -27,10 +27,13 @@ class Asked:
         self._process.communicate()
 
     def ask(self, line: str) -> Any:
+        self.tell(line)
+        return self.answer()
+
+    def tell(self, line: str) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(f"{line}\n")
         self._process.stdin.flush()
-        return self.answer()
 
     def answer(self) -> Any:
         """Return the next answer."""

@@ -61,6 +61,13 @@ BARS = (
     Bar("projection / raw COPY (goal 0.25)", ["projection", "projection: raw COPY"], lambda p, r: p / r, at_least=0.15),
     Bar("projection / peer's runner", ["projection", "peer projection"], lambda p, peer: p / peer, at_least=10),
     Bar("projection / batch peer", ["projection", "batch peer projection"], lambda p, peer: p / peer, at_least=1),
+    Bar("multi / raw COPY", ["multi", "multi: raw COPY"], lambda multi, raw: multi / raw, at_least=0.2),
+    Bar(
+        "multi / F() per event, one key",
+        ["multi, one key", "multi: F() per event, one key"],
+        lambda multi, one: multi / one,
+        at_least=5,
+    ),
     Bar("ledger / one by one", ["ledger", "ledger: one by one"], lambda b, one: b / one, at_least=5),
     Bar(
         "rehydrating, with snapshots / without",
@@ -252,6 +259,20 @@ BARS = (
             at_most=asked,
         )
         for share, asked in (("0.1%", 1.05), ("1.0%", 1.1), ("10.0%", 1.4))
+    ),
+    Bar("outbox relayed / raw COPY", ["outbox relayed", "outbox: raw COPY"], lambda r, c: r / c, at_least=0.25),
+    Bar(
+        "outbox, commit to stored / execute_command",
+        ["outbox, commit to stored, p50", "outbox: execute_command, p50"],
+        lambda stored, executed: stored / executed,
+        at_most=2.5,
+    ),
+    Bar("deadlines, lateness p99, ms", ["deadlines, lateness p99"], lambda late: late, at_most=250),
+    Bar(
+        "workers' time, a million wait / none",
+        ["deadlines: many wait, workers", "deadlines: none waits, workers"],
+        lambda many, none: many / none,
+        at_most=1.05,
     ),
     Bar("recovery / anew", ["recovery", "recovery: the same anew"], lambda again, anew: again / anew, at_most=1.5),
 )

@@ -43,6 +43,12 @@ def copy_seconds(workspace: Workspace, before: list[bytes], rows: list[bytes]) -
         return time.perf_counter() - started
 
 
+def batches_of(stream: bytes) -> list[bytes]:
+    """Split a binary COPY into binary COPYs of `BATCH` rows."""
+    rows = _split(stream)
+    return [_batch(rows[start : start + BATCH]) for start in range(0, len(rows), BATCH)]
+
+
 def _batch(rows: list[bytes]) -> bytes:
     return HEADER + b"".join(rows) + TRAILER
 

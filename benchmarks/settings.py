@@ -1,7 +1,7 @@
 """The sample's settings, merged with the ``ENODE`` values of one run.
 
-``BENCHMARK_SUBSCRIBERS`` names the subscribers (default: all). ``BENCHMARK_DETAILS`` (any text) adds another one.
-``BENCHMARK_SNAPSHOT_EVERY`` is the number of versions between two snapshots of an account.
+``BENCHMARK_SUBSCRIBERS`` names the subscribers (default: all). ``BENCHMARK_DETAILS`` and ``BENCHMARK_TOTALS`` (any
+text) add one each. ``BENCHMARK_SNAPSHOT_EVERY`` is the number of versions between two snapshots of an account.
 """
 
 from __future__ import annotations

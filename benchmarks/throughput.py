@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from benchmarks import loads
 from benchmarks.figures import Figure, median
 from benchmarks.processors import BenchmarkError, Processors, timed_run
 from benchmarks.raw_copy import copy_seconds, stored_rows
 from benchmarks.workspace import Services, Workspace
+from sample_project.embedded import Broker
 
 ACCOUNTS = 10_000
 
@@ -20,22 +22,25 @@ def run(services: Services, quick: bool) -> list[Figure]:
     count, rounds = (50_000, 1) if quick else (200_000, 5)
     accounts = loads.account_ids(ACCOUNTS)
     opening, messages = loads.opens(accounts), loads.deposits(accounts, count)
-    ours, raw, used = [], [], []
+    ours, raw, used, redis = [], [], [], []
     for _ in range(rounds):
-        with services.workspace() as workspace:
-            seconds, processor_seconds = _pipeline(workspace, opening, messages)
+        with on_broker(services) as workspace:
+            seconds, processor_seconds = pipeline(workspace, opening, messages)
             ours.append(count / seconds)
             used.append(1e6 * processor_seconds / count)
             check_stored(workspace, len(opening) + count)
             rows = stored_rows(workspace)
         with services.workspace() as target:
             raw.append(count / copy_seconds(target, rows[: len(accounts)], rows[len(accounts) :]))
-    with services.workspace() as workspace:
+        with services.workspace() as workspace:
+            redis.append(count / pipeline_seconds(workspace, opening, messages))
+    with on_broker(services) as workspace:
         beside = count / _beside_a_producer(workspace, opening, messages)
     return [
         median("raw COPY", raw, "rows/s", "batches of 1,000"),
         median("spread", ours, "commands/s", f"{count:,} deposits over {ACCOUNTS:,} accounts, 2 workers"),
         median("spread, workers", used, "µs", "processor time a command"),
+        median("spread, Redis Streams", redis, "commands/s", "the same with the queues in Redis"),
         Figure("spread, while they are being sent", beside, "commands/s", note="the sender needs cores, too"),
     ]
 
@@ -46,7 +51,7 @@ def run_hot(services: Services, quick: bool) -> list[Figure]:
     messages = loads.deposits(accounts, count)
     rates = []
     for _ in range(rounds):
-        with services.workspace() as workspace:
+        with on_broker(services) as workspace:
             rates.append(count / pipeline_seconds(workspace, loads.opens(accounts), messages))
     return [median("one account", rates, "commands/s", f"{count:,} deposits")]
 
@@ -59,9 +64,9 @@ def run_repeats(services: Services, quick: bool) -> list[Figure]:
     doubled = loads.with_repeats(messages, 0.01)
     clean, twice = [], []
     for _ in range(rounds):
-        with services.workspace() as workspace:
+        with on_broker(services) as workspace:
             clean.append(count / pipeline_seconds(workspace, opening, messages))
-        with services.workspace() as workspace:
+        with on_broker(services) as workspace:
             twice.append(count / pipeline_seconds(workspace, opening, doubled, effective=count))
     return [
         median("1 % twice: clean", clean, "commands/s"),
@@ -69,16 +74,23 @@ def run_repeats(services: Services, quick: bool) -> list[Figure]:
     ]
 
 
+@contextmanager
+def on_broker(services: Services) -> Iterator[Workspace]:
+    """Give a workspace with the queues in a broker of its own, which is the default of the settings."""
+    with Broker() as server, services.workspace(queue=server.url) as workspace:
+        yield workspace
+
+
 def pipeline_seconds(
     workspace: Workspace, opening: loads.Messages, messages: loads.Messages, effective: int | None = None
 ) -> float:
     """Return the seconds for ``messages``. The accounts are opened first, which also warms the workers up."""
-    seconds, _ = _pipeline(workspace, opening, messages)
+    seconds, _ = pipeline(workspace, opening, messages)
     check_stored(workspace, len(opening) + (len(messages) if effective is None else effective))
     return seconds
 
 
-def _pipeline(workspace: Workspace, opening: loads.Messages, messages: loads.Messages) -> tuple[float, float]:
+def pipeline(workspace: Workspace, opening: loads.Messages, messages: loads.Messages) -> tuple[float, float]:
     """Return the seconds until the last stream is published, and the workers' processor time meanwhile."""
     with Processors(workspace) as processors:
         workspace.send(opening)

@@ -29,9 +29,12 @@ if TYPE_CHECKING:
     from enode_django.domain.handlers import command_handler
     from enode_django.domain.messages import Command, DomainEvent
     from enode_django.domain.metadata import Metadata, current_metadata, metadata
-    from enode_django.domain.refusals import DomainException, VersionMismatch
+    from enode_django.domain.refusals import DomainException, ValueTaken, VersionMismatch
+    from enode_django.domain.unique import Unique
+    from enode_django.eventing.deadlines import CancelDeadline, Deadline
     from enode_django.eventing.event_handlers import event_handler
     from enode_django.eventing.marks import ends, handles, starts
+    from enode_django.eventing.multi_projections import MultiProjection
     from enode_django.eventing.process_managers import ProcessManager, handles_crash
     from enode_django.eventing.projections import ModelProjection, Projection
     from enode_django.eventing.retry_policy import Retries
@@ -41,19 +44,24 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AggregateRoot",
+    "CancelDeadline",
     "Command",
     "CommandContext",
     "CommandCrashed",
     "CommandResult",
     "CommandStatus",
+    "Deadline",
     "DomainEvent",
     "DomainException",
     "Metadata",
     "ModelProjection",
+    "MultiProjection",
     "ProcessManager",
     "Projection",
     "Retries",
     "Retry",
+    "Unique",
+    "ValueTaken",
     "VersionMismatch",
     "WaitFor",
     "aexecute_command",
@@ -100,10 +108,13 @@ _PLACES = {
     "domain.handlers": ("command_handler",),
     "domain.messages": ("Command", "DomainEvent"),
     "domain.metadata": ("Metadata", "current_metadata", "metadata"),
-    "domain.refusals": ("DomainException", "VersionMismatch"),
+    "domain.refusals": ("DomainException", "ValueTaken", "VersionMismatch"),
+    "domain.unique": ("Unique",),
+    "eventing.deadlines": ("CancelDeadline", "Deadline"),
     "eventing.event_handlers": ("event_handler",),
     "eventing.marks": ("ends", "handles", "starts"),
     "eventing.process_managers": ("ProcessManager", "handles_crash"),
+    "eventing.multi_projections": ("MultiProjection",),
     "eventing.projections": ("ModelProjection", "Projection"),
     "eventing.retry_policy": ("Retries",),
     "exceptions": ("Retry",),

@@ -6,6 +6,7 @@ import asyncio
 import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 
 from asgiref.sync import sync_to_async
 from django.db import connections, router, transaction
@@ -22,11 +23,18 @@ from enode_django.eventing.subscribers import Subscriber, key_of, running_subscr
 from enode_django.exceptions import DefinitionError, ExecuteInsideHandler, InvalidField, WaitInsideTransaction, shown
 from enode_django.ids import check_id
 from enode_django.runtime import current_bus, current_store
+from enode_django.scheduling.due import Due, due_of
 from enode_django.telemetry.tracing import current_tracing
 
 
 def send_command(
-    command: Command, *, expected_version: int | None = None, outbox: bool = False, using: str | None = None
+    command: Command,
+    *,
+    expected_version: int | None = None,
+    outbox: bool = False,
+    at: datetime | None = None,
+    after: timedelta | float | None = None,
+    using: str | None = None,
 ) -> None:
     """Send a command. Return when the queue has stored it.
 
@@ -41,15 +49,21 @@ def send_command(
     database that the routers choose for `OutboxCommand`. Raises `ConfigurationError` if it has no outbox, and what the
     database raises.
 
+    With ``at`` (a datetime with a time zone) or ``after`` (a timedelta, or seconds) the command is written in that
+    transaction, too, and sent when it is due by the clock of the database. Raises `InvalidField` for another time.
+
     For example::
 
         send_command(OpenAccount("ada", owner="Ada"), expected_version=0)
         with transaction.atomic():
             send_command(Deposit("ada", amount=Decimal(5)), outbox=True)
+            send_command(Deposit("ada", amount=Decimal(1)), after=timedelta(days=30))
     """
     batch, versions = [_checked(command)], [check_version(expected_version)]
-    if outbox:
-        _write_to_outbox(batch, versions, using)
+    if at is not None or after is not None:
+        _keep(batch, versions, using, due_of(at, after))
+    elif outbox:
+        _keep(batch, versions, using)
     else:
         current_bus().send(batch, versions)
 
@@ -67,7 +81,7 @@ def send_commands(
     pairs = [pair if isinstance(pair, tuple) and len(pair) == 2 else (pair, None) for pair in commands]
     batch, versions = [_checked(command) for command, _ in pairs], [check_version(version) for _, version in pairs]
     if batch and outbox:
-        _write_to_outbox(batch, versions, using)
+        _keep(batch, versions, using)
     elif batch:
         current_bus().send(batch, versions)
 
@@ -244,12 +258,19 @@ async def aresult_of(command_id: str, aggregate_root_id: str) -> CommandResult |
     return await sync_to_async(result_of)(command_id, aggregate_root_id)
 
 
-def _write_to_outbox(commands: Sequence[Command], versions: Sequence[int | None], using: str | None) -> None:
+def _keep(
+    commands: Sequence[Command], versions: Sequence[int | None], using: str | None, due: Due | None = None
+) -> None:
+    """Write commands to the outbox of a database, or schedule them there."""
     from enode_django.models import OutboxCommand  # not at the top: models need Django's apps
 
     alias = router.db_for_write(OutboxCommand) if using is None else using
     with current_tracing().sending(named(commands), current_metadata()) as metadata:
-        current_bus().write_to_outbox(alias, [(command, metadata) for command in commands], expected_versions=versions)
+        pairs = [(command, metadata) for command in commands]
+        if due is None:
+            current_bus().write_to_outbox(alias, pairs, expected_versions=versions)
+        else:
+            current_bus().schedule(alias, pairs, due, expected_versions=versions)
 
 
 def _awaited(wait_for: WaitFor) -> AwaitedSubscribers | None:

@@ -3,6 +3,7 @@
 EnodeError
 ├── DomainException                  a business refusal (in ``enode_django.domain.refusals``: it has typed fields)
 │   ├── VersionMismatch              the aggregate has another version than the command's sender expected (there, too)
+│   ├── ValueTaken                   a value that must be unique belongs to another aggregate (there, too)
 │   └── UnknownRefusal               a refusal whose class is unknown to the command's sender (there, too)
 ├── MessageError                     a message that cannot be made, encoded or decoded
 │   ├── InvalidField                 a value that does not fit its field

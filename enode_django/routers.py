@@ -10,7 +10,9 @@ from enode_django.conf import conf
 
 __all__ = ["EventStoreRouter"]
 
-STORE_MODELS = frozenset({"eventstream", "eventcorrection", "snapshot", "storegeneration", "shard", "deadletter"})
+STORE_MODELS = frozenset(
+    {"eventstream", "eventcorrection", "snapshot", "storegeneration", "shard", "deadletter", "uniquevalue"}
+)
 """The models of the event store, whose tables are in each shard and nowhere else."""
 
 

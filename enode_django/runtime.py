@@ -29,10 +29,13 @@ from enode_django.equeue.assignment import Allocate, divide
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transport import Transport
 from enode_django.equeue.transports.memory import MemoryTransport
-from enode_django.eventing.effects import EffectProcessor, SendCommands
+from enode_django.eventing.base_projections import BaseProjection
+from enode_django.eventing.effects import EffectProcessor, SendCommands, sending
 from enode_django.eventing.event_processors import EventProcessor, RowProcessor, TransactionProcessor
 from enode_django.eventing.in_flight import InFlight
-from enode_django.eventing.process_managers import can_resend, crash_handler, has_state
+from enode_django.eventing.multi_processor import MultiProcessor
+from enode_django.eventing.multi_projections import MultiProjection
+from enode_django.eventing.process_managers import can_resend, has_state
 from enode_django.eventing.process_processor import ProcessProcessor
 from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.registry import subscribers
@@ -57,6 +60,8 @@ from enode_django.repository.postgres import PostgresSnapshotStore
 from enode_django.repository.sharding import ShardedSnapshotStore
 from enode_django.repository.states import SharedStates
 from enode_django.repository.store import SnapshotStore
+from enode_django.scheduling import rows as scheduling
+from enode_django.scheduling.due import ChangeDeadlines
 
 __all__ = [
     "close_bus",
@@ -256,7 +261,7 @@ def make_producer(transport: Transport) -> Producer:
 
 def make_relay(alias: str, transport: Transport) -> Relay:
     """Return the relay of a database's outbox to the queue. Raises `SendInsideTest` as `make_producer` does."""
-    return Relay(alias, QueueSender(make_producer(transport), conf().COMMANDS.TOPIC))
+    return Relay(alias, QueueSender(make_producer(transport), conf().COMMANDS.TOPIC), schedule=scheduling)
 
 
 def outbox_databases() -> Sequence[str]:
@@ -270,9 +275,11 @@ def _may_have_outbox(alias: str) -> bool:
     return is_ours and router.allow_migrate(alias, "enode_django", model_name="outboxcommand")
 
 
-def make_processor(subscriber: Subscriber, store: EventStore, send: SendCommands) -> EventProcessor:
+def make_processor(
+    subscriber: Subscriber, store: EventStore, send: SendCommands, change_deadlines: ChangeDeadlines = scheduling.change
+) -> EventProcessor:
     """Return the event processor for a subscriber. Process managers send their commands through ``send``, those with a
-    state inside the transaction.
+    state inside the transaction, and write their deadlines by ``change_deadlines``.
 
     Raises `ConfigurationError`, also for middleware that cannot be made: at the first event that would count as an
     error of the handler.
@@ -280,6 +287,8 @@ def make_processor(subscriber: Subscriber, store: EventStore, send: SendCommands
     subscriber_middleware()
     if isinstance(subscriber, ModelProjection):
         return RowProcessor(subscriber, store)
+    if isinstance(subscriber, MultiProjection):
+        return MultiProcessor(subscriber, store)
     if isinstance(subscriber, Projection):
         return TransactionProcessor(subscriber, store)
     if isinstance(subscriber, SnapshotSubscriber):
@@ -288,16 +297,8 @@ def make_processor(subscriber: Subscriber, store: EventStore, send: SendCommands
             raise ConfigurationError("no snapshots are made; see SNAPSHOTS in the settings and snapshot_every")
         return SnapshotProcessor(subscriber, store, snapshots)
     if has_state(subscriber):
-        return ProcessProcessor(subscriber, store, send, conf().SUBSCRIBERS.PROCESS_RETENTION)
-    return EffectProcessor(subscriber, store, send)
-
-
-def sending(subscriber: Subscriber, bus: Callable[[], CommandBus]) -> SendCommands:
-    """Return the way of a process manager's commands: through the outbox, in its transaction, if it has a state."""
-    handler = crash_handler(subscriber)
-    if has_state(subscriber):
-        return lambda some: bus().write_to_outbox(subscriber.database, some, handler)
-    return lambda some: bus().forward(some, handler)
+        return ProcessProcessor(subscriber, store, send, change_deadlines, conf().SUBSCRIBERS.PROCESS_RETENTION)
+    return EffectProcessor(subscriber, store, send, change_deadlines)
 
 
 def make_subscription(
@@ -353,7 +354,7 @@ def make_policy(subscriber: Subscriber, current: Conf) -> RetryPolicy:
     attempts, delay, errors, _ = make_retries(current)
     unknown_delays = current.WORKERS.UNKNOWN_TYPE_DELAYS
     policy = RetryPolicy.of(subscriber.retry, attempts, delay, unknown_delays=unknown_delays, passing=errors)
-    is_projection = isinstance(subscriber, ModelProjection | Projection)
+    is_projection = isinstance(subscriber, BaseProjection)
     return policy._replace(conflict_patience=CONFLICT_PATIENCE) if is_projection else policy
 
 

@@ -1,8 +1,8 @@
 """A pytest plugin that decides which tests stay in one process, and which begin, in a parallel run.
 
 A file's tests stay in one process, since they share fixtures. So do the tests of a directory that starts Java or a
-browser. Acceptance tests take seconds each and share little, so each goes to the next free process; but those of shards
-share a second PostgreSQL, which takes seconds to make.
+browser; those of a cluster of Spark need not wait for the others. Acceptance tests take seconds each and share little,
+so each goes to the next free process; but those of shards share a second PostgreSQL, which takes seconds to make.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-TOGETHER = ("tests/spark", "tests/browser", "tests/acceptance/test_shards.py")
+TOGETHER = ("tests/spark/test_cluster.py", "tests/spark", "tests/browser", "tests/acceptance/test_shards.py")
 APART = ("tests/acceptance",)
 LONGEST_FIRST = (*TOGETHER, *APART, "tests/chaos", "tests/docs", "sample_project", "tests/integration")
 """Long tests begin first, so that no process works on one when the others have nothing left to do."""
@@ -21,8 +21,8 @@ LONGEST_FIRST = (*TOGETHER, *APART, "tests/chaos", "tests/docs", "sample_project
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Return three processes per core, since the tests spend much of their time waiting."""
-    return 3 * len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 3 * (os.cpu_count() or 1)
+    """Return four processes per core, since the tests spend much of their time waiting."""
+    return 4 * len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4 * (os.cpu_count() or 1)
 
 
 class Scheduling(LoadScopeScheduling):  # type: ignore[misc]

@@ -13,7 +13,7 @@ if apps.is_installed("django.contrib.admin"):  # without the admin, filters of t
     from enode_django.admin.dead_letters import DeadLetterAdmin
     from enode_django.admin.erased import ErasedEventAdmin
     from enode_django.admin.jobs import JobAdmin
-    from enode_django.admin.outbox import OutboxCommandAdmin
+    from enode_django.admin.outbox import OutboxCommandAdmin, ScheduledCommandAdmin
     from enode_django.admin.parked import ParkedEventAdmin
     from enode_django.admin.process_states import ProcessStateAdmin
     from enode_django.admin.read_models import ReadModelAdmin
@@ -21,6 +21,7 @@ if apps.is_installed("django.contrib.admin"):  # without the admin, filters of t
     from enode_django.admin.streams import EventStreamAdmin
     from enode_django.admin.subscribers import SubscriberAdmin
     from enode_django.admin.topics import TopicAdmin
+    from enode_django.admin.unique_values import UniqueValueAdmin
 
 __all__ = [
     "DashboardAdmin",
@@ -34,6 +35,8 @@ __all__ = [
     "ProcessStateAdmin",
     "ReadModelAdmin",
     "RebuildAdmin",
+    "ScheduledCommandAdmin",
     "SubscriberAdmin",
     "TopicAdmin",
+    "UniqueValueAdmin",
 ]

@@ -16,7 +16,7 @@ from enode_django.admin.showing import VIEW_PAYLOAD
 from enode_django.admin.stream_list import aggregate_names
 from enode_django.batch import EVERYTHING
 from enode_django.conf import conf
-from enode_django.eventing.projections import ModelProjection, Projection
+from enode_django.eventing.base_projections import BaseProjection
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import key_of
 from enode_django.exceptions import ConfigurationError, JobRunning
@@ -119,7 +119,7 @@ class ProjectionOperation(JobOperation):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        names = [(key_of(one), one.name) for one in subscribers.all() if isinstance(one, ModelProjection | Projection)]
+        names = [(key_of(one), one.name) for one in subscribers.all() if isinstance(one, BaseProjection)]
         field = self.fields["projection"]
         assert isinstance(field, forms.ChoiceField)
         field.choices = names

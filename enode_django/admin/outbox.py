@@ -1,4 +1,4 @@
-"""The outbox in the admin: view the commands that wait, send again what was rejected, discard."""
+"""Commands that wait in databases, in the admin: the outbox, and scheduled commands with deadlines."""
 
 from __future__ import annotations
 
@@ -16,17 +16,26 @@ from enode_django.admin.linking import WithLinks, with_links
 from enode_django.admin.moments import WithMoments
 from enode_django.admin.operating import CONFIRMED
 from enode_django.admin.settling import Settling
-from enode_django.admin.showing import SCRIPTS, STYLES, VIEW_PAYLOAD, WithError, preformatted, without_hidden
-from enode_django.models import OutboxCommand
+from enode_django.admin.showing import (
+    SCRIPTS,
+    STYLES,
+    VIEW_PAYLOAD,
+    WithError,
+    WithSubscriber,
+    preformatted,
+    without_hidden,
+)
+from enode_django.models import OutboxCommand, ScheduledCommand
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
 
     OutboxBase = admin.ModelAdmin[OutboxCommand]
+    ScheduledBase = admin.ModelAdmin[ScheduledCommand]
     Pages = admin.ModelAdmin[Any]
     Rows = QuerySet[Any]
 else:  # generic for the type checker only
-    OutboxBase = admin.ModelAdmin
+    OutboxBase = ScheduledBase = admin.ModelAdmin
     Pages = object
 
 
@@ -58,8 +67,6 @@ class WaitingCommands(Audited, WithMoments, WithLinks, Settling):
     offered = staticmethod(outboxes)
     change_list_template = "enode_django/admin/list.html"
     show_full_result_count = False
-    search_fields = ("aggregate_root_id__exact", "command_id__exact")
-    search_help_text = "a whole aggregate root id or command id"
 
     class Media:
         css = STYLES
@@ -70,7 +77,7 @@ class WaitingCommands(Audited, WithMoments, WithLinks, Settling):
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
         more = ["message"] if request.user.has_perm(VIEW_PAYLOAD) else []
-        return with_links(without_hidden([*self.fields, *more], request), request)
+        return with_links(without_hidden([*(self.fields or ()), *more], request), request)
 
     @admin.display(description="message")
     def message(self, row: Any) -> SafeString:
@@ -98,6 +105,8 @@ class OutboxCommandAdmin(WaitingCommands, WithError, OutboxBase):
     """Users with ``change_outboxcommand`` send again what was rejected, and discard commands."""
 
     when_empty = "No command waits: the relay has sent all of them."
+    search_fields = ("aggregate_root_id__exact", "command_id__exact")
+    search_help_text = "a whole aggregate root id or command id"
     list_display = ("__str__", "aggregate_root_id", "written_at", "rejected_at")
     list_filter = (OutboxFilter, ("rejected_at", admin.EmptyFieldListFilter))
     ordering = ("pk",)
@@ -127,3 +136,45 @@ class OutboxCommandAdmin(WaitingCommands, WithError, OutboxBase):
 
     def consequence_of(self, row: Any) -> str:
         return f"The {row} is deleted, and never handled."
+
+
+@admin.register(ScheduledCommand)
+class ScheduledCommandAdmin(WaitingCommands, WithSubscriber, ScheduledBase):
+    """Users with ``change_scheduledcommand`` cancel scheduled commands and deadlines, and fire them now."""
+
+    when_empty = "No command waits for its time."
+    list_display = ("__str__", "aggregate_root_id", "due_at", "shown_subscriber", "scope", "name")
+    list_filter = (OutboxFilter, "subscriber", "name")
+    search_fields = ("aggregate_root_id__exact", "command_id__exact", "scope__exact")
+    search_help_text = "a whole aggregate root id, command id or scope"
+    ordering = ("due_at", "pk")
+    fields = ("command_id", "aggregate_root_id", "due_at", "scheduled_at", "shown_subscriber", "scope", "name")
+    readonly_fields = (*fields, *WithLinks.linked, "message")
+    actions = ("fire", "cancel")
+    buttons = (("fire", "Fire now …"), ("cancel", "Cancel …"))
+
+    def get_queryset(self, request: HttpRequest) -> Rows:
+        return super().get_queryset(request).defer("body")
+
+    @admin.action(description="Fire now", permissions=["settle"])
+    def fire(self, request: HttpRequest, chosen: Rows) -> HttpResponse | None:
+        from enode_django.operating.scheduling import fire_in
+
+        if CONFIRMED not in request.POST:
+            last = "That cannot be undone."
+            return self.confirm(request, chosen, "fire", title="Fire commands now", button="Fire", last=last)
+        self.settle(request, chosen, "fire", "given to the relay", fire_in)
+        return None
+
+    @admin.action(description="Cancel for good", permissions=["settle"])
+    def cancel(self, request: HttpRequest, chosen: Rows) -> HttpResponse | None:
+        from enode_django.operating.scheduling import cancel_in
+
+        if CONFIRMED not in request.POST:
+            last = "That cannot be undone."
+            return self.confirm(request, chosen, "cancel", title="Cancel commands", button="Cancel them", last=last)
+        self.settle(request, chosen, "cancel", "cancelled", cancel_in)
+        return None
+
+    def consequence_of(self, row: Any) -> str:
+        return f"It concerns the {row}, due at {row.due_at:%Y-%m-%d %H:%M:%S %Z}."

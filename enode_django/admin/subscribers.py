@@ -99,11 +99,11 @@ def _row(subscriber: Following, lag: Lag, may_see_parked: bool, may_see_topics: 
 
 
 def _kind(subscriber: Following) -> str:
-    from enode_django.eventing.event_handlers import EventHandlerGroup  # see the package
+    from enode_django.eventing.base_projections import BaseProjection  # see the package
+    from enode_django.eventing.event_handlers import EventHandlerGroup
     from enode_django.eventing.process_managers import ProcessManager
-    from enode_django.eventing.projections import ModelProjection, Projection
 
-    if isinstance(subscriber, ModelProjection | Projection):
+    if isinstance(subscriber, BaseProjection):
         return "projection"
     if isinstance(subscriber, ProcessManager):
         return "process manager"

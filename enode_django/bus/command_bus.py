@@ -28,6 +28,8 @@ from enode_django.equeue.transport import Transport
 from enode_django.eventstore.base import CommandKey, EventStore
 from enode_django.exceptions import CommandTimeout, TransportUnavailable
 from enode_django.outbox import rows as outbox
+from enode_django.scheduling import rows as scheduling
+from enode_django.scheduling.due import Due
 from enode_django.serialization.codec import encode_command, encode_metadata
 from enode_django.serialization.registry import types
 from enode_django.telemetry import steplog
@@ -94,6 +96,16 @@ class CommandBus(Protocol):
         arguments are those of `forward` and `send`. Blocks on the database. Raises `ConfigurationError` if it cannot
         hold commands, and the driver's errors."""
 
+    def schedule(
+        self,
+        alias: str,
+        commands: Sequence[tuple[Command, Metadata]],
+        due: Due,
+        expected_versions: Sequence[int | None] = (),
+    ) -> None:
+        """Send commands when they are due, if the transaction that is open in the database commits. Blocks and raises
+        as `write_to_outbox` does."""
+
     def execute(
         self,
         command: Command,
@@ -154,6 +166,15 @@ class QueueCommandBus:
         expected_versions: Sequence[int | None] = (),
     ) -> None:
         outbox.insert(alias, outbox_rows(commands, crash_handler, expected_versions))
+
+    def schedule(
+        self,
+        alias: str,
+        commands: Sequence[tuple[Command, Metadata]],
+        due: Due,
+        expected_versions: Sequence[int | None] = (),
+    ) -> None:
+        scheduling.insert(alias, outbox_rows(commands, nobody, expected_versions), due)
 
     def _send(
         self,

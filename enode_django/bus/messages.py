@@ -7,8 +7,11 @@ that is the form that older versions send and read.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import NamedTuple
+
+import msgspec
 
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.positions import FIRST
@@ -22,6 +25,8 @@ LONGEST_TEXT = 255
 """The most characters of an id or of a type's name."""
 _TOO_MANY = 1 << 63
 _FIRST_GENERATION = FIRST.generation
+_pack: Callable[[object], bytes] = msgspec.msgpack.Encoder().encode
+"""Packs texts, integers, bytes and aware datetimes to the same bytes as `pack`, but faster."""
 
 
 class PublishedStream(NamedTuple):
@@ -36,8 +41,24 @@ class PublishedStream(NamedTuple):
 
 def encode_published(record: StreamRecord, reply_to: str = "", generation: int = FIRST.generation) -> bytes:
     root_id, version, command_id, root_type, command_type, created_at, events, metadata = record
-    body = (FORMAT, root_type, root_id, version, command_id, command_type, created_at, events, metadata, reply_to)
-    return pack(body if generation == _FIRST_GENERATION else (*body, generation))
+    body: tuple[object, ...] = (
+        FORMAT,
+        root_type,
+        root_id,
+        version,
+        command_id,
+        command_type,
+        created_at,
+        events,
+        metadata,
+        reply_to,
+    )
+    if generation != _FIRST_GENERATION:
+        body = (*body, generation)
+    try:
+        return _pack(body) if type(created_at) is datetime and created_at.tzinfo is not None else pack(body)
+    except (TypeError, ValueError, OverflowError):
+        return pack(body)  # which says what is wrong
 
 
 def decode_published(body: bytes) -> PublishedStream:

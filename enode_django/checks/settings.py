@@ -28,7 +28,7 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Ch
 
 
 def check_definitions(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
-    return [*_handlers(), *_names(), *_fields(), *_appliers(), *_shared_ids()]
+    return [*_handlers(), *_names(), *_fields(), *_appliers(), *_shared_ids(), *_uniques()]
 
 
 def _settings() -> Iterator[CheckMessage]:
@@ -46,6 +46,7 @@ def _settings() -> Iterator[CheckMessage]:
     yield from _retries()
     yield from _sizes()
     yield from _topics()
+    yield from _outboxes()
     yield from _states()
     yield from _spark()
     yield from _broker()
@@ -126,6 +127,17 @@ def _topics() -> Iterator[CheckMessage]:
     topic = settings.conf().COMMANDS.TOPIC
     if topic == settings.conf().SUBSCRIBERS.TOPIC:
         yield Error(f"ENODE uses the topic {topic!r} for commands and events.", id="enode_django.E005")
+
+
+def _outboxes() -> Iterator[CheckMessage]:
+    aliases = settings.conf().OUTBOX.DATABASES
+    for alias in aliases if isinstance(aliases, list | tuple) else ():
+        if alias not in connections or connections[alias].vendor != "postgresql":
+            yield Error(
+                f"ENODE['OUTBOX']['DATABASES'] names {alias!r}, which is no PostgreSQL database of DATABASES.",
+                hint=f"DATABASES has {', '.join(sorted(connections))}.",
+                id="enode_django.E063",
+            )
 
 
 def _states() -> Iterator[CheckMessage]:
@@ -252,6 +264,30 @@ def _shared_ids() -> Iterator[CheckMessage]:
             "reasons, silence it: SILENCED_SYSTEM_CHECKS = ['enode_django.W171'].",
             id="enode_django.W171",
         )
+
+
+def _uniques() -> Iterator[CheckMessage]:
+    for cls, name in _named(AggregateRoot).items():
+        for unique in cls._enode_unique:
+            try:
+                known = schema_of(cls).names
+            except DefinitionError:  # E013 says so
+                continue
+            for field in unique.fields:
+                if field not in known:
+                    yield Error(
+                        f"{name} declares {unique!r}, but has no field {field!r}.",
+                        hint=f"It has {', '.join(known) or 'none'}.",
+                        obj=cls,
+                        id="enode_django.E270",
+                    )
+            if unique.normalize is not None and not callable(unique.normalize):
+                yield Error(
+                    f"{name} declares {unique!r} with normalize = {unique.normalize!r}, which cannot be called.",
+                    hint="Give it a function, such as str.casefold, or leave it out.",
+                    obj=cls,
+                    id="enode_django.E271",
+                )
 
 
 def _named(kind: type[Kind]) -> dict[type[Kind], str]:

@@ -10,12 +10,15 @@ from django.core.checks import CheckMessage, Error, Warning
 from django.db import connections, transaction
 
 from enode_django.checks.store import is_wrong_store
+from enode_django.eventing.base_projections import BaseProjection, RowProjection
 from enode_django.eventing.event_handlers import EventHandlerGroup, declared_groups, handler_groups, place_of
-from enode_django.eventing.projections import ModelProjection, Projection, databases_of
+from enode_django.eventing.process_managers import has_state
+from enode_django.eventing.processes import state_type_of
+from enode_django.eventing.projections import Projection, databases_of
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import Subscriber, declared_subscribers, is_time_limit
 from enode_django.eventstore.sqlstates import DATABASE_ERRORS
-from enode_django.exceptions import RebuildError, TypeNameError
+from enode_django.exceptions import DefinitionError, RebuildError, TypeNameError
 
 
 def check_subscribers(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
@@ -28,6 +31,7 @@ def check_subscribers(app_configs: Sequence[AppConfig] | None, **_: Any) -> list
         messages += _databases(subscriber)
         messages += _fields_for_rebuilds(subscriber)
         messages += _limits(subscriber)
+        messages += _state(subscriber)
     for group in groups:
         messages += [*_agreement(group), *_ambiguity(group)]
     return messages
@@ -79,14 +83,14 @@ def _duplicates(known: Sequence[Subscriber]) -> Iterator[CheckMessage]:
 def _shared_rows(known: Sequence[Subscriber]) -> Iterator[CheckMessage]:
     by_table: dict[tuple[str, str], list[str]] = {}
     for subscriber in known:
-        if isinstance(subscriber, ModelProjection):
+        if isinstance(subscriber, RowProjection):
             place = (subscriber.database, subscriber.model._meta.db_table)
             by_table.setdefault(place, []).append(_description(subscriber))
     for (_, table), described in by_table.items():
         if len(described) > 1:
             yield Error(
-                f"{' and '.join(described)} have their rows in the same table {table!r}: a row has one version, up to "
-                "which its projection has handled events, so each would skip what the other has handled.",
+                f"{' and '.join(described)} have their rows in the same table {table!r}: a row belongs to one "
+                "projection, which stores and deletes it as a whole, and skips what its version says is handled.",
                 hint="Give each of them a model of its own, or make one projection of them.",
                 id="enode_django.E019",
             )
@@ -112,7 +116,7 @@ def _databases(subscriber: Subscriber) -> Iterator[CheckMessage]:
 
 
 def _fields_for_rebuilds(subscriber: Subscriber) -> Iterator[CheckMessage]:
-    if not isinstance(subscriber, ModelProjection | Projection):
+    if not isinstance(subscriber, BaseProjection):
         return
     from enode_django.rebuilding.shadow import declared_models  # only projections need it
 
@@ -136,6 +140,20 @@ def _limits(subscriber: Subscriber) -> Iterator[CheckMessage]:
             "above 0.",
             hint="Give it one, math.inf for any time, or None for ENODE['SUBSCRIBERS']['TIME_LIMIT'].",
             id="enode_django.E040",
+        )
+
+
+def _state(subscriber: Subscriber) -> Iterator[CheckMessage]:
+    if not has_state(subscriber):
+        return
+    try:
+        state_type_of(subscriber).check()
+    except DefinitionError as error:
+        yield Error(
+            f"{_description(subscriber)} has a state that cannot be stored: {error}.",
+            hint="Give each field a type that fields of messages can have.",
+            obj=type(subscriber),
+            id="enode_django.E041",
         )
 
 
@@ -171,7 +189,7 @@ def check_rebuilds(
 ) -> list[CheckMessage]:
     """Check the projections in the ``databases`` that Django checks. A projection whose tables are missing, or whose
     database is away, is passed over."""
-    projections = [one for one in subscribers.all() if isinstance(one, ModelProjection | Projection)]
+    projections = [one for one in subscribers.all() if isinstance(one, BaseProjection)]
     asked = {*(databases or ())}
     return [message for one in projections if one.database in asked for message in _other_code(one)]
 
@@ -202,7 +220,7 @@ def _without_owner(alias: str) -> Iterator[CheckMessage]:
             )
 
 
-def _other_code(projection: ModelProjection[Any] | Projection) -> Iterator[CheckMessage]:
+def _other_code(projection: BaseProjection) -> Iterator[CheckMessage]:
     from enode_django.rebuilding.target import Target  # only `check --database` needs it
 
     try:

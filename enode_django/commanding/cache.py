@@ -48,6 +48,11 @@ class Slot:
     def version(self) -> int:
         return self.aggregate.version if self.aggregate is not None else 0
 
+    @property
+    def decisions(self) -> list[Decision]:
+        """The unfinished decisions."""
+        return list(self.unfinished.values()) if self.unfinished else []
+
 
 class AggregateCache:
     """A cache of up to ``limit`` slots, whose aggregates take up to ``max_bytes`` of memory. The least recently used

@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from enode_django.bus.results import CommandResult, failure
+from enode_django.bus.results import failure
 from enode_django.commanding.cache import AggregateCache, Slot
 from enode_django.commanding.context import CommandContext
 from enode_django.commanding.corrections import CorrectionLookout
 from enode_django.commanding.dead_letters import as_told, is_withdrawn
 from enode_django.commanding.decisions import POSTPONED, STORED, STREAM, Decision, DecisionKind, Envelope, Recovery
-from enode_django.commanding.handler_retries import NO_RETRIES, HandlerRetries, Postponed, PostponedCommands
+from enode_django.commanding.handler_retries import NO_RETRIES, HandlerRetries, Postponed, PostponedCommands, postponed
 from enode_django.commanding.identity import conflict_with_message, conflict_with_row
 from enode_django.commanding.logged_steps import logged
 from enode_django.commanding.outcomes import (
@@ -35,6 +35,7 @@ from enode_django.commanding.outcomes import (
 )
 from enode_django.commanding.recent_commands import RecentCommands
 from enode_django.commanding.shared_state_writer import SharedStateWriter
+from enode_django.commanding.uniqueness import CLAIM_DEADLINE, Uniqueness
 from enode_django.concurrency.backoff import Persist
 from enode_django.concurrency.in_flight import NOTHING_IN_FLIGHT, InFlightMarker
 from enode_django.domain.aggregate import AggregateRoot, accept_events
@@ -42,9 +43,11 @@ from enode_django.domain.handlers import Handlers
 from enode_django.domain.origin import handled_command
 from enode_django.domain.refusals import DomainException
 from enode_django.equeue.offsets import OffsetWindow
-from enode_django.eventstore.base import Shard, StreamRecord
+from enode_django.eventstore.base import Shard
+from enode_django.eventstore.unique_values import Change
 from enode_django.exceptions import EnodeError, StoreUnavailable, UnknownMessageType, UnusableSnapshot
 from enode_django.repository.loading import AggregateLoader, Begin, History, replay_record
+from enode_django.repository.unique_keys import Values, values_of
 from enode_django.telemetry import steplog
 from enode_django.telemetry.tracing import current_tracing
 
@@ -58,7 +61,8 @@ class CommandProcessor:
     ``note[0]`` is the position of the command being handled, or `NOTHING_IN_FLIGHT`; the supervisor reads it.
     ``suspects`` is held while a suspect is handled, so that suspects run one at a time in this process. ``keeper``
     writes durable states to the shared states; the ``loader`` begins with these. ``shard`` holds the aggregates of the
-    mailbox: those whose events are corrected there are reloaded (None: they are not looked for).
+    mailbox: those whose events are corrected there are reloaded (None: they are not looked for). ``claim_deadline`` is
+    the time in seconds after which another aggregate may take a claimed value that is not stored.
     """
 
     def __init__(
@@ -76,6 +80,7 @@ class CommandProcessor:
         keeper: SharedStateWriter | None = None,
         retries: HandlerRetries = NO_RETRIES,
         shard: Shard | None = None,
+        claim_deadline: float = CLAIM_DEADLINE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._loader = loader
@@ -92,6 +97,7 @@ class CommandProcessor:
         self._waiting, self._failures = self._postponed.waiting, self._postponed.failures
         self._store_away: StoreUnavailable | None = None
         self._corrections = CorrectionLookout(shard, clock) if shard is not None else None
+        self._uniqueness = Uniqueness(loader, claim_deadline)
         self._epoch = 0
         self._handle = current_tracing().handling(self._handle_untraced)
 
@@ -158,24 +164,24 @@ class CommandProcessor:
         id = envelope.aggregate_root_id
         if id in self._waiting:
             self._postponed.add(envelope)
-            return Postponed(envelope, slot.epoch, 0.0, None)
+            return postponed(envelope, slot.epoch, 0.0, None)
         known = self._recent.find(envelope.id, id)
         if known is None:
             entry = self._execute(slot, envelope)
         elif (conflict := conflict_with_message(envelope, known.body)) is not None:
-            entry = self._entry(DecisionKind.VERDICT, slot, envelope, None, result=conflict)
+            entry = Decision(DecisionKind.VERDICT, slot.id, slot.epoch, envelope, None, None, conflict)
         elif known.result is None:
-            entry = self._entry(DecisionKind.REPEAT, slot, envelope, None)
+            entry = Decision(DecisionKind.REPEAT, slot.id, slot.epoch, envelope, None)
         else:
             result = as_told(envelope, known.result)
             if result is not known.result:
                 self._recent.remember(envelope.id, slot.id, result, known.body)
-            entry = self._entry(DecisionKind.VERDICT, slot, envelope, None, result=result)
+            entry = Decision(DecisionKind.VERDICT, slot.id, slot.epoch, envelope, None, None, result)
         if entry.kind is not POSTPONED:
             self._cache.pin(slot, entry)
         return entry
 
-    def finish(self, entries: Iterable[Decision]) -> None:
+    def finish(self, entries: Sequence[Decision]) -> None:
         """Release decisions that are durable, or no longer this worker's to finish, in any order."""
         slots, keeper = self._cache.slots, self._keeper
         for entry in entries:
@@ -195,6 +201,8 @@ class CommandProcessor:
                 keeper.note(slot, entry)
             if not slot.unfinished:
                 self._cache.settle(slot)
+        if changes := [entry for entry in entries if entry.change is not None]:
+            self._uniqueness.confirm(changes)
 
     def recover(self, *recoveries: Recovery) -> list[Decision]:
         """Reload the aggregates from the store, all together, and handle their unfinished commands again, each
@@ -222,7 +230,7 @@ class CommandProcessor:
 
     def _drop_refused(self, id: str, slot: Slot | None) -> list[tuple[Decision, Envelope]]:
         """Forget the aggregate's state. Return its unfinished decisions with their envelopes."""
-        entries = _unfinished(slot) if slot is not None else []
+        entries = slot.decisions if slot is not None else []
         self._cache.drop(id)
         if self._keeper is not None:
             self._keeper.delete(id)
@@ -257,7 +265,8 @@ class CommandProcessor:
         They are not remembered either, since the store never confirmed their decisions.
         """
         for id, slot in list(self._cache.slots.items()):
-            if slot.queue == queue and all(map(_is_lost, unfinished := _unfinished(slot))):
+            unfinished = slot.decisions
+            if slot.queue == queue and all(entry.is_lost for entry in unfinished):
                 for entry in unfinished:
                     if entry.envelope is not None:
                         self._recent.forget(entry.envelope.id, id)
@@ -363,7 +372,7 @@ class CommandProcessor:
         """Undo what a failed command did: reload the aggregate, and replay its streams that are not stored yet."""
         try:
             aggregate = self._load(id, Begin.SNAPSHOT)
-            for entry in _unfinished(slot):
+            for entry in slot.decisions:
                 record = entry.record
                 if record is None or record.version is None:
                     continue
@@ -399,7 +408,9 @@ class CommandProcessor:
         unusable = envelope.failed or slot.error
         if command is None or unusable is not None:
             return self._failed(slot, envelope, unusable or EnodeError("there is no command"), None)
-        context = CommandContext(command, slot.aggregate, self._load_foreign, envelope.metadata)
+        aggregate = slot.aggregate
+        context = CommandContext(command, aggregate, self._load_foreign, envelope.metadata)
+        before = values_of(aggregate) if aggregate is not None and aggregate._enode_unique else ()
         self._store_away = None
         token = handled_command.set(context)
         try:
@@ -410,7 +421,7 @@ class CommandProcessor:
                 context.set_result(value)
             if self._store_away is not None:
                 raise self._store_away
-            return self._done(slot, envelope, context)
+            return self._done(slot, envelope, context, before)
         except DomainException as refusal:
             if self._store_away is not None:
                 return self._raised(slot, envelope, context, self._store_away)
@@ -420,16 +431,25 @@ class CommandProcessor:
         finally:
             handled_command.reset(token)
 
-    def _done(self, slot: Slot, envelope: Envelope, context: CommandContext) -> Decision:
+    def _done(self, slot: Slot, envelope: Envelope, context: CommandContext, before: Values) -> Decision:
         aggregate = context.changed_aggregate()
         if aggregate is None:
             version = slot.version
             result = nothing_changed(envelope, version, context.result, self._max_bytes)
-            return self._entry(DecisionKind.VERDICT, slot, envelope, version, result=result)
+            return Decision(DecisionKind.VERDICT, slot.id, slot.epoch, envelope, version, None, result)
         record = stream_of(envelope, aggregate, context.result, context.sent, self._max_bytes)
+        change = self._claim(envelope, aggregate, before) if aggregate._enode_unique else None
         accept_events(aggregate)
-        slot.aggregate = aggregate
-        return Decision(STREAM, envelope.aggregate_root_id, slot.epoch, envelope, aggregate.version - 1, record)
+        slot.aggregate, rests_on = aggregate, aggregate.version - 1
+        return Decision(STREAM, envelope.aggregate_root_id, slot.epoch, envelope, rests_on, record, None, change)
+
+    def _claim(self, envelope: Envelope, aggregate: AggregateRoot, before: Values) -> Change | None:
+        """Claim unique values, in the handler's time. A `StoreUnavailable` ends the attempt, as in `_load_foreign`."""
+        try:
+            return self._uniqueness.claim(envelope, aggregate, before)
+        except StoreUnavailable as error:
+            self._store_away = error
+            raise
 
     def _refused(self, slot: Slot, envelope: Envelope, context: CommandContext, refusal: DomainException) -> Decision:
         record, result = None, None
@@ -442,7 +462,7 @@ class CommandProcessor:
             return self._raised(slot, envelope, context, error)
         self._clean(slot, envelope, context)
         kind = DecisionKind.REFUSAL if refusal.durable else DecisionKind.VERDICT
-        return self._entry(kind, slot, envelope, slot.version, record, result)
+        return Decision(kind, slot.id, slot.epoch, envelope, slot.version, record, result)
 
     def _raised(self, slot: Slot, envelope: Envelope, context: CommandContext, error: BaseException) -> Decision:
         own = self._handlers.retry_on(type(context.command))
@@ -457,7 +477,7 @@ class CommandProcessor:
         self._clean(slot, envelope, context)
         record = crash_record(envelope, slot.aggregate, error, self._max_bytes) if envelope.crash_handler else None
         if record is not None:
-            return self._entry(DecisionKind.REFUSAL, slot, envelope, slot.version, record)
+            return Decision(DecisionKind.REFUSAL, slot.id, slot.epoch, envelope, slot.version, record)
         return self._failed(slot, envelope, error, slot.version)
 
     def _postpone(
@@ -468,7 +488,7 @@ class CommandProcessor:
         told = "command %s %r is handled again (failed attempts: %s): %s: %s"
         logger.warning(told, envelope.type_name, envelope.id, attempts, result.error_type, result.error_message)
         self._clean(slot, envelope, context)
-        return Postponed(envelope, slot.epoch, due, result)
+        return postponed(envelope, slot.epoch, due, result)
 
     def _clean(self, slot: Slot, envelope: Envelope, context: CommandContext) -> None:
         """Restore the aggregate if the handler has changed it. Most refusals, which are common, have not."""
@@ -476,25 +496,4 @@ class CommandProcessor:
             self._restore(envelope.aggregate_root_id, slot)
 
     def _failed(self, slot: Slot, envelope: Envelope, error: BaseException, rests_on: int | None) -> Decision:
-        return self._entry(DecisionKind.VERDICT, slot, envelope, rests_on, result=failed(envelope, error))
-
-    @staticmethod
-    def _entry(
-        kind: DecisionKind,
-        slot: Slot,
-        envelope: Envelope,
-        rests_on: int | None,
-        record: StreamRecord | None = None,
-        result: CommandResult | None = None,
-    ) -> Decision:
-        return Decision(kind, envelope.aggregate_root_id, slot.epoch, envelope, rests_on, record, result)
-
-
-def _unfinished(slot: Slot) -> list[Decision]:
-    return list(slot.unfinished.values()) if slot.unfinished else []
-
-
-def _is_lost(entry: Decision) -> bool:
-    """Return True if the lease under which the command was pulled is over."""
-    window = entry.envelope.window if entry.envelope is not None else None
-    return window is not None and window.closed
+        return Decision(DecisionKind.VERDICT, slot.id, slot.epoch, envelope, rests_on, None, failed(envelope, error))

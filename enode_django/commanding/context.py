@@ -71,9 +71,9 @@ class CommandContext:
         self._result: Any = None
         self._aggregate = aggregate
         self._is_new = False
-        self._changed: list[AggregateRoot] = []
+        self._changed: tuple[AggregateRoot, ...] = ()
         self._error: BaseException | None = None
-        self._foreign: dict[str, AggregateRoot | None] = {}
+        self._foreign: dict[str, AggregateRoot | None] | None = None
         self._load = load
         self._metadata = metadata
         self._sent: SentCommands | None = None
@@ -96,6 +96,8 @@ class CommandContext:
         Raises `AggregateNotFound`, `AggregateTypeMismatch` if the id is that of another class, or `InvalidId` if no
         aggregate of this class can have it.
         """
+        if id is None and type(self._aggregate) is cls:
+            return self._aggregate  # nearly always
         aggregate = self.find(cls, id)
         if aggregate is None:
             hint = "; no handler makes one: mark its first with @command_handler(creates=True)"
@@ -113,9 +115,10 @@ class CommandContext:
         if id is None or id == self.command.aggregate_root_id:
             aggregate = self._aggregate
         else:
-            if id not in self._foreign:
-                self._foreign[id] = self._load(id if isinstance(id, str) else check_id(id, "aggregate root id"))
-            aggregate = self._foreign[id]
+            foreign = self._foreign = self._foreign or {}
+            if id not in foreign:
+                foreign[id] = self._load(id if isinstance(id, str) else check_id(id, "aggregate root id"))
+            aggregate = foreign[id]
         if aggregate is None:
             check_sought(cls, self._own_or(id))
         elif not isinstance(aggregate, cls):
@@ -137,7 +140,7 @@ class CommandContext:
                 f"a command for {self.command.aggregate_root_id!r} cannot add {aggregate.id!r}; send it a command"
             )
         if self._aggregate is not None and self._aggregate is not aggregate:
-            self._changed = [changed for changed in self._changed if changed is not aggregate]
+            self._changed = tuple(changed for changed in self._changed if changed is not aggregate)
             raise AggregateAlreadyExists(
                 f"there is a {type(self._aggregate).__qualname__} with the id {aggregate.id!r}"
             )
@@ -194,7 +197,7 @@ class CommandContext:
 
     def note_change(self, aggregate: AggregateRoot) -> None:
         """Note an aggregate that changes. Called by its first ``apply`` while the command is handled."""
-        self._changed.append(aggregate)
+        self._changed += (aggregate,)
 
     def note_error(self, error: BaseException) -> None:
         """Note an error of an applier. The first one counts."""

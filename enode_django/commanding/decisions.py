@@ -3,6 +3,8 @@
 intake ── Envelope ──► command mailbox ── Decision ──► event mailbox ── Finished ──► publisher
                               ▲                        │
                               └── finished decisions, Recovery
+
+Those that are made for every command are structs of `msgspec`, whose constructors take a fraction of the time.
 """
 
 from __future__ import annotations
@@ -10,76 +12,46 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from enode_django.bus.results import CommandResult
 from enode_django.domain.messages import Command
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.positions import FIRST
+from enode_django.eventstore.unique_values import Change
 
 
-class Envelope:
+class Envelope(Struct, eq=False):
     """A pulled command with all that is known of it. It does not change once it has left the intake.
 
     At most one of ``command`` (to be handled) and ``failed`` (why it cannot be) is set; neither is for a command that
-    was answered before. ``window`` is None if the command does not come from a queue. ``position`` encodes queue and
-    offset as one integer above 0. ``body`` is the message. ``expected_version`` is the only version of the aggregate
-    that the command may be handled on (None: any). ``crash_handler`` names the process manager that handles the
-    command's crash, if one does; nobody waits for its answer then.
+    was answered before. ``window`` is None if the command does not come from a queue. ``body`` is the message.
+    ``expected_version`` is the only version of the aggregate that the command may be handled on (None: any).
+    ``crash_handler`` names the process manager that handles the command's crash, if one does; nobody waits for its
+    answer then.
     """
 
-    __slots__ = (
-        "aggregate_root_id",
-        "body",
-        "command",
-        "command_mailbox",
-        "crash_handler",
-        "event_mailbox",
-        "expected_version",
-        "failed",
-        "id",
-        "metadata",
-        "offset",
-        "position",
-        "reply_to",
-        "suspect",
-        "type_name",
-        "window",
-    )
+    id: str
+    aggregate_root_id: str
+    type_name: str
+    command: Command | None
+    failed: Exception | None = None
+    metadata: bytes = b""
+    reply_to: str = ""
+    window: OffsetWindow | None = None
+    offset: int = 0
+    body: bytes | None = None
+    suspect: bool = False
+    command_mailbox: int = 0
+    event_mailbox: int = 0
+    expected_version: int | None = None
+    crash_handler: str = ""
 
-    def __init__(
-        self,
-        id: str,
-        aggregate_root_id: str,
-        type_name: str,
-        command: Command | None,
-        failed: Exception | None = None,
-        metadata: bytes = b"",
-        reply_to: str = "",
-        window: OffsetWindow | None = None,
-        offset: int = 0,
-        body: bytes | None = None,
-        suspect: bool = False,
-        command_mailbox: int = 0,
-        event_mailbox: int = 0,
-        expected_version: int | None = None,
-        crash_handler: str = "",
-    ) -> None:
-        self.id = id
-        self.aggregate_root_id = aggregate_root_id
-        self.type_name = type_name
-        self.command = command
-        self.failed = failed
-        self.metadata = metadata
-        self.reply_to = reply_to
-        self.window = window
-        self.offset = offset
-        self.position = ((window.queue << 48) | offset) + 1 if window is not None else 1  # `position_of`
-        self.body = body
-        self.suspect = suspect
-        self.command_mailbox = command_mailbox
-        self.event_mailbox = event_mailbox
-        self.expected_version = expected_version
-        self.crash_handler = crash_handler
+    @property
+    def position(self) -> int:
+        """Queue and offset as one integer above 0, as `position_of` encodes them."""
+        return ((self.window.queue << 48) | self.offset) + 1 if self.window is not None else 1
 
     @property
     def is_backlog(self) -> bool:
@@ -112,28 +84,24 @@ STREAM, REFUSAL, STORED, RESUMED = DecisionKind.STREAM, DecisionKind.REFUSAL, De
 POSTPONED = DecisionKind.POSTPONED
 
 
-class Decision:
-    """A command mailbox's decision on one command, made on the version ``rests_on`` (None: on any)."""
+class Decision(Struct, eq=False):
+    """A command mailbox's decision on one command, made on the version ``rests_on`` (None: on any). ``change`` are the
+    unique values that it has claimed and gives up."""
 
-    __slots__ = ("aggregate_root_id", "envelope", "epoch", "kind", "record", "rests_on", "result")
+    kind: DecisionKind
+    aggregate_root_id: str
+    epoch: int
+    envelope: Envelope | None
+    rests_on: int | None
+    record: StreamRecord | None = None
+    result: CommandResult | None = None
+    change: Change | None = None
 
-    def __init__(
-        self,
-        kind: DecisionKind,
-        aggregate_root_id: str,
-        epoch: int,
-        envelope: Envelope | None,
-        rests_on: int | None,
-        record: StreamRecord | None = None,
-        result: CommandResult | None = None,
-    ) -> None:
-        self.kind = kind
-        self.aggregate_root_id = aggregate_root_id
-        self.epoch = epoch
-        self.envelope = envelope
-        self.rests_on = rests_on
-        self.record = record
-        self.result = result
+    @property
+    def is_lost(self) -> bool:
+        """True if the lease under which the command was pulled is over."""
+        window = self.envelope.window if self.envelope is not None else None
+        return window is not None and window.closed
 
 
 class Finished(NamedTuple):

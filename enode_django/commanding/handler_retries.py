@@ -73,11 +73,11 @@ class Postponed(Decision):
     """Stands for a command that is not decided yet; the event mailbox skips it. ``due`` is when it is handled again.
     ``result`` is its latest failure, or None for a command that only waits behind another."""
 
-    __slots__ = ("due",)
+    due: float = 0.0
 
-    def __init__(self, envelope: Envelope, epoch: int, due: float, result: CommandResult | None) -> None:
-        super().__init__(DecisionKind.POSTPONED, envelope.aggregate_root_id, epoch, envelope, None, None, result)
-        self.due = due
+
+def postponed(envelope: Envelope, epoch: int, due: float, result: CommandResult | None) -> Postponed:
+    return Postponed(DecisionKind.POSTPONED, envelope.aggregate_root_id, epoch, envelope, None, None, result, due=due)
 
 
 class _Waiting:

@@ -196,17 +196,17 @@ class Intake:
         suspect: bool = False,
     ) -> Envelope:
         window, offset, _, wire = one
-        type_name, id, aggregate_root_id, _, metadata, reply_to, _, expected_version = wire
+        aggregate_root_id, reply_to = wire.aggregate_root_id, wire.reply_to
         command_mailbox, event_mailbox = self._router.mailboxes(aggregate_root_id)
         handler = crash_handler_in(reply_to) if reply_to else ""
         # Without keywords, which would more than double the time, for every command.
         return Envelope(
-            id,
+            wire.id,
             aggregate_root_id,
-            type_name,
+            wire.type_name,
             command,
             failed,
-            metadata,
+            wire.metadata,
             "" if handler else reply_to,
             window,
             offset,
@@ -214,7 +214,7 @@ class Intake:
             suspect,
             command_mailbox,
             event_mailbox,
-            expected_version,
+            wire.expected_version,
             handler,
         )
 

@@ -11,6 +11,7 @@ from enode_django.bus.results import CommandResult, CommandStatus, crash, failur
 from enode_django.commanding.decisions import Envelope
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.declarations import plain_of
+from enode_django.domain.messages import stamp_of
 from enode_django.domain.refusals import DomainException, VersionMismatch
 from enode_django.eventstore.base import StreamRecord, make_record
 from enode_django.exceptions import (
@@ -47,18 +48,19 @@ def stream_of(
     """Return the row of an aggregate's uncommitted events, and of the commands that its handler sends. Raises
     `InvalidField`, `TypeNameError` or `MessageTooLarge`."""
     events, metadata = aggregate.uncommitted_events, envelope.metadata
+    stamp = stamp_of(events[0])
     encoded = encode_stream(events, result, sent)
     size = len(encoded) + len(metadata)
     if size > max_bytes:
         raise _too_large(_EVENTS, size, max_bytes)
     return make_record(
         (
-            aggregate.id,
-            aggregate.version + 1,
+            stamp.aggregate_root_id,
+            stamp.version,
             envelope.id,
             types.name_of(type(aggregate)),
             envelope.type_name,
-            events[0].timestamp,
+            stamp.timestamp,
             encoded,
             metadata,
         )

@@ -9,8 +9,10 @@ from __future__ import annotations
 import ctypes
 import gc
 
-THRESHOLDS = (50_000, 20, 10)
-"""The number of new containers until the youngest generation is collected, and of collections until the next one is."""
+THRESHOLDS = (200_000, 20, 10)
+"""The number of new containers until the youngest generation is collected, and of collections until the next one is. A
+collection traverses all commands on their way, of some ten containers each, so it must be rare compared with these.
+Garbage in cycles, which this package makes only after errors, stays until then."""
 
 
 def collect_seldom() -> None:

@@ -127,6 +127,9 @@ class Commands(Group):
     """The time limit for each attempt to handle a command."""
     EXECUTE_TIMEOUT: Seconds = 10.0
     """The timeout of `execute_command` if a call gives none."""
+    CLAIM_DEADLINE: Seconds = 60.0
+    """The time after which another aggregate may take a unique value that was claimed by a command without an
+    outcome."""
     REFUSAL_RETENTION: Seconds | None = 90 * DAY
     """Stored refusals older than this are deleted (None: never)."""
     DEAD_LETTER_RETENTION: Seconds | None = 90 * DAY

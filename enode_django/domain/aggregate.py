@@ -16,6 +16,7 @@ from enode_django.domain.origin import NO_ORIGIN, handled_command
 from enode_django.domain.prefixes import check_prefix, check_prefixed
 from enode_django.domain.reading import Readable
 from enode_django.domain.signatures import check_marked, check_method
+from enode_django.domain.unique import Unique, uniques_of
 from enode_django.exceptions import (
     AggregateReadOnly,
     ApplierNotFound,
@@ -93,7 +94,8 @@ class AggregateRoot(Readable, Declared):
     """The base of aggregate roots. Declared fields are the state; mutable defaults are copied for each instance.
 
     A constructor takes the id only. Only one thread uses an aggregate, that of its command mailbox. ``snapshot_every``
-    says how often a snapshot is made. Ids of the class begin with ``id_prefix``; another id raises `InvalidId`.
+    says how often a snapshot is made. Ids of the class begin with ``id_prefix``; another id raises `InvalidId`. No two
+    aggregates have the same values of the fields that are declared ``unique``.
 
     For example::
 
@@ -111,11 +113,13 @@ class AggregateRoot(Readable, Declared):
 
     snapshot_every: ClassVar[SnapshotPolicy] = 100
     id_prefix: ClassVar[str] = ""
-    _enode_settings: ClassVar[frozenset[str]] = frozenset({"id_prefix", "snapshot_every"})
+    unique: ClassVar[Unique | Sequence[Unique]] = ()
+    _enode_settings: ClassVar[frozenset[str]] = frozenset({"id_prefix", "snapshot_every", "unique"})
     _enode_hooks: ClassVar[frozenset[str]] = frozenset({"snapshot_every", "snapshot", "restore"})
     _enode_appliers: ClassVar[dict[type[DomainEvent], str]] = {}
     _enode_initial: ClassVar[tuple[tuple[str, Any], ...] | None] = None
     _enode_read_only = False
+    _enode_unique: ClassVar[tuple[Unique, ...]] = ()
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -124,6 +128,7 @@ class AggregateRoot(Readable, Declared):
                 setattr(cls, name, value.default)
         cls._enode_appliers = _collect_appliers(cls)
         cls._enode_initial = None
+        cls._enode_unique = uniques_of(cls, cls.unique)
         check_prefix(cls)
         _check_constructor(cls)
         _check_snapshots(cls)

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from enode_django.domain.bounds import Bound, bounds_of, check_bounds
+from enode_django.domain.compiled import Converted, compiled_check, compiled_decode
 from enode_django.domain.defaults import MISSING, Factory, declared_defaults, made_anew
 from enode_django.domain.hashes import MOST_ALIKE, collide
 from enode_django.domain.scalars import (
@@ -287,9 +288,13 @@ class Schema:
         self.defaults = {name: made[name] or default for name, default in defaults.items()}
         self.with_factory = tuple(name for name, default in self.defaults.items() if isinstance(default, Factory))
         self._changeable = tuple((name, self.types[name].check) for name, _ in self.copies)
-        self._checks = tuple((name, kind.exact, kind.check) for name, kind in self.types.items())
+        self._checks = tuple(Converted(name, kind.exact, kind.check) for name, kind in self.types.items())
         self._encoders = tuple((name, kind.encode) for name, kind in self.types.items() if kind.encode)
-        self._decoders = tuple((name, kind.exact, kind.decode) for name, kind in self.types.items())
+        self._decoders = tuple(Converted(name, kind.exact, kind.decode) for name, kind in self.types.items())
+        self.check = compiled_check(self._checks, self._check_slowly)
+        """Check the fields of a dictionary, and replace values by their normal forms. Raises `InvalidField`."""
+        self.decode_into = compiled_decode(self._decoders, self._default, self._decode_slowly)
+        """Decode like `decode`, into an existing dictionary, the first argument."""
 
     def _type(self, name: str, annotation: Any) -> FieldType:
         try:
@@ -297,8 +302,7 @@ class Schema:
         except UnsupportedType as error:
             raise UnsupportedType(f"{self.owner.__qualname__}.{name}: {error}") from error
 
-    def check(self, values: dict[str, Any]) -> None:
-        """Check the fields in ``values``, and replace values by their normal forms in place. Raises `InvalidField`."""
+    def _check_slowly(self, values: dict[str, Any]) -> None:
         for name, exact, check in self._checks:
             value = values[name]
             if type(value) is not exact:
@@ -364,8 +368,7 @@ class Schema:
         self.decode_into(values, plain)
         return values
 
-    def decode_into(self, values: dict[str, Any], plain: Mapping[str, Any]) -> None:
-        """Decode like `decode`, into an existing dictionary."""
+    def _decode_slowly(self, values: dict[str, Any], plain: Mapping[str, Any]) -> None:
         for name, exact, decode in self._decoders:
             try:
                 value = plain[name]

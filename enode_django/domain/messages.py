@@ -187,6 +187,11 @@ def stamp_event(event: DomainEvent, stamp: EventStamp, index: int) -> None:
     values["_enode_index"] = index
 
 
+def stamp_of(event: DomainEvent) -> EventStamp:
+    """Return the stamp of an applied event."""
+    return event._enode_stamp
+
+
 def is_stamped(event: DomainEvent) -> bool:
     return "_enode_stamp" in event.__dict__
 

@@ -130,6 +130,20 @@ class VersionMismatch(DomainException):
     version: int
 
 
+class ValueTaken(DomainException):
+    """The value of the ``fields``, which must be unique, belongs to another aggregate.
+
+    Forms and serializers show it at the first of the fields that they have.
+
+    For example::
+
+        refusal = ValueTaken("this email is taken", fields=("email",))
+        assert refusal.fields == ("email",)
+    """
+
+    fields: tuple[str, ...]
+
+
 class UnknownRefusal(DomainException):
     """Raised by `execute_command` for a refusal whose class is unknown in this process, or has other fields.
 

@@ -74,7 +74,7 @@ def _check_float(value: Any) -> float:
     return float(value)
 
 
-def _check_decimal(value: Any) -> Decimal:
+def check_decimal(value: Any) -> Decimal:
     if type(value) is Decimal and not value.is_nan():
         return value
     if not isinstance(value, Decimal):
@@ -123,7 +123,7 @@ SCALARS: dict[Any, FieldType] = {
     str: _leaf(str),
     bytes: _leaf(bytes),
     float: FieldType(Checked, _check_float, None, _check_float),
-    Decimal: FieldType(Checked, _check_decimal, None, _check_decimal),
+    Decimal: FieldType(Checked, check_decimal, None, check_decimal),
     datetime: FieldType(Checked, _check_datetime, None, _check_datetime),
     date: FieldType(date, _check_date, None, _check_date),
     UUID: FieldType(UUID, _check_uuid, None, _check_uuid),

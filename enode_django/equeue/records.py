@@ -12,7 +12,6 @@ import zlib
 from collections.abc import Callable, Sequence
 from typing import Annotated, TypeAlias
 
-import msgpack
 import msgspec
 
 from enode_django.exceptions import MalformedRecords, shown
@@ -22,6 +21,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 MOST_RECORDS = 100_000
 """A broker refuses a batch with more records. A decoded record of two bytes takes many times as much memory."""
 
+_encode: Callable[[Sequence[bytes]], bytes] = msgspec.msgpack.Encoder().encode
 _decode: Callable[[Buffer], list[bytes]] = msgspec.msgpack.Decoder(list[bytes]).decode
 _decode_new: Callable[[Buffer], list[bytes]] = msgspec.msgpack.Decoder(
     Annotated[list[bytes], msgspec.Meta(max_length=MOST_RECORDS)]
@@ -36,7 +36,7 @@ def encode_records(records: Sequence[bytes]) -> bytes:
     """Encode records as a body. Raises `MalformedRecords` for no records: a batch has at least one."""
     if not records:
         raise MalformedRecords("a batch needs at least one record; send none instead")
-    return seal(msgpack.packb(records, use_bin_type=True))
+    return seal(_encode(records))
 
 
 def decode_records(body: Buffer) -> list[bytes]:

@@ -49,6 +49,16 @@ _SET_BACK = f"""
 """
 _FORGET = f"DELETE FROM {CHECKPOINT} WHERE {OF_SUBSCRIBER} AND aggregate_root_id = ANY(%b::text[])"
 
+_CLAIM = f"""
+    INSERT INTO {CHECKPOINT} (subscriber, generation, aggregate_root_id, version)
+    SELECT 'rows ' || md5(%s), {_GENERATION}, claimed.digest, 0 FROM unnest(%b::text[]) AS claimed (digest)
+    ORDER BY claimed.digest ON CONFLICT DO NOTHING
+"""
+_UNCLAIM = f"""
+    DELETE FROM {CHECKPOINT}
+    WHERE subscriber = 'rows ' || md5(%s) AND generation = {_GENERATION} AND aggregate_root_id = ANY(%b::text[])
+"""
+
 _SUBSCRIBE = f"""
     INSERT INTO {SUBSCRIPTION}
         (subscriber, shard, started_at, start_generation, start_position, swept_generation, swept_position,
@@ -139,6 +149,14 @@ def set_back(alias: str, subscriber: str, versions: Mapping[str, int]) -> None:
 def forget(alias: str, subscriber: str, ids: Sequence[str]) -> None:
     if ids:
         _run(alias, _FORGET, (subscriber, subscriber, ids))
+
+
+def claim(alias: str, subscriber: str, digests: Sequence[str]) -> None:
+    """Lock things that the projection's tables have no rows for, until the transaction ends. Whoever claims one of them
+    meanwhile waits. The rows made for it, under a name that no subscriber has, are never seen by others."""
+    if digests:
+        _run(alias, _CLAIM, (subscriber, subscriber, digests))
+        _run(alias, _UNCLAIM, (subscriber, subscriber, digests))
 
 
 def subscription(alias: str, subscriber: str, shard: int) -> Subscription | None:

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
+from enode_django.eventing.base_projections import BaseProjection, models_of
 from enode_django.eventing.event_handlers import EventHandlerGroup
 from enode_django.eventing.marks import Followed
-from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.subscribers import Subscriber, followed_by
 from enode_django.exceptions import TypeNameError
 from enode_django.repository.codetexts import CodeReader, digest
@@ -48,14 +48,16 @@ def _description(subscriber: Subscriber, followed: Sequence[Followed], reader: C
         yield f"{_name(followed_class)} {method}"
         if method in subscriber._enode_creators:
             yield "creates"
+        if method in subscriber._enode_keys:
+            yield f"key {reader.value(subscriber._enode_keys[method])}"
         yield from reader.methods_named(type(subscriber), method)
+    if subscriber._enode_has_keys:
+        yield f"key {reader.value(subscriber._enode_key)}"
     yield from sorted(f"knows {name} {getattr(cls, 'schema_version', 0)}" for cls, name in types.names().items())
 
 
-def _models(subscriber: Subscriber) -> list[type]:
-    if isinstance(subscriber, ModelProjection):
-        return [subscriber.model]
-    return list(subscriber.models) if isinstance(subscriber, Projection) else []
+def _models(subscriber: Subscriber) -> Sequence[type]:
+    return models_of(subscriber) if isinstance(subscriber, BaseProjection) else ()
 
 
 def _name(cls: Followed) -> str:

@@ -1,4 +1,7 @@
-"""Turn events into commands and side effects: handlers run, commands are sent, and then the checkpoints move."""
+"""Turn events into commands and side effects: handlers run, commands are sent, and then the checkpoints move.
+
+Deadlines are written in the transaction that moves the checkpoints, so that each is set once.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from django.db import transaction
 
+from enode_django.bus.command_bus import CommandBus
 from enode_django.domain.messages import Command
 from enode_django.domain.metadata import Metadata, ambient_metadata
 from enode_django.eventing import checkpoints, failovers
@@ -20,10 +24,18 @@ from enode_django.eventing.pending import (
     followed_refusal,
     handled_by,
 )
-from enode_django.eventing.process_managers import ProcessManager, with_derived_ids
+from enode_django.eventing.process_managers import (
+    ProcessManager,
+    crash_handler,
+    deadline_changes,
+    has_state,
+    with_derived_ids,
+)
 from enode_django.eventing.subscribers import Subscriber, key_of
 from enode_django.eventstore.base import EventStore, StreamRecord, by_place
 from enode_django.eventstore.positions import BEGINNING
+from enode_django.scheduling.due import ChangeDeadlines, DeadlineKey, Scheduled
+from enode_django.scheduling.rows import change
 
 SendCommands = Callable[[Sequence[tuple[Command, Metadata]]], None]
 """Send commands with their metadata. Returns when the queue has stored them."""
@@ -32,13 +44,24 @@ SIDE_EFFECTS_AT_ONCE = 50
 """The most streams between two saves of checkpoints: so many are handled again at most when a worker dies."""
 
 
+def sending(subscriber: Subscriber, bus: Callable[[], CommandBus]) -> SendCommands:
+    """Return the way of a process manager's commands: through the outbox, in its transaction, if it has a state."""
+    handler = crash_handler(subscriber)
+    if has_state(subscriber):
+        return lambda some: bus().write_to_outbox(subscriber.database, some, handler)
+    return lambda some: bus().forward(some, handler)
+
+
 class EffectProcessor(EventProcessor):
     """Calls process managers and event handlers, at least once for each event. A process manager's commands have ids
     derived from the events, so sending them again changes nothing."""
 
-    def __init__(self, subscriber: Subscriber, store: EventStore, send: SendCommands) -> None:
+    def __init__(
+        self, subscriber: Subscriber, store: EventStore, send: SendCommands, change_deadlines: ChangeDeadlines = change
+    ) -> None:
         super().__init__(subscriber, store)
         self._send = send
+        self._change_deadlines = change_deadlines
         self.at_once = 1_000 if isinstance(subscriber, ProcessManager) else SIDE_EFFECTS_AT_ONCE
         self._known: dict[int, checkpoints.Subscription] = {}
 
@@ -92,6 +115,8 @@ class EffectProcessor(EventProcessor):
             moved = {id: one.version for id, one in progress.items() if one.version > positions[id]}
             checkpoints.save(self.alias, self.key, moved)
             checkpoints.save_refusals(self.alias, self.key, calls.refusals)
+            if calls.deadlines:
+                self._change_deadlines(self.alias, calls.deadlines)
         if calls.interruption is not None:
             raise calls.interruption
         return progress
@@ -176,7 +201,7 @@ class EffectProcessor(EventProcessor):
 
 
 class Calls:
-    """The calls and commands of the handlers of one batch, without the ``handled`` refusals.
+    """The calls, commands and deadlines of the handlers of one batch, without the ``handled`` refusals.
 
     A transient error ends the batch (``interruption``), but what was done before it counts: otherwise each try would do
     it again while a database is away. With ``alone``, commands are sent at once, so that a command that cannot be sent
@@ -191,10 +216,12 @@ class Calls:
         *,
         alone: bool = False,
     ) -> None:
-        self._subscriber = key_of(subscriber)
+        self._subscriber = subscriber
+        self._key = key_of(subscriber)
         self._yield_commands = isinstance(subscriber, ProcessManager)
         self.handled = set(handled)
         self.commands: list[tuple[Command, Metadata]] = []
+        self.deadlines: dict[DeadlineKey, Scheduled | None] = {}
         self.refusals: list[checkpoints.RefusalKey] = []
         self.interruption: Exception | None = None
         self._send = send
@@ -213,16 +240,19 @@ class Calls:
             self._send(commands)
 
     def run(self, followed: Iterable[HandledEvent]) -> None:
-        """Call all handlers for some messages. Their commands are kept if none has raised."""
+        """Call all handlers for some messages. Their commands and deadlines are kept if none has raised."""
         commands: list[tuple[Command, Metadata]] = []
+        deadlines: dict[DeadlineKey, Scheduled | None] = {}
         for message, handlers in followed:
             metadata = dataclasses.replace(message.metadata, causation_id=message.id)
             with ambient_metadata(metadata):
                 for handler in handlers:
                     yielded = handler(message)
                     if yielded is not None and self._yield_commands:
-                        derived = with_derived_ids(yielded, cause=message.id, subscriber=self._subscriber)
-                        commands.extend((command, metadata) for command in derived)
+                        derived = list(with_derived_ids(yielded, cause=message.id, subscriber=self._key))
+                        commands.extend((one, metadata) for one in derived if isinstance(one, Command))
+                        deadlines.update(deadline_changes(derived, self._subscriber, message))
         self.commands.extend(commands)
+        self.deadlines.update(deadlines)
         if self._alone:
             self.send()

@@ -3,7 +3,8 @@
 A failover to a standby that lagged, or a restore, loses the newest events; subscribers may have handled them. When a
 generation of the store has begun, each aggregate is compared with it, before its next event is handled or by the sweep.
 If more was handled than had been stored before that generation, projections are taken back and rebuilt from what is
-stored. The effects of process managers and event handlers cannot be taken back: they are reported.
+stored. The effects of process managers and event handlers, and what a `MultiProjection` has added to rows of many
+aggregates, cannot be taken back: they are reported.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from django.db import transaction
 
 from enode_django.eventing import failovers
+from enode_django.eventing.base_projections import BaseProjection
 from enode_django.eventing.event_processors import EventProcessor
 from enode_django.eventing.failover_guard import StoreMovedOn
 from enode_django.eventing.failovers import Check, Known
@@ -30,7 +32,7 @@ NOTICED = "%s compares all that it has handled with shard %s of the event store,
 TAKEN_BACK = "%s had handled versions %d to %d of %s, which are not stored any more; it is made anew from what is"
 ERASED = (
     "%s has handled versions %d to %d of %s, which are not stored any more, and cannot take that back; "
-    "see the erased events in the admin"
+    "%s; see the erased events in the admin"
 )
 NOTHING_LEFT = (
     "%s has handled %d aggregates of which shard %s of the event store has none: nothing is taken back. Is this the "
@@ -64,9 +66,18 @@ def heal(processor: EventProcessor, shard: Shard, ids: Sequence[str]) -> None:
         back = bool(erased) and processor.take_back({id: check.stored for id, check in erased.items()})
         failovers.save_checks(processor.alias, processor.key, shard.number, known.generation, checks, back)
     for id, (stored, reached) in erased.items():
-        level, text = (logging.WARNING, TAKEN_BACK) if back else (logging.ERROR, ERASED)
         extra = {"subscriber": processor.name, "aggregate_root_id": id}
-        logger.log(level, text, processor.name, stored + 1, reached, id, extra=extra)
+        told = (processor.name, stored + 1, reached, id)
+        if back:
+            logger.warning(TAKEN_BACK, *told, extra=extra)
+        else:
+            logger.error(ERASED, *told, _way_out(processor), extra=extra)
+
+
+def _way_out(processor: EventProcessor) -> str:
+    if isinstance(processor.subscriber, BaseProjection):
+        return f"rebuild it: manage.py rebuildprojection {processor.name} --accept-differences"
+    return "settle what follows from them"
 
 
 def _checks(

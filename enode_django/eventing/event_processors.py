@@ -11,11 +11,12 @@ from django.db import connections, transaction
 
 from enode_django.databases import execute, let_hooks_fail_alone
 from enode_django.eventing import checkpoints, failovers, parking
+from enode_django.eventing.base_projections import BaseProjection, makes_row, models_of
 from enode_django.eventing.failover_guard import Heeded
 from enode_django.eventing.failures import HandlerInterrupted, failure_of
 from enode_django.eventing.in_flight import InFlight
 from enode_django.eventing.pending import Failure, HandledEvents, PendingAggregate, Progress, fit_portion, next_streams
-from enode_django.eventing.projections import ModelProjection, Projection, makes_row
+from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.read_models.row_changes import RowChanges, changed_row
 from enode_django.eventing.read_models.rows import RowTable
 from enode_django.eventing.read_models.waiting_inserts import inserts_wait
@@ -225,7 +226,40 @@ class RowProcessor(EventProcessor):
             changes.write(self.alias, self.key)
 
 
-class TransactionProcessor(EventProcessor):
+class CheckpointProcessor(EventProcessor):
+    """Keeps the version of each aggregate in a checkpoint, which moves in the transaction of the rows."""
+
+    def __init__(self, subscriber: BaseProjection, store: EventStore) -> None:
+        super().__init__(subscriber, store)
+        quote = connections[self.alias].ops.quote_name
+        tables = ", ".join(sorted(quote(model._meta.db_table) for model in models_of(subscriber)))
+        self._lock_tables = f"LOCK TABLE {tables} IN ROW EXCLUSIVE MODE"
+
+    def positions(self, ids: Sequence[str]) -> Mapping[str, int]:
+        return checkpoints.read(self.alias, self.key, ids)
+
+    def claims(self, after: str, limit: int) -> Sequence[tuple[str, int]]:
+        return failovers.claims(self.alias, self.key, after, limit)
+
+    def claimed(self, ids: Sequence[str]) -> Mapping[str, int]:
+        self._keep_tables()
+        return checkpoints.lock(self.alias, self.key, ids)
+
+    def take_back(self, kept: Mapping[str, int]) -> bool:
+        checkpoints.set_back(self.alias, self.key, kept)
+        return False
+
+    def skip_to(self, aggregate_root_id: str, version: int) -> None:
+        with transaction.atomic(using=self.alias):
+            self._keep_tables()
+            checkpoints.save(self.alias, self.key, {aggregate_root_id: version})
+
+    def _keep_tables(self) -> None:
+        """Lock the tables before checkpoints are read, so that no rebuild replaces them until the transaction ends."""
+        execute(self.alias, self._lock_tables, ())
+
+
+class TransactionProcessor(CheckpointProcessor):
     """Applies events to a `Projection`: checkpoints are locked, ORM code runs, checkpoints move, in one transaction.
 
     Handlers run without savepoints first, which cost more than most handlers, and rows that they insert are sent
@@ -235,12 +269,6 @@ class TransactionProcessor(EventProcessor):
 
     subscriber: Projection
     at_once = 1_000
-
-    def __init__(self, subscriber: Projection, store: EventStore) -> None:
-        super().__init__(subscriber, store)
-        quote = connections[self.alias].ops.quote_name
-        tables = ", ".join(sorted(quote(model._meta.db_table) for model in subscriber.models))
-        self._lock_tables = f"LOCK TABLE {tables} IN ROW EXCLUSIVE MODE"
 
     def apply(
         self, works: Sequence[PendingAggregate], portion: int, *, even_parked: bool = False
@@ -311,37 +339,17 @@ class TransactionProcessor(EventProcessor):
             return failure
         return None
 
-    def positions(self, ids: Sequence[str]) -> Mapping[str, int]:
-        return checkpoints.read(self.alias, self.key, ids)
-
-    def claims(self, after: str, limit: int) -> Sequence[tuple[str, int]]:
-        return failovers.claims(self.alias, self.key, after, limit)
-
-    def claimed(self, ids: Sequence[str]) -> Mapping[str, int]:
-        self._keep_tables()
-        return checkpoints.lock(self.alias, self.key, ids)
-
     def take_back(self, kept: Mapping[str, int]) -> bool:
         """Delete the rows and return True if all models have the ``aggregate_field``. Else only set the checkpoints
         back."""
         field = self.subscriber.aggregate_field
         models = [model for model in reversed(self.subscriber.models) if has_field(model, field)]
         if len(models) < len(self.subscriber.models):
-            checkpoints.set_back(self.alias, self.key, kept)
-            return False
+            return super().take_back(kept)
         for model in models:
             model._base_manager.using(self.alias).filter(**{f"{field}__in": list(kept)}).delete()
         checkpoints.forget(self.alias, self.key, list(kept))
         return True
-
-    def skip_to(self, aggregate_root_id: str, version: int) -> None:
-        with transaction.atomic(using=self.alias):
-            self._keep_tables()
-            checkpoints.save(self.alias, self.key, {aggregate_root_id: version})
-
-    def _keep_tables(self) -> None:
-        """Lock the tables before checkpoints are read, so that no rebuild replaces them until the transaction ends."""
-        execute(self.alias, self._lock_tables, ())
 
 
 def has_field(model: type[Any], name: str) -> bool:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from enode_django.eventing.base_projections import BaseProjection
 from enode_django.eventing.pending import Message, PendingAggregate, Progress, follows_events
 from enode_django.eventing.process_managers import ProcessManager
-from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventstore.base import StreamRecord
 from enode_django.telemetry import steplog
@@ -37,7 +37,7 @@ def log_handled(
 
 
 def part_of(subscriber: Subscriber) -> str:
-    if isinstance(subscriber, ModelProjection | Projection):
+    if isinstance(subscriber, BaseProjection):
         return "projection"
     return "process" if isinstance(subscriber, ProcessManager) else "handler"
 

@@ -13,6 +13,8 @@ from enode_django.exceptions import DefinitionError
 from enode_django.serialization.crashes import CommandCrashed
 
 Followed = type[DomainEvent] | type[DomainException]
+EventKey = Callable[[Any], object]
+"""Returns the key of the row that an event changes, or None if it changes none."""
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 Event = TypeVar("Event", bound=DomainEvent | DomainException)
@@ -35,22 +37,22 @@ class MarksMethod(Protocol[Event]):
     def __call__(self, method: Callable[[Owner, Row, Event], Result], /) -> Callable[[Owner, Row, Event], Result]: ...
 
 
-class Route(NamedTuple):
-    """The way of an event to a process. ``key`` returns the key of the process, or None if the event concerns none;
-    without it the key is the aggregate root id. The process begins with the event if the route ``starts``. It ends with
-    the event if the route ``ends``, and ``when``, if there is one, returns True for the state."""
+class HandlerMark(NamedTuple):
+    """What a decorator says of a handler, beside its events. ``key`` returns the key of the row or process that an
+    event concerns, or None if it concerns none. A process begins with the event if the handler ``starts`` it. It ends
+    with the event if the handler ``ends`` it, and ``when``, if there is one, returns True for the state."""
 
-    key: Callable[[Any], str | None] | None = None
+    key: EventKey | None = None
     starts: bool = False
     ends: bool = False
     when: Callable[[Any], bool] | None = None
 
 
 @overload
-def handles(one: type[E1], /, *, creates: bool = ..., key: Callable[[E1], str | None] = ...) -> MarksMethod[E1]: ...
+def handles(one: type[E1], /, *, creates: bool = ..., key: Callable[[E1], object] = ...) -> MarksMethod[E1]: ...
 @overload
 def handles(
-    one: type[E1], two: type[E2], /, *, creates: bool = ..., key: Callable[[E1 | E2], str | None] = ...
+    one: type[E1], two: type[E2], /, *, creates: bool = ..., key: Callable[[E1 | E2], object] = ...
 ) -> MarksMethod[E1 | E2]: ...
 @overload
 def handles(
@@ -60,7 +62,7 @@ def handles(
     /,
     *,
     creates: bool = ...,
-    key: Callable[[E1 | E2 | E3], str | None] = ...,
+    key: Callable[[E1 | E2 | E3], object] = ...,
 ) -> MarksMethod[E1 | E2 | E3]: ...
 @overload
 def handles(
@@ -71,22 +73,35 @@ def handles(
     /,
     *,
     creates: bool = ...,
-    key: Callable[[E1 | E2 | E3 | E4], str | None] = ...,
+    key: Callable[[E1 | E2 | E3 | E4], object] = ...,
 ) -> MarksMethod[E1 | E2 | E3 | E4]: ...
 @overload
 def handles(
-    *followed: Followed, creates: bool = ..., key: Callable[[Any], str | None] = ...
-) -> Callable[[Method], Method]: ...
+    one: type[E1],
+    two: type[E2],
+    three: type[E3],
+    four: type[E4],
+    five: type[E5],
+    /,
+    *,
+    creates: bool = ...,
+    key: Callable[[E1 | E2 | E3 | E4 | E5], object] = ...,
+) -> MarksMethod[E1 | E2 | E3 | E4 | E5]: ...
+@overload
+def handles(*, creates: bool = ..., key: Callable[[Any], object] = ...) -> Callable[[Method], Method]: ...
+@overload
+def handles(*followed: Followed, creates: bool = ...) -> Callable[[Method], Method]: ...
 @overload
 def handles(method: Method, /) -> Method: ...
-def handles(*followed: Any, creates: bool = False, key: Callable[[Any], str | None] | None = None) -> Any:
+def handles(*followed: Any, creates: bool = False, key: EventKey | None = None) -> Any:
     """Mark a method of a subscriber as the handler of these classes of events and their subclasses; without a class, of
     those that the annotation of its event names.
 
     Process managers and event handlers may also handle domain exceptions: refusals that were stored. ``creates`` is for
-    a `ModelProjection`: once a handler says so, the others are called only for a row that exists. ``key`` is for a
-    process manager with a ``state``: it returns the key of the process that an event concerns, or None if it concerns
-    none; by default it is the aggregate root id. Raises `DefinitionError`.
+    a `ModelProjection` or `MultiProjection`: once a handler says so, the others are called only for a row that exists.
+    ``key`` is for a `MultiProjection`, where it returns the key of the row, and for a process manager with a ``state``,
+    where it returns the key of the process (by default the aggregate root id). It returns None for an event that
+    concerns none. Raises `DefinitionError`.
 
     For example::
 
@@ -97,13 +112,15 @@ def handles(*followed: Any, creates: bool = False, key: Callable[[Any], str | No
             def opened(self, event: AccountOpened) -> Iterator[Command]:
                 yield Deposit(event.aggregate_root_id, amount=Decimal(10))
     """
-    return _marking("handles", followed, creates, Route(key) if key is not None else None)
+    return _marking("handles", followed, creates, HandlerMark(key) if key is not None else None)
 
 
 @overload
 def starts(one: type[E1], /, *, key: Callable[[E1], str | None] = ...) -> MarksMethod[E1]: ...
 @overload
-def starts(*followed: Followed, key: Callable[[Any], str | None] = ...) -> Callable[[Method], Method]: ...
+def starts(*, key: Callable[[Any], str | None] = ...) -> Callable[[Method], Method]: ...
+@overload
+def starts(one: type[E1], two: type[E2], /, *, key: Callable[[E1 | E2], str | None] = ...) -> MarksMethod[E1 | E2]: ...
 @overload
 def starts(method: Method, /) -> Method: ...
 def starts(*followed: Any, key: Callable[[Any], str | None] | None = None) -> Any:
@@ -114,22 +131,15 @@ def starts(*followed: Any, key: Callable[[Any], str | None] | None = None) -> An
 
     For example::
 
-        @dataclass
-        class Greeting:
-            owner: str = ""
-
         class Greetings(ProcessManager):
             name = "bank.greetings"
-            state = Greeting
+            state = Greeting  # a dataclass
 
             @starts
             def opened(self, greeting: Greeting, event: AccountOpened) -> None:
                 greeting.owner = event.owner
-
-            @ends
-            def closed(self, greeting: Greeting, event: AccountClosed) -> None: ...
     """
-    return _marking("starts", followed, False, Route(key, starts=True))
+    return _marking("starts", followed, False, HandlerMark(key, starts=True))
 
 
 @overload
@@ -138,8 +148,17 @@ def ends(
 ) -> MarksMethod[E1]: ...
 @overload
 def ends(
-    *followed: Followed, key: Callable[[Any], str | None] = ..., when: Callable[[Any], bool] = ...
+    *, key: Callable[[Any], str | None] = ..., when: Callable[[Any], bool] = ...
 ) -> Callable[[Method], Method]: ...
+@overload
+def ends(
+    one: type[E1],
+    two: type[E2],
+    /,
+    *,
+    key: Callable[[E1 | E2], str | None] = ...,
+    when: Callable[[Any], bool] = ...,
+) -> MarksMethod[E1 | E2]: ...
 @overload
 def ends(method: Method, /) -> Method: ...
 def ends(
@@ -150,50 +169,44 @@ def ends(
 
     For example::
 
-        @dataclass
-        class Savings:
-            deposits: int = 0
-
-        class Premiums(ProcessManager):
-            name = "bank.premiums"
-            state = Savings
+        class Greetings(ProcessManager):
+            name = "bank.first_greetings"
+            state = Greeting  # a dataclass
 
             @starts
-            def opened(self, savings: Savings, event: AccountOpened) -> None: ...
+            def opened(self, greeting: Greeting, event: AccountOpened) -> None: ...
 
-            @ends(when=lambda savings: savings.deposits == 3)
-            def deposited(self, savings: Savings, event: Deposited) -> Iterator[Command]:
-                savings.deposits += 1
-                if savings.deposits == 3:
-                    yield Deposit(event.aggregate_root_id, amount=Decimal(1))
+            @ends(when=lambda greeting: greeting.deposits == 3)
+            def deposited(self, greeting: Greeting, event: Deposited) -> None:
+                greeting.deposits += 1
     """
-    return _marking("ends", followed, False, Route(key, ends=True, when=when))
+    return _marking("ends", followed, False, HandlerMark(key, ends=True, when=when))
 
 
-def _marking(decorator: str, followed: tuple[Any, ...], creates: bool, route: Route | None) -> Any:
+def _marking(decorator: str, followed: tuple[Any, ...], creates: bool, marked_as: HandlerMark | None) -> Any:
     """Return the marked method if ``followed`` is one, else the decorator of a method."""
     given = () if is_bare(followed) else followed
     check_followed(decorator, given)
-    if route is not None:
-        checked_route(decorator, route)
+    if marked_as is not None:
+        checked_mark(decorator, marked_as)
 
     def mark(method: Method) -> Method:
         marked = handled_classes(decorator, method, given, DomainEvent | DomainException, last=True)
         check_followed(decorator, marked)
         method._enode_handles = marked  # type: ignore[attr-defined]
         method._enode_creates = creates  # type: ignore[attr-defined]
-        method._enode_route = route  # type: ignore[attr-defined]
+        method._enode_mark = marked_as  # type: ignore[attr-defined]
         return method
 
     return mark(followed[0]) if is_bare(followed) else mark
 
 
-def checked_route(decorator: str, route: Route) -> Route:
-    """Return the route. Raises `DefinitionError` if it has a key or a condition that cannot be called."""
-    for name, function in (("key", route.key), ("when", route.when)):
+def checked_mark(decorator: str, mark: HandlerMark) -> HandlerMark:
+    """Return the mark. Raises `DefinitionError` if it has a key or a condition that cannot be called."""
+    for name, function in (("key", mark.key), ("when", mark.when)):
         if not (function is None or callable(function)):
             raise DefinitionError(f"{decorator}() got {name}={function!r}; give it a function")
-    return route
+    return mark
 
 
 def check_followed(decorator: str, followed: Iterable[object]) -> None:

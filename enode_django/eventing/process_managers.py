@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, TypeGuard
 
-from enode_django.bus.command_bus import CrashHandler
+from enode_django.bus.command_bus import CrashHandler, outbox_rows
 from enode_django.bus.derived_ids import derived_id, with_id
 from enode_django.domain.messages import Command
-from enode_django.eventing.marks import Method, Route, checked_route
+from enode_django.eventing.deadlines import CancelDeadline, Deadline
+from enode_django.eventing.marks import HandlerMark, Method, checked_mark
 from enode_django.eventing.state_types import StateType
 from enode_django.eventing.subscribers import NOW, Subscriber, key_of
 from enode_django.exceptions import DefinitionError
+from enode_django.scheduling.due import Changes, DeadlineKey, Scheduled, due_of
 from enode_django.serialization.crashes import CommandCrashed
 from enode_django.serialization.registry import types
+
+Yielded = Command | Deadline | CancelDeadline
 
 
 class ProcessManager(Subscriber):
     """A subscriber that lets commands follow from events. Handlers are ``(self, event) -> Iterable[Command] | None``:
-    they yield the commands that follow from an event, or from a stored refusal, and do nothing else.
+    they yield the commands that follow from an event, or from a stored refusal, and do nothing else. Beside commands
+    they may yield a `Deadline` or a `CancelDeadline`.
 
     ``name`` must be stable: checkpoints and the ids of the commands depend on it. A new process manager begins with the
     events of *now* unless it says ``start = "beginning"``. ``resends``: commands that have had no effect when their
@@ -74,19 +80,19 @@ def _check_process(cls: type[ProcessManager]) -> None:
             "leave resends out"
         )
     is_run = cls._enode_methods and not cls.__dict__.get("abstract", False)
-    if is_run and not any(route_of(cls, method).starts for method in cls._enode_methods.values()):
+    if is_run and not any(mark_of(cls, method).starts for method in cls._enode_methods.values()):
         raise DefinitionError(
             f"{cls.__qualname__} has a state, but none of its processes ever begins; mark a handler with @starts"
         )
 
 
-def route_of(cls: type[Subscriber], method: str) -> Route:
-    """Return the route that the method was given by the nearest class that marks it."""
+def mark_of(cls: type[Subscriber], method: str) -> HandlerMark:
+    """Return the mark that the method was given by the nearest class that marks it."""
     for base in cls.__mro__:
         member = vars(base).get(method)
         if hasattr(member, "_enode_handles"):
-            return getattr(member, "_enode_route", None) or Route()
-    return Route()
+            return getattr(member, "_enode_mark", None) or HandlerMark()
+    return HandlerMark()
 
 
 def has_state(subscriber: Subscriber) -> TypeGuard[ProcessManager]:
@@ -100,11 +106,12 @@ def can_resend(subscriber: Subscriber) -> bool:
 
 
 def handles_crash(
-    *commands: type[Command], key: Callable[[CommandCrashed], str | None] | None = None
+    *commands: type[Command], key: Callable[[CommandCrashed], str | None] | None = None, ends: bool = False
 ) -> Callable[[Method], Method]:
     """Mark the method of a process manager that handles the crashes of commands of these classes, and their subclasses,
     which this process manager has sent. It gets a `CommandCrashed` when an exception that is not a refusal has ended
-    one, and yields the commands that follow. Other crashed commands become dead letters. ``key`` is that of `handles`.
+    one, and yields the commands that follow. Other crashed commands become dead letters. ``key`` is that of
+    `handles`; with ``ends`` the process has ended after the handler.
 
     For example::
 
@@ -120,12 +127,12 @@ def handles_crash(
     for cls in commands:
         if not (isinstance(cls, type) and issubclass(cls, Command)):
             raise DefinitionError(f"handles_crash() takes classes of commands, got {cls!r}")
-    route = None if key is None else checked_route("handles_crash", Route(key))
+    marked_as = None if key is None and not ends else checked_mark("handles_crash", HandlerMark(key, ends=ends))
 
     def mark(method: Method) -> Method:
         method._enode_handles = (CommandCrashed,)  # type: ignore[attr-defined]
         method._enode_crashes = commands  # type: ignore[attr-defined]
-        method._enode_route = route  # type: ignore[attr-defined]
+        method._enode_mark = marked_as  # type: ignore[attr-defined]
         return method
 
     return mark
@@ -147,19 +154,47 @@ def _crashes_of(cls: type[ProcessManager], method: str) -> tuple[type[Command], 
     return ()
 
 
-def with_derived_ids(commands: Iterable[object] | Command, *, cause: str, subscriber: str) -> Iterator[Command]:
-    """Yield the commands with ids derived from their cause, so that handling an event again repeats the same commands.
+def with_derived_ids(yielded: Iterable[object] | Command, *, cause: str, subscriber: str) -> Iterator[Yielded]:
+    """Yield what a handler has yielded, the commands with ids derived from their cause, so that handling an event again
+    repeats the same commands.
 
     ``cause`` is the id of the event or refusal. Commands of one class for one aggregate are told apart by counting
     them; the order of others does not matter. A class counts by its oldest alias, so that renaming it changes no id.
-    Raises `DefinitionError` for a value that is not a command.
+    Commands of deadlines are counted with the others. Raises `DefinitionError` for any other value.
     """
-    if isinstance(commands, Command):
-        raise DefinitionError(f"{subscriber} returns {commands!r}; let its handler yield it")
+    if isinstance(yielded, Command | Deadline | CancelDeadline):
+        raise DefinitionError(f"{subscriber} returns {yielded!r}; let its handler yield it")
     seen: Counter[tuple[str, str]] = Counter()
-    for command in commands:
-        if not isinstance(command, Command):
-            raise DefinitionError(f"{subscriber} yields {command!r}, which is not a command")
+
+    def derived(command: Command) -> Command:
         key = (types.first_name_of(type(command)), command.aggregate_root_id)
         seen[key] += 1
-        yield with_id(command, derived_id(cause, subscriber, *key, seen[key]))
+        return with_id(command, derived_id(cause, subscriber, *key, seen[key]))
+
+    for one in yielded:
+        if isinstance(one, Command):
+            yield derived(one)
+        elif isinstance(one, Deadline):
+            yield dataclasses.replace(one, command=derived(one.command))
+        elif isinstance(one, CancelDeadline):
+            yield one
+        else:
+            raise DefinitionError(f"{subscriber} yields {one!r}, which is not a command or a deadline")
+
+
+def deadline_changes(yielded: Iterable[Yielded], subscriber: Subscriber, event: Any, scope: str = "") -> Changes:
+    """Return what the deadlines among ``yielded`` (of `with_derived_ids`) change, the last one of each name. ``event``
+    is the event or the refusal that they follow from; their ``scope`` is by default its aggregate."""
+    changes: dict[DeadlineKey, Scheduled | None] = {}
+    for one in yielded:
+        if isinstance(one, Command):
+            continue
+        key = DeadlineKey(key_of(subscriber), scope or event.aggregate_root_id, one.name)
+        changes[key] = None if isinstance(one, CancelDeadline) else _scheduled(one, subscriber, event)
+    return changes
+
+
+def _scheduled(deadline: Deadline, subscriber: Subscriber, event: Any) -> Scheduled:
+    metadata = dataclasses.replace(event.metadata, causation_id=event.id)
+    (row,) = outbox_rows([(deadline.command, metadata)], crash_handler(subscriber))
+    return Scheduled(row, due_of(deadline.at, deadline.after, event.timestamp))

@@ -28,6 +28,8 @@ from enode_django.eventing.pending import (
 from enode_django.eventing.process_managers import ProcessManager
 from enode_django.eventing.processes import Processes, Step, steps_of
 from enode_django.eventstore.base import EventStore, StreamRecord
+from enode_django.scheduling.due import ChangeDeadlines
+from enode_django.scheduling.rows import change
 
 logger = logging.getLogger("enode_django.subscribers")
 
@@ -48,9 +50,14 @@ class ProcessProcessor(EffectProcessor):
     subscriber: ProcessManager
 
     def __init__(
-        self, subscriber: ProcessManager, store: EventStore, keep: SendCommands, retention: float | None = None
+        self,
+        subscriber: ProcessManager,
+        store: EventStore,
+        keep: SendCommands,
+        change_deadlines: ChangeDeadlines = change,
+        retention: float | None = None,
     ) -> None:
-        super().__init__(subscriber, store, keep)
+        super().__init__(subscriber, store, keep, change_deadlines)
         self._retention = retention
 
     def apply(
@@ -80,6 +87,8 @@ class ProcessProcessor(EffectProcessor):
             moved = {id: one.version for id, one in progress.items() if one.version > positions[id]}
             checkpoints.save(self.alias, self.key, moved)
             checkpoints.save_refusals(self.alias, self.key, refusals)
+            if processes.deadlines:
+                self._change_deadlines(self.alias, processes.deadlines)
             if processes.commands:
                 self._send(processes.commands)
             let_hooks_fail_alone(self.alias, self.in_flight.around(works[0]))

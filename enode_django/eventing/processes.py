@@ -15,14 +15,21 @@ from typing import NamedTuple
 from enode_django.domain.messages import Command, DomainEvent
 from enode_django.domain.metadata import Metadata, ambient_metadata
 from enode_django.domain.refusals import DomainException
-from enode_django.eventing.marks import Route
+from enode_django.eventing.marks import HandlerMark
 from enode_django.eventing.pending import HandledEvent
-from enode_django.eventing.process_managers import ProcessManager, route_of, with_derived_ids
+from enode_django.eventing.process_managers import (
+    ProcessManager,
+    Yielded,
+    deadline_changes,
+    mark_of,
+    with_derived_ids,
+)
 from enode_django.eventing.state_types import StateType
 from enode_django.eventing.subscribers import Handler, Subscriber, key_of
 from enode_django.eventstore.base import CommandKey, StreamRecord
 from enode_django.exceptions import DefinitionError, InvalidId, TooManyWaiting, shown
 from enode_django.ids import check_id
+from enode_django.scheduling.due import DeadlineKey, Scheduled
 
 logger = logging.getLogger("enode_django.subscribers")
 
@@ -58,7 +65,7 @@ class Step(NamedTuple):
     key: str
     message: DomainEvent | DomainException
     handler: Handler
-    route: Route
+    mark: HandlerMark
 
 
 def steps_of(manager: ProcessManager, followed: Iterable[HandledEvent]) -> list[Step]:
@@ -69,8 +76,8 @@ def steps_of(manager: ProcessManager, followed: Iterable[HandledEvent]) -> list[
 
 def _steps(manager: ProcessManager, followed: Iterable[HandledEvent]) -> Iterator[Step]:
     for message, handlers in followed:
-        route = _route(manager, message)
-        key = message.aggregate_root_id if route.key is None else route.key(message)
+        mark = _mark(manager, message)
+        key = message.aggregate_root_id if mark.key is None else mark.key(message)
         if key is None:
             continue
         try:
@@ -81,12 +88,12 @@ def _steps(manager: ProcessManager, followed: Iterable[HandledEvent]) -> Iterato
                 "of a process, a text of 1 to 255 characters, or None if the event concerns no process"
             ) from error
         for handler in handlers:
-            yield Step(key, message, handler, route)
+            yield Step(key, message, handler, mark)
 
 
-def _route(manager: ProcessManager, message: DomainEvent | DomainException) -> Route:
+def _mark(manager: ProcessManager, message: DomainEvent | DomainException) -> HandlerMark:
     method = manager._enode_method_for(type(message))
-    return Route() if method is None else route_of(type(manager), method)
+    return HandlerMark() if method is None else mark_of(type(manager), method)
 
 
 Find = Callable[[Sequence[CommandKey]], Mapping[CommandKey, StreamRecord]]
@@ -95,9 +102,10 @@ Sent = tuple[Command, Metadata]
 
 
 class Processes:
-    """The processes that a batch concerns. ``known`` has all of them by key, ``changed`` those that have changed, and
-    ``commands`` are what the handlers have yielded. ``find`` reads the records of waiting events from the store, and
-    ``follow`` returns a record's messages with their handlers."""
+    """The processes that a batch concerns. ``known`` has all of them by key, ``changed`` those that have changed.
+    ``yielded`` is what the handlers have yielded: ``commands``, and ``deadlines`` within the keys of the processes.
+    ``find`` reads the records of waiting events from the store, and ``follow`` returns a record's messages with their
+    handlers."""
 
     def __init__(self, manager: ProcessManager, known: Mapping[str, Process], find: Find, follow: Follow) -> None:
         self._manager = manager
@@ -106,21 +114,25 @@ class Processes:
         self._find, self._follow = find, follow
         self.changed: dict[str, Process] = {}
         self.commands: list[Sent] = []
+        self.deadlines: dict[DeadlineKey, Scheduled | None] = {}
+        self.yielded: list[Yielded] = []
 
     def run(self, steps: Iterable[Step]) -> None:
         """Take the steps of one stream or refusal. Raises what a handler raises; then nothing has changed."""
-        turn = _Turn({}, [])
+        turn = _Turn({}, [], {}, [])
         for step in steps:
             self._take(step, turn)
         self.changed.update(turn.changed)
         self.commands.extend(turn.commands)
+        self.deadlines.update(turn.deadlines)
+        self.yielded.extend(turn.yielded)
 
     def _take(self, step: Step, turn: _Turn) -> None:
         key = step.key
         process = turn.changed.get(key) or self.changed.get(key) or self._known[key]
         if process.has_ended:
             logger.debug("%s passes %s over: the process %s has ended", self._manager.name, step.message.id, key)
-        elif process.has_begun or step.route.starts:
+        elif process.has_begun or step.mark.starts:
             turn.changed[key] = self._handled(process, step, turn)
             for waited in self._steps_of(key, process.waiting):
                 self._take(waited, turn)
@@ -128,15 +140,17 @@ class Processes:
             turn.changed[key] = self._waits(process, step)
 
     def _handled(self, process: Process, step: Step, turn: _Turn) -> Process:
-        message, when = step.message, step.route.when
+        message, when = step.message, step.mark.when
         state = self._type.read(process.packed)
         metadata = dataclasses.replace(message.metadata, causation_id=message.id)
         with ambient_metadata(metadata):
             yielded = step.handler(state, message)
             if yielded is not None:
-                derived = with_derived_ids(yielded, cause=message.id, subscriber=key_of(self._manager))
-                turn.commands.extend((command, metadata) for command in derived)
-            has_ended = step.route.ends and (when is None or bool(when(state)))
+                derived = list(with_derived_ids(yielded, cause=message.id, subscriber=key_of(self._manager)))
+                turn.commands.extend((one, metadata) for one in derived if isinstance(one, Command))
+                turn.deadlines.update(deadline_changes(derived, self._manager, message, step.key))
+                turn.yielded.extend(derived)
+            has_ended = step.mark.ends and (when is None or bool(when(state)))
         return Process(self._type.write(state, process.packed), (), process.version + 1, has_ended)
 
     def _waits(self, process: Process, step: Step) -> Process:
@@ -163,13 +177,15 @@ class Processes:
                 continue
             for message, handlers in self._follow(record):
                 if message.id == one.id:
-                    route = _route(self._manager, message)
-                    yield from (Step(key, message, handler, route) for handler in handlers)
+                    mark = _mark(self._manager, message)
+                    yield from (Step(key, message, handler, mark) for handler in handlers)
 
 
 class _Turn(NamedTuple):
     changed: dict[str, Process]
     commands: list[Sent]
+    deadlines: dict[DeadlineKey, Scheduled | None]
+    yielded: list[Yielded]
 
 
 def state_type_of(subscriber: Subscriber) -> StateType:

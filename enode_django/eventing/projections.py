@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Generic, TypeVar, get_args, get_origin
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 from django.db import models, router
 from django.db.models import Model
 
-from enode_django.domain.messages import DomainEvent
+from enode_django.eventing.base_projections import BaseProjection, Row, RowProjection, is_declared, is_model
 from enode_django.eventing.read_models.waiting_inserts import insert
-from enode_django.eventing.subscribers import BEGINNING, Subscriber
 from enode_django.exceptions import DefinitionError, shown
 
-Row = TypeVar("Row", bound=models.Model)
 
-
-class ModelProjection(Subscriber, Generic[Row]):
+class ModelProjection(RowProjection[Row]):
     """A projection with one row for each aggregate. Handlers are ``(self, row, event) -> None`` and change the row in
     memory. Rows are loaded and stored in bulk, so neither ``save()`` nor its signals are called.
 
@@ -40,25 +37,12 @@ class ModelProjection(Subscriber, Generic[Row]):
     """
 
     abstract: ClassVar[bool] = True
-    _enode_settings: ClassVar[frozenset[str]] = frozenset({"model", "volatile", "indexes_after_load"})
-    _enode_arguments: ClassVar[tuple[str, ...]] = ("row", "event")
-    _enode_may_create: ClassVar[bool] = True
-    _enode_parameter: ClassVar[Any]
-    model: ClassVar[type[models.Model]]
-    volatile: ClassVar[Sequence[str]] = ()
-    indexes_after_load: ClassVar[bool] = True
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        _check_start(cls)
-        _take_model(cls)
-        if not cls._enode_methods or cls.__dict__.get("abstract", False):
+        if not is_declared(cls):
             return
-        model: Any = getattr(cls, "model", None)
-        if not _is_model(model):
-            raise DefinitionError(
-                f"{cls.__qualname__} has model = {model!r}; name the model of its rows: ModelProjection[SomeModel]"
-            )
+        model: Any = cls.model
         if getattr(model._meta.pk, "name", "") != "aggregate_root_id" or model._meta.parents:
             raise DefinitionError(
                 f"{cls.__qualname__} has the model {model.__qualname__}; derive that from "
@@ -70,25 +54,8 @@ class ModelProjection(Subscriber, Generic[Row]):
                 "enode_django.models.ReadModel; choose another name"
             )
 
-    @property
-    def database(self) -> str:
-        return router.db_for_write(self.model)
 
-    def delete(self, row: Row) -> None:
-        """Delete the row when the event is handled. A later event that is handled makes a new row; if a handler says
-        ``creates=True``, only an event of such a handler."""
-        row._enode_deleted = True  # type: ignore[attr-defined]
-
-
-def makes_row(projection: ModelProjection[Any] | type[ModelProjection[Any]]) -> Callable[[DomainEvent], bool] | None:
-    """Return a function that says whether an event makes a row where there is none, or None if every event does."""
-    creators = projection._enode_creators
-    if not creators:
-        return None
-    return lambda event: projection._enode_method_for(type(event)) in creators
-
-
-class Projection(Subscriber):
+class Projection(BaseProjection):
     """A projection with any ORM code. Handlers are ``(self, event) -> None`` and may touch only the rows of the event's
     aggregate.
 
@@ -111,24 +78,19 @@ class Projection(Subscriber):
     """
 
     abstract: ClassVar[bool] = True
-    _enode_settings: ClassVar[frozenset[str]] = frozenset(
-        {"models", "aggregate_field", "volatile", "indexes_after_load"}
-    )
+    _enode_settings: ClassVar[frozenset[str]] = frozenset({"models", "aggregate_field"})
     models: ClassVar[Sequence[type[models.Model]]]
     aggregate_field: ClassVar[str] = ""
-    volatile: ClassVar[Sequence[str]] = ()
-    indexes_after_load: ClassVar[bool] = False
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        _check_start(cls)
-        if not cls._enode_methods or cls.__dict__.get("abstract", False):
+        if not is_declared(cls):
             return
         given = getattr(cls, "models", None)
         if not isinstance(given, list | tuple) or not given:
             raise DefinitionError(f"{cls.__qualname__} has models = {given!r}; list the models that it writes")
         for model in given:
-            if not _is_model(model):
+            if not is_model(model):
                 raise DefinitionError(f"{cls.__qualname__} lists {model!r} in its models, which is not a model")
 
     @property
@@ -150,37 +112,6 @@ class Projection(Subscriber):
 def databases_of(projection: Projection) -> Sequence[str]:
     """Return the databases of its models, each once. A system check refuses more than one."""
     return list(dict.fromkeys(router.db_for_write(model) for model in projection.models))
-
-
-def _take_model(cls: type[ModelProjection[Any]]) -> None:
-    """Take the model from the parameter of the class, or of a base, unless it is a variable or an abstract model."""
-    for base in cls.__dict__.get("__orig_bases__", ()):
-        origin = get_origin(base)
-        if isinstance(origin, type) and issubclass(origin, ModelProjection):
-            parameter = origin._enode_parameter
-            parameters = dict(zip(getattr(origin, "__parameters__", ()), get_args(base), strict=False))
-            cls._enode_parameter = parameters.get(parameter, parameter)
-    parameter = cls._enode_parameter
-    if not _is_model(parameter) or parameter is models.Model or parameter._meta.abstract:
-        return
-    if getattr(cls, "model", parameter) is not parameter:
-        raise DefinitionError(
-            f"{cls.__qualname__} is a ModelProjection[{parameter.__qualname__}] with model = {cls.model!r}; "
-            "leave model out, or correct one of them"
-        )
-    cls.model = parameter
-
-
-ModelProjection._enode_parameter = Row
-
-
-def _is_model(value: object) -> bool:
-    return isinstance(value, type) and issubclass(value, models.Model)
-
-
-def _check_start(cls: type[Subscriber]) -> None:
-    if cls.start != BEGINNING:
-        raise DefinitionError(f"{cls.__qualname__} has start = {cls.start!r}; half a past makes no projection")
 
 
 def _is_of_read_model(version: models.Field[Any, Any]) -> bool:

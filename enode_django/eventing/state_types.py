@@ -41,6 +41,10 @@ class StateType:
         """The fields, resolved at first use. Raises `DefinitionError`, which names an unstorable field."""
         return resolved_schema(self.cls)
 
+    def check(self) -> None:
+        """Raise `DefinitionError` for a field that cannot be stored."""
+        assert self.schema
+
     def read(self, packed: bytes) -> Any:
         """Return the state; a new one for no bytes. Raises `MalformedMessage` and `InvalidField`."""
         fields = self.schema.decode(plain_state(packed)) if packed else {}

@@ -7,7 +7,7 @@ renamed with an alias goes on where it stood, while old code runs beside new cod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, ClassVar
 
@@ -20,7 +20,7 @@ from enode_django.domain.messages import DomainEvent
 from enode_django.domain.names import check_names
 from enode_django.domain.refusals import DomainException
 from enode_django.domain.signatures import check_method
-from enode_django.eventing.marks import Followed
+from enode_django.eventing.marks import EventKey, Followed, HandlerMark
 from enode_django.eventing.retry_policy import Retries
 from enode_django.exceptions import DefinitionError, TypeNameError, UnknownMessageType
 from enode_django.serialization.registry import types
@@ -58,6 +58,10 @@ class Subscriber:
     _enode_creators: ClassVar[frozenset[str]] = frozenset()
     """The names of the handlers that make rows; if empty, every handler does."""
     _enode_may_create: ClassVar[bool] = False
+    _enode_keys: ClassVar[Mapping[str, EventKey]] = {}
+    """The functions that ``@handles(key=…)`` was given, by the name of the handler."""
+    _enode_key: ClassVar[EventKey | None] = None
+    _enode_has_keys: ClassVar[bool] = False
     _enode_arguments: ClassVar[tuple[str, ...]] = ("event",)
     _enode_may_yield: ClassVar[bool] = False
 
@@ -66,7 +70,7 @@ class Subscriber:
         check_names(cls, Subscriber, has_fields=False)
         cls._enode_methods = _collect_methods(cls)
         cls._enode_creators = _collect_creators(cls)
-        _check_routes(cls)
+        cls._enode_keys = _collect_keys(cls)
         for name in set(cls._enode_methods.values()):
             check_method(cls, name, *cls._enode_arguments_of_handlers(), may_yield=cls._enode_may_yield)
         check_aliases(cls.__qualname__, cls.__dict__.get("aliases", ()))
@@ -250,26 +254,36 @@ def _collect_methods(cls: type[Subscriber]) -> dict[Followed, str]:
 
 def _collect_creators(cls: type[Subscriber]) -> frozenset[str]:
     """Return the names of the methods that are marked with ``creates=True`` by the nearest class that marks them."""
-    marked: dict[str, bool] = {}
-    for base in reversed(cls.__mro__):
-        for name, member in vars(base).items():
-            if hasattr(member, "_enode_creates"):
-                marked[name] = member._enode_creates
-    creators = frozenset(name for name, creates in marked.items() if creates)
+    creators = frozenset(name for name, creates in _marked(cls, "_enode_creates").items() if creates)
     if creators and not cls._enode_may_create:
         raise DefinitionError(
-            f"{cls.__qualname__}.{min(creators)} says creates=True, which is for the handlers of a ModelProjection; "
-            "leave it out"
+            f"{cls.__qualname__}.{min(creators)} says creates=True, which is for the handlers of a ModelProjection or "
+            "a MultiProjection; leave it out"
         )
     return creators
 
 
-def _check_routes(cls: type[Subscriber]) -> None:
-    """Raise `DefinitionError` for a handler with a key, or one that begins or ends a process, if there is no state."""
-    for base in () if "state" in cls._enode_arguments_of_handlers() else reversed(cls.__mro__):
+def _collect_keys(cls: type[Subscriber]) -> dict[str, EventKey]:
+    """Return the functions for the keys of events, by the name of the method that was given them. Raises
+    `DefinitionError` for a mark that is of no use to this kind of subscriber."""
+    marks = {name: mark for name, mark in _marked(cls, "_enode_mark").items() if mark is not None}
+    for name, mark in marks.items():
+        if not (
+            (cls._enode_has_keys and mark == HandlerMark(mark.key)) or "state" in cls._enode_arguments_of_handlers()
+        ):
+            raise DefinitionError(
+                f"{cls.__qualname__}.{name} is marked with a key, @starts or @ends, which are for process managers "
+                "with a state, and the key for a MultiProjection; write state = SomeDataclass in the body, or "
+                "leave them out"
+            )
+    return {name: mark.key for name, mark in marks.items() if mark.key is not None}
+
+
+def _marked(cls: type[Subscriber], attribute: str) -> dict[str, Any]:
+    """Return this attribute of each method that `handles` has marked, as the nearest class marks it."""
+    marked: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):
         for name, member in vars(base).items():
-            if getattr(member, "_enode_route", None) is not None:
-                raise DefinitionError(
-                    f"{cls.__qualname__}.{name} is marked with a key, @starts or @ends, which are for process managers "
-                    "with a state; write state = SomeDataclass in the body, or use @handles without a key"
-                )
+            if hasattr(member, attribute):
+                marked[name] = getattr(member, attribute)
+    return marked

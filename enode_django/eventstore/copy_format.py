@@ -7,7 +7,7 @@ field's length and bytes (NULL: -1 and no bytes). See "Binary Format" on Postgre
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from struct import Struct
 
 from enode_django.eventstore.base import StreamRecord
@@ -33,8 +33,10 @@ _stream_head = Struct("!hiqiqi").pack
 _refusal_head = Struct("!hiiqi").pack
 _length = Struct("!i").pack
 
+_LENGTHS = [_length(length) for length in range(1_024)]
+"""Those of nearly all events and metadata: looking one up takes a third of the time of packing it."""
+
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 
 _types: dict[tuple[str, str], bytes] = {}
 _TYPES_LIMIT = 10_000
@@ -64,10 +66,12 @@ def chunks(records: Sequence[StreamRecord], size: int) -> Iterator[bytes]:
 def _encode_rows(records: Iterable[StreamRecord], parts: list[bytes]) -> None:
     add = parts.extend
     known_types = _types
+    lengths, known_lengths = _LENGTHS, len(_LENGTHS)
     for root_id, version, command_id, root_type, command_type, created_at, events, metadata in records:
         if len(root_id) > MAX_ID_LENGTH or len(command_id) > MAX_ID_LENGTH:
             raise ValueError(f"ids {root_id!r} and {command_id!r} must have up to {MAX_ID_LENGTH} characters")
-        microseconds = (created_at - _EPOCH) // _MICROSECOND
+        age = created_at - _EPOCH
+        microseconds = (age.days * 86_400 + age.seconds) * 1_000_000 + age.microseconds
         root = root_id.encode()
         command = command_id.encode()
         if version is None:
@@ -75,8 +79,10 @@ def _encode_rows(records: Iterable[StreamRecord], parts: list[bytes]) -> None:
         else:
             head = _stream_head(8, 8, version, 8, microseconds, len(root))
         types = known_types.get((root_type, command_type)) or _encode_types(root_type, command_type)
-        events_length, metadata_length = _length(len(events)), _length(len(metadata))
-        add((head, root, _length(len(command)), command, types, events_length, events, metadata_length, metadata))
+        size, more = len(events), len(metadata)
+        events_length = lengths[size] if size < known_lengths else _length(size)
+        metadata_length = lengths[more] if more < known_lengths else _length(more)
+        add((head, root, lengths[len(command)], command, types, events_length, events, metadata_length, metadata))
 
 
 def _encode_types(root_type: str, command_type: str) -> bytes:

@@ -24,6 +24,7 @@ from enode_django.eventstore.base import (
 from enode_django.eventstore.correcting import check_exists, check_newest
 from enode_django.eventstore.limits import unstorable
 from enode_django.eventstore.positions import Position, check_limit
+from enode_django.eventstore.unique_values import MemoryUniqueValues
 
 __all__ = ["MemoryEventStore"]
 
@@ -43,6 +44,7 @@ class MemoryEventStore:
     """
 
     def __init__(self) -> None:
+        self.unique_values = MemoryUniqueValues()
         self._lock = threading.Lock()
         self._commands: dict[CommandKey, StreamRecord] = {}
         self._streams: dict[str, dict[int, StreamRecord]] = {}

@@ -35,6 +35,7 @@ from enode_django.eventstore.known_corrections import statement_of
 from enode_django.eventstore.limits import holds
 from enode_django.eventstore.positions import FIRST, Position, check_limit, sequences_before
 from enode_django.eventstore.postgres_slow import SlowAppend
+from enode_django.eventstore.postgres_unique_values import PostgresUniqueValues
 from enode_django.eventstore.rows import check_vendor, connected, execute, find, records_of, run
 from enode_django.eventstore.shard_map import ShardMap, owning
 from enode_django.eventstore.statements import Reading
@@ -75,6 +76,7 @@ class PostgresEventStore:
         self._map = ShardMap([alias]) if shard_map is None else shard_map
         self._feed = Feed()
         self._session = threading.local()
+        self.unique_values = PostgresUniqueValues(alias)
 
     @property
     def name(self) -> str:

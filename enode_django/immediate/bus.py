@@ -39,6 +39,8 @@ from enode_django.outbox.relay import Relay
 from enode_django.outbox.rows import Row
 from enode_django.repository.loading import AggregateLoader
 from enode_django.runtime import make_retries, make_snapshots, outbox_databases
+from enode_django.scheduling import rows as scheduling
+from enode_django.scheduling.due import Changes, Due
 from enode_django.serialization.codec import (
     decode_command,
     encode_command,
@@ -119,13 +121,28 @@ class ImmediateCommandBus:
         if commands:
             transaction.on_commit(partial(self.relay, alias), using=alias, robust=True)
 
+    def schedule(
+        self,
+        alias: str,
+        commands: Sequence[tuple[Command, Metadata]],
+        due: Due,
+        expected_versions: Sequence[int | None] = (),
+    ) -> None:
+        """Schedule commands as `CommandBus.schedule` says. What is due is handled after a later command, or by
+        `catch_up`: no process waits for it."""
+        scheduling.insert(alias, outbox_rows(commands, nobody, expected_versions), due)
+
+    def change_deadlines(self, alias: str, changes: Changes) -> None:
+        """Write deadlines in the transaction that is open in the database. Raises `ConfigurationError` without one."""
+        scheduling.change(alias, changes)
+
     def relay(self, alias: str, seconds: float = inf) -> None:
         """Handle the commands that wait in the outbox of a database, for about that many seconds at most. Each is
         handled in one transaction with the deletion of its row; inside a command handler, after that."""
         if self._turn.is_handling:
             self._turn.following.append(partial(self.relay, alias))
         else:
-            Relay(alias, _Handling(self), at_once=1, waits=True).run(seconds)
+            Relay(alias, _Handling(self), schedule=scheduling, at_once=1, waits=True).run(seconds)
 
     def relay_outboxes(self, seconds: float) -> None:
         """Do as `relay` in all databases."""
@@ -275,6 +292,7 @@ class ImmediateCommandBus:
             max_recent=2,
             max_bytes=current.COMMANDS.EVENTS_MAX_BYTES,
             retries=make_retries(current, waits=False),
+            claim_deadline=current.COMMANDS.CLAIM_DEADLINE,
         )
         committer = Committer(self.store, persist=once, clock=time.monotonic)
         finished: list[Finished] = []
@@ -317,9 +335,10 @@ class Together(ExitStack):
         self._aliases = aliases_of(store)
 
     def begin(self) -> None:
-        """Begin the transaction. Safe to call twice."""
+        """Begin the transaction. Safe to call twice. The first database, which has the unique values, commits first: a
+        claim must not be lost if the process ends before the others have committed."""
         aliases, self._aliases = self._aliases, ()
-        for alias in aliases:
+        for alias in reversed(aliases):
             self.enter_context(transaction.atomic(using=alias))
 
 

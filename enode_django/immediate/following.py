@@ -21,7 +21,7 @@ from enode_django.conf import conf
 from enode_django.databases import execute, separate_connection
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventing import checkpoints, parking
-from enode_django.eventing.effects import EffectProcessor
+from enode_django.eventing.effects import EffectProcessor, sending
 from enode_django.eventing.event_handlers import EventHandlerGroup
 from enode_django.eventing.event_processors import EventProcessor
 from enode_django.eventing.in_flight import FIRST_QUEUE
@@ -36,7 +36,7 @@ from enode_django.eventstore.base import StreamRecord
 from enode_django.exceptions import ConfigurationError
 from enode_django.immediate.memory import has_tables
 from enode_django.immediate.patience import aliases_of, patience
-from enode_django.runtime import make_policy, make_processor, make_snapshots, sending
+from enode_django.runtime import make_policy, make_processor, make_snapshots
 
 if TYPE_CHECKING:
     from enode_django.immediate.bus import ImmediateCommandBus

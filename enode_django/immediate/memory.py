@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING
 
 from enode_django.domain.messages import Command
 from enode_django.domain.metadata import Metadata
+from enode_django.eventing.base_projections import BaseProjection
 from enode_django.eventing.effects import Calls
 from enode_django.eventing.pending import handled_by
 from enode_django.eventing.process_managers import ProcessManager, crash_handler, has_state
 from enode_django.eventing.processes import Process, Processes, steps_of
-from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import NOW, Subscriber, follows, key_of, running_subscriber
 from enode_django.eventstore.base import EventStore, StreamRecord
 from enode_django.eventstore.positions import BEGINNING, END
+from enode_django.scheduling.due import Changes
 
 if TYPE_CHECKING:
     from enode_django.immediate.bus import ImmediateCommandBus
@@ -60,6 +61,7 @@ class MemorySubscription:
                 calls = Calls(self.subscriber, self._send)
                 calls.run(handled_by(self.subscriber, record))
                 calls.send()
+                self._change(calls.deadlines)
         finally:
             running_subscriber.reset(token)
 
@@ -69,7 +71,12 @@ class MemorySubscription:
         processes = Processes(manager, known, self._bus.store.find, partial(handled_by, manager))
         processes.run(steps)
         self._send(processes.commands)
+        self._change(processes.deadlines)
         self._processes.update(processes.changed)
+
+    def _change(self, deadlines: Changes) -> None:
+        if deadlines:
+            self._bus.change_deadlines(self.subscriber.database, deadlines)
 
     def _send(self, commands: Sequence[tuple[Command, Metadata]]) -> None:
         if commands:
@@ -126,7 +133,7 @@ def _heads(store: EventStore) -> Iterator[tuple[str, int]]:
 
 def has_tables(subscriber: Subscriber) -> bool:
     """Return True for a projection: it writes rows, so it needs a database, and a rollback undoes its work."""
-    return isinstance(subscriber, ModelProjection | Projection)
+    return isinstance(subscriber, BaseProjection)
 
 
 def without_tables() -> list[Subscriber]:

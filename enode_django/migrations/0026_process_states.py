@@ -4,7 +4,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("enode_django", "0024_outbox"),
+        ("enode_django", "0025_scheduled_commands"),
     ]
 
     operations = [

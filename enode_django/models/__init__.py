@@ -14,7 +14,7 @@ from enode_django.models.following import (
     Subscription,
 )
 from enode_django.models.operating import Job, JobState, OperatorAction, ProcessorReport, Subscriber, Topic
-from enode_django.models.outbox import OutboxCommand
+from enode_django.models.outbox import OutboxCommand, ScheduledCommand
 from enode_django.models.store import (
     DeadLetter,
     EventCorrection,
@@ -23,6 +23,7 @@ from enode_django.models.store import (
     Shard,
     Snapshot,
     StoreGeneration,
+    UniqueValue,
 )
 
 __all__ = [
@@ -43,10 +44,12 @@ __all__ = [
     "ReadModel",
     "Rebuild",
     "ReceivedCommand",
+    "ScheduledCommand",
     "Shard",
     "Snapshot",
     "StoreGeneration",
     "Subscriber",
     "Subscription",
     "Topic",
+    "UniqueValue",
 ]

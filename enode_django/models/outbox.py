@@ -30,3 +30,36 @@ class OutboxCommand(models.Model):
 
     def __str__(self) -> str:
         return f"command {self.command_id} for {self.aggregate_root_id}"
+
+
+class ScheduledCommand(models.Model):
+    """A command that waits for its time, by the clock of the database; then it becomes a row of the outbox.
+
+    A deadline of a process manager is known by ``subscriber``, ``scope`` and ``name``. They are empty for a command
+    that `send_command` has scheduled. `enode_django.scheduling` writes the rows.
+    """
+
+    aggregate_root_id = models.CharField("aggregate root id", max_length=255, db_collation="C")
+    command_id = models.CharField("command id", max_length=255, db_collation="C")
+    body = models.BinaryField("body", help_text="The message as the queue gets it.")
+    due_at = models.DateTimeField("due at")
+    scheduled_at = models.DateTimeField("scheduled at", db_default=Now())
+    subscriber = models.CharField("subscriber", max_length=255, db_default="", db_collation="C", blank=True)
+    scope = models.CharField(
+        "scope", max_length=255, db_default="", db_collation="C", blank=True, help_text="Whose deadline it is."
+    )
+    name = models.CharField("name", max_length=255, db_default="", db_collation="C", blank=True)
+
+    class Meta:
+        verbose_name = "scheduled command"
+        verbose_name_plural = "scheduled commands"
+        default_permissions = ("view", "change")
+        indexes = [models.Index(fields=["due_at", "id"], name="enode_scheduled_due")]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["subscriber", "scope", "name"], name="enode_deadline", condition=~models.Q(subscriber="")
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"command {self.command_id} for {self.aggregate_root_id}"

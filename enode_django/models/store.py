@@ -185,6 +185,43 @@ class DeadLetter(models.Model):
         return f"{self.command_type or 'message'} {self.command_id or self.key[:12]}: {self.error_type}"
 
 
+class UniqueValue(models.Model):
+    """A value that must be unique, the aggregate that has claimed it, and the commands under way that may change that.
+
+    Command mailboxes write it to the first database of the event store, `enode_django.commanding.uniqueness` settles
+    it. The value is a digest.
+    """
+
+    id = models.BigAutoField("id", primary_key=True)
+    name = models.CharField("name", max_length=500, db_collation="C", help_text="Of what must be unique.")
+    digest = models.BinaryField("digest", help_text="SHA-256 of the value, normalised.")
+    aggregate_root_id = models.CharField("aggregate root id", max_length=255, db_collation="C")
+    claims = models.JSONField("claims", help_text="Commands under way that set the value, with their types.")
+    releases = ArrayField(
+        models.BigIntegerField(), verbose_name="releases", help_text="Versions of the aggregate that may give it up."
+    )
+    version = models.BigIntegerField("version", help_text="At which it was confirmed last; 0: not yet.")
+    changed_at = models.DateTimeField("claimed or released at")
+    revision = models.BigIntegerField("revision")
+
+    class Meta:
+        verbose_name = "unique value"
+        verbose_name_plural = "unique values"
+        default_permissions = ("view",)
+        constraints = [models.UniqueConstraint(fields=["name", "digest"], name="enode_unique_value")]
+        indexes = [
+            models.Index(fields=["aggregate_root_id"], name="enode_unique_owner"),
+            models.Index(
+                fields=["changed_at"],
+                name="enode_unique_unsettled",
+                condition=~models.Q(claims={}) | ~models.Q(releases=[]),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name} {bytes(self.digest).hex()[:12]} of {self.aggregate_root_id}"
+
+
 class ReceivedCommand(models.Model):
     """A command that the API received with an ``Idempotency-Key``. The key cannot be used for another command."""
 

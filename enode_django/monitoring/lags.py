@@ -22,7 +22,7 @@ from enode_django.databases import execute
 from enode_django.equeue.administration import GroupInfo, list_groups
 from enode_django.equeue.transport import Transport
 from enode_django.eventing import checkpoints
-from enode_django.eventing.projections import ModelProjection, Projection
+from enode_django.eventing.base_projections import BaseProjection
 from enode_django.eventing.subscribers import Subscriber, follows, key_of
 from enode_django.eventing.unowned import unowned_in
 from enode_django.eventstore import rows as store_rows
@@ -216,7 +216,7 @@ def _by_subscriber(aliases: Collection[str], statement: str) -> Mapping[str, int
 
 
 def _projections() -> Collection[str]:
-    return {one.name for one in running_subscribers() if isinstance(one, ModelProjection | Projection)}
+    return {one.name for one in running_subscribers() if isinstance(one, BaseProjection)}
 
 
 def _unowned() -> Iterator[Problem]:

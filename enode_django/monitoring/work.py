@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -14,7 +14,9 @@ from enode_django.conf import conf
 from enode_django.conf.groups import POSTGRES
 from enode_django.equeue.dead_letters import dead_letters, groups_with_dead_letters
 from enode_django.equeue.transport import Transport
+from enode_django.eventing.base_projections import BaseProjection
 from enode_django.eventing.registry import subscribers
+from enode_django.exceptions import UnknownSubscriber
 from enode_django.jobs.leases import job_database, with_lease_state
 from enode_django.jobs.texts import progress_of, state_of
 from enode_django.models import DeadLetter, GenerationCheck, Job, JobState, OutboxCommand, ParkedEvent
@@ -153,13 +155,25 @@ def _erased(alias: str) -> list[Problem]:
     """Report subscribers that cannot take back events which a failover has erased."""
     known = GenerationCheck.objects.using(alias).filter(taken_back=False, handled_version__gt=F("stored_version"))
     counted = known.values_list("subscriber").annotate(Count("aggregate_root_id", distinct=True)).order_by("subscriber")
-    tell = "settle what follows from them, and delete them from the erased events in the admin"
     return [
         degraded(
-            f"{subscribers.name_of(key)} has handled events of {many:,} aggregates that are not stored any more: {tell}"
+            f"{subscribers.name_of(key)} has handled events of {many:,} aggregates that are not stored any more: "
+            + _way_out(key)
         )
         for key, many in counted
     ]
+
+
+_FORGET = "and delete them from the erased events in the admin"
+
+
+def _way_out(key: str) -> str:
+    """Return what to do about events that were erased, and cannot be taken back."""
+    name = subscribers.name_of(key)
+    with suppress(UnknownSubscriber):
+        if isinstance(subscribers.get(key), BaseProjection):
+            return f"rebuild it (manage.py rebuildprojection {name} --accept-differences), {_FORGET}"
+    return f"settle what follows from them, {_FORGET}"
 
 
 def _parked(alias: str) -> list[ParkedRow]:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+from enode_django.eventing.base_projections import BaseProjection
 from enode_django.eventing.parking import Parked, list_parked
-from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import checkpoint_database, key_of
 from enode_django.eventing.unparking import retry_parked
@@ -78,6 +78,6 @@ def handled_before(aggregate_root_id: str, version: int) -> Sequence[str]:
     for one in reached(aggregate_root_id):
         if one.version is not None and one.version >= version:
             with suppress(EnodeError):
-                is_projection = isinstance(subscribers.get(one.subscriber), ModelProjection | Projection)
+                is_projection = isinstance(subscribers.get(one.subscriber), BaseProjection)
                 found.append(HANDLED % (one.subscriber, REBUILD % one.subscriber if is_projection else DECIDE))
     return found

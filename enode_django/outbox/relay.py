@@ -42,26 +42,60 @@ class Sender(Protocol):
         later."""
 
 
+class Schedule(Protocol):
+    """Where commands wait for their time."""
+
+    def look(self, alias: str, /) -> tuple[bool, float]:
+        """Return whether rows wait in the outbox, and the seconds until a command is due. An idle relay asks this a few
+        times a second, so it is one statement."""
+
+    def fire(self, alias: str, /) -> float:
+        """Add the commands to the outbox that are due. Return the seconds until the next one is."""
+
+
+class _Nothing:
+    def look(self, alias: str, /) -> tuple[bool, float]:
+        return rows.has_waiting(alias), inf
+
+    def fire(self, alias: str, /) -> float:
+        return inf
+
+
 class Relay:
     """Relays the outbox of one database to a ``sender``. One thread calls its methods, and owns the connection.
 
     With ``waits`` it waits for another relay that is at work, and then relays what that one did not see.
     """
 
-    def __init__(self, alias: str, sender: Sender, *, at_once: int = ROWS_AT_ONCE, waits: bool = False) -> None:
+    def __init__(
+        self,
+        alias: str,
+        sender: Sender,
+        *,
+        schedule: Schedule | None = None,
+        at_once: int = ROWS_AT_ONCE,
+        waits: bool = False,
+    ) -> None:
         self.alias = alias
+        self.pause = inf
+        """Seconds after the last `run` until a scheduled command is due."""
+        self._schedule: Schedule = schedule or _Nothing()
         self._sender = sender
         self._at_once = at_once
         self._waits = waits
 
     def run(self, seconds: float = inf) -> int:
-        """Relay the waiting rows, until none is left or another relay is at work, but for about that many seconds at
-        most. Return their number. Blocks; raises what sending raises, and the driver's errors."""
+        """Relay the waiting rows and what is due, until none is left or another relay is at work, but for about that
+        many seconds at most. Return their number. Blocks; raises what sending raises, and the driver's errors."""
         relayed, until = 0, time.monotonic() + seconds
-        while rows.has_waiting(self.alias) and (batch := self._relay_batch()):
-            relayed += batch
-            if time.monotonic() > until:
+        while time.monotonic() <= until:
+            waits, self.pause = self._schedule.look(self.alias)
+            if self.pause <= 0:
+                self.pause, waits = self._schedule.fire(self.alias), True
+            batch = self._relay_batch() if waits else 0
+            if not batch:
                 break
+            relayed += batch
         return relayed
 
     def _relay_batch(self) -> int:

@@ -11,6 +11,7 @@ from functools import partial
 
 from django.db import close_old_connections
 
+from enode_django.commanding.uniqueness import Uniqueness
 from enode_django.concurrency.outages import Attempts
 from enode_django.conf.groups import Conf
 from enode_django.equeue.consumer.queue_consumer import QueueConsumer
@@ -18,6 +19,8 @@ from enode_django.equeue.transport import Transport
 from enode_django.eventstore.base import EventStore, Shard
 from enode_django.eventstore.dead_letters import DeadLetters
 from enode_django.exceptions import EnodeError, UnknownTopic
+from enode_django.repository.loading import AggregateLoader
+from enode_django.repository.unique_keys import declaring_classes
 
 logger = logging.getLogger("enode_django.worker")
 
@@ -115,7 +118,15 @@ def store_duties(
             while pruned := letters.prune(time):
                 logger.warning("deleted %d dead letters from before %s that nobody settled", pruned, time)
 
+    uniqueness = Uniqueness(AggregateLoader(store), conf.COMMANDS.CLAIM_DEADLINE)
+
+    def settle_claims() -> None:
+        if 0 in consumer.owned and declaring_classes():
+            close_old_connections()
+            uniqueness.settle_old()
+
     return [
+        (conf.COMMANDS.CLAIM_DEADLINE, settle_claims),
         *((PRUNE_INTERVAL, partial(prune_refusals, shard)) for shard in store.shards),
         *((PRUNE_INTERVAL, partial(prune_dead_letters, letters)) for letters in dead_letters),
     ]

@@ -77,7 +77,7 @@ class OutboxThread:
     def _wait(self) -> None:
         # The last statement has collected the notifications that arrived before; they end the wait at once.
         raw: Any = connections[self._relay.alias].connection
-        for _ in raw.notifies(timeout=self._interval, stop_after=1):
+        for _ in raw.notifies(timeout=min(self._interval, self._relay.pause), stop_after=1):
             pass
 
 

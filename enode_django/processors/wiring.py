@@ -183,6 +183,7 @@ def make_processors(
             keeper=SharedStateWriter(states, interval=cache.WRITE_INTERVAL) if states else None,
             retries=make_retries(conf),
             shard=store.shards[router.shard_of(number)],
+            claim_deadline=conf.COMMANDS.CLAIM_DEADLINE,
         )
         for number, marker in enumerate(markers)
     ]

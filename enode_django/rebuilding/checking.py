@@ -7,26 +7,22 @@ writers out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 
 from enode_django.concurrency.backoff import once
 from enode_django.concurrency.stopping import pause
-from enode_django.databases import execute
 from enode_django.exceptions import RebuildError
 from enode_django.models import Rebuild
 from enode_django.rebuilding.catching_up import MOST, CatchingUp, TooMuchLeft
 from enode_django.rebuilding.comparing import (
     EXAMPLES,
     Comparison,
-    Difference,
     Generation,
     Lag,
     apart,
     compare,
     lagging,
     one_moment,
-    reached,
 )
 from enode_django.rebuilding.meanings import is_attributed
 from enode_django.rebuilding.replaying import Todo, replayer
@@ -46,39 +42,6 @@ Bring = Callable[[Shadow, Sequence[Todo]], object]
 
 class UsedIsBehind(RebuildError):
     """The tables in use lack events that the built ones have, so they cannot be compared as a whole."""
-
-
-def check_sample(target: Target, record: Rebuild, catching_up: CatchingUp, count: int) -> None:
-    """Replay up to ``count`` random aggregates again, without the others. Raises `RebuildError` if their rows differ.
-    Blocks."""
-    shadow = catching_up.shadow
-    with shadow.opened():
-        statement, parameters = reached(target, Generation.of(shadow))
-        wanted = f"SELECT * FROM ({statement}) AS reached WHERE version > 0 ORDER BY random() LIMIT %s"
-        versions = dict(execute(target.alias, wanted, (*parameters, count)).fetchall())
-    catching_up.report("check a sample", aggregates=len(versions))
-    with _scratch(target, record) as scratch, replayer(scratch) as replaying:
-        replaying.catch_up([Todo(id, "", version) for id, version in versions.items()])
-        retry_parked(target, catching_up.store, scratch, versions)
-        fresh, built = Generation.of(scratch), Generation.of(shadow)
-        comparison = compare(target, fresh, built, list(versions))
-        lags = lagging(target, fresh, built, list(versions))
-    if comparison.rows or lags:
-        differences: list[Difference | Lag] = [*comparison.examples, *lags[:EXAMPLES]]
-        told = [one.text("replayed again", "rebuilt") for one in differences]
-        lines = "\n  ".join(told)
-        raise RebuildError(
-            f"{target.name} does not come out the same each time it is replayed:\n  {lines}\nits handlers depend on "
-            "more than the events; call such fields volatile"
-        )
-
-
-@contextmanager
-def _scratch(target: Target, record: Rebuild) -> Iterator[Shadow]:
-    """Make a shadow for the block, and drop it afterwards. If the block raises, it is dropped with the rebuild."""
-    scratch = target.make_scratch(record)
-    yield scratch
-    target.drop(scratch)
 
 
 class Check:
@@ -115,7 +78,8 @@ class Check:
         lags = self._compare_all()
         behind = self._behind() if lags else []
         gone = {lag.aggregate_root_id for lag in behind}
-        self._left = [lag.aggregate_root_id for lag in lags if lag.aggregate_root_id not in gone]
+        if self._attributed:  # otherwise there is nothing that could be compared aggregate by aggregate
+            self._left = [lag.aggregate_root_id for lag in lags if lag.aggregate_root_id not in gone]
         self.comparison = self.comparison._replace(behind=behind)
         return self._noted()
 

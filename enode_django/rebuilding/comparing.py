@@ -38,8 +38,8 @@ _COMPARE = """
         WHERE %s OR aggregate_root_id = ANY(%s)
     ),
     {suspects}
-    one AS (SELECT {one.whose}::text AS id, {one.fields} AS fields FROM {one.tables} {one_wanted}),
-    other AS (SELECT {other.whose}::text AS id, {other.fields} AS fields FROM {other.tables} {other_wanted}),
+    one AS (SELECT {one.name}::text AS id, {one.fields} AS fields FROM {one.tables} {one_wanted}),
+    other AS (SELECT {other.name}::text AS id, {other.fields} AS fields FROM {other.tables} {other_wanted}),
     different AS (
         (SELECT 0 AS side, * FROM (SELECT * FROM one EXCEPT ALL SELECT * FROM other) AS only_one)
         UNION ALL (SELECT 1, * FROM (SELECT * FROM other EXCEPT ALL SELECT * FROM one) AS only_other WHERE %s)
@@ -97,15 +97,16 @@ class Generation(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """A row that differs: its fields by name in each generation, None where the generation lacks it."""
+    """A row that differs: its fields by name in each generation, None where the generation lacks it. ``row`` is the
+    aggregate or the key that it belongs to (None: unknown)."""
 
     table: str
-    aggregate_root_id: str | None
+    row: str | None
     one: Mapping[str, Any] | None
     other: Mapping[str, Any] | None
 
     def text(self, one: str, other: str) -> str:
-        whose = f" of {self.aggregate_root_id}" if self.aggregate_root_id is not None else ""
+        whose = f" of {self.row}" if self.row is not None else ""
         if self.one is None or self.other is None:
             where, fields = (other, self.other) if self.one is None else (one, self.one)
             return f"{self.table}{whose}: only {where} {shown(fields)}"
@@ -181,7 +182,7 @@ def compare(
     """Compare two generations, with ``ids`` only for these aggregates, with ``models`` only for their tables. With
     ``ids``, ``one`` must have no other aggregates.
 
-    A table whose rows do not name their aggregates is compared as a whole. It is undecided unless all aggregates are at
+    A table whose rows do not name one aggregate is compared as a whole. It is undecided unless all aggregates are at
     the same version in both. With ``ids``, only rows that ``other`` lacks count as different.
     """
     compared, apart, rows = 0, 0, 0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from enode_django.eventing.base_projections import BaseProjection
 from enode_django.eventing.marks import Followed
-from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.exceptions import TypeNameError
 from enode_django.rebuilding.shadow import declared_models
 from enode_django.repository.codetexts import CodeReader, digest
@@ -14,7 +14,7 @@ from enode_django.serialization.registry import types
 from enode_django.serialization.upcasting import upcasters
 
 
-def fingerprint_of(projection: ModelProjection[Any] | Projection) -> str:
+def fingerprint_of(projection: BaseProjection) -> str:
     """Return ``<tag>:<32 hexadecimal digits>``, as `codetexts.digest` does.
 
     It covers the handlers, what they use of the same package (methods, functions, constants, methods of the events and
@@ -40,9 +40,13 @@ def _description(cls: type[Any], methods: Sequence[tuple[Followed, str]], reader
         yield f"event {_name(event)} {event.schema_version} {method}"
         if method in cls._enode_creators:
             yield "creates"
+        if method in cls._enode_keys:
+            yield f"key {reader.value(cls._enode_keys[method])}"
         yield from reader.methods_named(cls, method)
         for version, upcaster in upcasters.of(event).items():
             yield f"from {version} {reader.value(upcaster)}"
+    if cls._enode_has_keys:
+        yield f"{cls.key_field!r} {reader.value(cls._enode_key)}"
 
 
 def _name(event: Followed) -> str:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from django.db import models
 
+from enode_django.eventing.multi_projections import MultiProjection, key_fields
 from enode_django.rebuilding.definitions import quoted
 from enode_django.rebuilding.making import literal
 from enode_django.rebuilding.target import Target
@@ -24,11 +25,14 @@ class Meaning(NamedTuple):
     """The SQL for the rows of a table: ``tables`` is the FROM clause, in which the table itself is called ``row``.
 
     ``fields`` is an expression of type jsonb, ``whose`` one for the aggregate root id of a row (None: unknown).
-    ``is_as_stored``: rows with the same columns have the same meaning in both generations.
+    ``name`` is an expression for a text that two different versions of a row have in common (NULL: there is none): that
+    aggregate root id, or the key of a `MultiProjection`. ``is_as_stored``: rows with the same columns have the same
+    meaning in both generations.
     """
 
     fields: str
     whose: str | None
+    name: str
     tables: str
     is_as_stored: bool
 
@@ -39,7 +43,14 @@ def meaning(target: Target, model: type[models.Model], place: Place) -> Meaning:
     fields = writer.fields("row", model, ())
     whose = writer.whose(model)
     tables = " ".join([f"{place(model._meta.db_table)} AS row", *writer.joins])
-    return Meaning(fields, whose, tables, not [*left_out_of(target, model)])
+    return Meaning(fields, whose, whose or _key(target), tables, not [*left_out_of(target, model)])
+
+
+def _key(target: Target) -> str:
+    if not isinstance(target.subscriber, MultiProjection):
+        return "NULL"
+    columns = [f"row.{escaped(quoted(str(field.column)))}" for field in key_fields(type(target.subscriber))]
+    return f"concat_ws(', ', {', '.join(columns)})"
 
 
 def left_out_of(target: Target, model: type[models.Model]) -> Iterator[Field]:

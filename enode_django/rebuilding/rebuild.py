@@ -20,13 +20,14 @@ from enode_django.exceptions import RebuildError, RebuildOvertaken, TablesInUse
 from enode_django.jobs.progress import Report
 from enode_django.models import Rebuild
 from enode_django.rebuilding.catching_up import CatchingUp, Corrections, Positions, corrections_now, now
-from enode_django.rebuilding.checking import Check, check_sample
+from enode_django.rebuilding.checking import Check
 from enode_django.rebuilding.comparing import Comparison, check_volatile
 from enode_django.rebuilding.completing import complete
 from enode_django.rebuilding.engine import Engine, Plan
 from enode_django.rebuilding.putting_in_use import put_in_use
 from enode_django.rebuilding.results import Accepted, Rebuilt
 from enode_django.rebuilding.retrying import retry_parked
+from enode_django.rebuilding.sampling import check_sample
 from enode_django.rebuilding.target import State, Target
 from enode_django.runtime import make_store
 

@@ -20,10 +20,11 @@ from django.db import connections
 from enode_django.concurrency.backoff import Persist, within
 from enode_django.databases import heal_connections
 from enode_django.eventing import checkpoints, event_types
+from enode_django.eventing.base_projections import makes_row
 from enode_django.eventing.event_subscription import EventSubscription
 from enode_django.eventing.parking import parked_among
 from enode_django.eventing.pending import HandledEvents, PendingAggregate
-from enode_django.eventing.projections import ModelProjection, makes_row
+from enode_django.eventing.projections import ModelProjection
 from enode_django.eventing.read_models.row_changes import changed_row
 from enode_django.eventing.read_models.rows import RowTable
 from enode_django.eventing.registry import subscribers

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple, NoReturn
 from django.db import connections, models, transaction
 
 from enode_django.databases import execute
-from enode_django.eventing.projections import ModelProjection, Projection
+from enode_django.eventing.base_projections import BaseProjection, models_of
+from enode_django.eventing.projections import Projection
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.exceptions import RebuildError
 from enode_django.rebuilding.definitions import quoted, search_path
@@ -155,10 +156,10 @@ _IN_SCHEMA = """
 def declared_models(subscriber: Subscriber) -> list[type[models.Model]]:
     """Return all models that the projection writes, many-to-many tables included. Raises `RebuildError` if the
     subscriber is not a projection."""
-    if isinstance(subscriber, ModelProjection):
-        return [subscriber.model]
     if isinstance(subscriber, Projection):
         return list(dict.fromkeys(one for model in subscriber.models for one in (model, *_between(model))))
+    if isinstance(subscriber, BaseProjection):
+        return list(models_of(subscriber))
     raise RebuildError(f"{subscriber.name} is not a projection: it has no tables that could be built anew")
 
 

@@ -13,6 +13,7 @@ from django.db.models import Max
 
 from enode_django.databases import execute
 from enode_django.domain.aggregate import AggregateRoot
+from enode_django.eventing.base_projections import BaseProjection
 from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import follows, key_of
@@ -36,7 +37,7 @@ _FINAL = [State.ABANDONED, State.SETTLED]
 class Target(NamedTuple):
     """A projection to be rebuilt. ``written`` are all models that it writes, ``tables`` the names of their tables."""
 
-    subscriber: ModelProjection[Any] | Projection
+    subscriber: BaseProjection
     alias: str
     written: Sequence[type[models.Model]]
     tables: Sequence[str]
@@ -55,9 +56,9 @@ class Target(NamedTuple):
         projection, or shares a table with another one."""
         subscriber = subscribers.get(name)
         tables = table_names(subscriber)
-        assert isinstance(subscriber, ModelProjection | Projection)
+        assert isinstance(subscriber, BaseProjection)
         for other in subscribers.all():
-            if other is not subscriber and isinstance(other, ModelProjection | Projection):
+            if other is not subscriber and isinstance(other, BaseProjection):
                 shared = sorted(set(tables) & set(table_names(other)))
                 if shared:
                     raise RebuildError(
@@ -244,7 +245,7 @@ class Target(NamedTuple):
         """Return the column of the model's own table that holds the aggregate root id; None if there is none."""
         if isinstance(self.subscriber, ModelProjection):
             return "aggregate_root_id"
-        given = self.subscriber.aggregate_field
+        given = self.subscriber.aggregate_field if isinstance(self.subscriber, Projection) else ""
         if not given:
             return None
         try:

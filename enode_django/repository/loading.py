@@ -26,7 +26,7 @@ from enode_django.repository.reading import SnapshotReader, StateReader
 from enode_django.repository.state import ReadSnapshot
 from enode_django.repository.states import SharedStates
 from enode_django.repository.store import SnapshotStore
-from enode_django.serialization.codec import EventDecoder, decode_events, decode_metadata, stored_events_of
+from enode_django.serialization.codec import EventDecoder, decode_events, decode_metadata, stored_events
 from enode_django.serialization.registry import types
 
 
@@ -346,14 +346,15 @@ def _replay_parts(aggregate: AggregateRoot | None, parts: Iterable[Fetched]) -> 
     streams have in common is looked up once, and rows are not made records."""
     stored_type, restore = None, EventDecoder().restore
     for rows, record_of in parts:
-        streams = stored_events_of([row[EVENTS] for row in rows])
-        for row, stored in zip(rows, streams, strict=True):
+        for row in rows:
             if aggregate is None or row[AGGREGATE_ROOT_TYPE] != stored_type:
                 aggregate = replay_record(aggregate, record_of(row))
                 stored_type = row[AGGREGATE_ROOT_TYPE]
                 continue
             try:
-                replay_stream(aggregate, restore(stored, StoredStamp(row, record_of)), row[VERSION] or 0)
+                replay_stream(
+                    aggregate, restore(stored_events(row[EVENTS]), StoredStamp(row, record_of)), row[VERSION] or 0
+                )
             except EnodeError:
                 raise
             except Exception as error:  # fields, upcasters and appliers are application code

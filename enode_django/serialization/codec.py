@@ -16,8 +16,9 @@ eighth element if the schema version is not 1, namely the schema version, or if 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
+
+import msgspec
 
 from enode_django.domain.declarations import plain_of
 from enode_django.domain.messages import (
@@ -33,15 +34,13 @@ from enode_django.domain.metadata import EMPTY, Metadata
 from enode_django.domain.refusals import DomainException, restored_refusal
 from enode_django.domain.scalars import TooLong
 from enode_django.exceptions import EnodeError, InvalidField, MalformedMessage, shown
-from enode_django.ids import check_id
+from enode_django.ids import MAX_ID_LENGTH, check_id
 from enode_django.serialization.plain import (
-    NOT_SIMPLE,
+    command_unpacker,
     pack,
-    pack_simple,
-    simple,
-    simple_fields,
     unpack,
     unpack_command,
+    unpacker,
 )
 from enode_django.serialization.registry import types
 from enode_django.serialization.sent_commands import (
@@ -51,11 +50,13 @@ from enode_django.serialization.sent_commands import (
     result_and_sent,
     with_sent,
 )
+from enode_django.serialization.simple_streams import NOT_SIMPLE, pack_simple_stream
+from enode_django.serialization.unpacking import CANNOT_HARM
 from enode_django.serialization.upcasting import upcasters
 
 STREAM = b"\x01"
 REFUSAL = b"\x02"
-COMMAND_FORMAT = 1
+COMMAND_FORMAT: Literal[1] = 1
 LONGEST_REPLY_ADDRESS = 512
 """Characters. The address of an inbox has 40 with its mark, the longest name of a process manager 255."""
 
@@ -83,13 +84,12 @@ class StoredRefusal(NamedTuple):
 
 def encode_stream(events: Sequence[DomainEvent], result: Any = None, sent: Sequence[SentCommand] = ()) -> bytes:
     """Raises `InvalidField` for a value that cannot be stored, and `TypeNameError` for a class without a name."""
-    name_of = types.name_of
     if sent or (type(result) is dict and looks_sent(result)):
         result = with_sent(result, sent)
     try:
-        simple_events = [(name_of(type(one)), one.schema_version, simple_fields(sealed_plain(one))) for one in events]
-        return STREAM + pack_simple((simple_events, simple(result)))
+        return STREAM + pack_simple_stream(events, result)
     except NOT_SIMPLE:
+        name_of = types.name_of
         return STREAM + pack(([(name_of(type(one)), one.schema_version, sealed_plain(one)) for one in events], result))
 
 
@@ -130,45 +130,26 @@ def decode_events(stored: bytes, stamp: EventStamp) -> list[DomainEvent]:
 Restore = Callable[[dict[str, Any], EventStamp, int], DomainEvent]
 
 
+_unpack_events = unpacker(tuple[list[Any], msgspec.Raw])
+"""Unpacks the events of a stream, but not its result, which nobody needs who reads events."""
+
+
 def stored_events(stored: bytes) -> Sequence[Any]:
     """Return the events of a stored stream (none for a refusal), each a list of type name, schema version and plain
     fields; `EventDecoder.restore` checks that shape. Raises `MalformedMessage`."""
     if stored[:1] != STREAM:
         read_stored(stored)  # raises, unless it is a refusal
         return ()
+    if len(stored) <= CANNOT_HARM:
+        try:
+            return _unpack_events(stored[1:])[0]
+        except Exception:  # noqa: S110  (what follows says what is wrong)
+            pass
     stream = unpack(stored[1:])
     if type(stream) is not list or len(stream) != 2 or type(stream[0]) is not list:
         raise MalformedMessage(f"an events value of {len(stored)} bytes has another shape than ours")
     events: list[Any] = stream[0]
     return events
-
-
-_ARRAY_32 = b"\xdd"
-"""The first byte of a msgpack array whose length is four bytes."""
-_JOINED_AT_MOST = 1_000_000
-"""Bytes."""
-
-
-def stored_events_of(values: Sequence[bytes]) -> Iterable[Sequence[Any]]:
-    """Return the `stored_events` of each value, but faster. Its errors are raised during the iteration."""
-    return _joined_events(values) or map(stored_events, values)
-
-
-def _joined_events(values: Sequence[bytes]) -> Sequence[Sequence[Any]] | None:
-    """Decode all values as one msgpack array, which is faster than one by one: msgpack reads `STREAM` as a number.
-    Return None if the values must be decoded one by one."""
-    joined = b"".join(values)
-    if len(joined) > _JOINED_AT_MOST:
-        return None
-    try:
-        items = unpack(_ARRAY_32 + (2 * len(values)).to_bytes(4, "big") + joined)
-        kinds, streams = items[::2], items[1::2]
-        if {*kinds} != {1} or {*map(type, kinds)} != {int} or {*map(type, streams)} != {list}:
-            return None
-        found = [events for events, _ in streams]
-    except (MalformedMessage, TypeError, ValueError):
-        return None
-    return found if {*map(type, found)} == {list} else None
 
 
 def restorer_of(name: str, schema_version: int) -> Restore:
@@ -289,15 +270,21 @@ def decode_metadata(stored: bytes) -> Metadata:
     return Metadata.from_map(fields)
 
 
-class WireCommand(NamedTuple):
+Id = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_ID_LENGTH)]
+Address = Annotated[str, msgspec.Meta(max_length=LONGEST_REPLY_ADDRESS)]
+
+
+class WireCommand(msgspec.Struct, array_like=True, frozen=True):
     """A command in the queue: ids checked, fields plain, metadata still encoded."""
 
+    form: Literal[1]
+    """`COMMAND_FORMAT`."""
     type_name: str
-    id: str
-    aggregate_root_id: str
-    fields: dict[str, Any]
+    id: Id
+    aggregate_root_id: Id
+    fields: dict[Any, Any]
     metadata: bytes
-    reply_to: str
+    reply_to: Address
     schema_version: int = 1
     expected_version: int | None = None
 
@@ -324,11 +311,26 @@ def encode_command(command: Command, metadata: bytes, reply_to: str = "", expect
     )
 
 
-_wire_command: Callable[[Iterable[Any]], WireCommand] = partial(tuple.__new__, WireCommand)
+_SEVEN = 0x97
+"""The first byte of a msgpack array of seven elements, as nearly all commands are. A `WireCommand` has more fields than
+a message may have elements, so others must not be unpacked as one."""
+_unpack_of_seven = command_unpacker(WireCommand)
 
 
 def decode_command(body: bytes) -> WireCommand:
     """Decode a command without checking its fields. Raises `MalformedMessage` and `InvalidId`."""
+    if 0 < len(body) <= CANNOT_HARM and body[0] == _SEVEN:
+        try:
+            wire = _unpack_of_seven(body)
+        except Exception:
+            return _decode_command_slowly(body)  # which says what is wrong
+        if "\0" not in wire.id and "\0" not in wire.aggregate_root_id:
+            return wire
+    return _decode_command_slowly(body)
+
+
+def _decode_command_slowly(body: bytes) -> WireCommand:
+    """Decode any command, like `decode_command`."""
     try:
         parts = unpack_command(body)
         version, expected_version = 1, None
@@ -352,7 +354,9 @@ def decode_command(body: bytes) -> WireCommand:
         raise MalformedMessage(f"a reply address of {len(reply_to)} characters is none of ours: {shown(reply_to)}")
     check_id(id, "command id")
     check_id(aggregate_root_id, "aggregate_root_id")
-    return _wire_command((type_name, id, aggregate_root_id, fields, metadata, reply_to, version, expected_version))
+    return WireCommand(
+        COMMAND_FORMAT, type_name, id, aggregate_root_id, fields, metadata, reply_to, version, expected_version
+    )
 
 
 def as_new_command(body: bytes, id: str) -> bytes:

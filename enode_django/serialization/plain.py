@@ -7,11 +7,11 @@ classes: aware datetimes as msgpack timestamps; Decimal, UUID, date and integers
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
-from datetime import date, datetime
+from collections.abc import Callable
+from datetime import date
 from decimal import Decimal
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import msgpack
@@ -20,6 +20,8 @@ import msgspec
 from enode_django.domain.scalars import TooLong
 from enode_django.exceptions import InvalidField, MalformedMessage, shown
 from enode_django.serialization.unpacking import Unpacker
+
+Shape = TypeVar("Shape")
 
 DECIMAL, UNIQUE_ID, DATE, BIG_INTEGER = 1, 2, 3, 4
 
@@ -96,48 +98,6 @@ def pack(value: Any, small: bool = False) -> bytes:
         raise InvalidField(f"the value cannot be stored: {error}") from error
 
 
-_Extension = msgspec.msgpack.Ext
-
-
-def _aware(value: datetime) -> datetime:
-    if value.tzinfo is None:
-        raise ValueError(f"{value!r} has no time zone")
-    return value
-
-
-_SIMPLE: dict[type, Callable[[Any], Any] | None] = {
-    **dict.fromkeys((type(None), bool, int, float, str, bytes)),
-    Decimal: lambda value: _Extension(DECIMAL, str(value).encode()),
-    UUID: lambda value: _Extension(UNIQUE_ID, value.bytes),
-    date: lambda value: _Extension(DATE, value.isoformat().encode()),
-    datetime: _aware,
-}
-"""By type, the function that converts a value so that `pack_simple` writes the bytes of `pack` (None: not needed)."""
-
-NOT_SIMPLE = (KeyError, TypeError, ValueError, OverflowError)
-"""The errors of the three functions below for values that only `pack` can write, or refuse with a better message."""
-
-
-def simple(value: Any) -> Any:
-    """Return the value in the form that `pack_simple` takes. Raises `NOT_SIMPLE` for collections."""
-    convert = _SIMPLE[type(value)]
-    return value if convert is None else convert(value)
-
-
-def simple_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the `simple` values of all fields. Raises `NOT_SIMPLE`."""
-    values = {}
-    for name, value in fields.items():
-        convert = _SIMPLE[type(value)]
-        values[name] = value if convert is None else convert(value)
-    return values
-
-
-pack_simple: Callable[[Any], bytes] = msgspec.msgpack.Encoder().encode
-"""Pack lists, tuples and maps of `simple` values to the same bytes as `pack`, in a third of the time, because it calls
-no Python for Decimals. It must not get other values: `msgspec` writes other types in forms of its own."""
-
-
 _FIXED = frozenset({type(None), bool, int, float, Decimal, UUID, date})
 """Immutable types whose every value can be packed."""
 
@@ -171,3 +131,14 @@ def unpack_command(data: bytes) -> Any:
     """Unpack foreign bytes like `unpack`. Whole numbers of more than `MOST_DIGITS` become `TooLong`, which no field
     accepts."""
     return _of_commands.unpack(data, True)
+
+
+def unpacker(kind: type[Shape]) -> Callable[[bytes], Shape]:
+    """Return a function that unpacks up to `unpacking.CANNOT_HARM` bytes, like `unpack`, as a type that `msgspec`
+    checks meanwhile. It raises any error for other bytes: `unpack` says what is wrong with them."""
+    return msgspec.msgpack.Decoder(kind, ext_hook=_from_extension).decode
+
+
+def command_unpacker(kind: type[Shape]) -> Callable[[bytes], Shape]:
+    """Return a function like `unpacker`, but for `unpack_command`."""
+    return msgspec.msgpack.Decoder(kind, ext_hook=_from_extension_of_command).decode

@@ -19,7 +19,7 @@ from enode_django.exceptions import MalformedMessage
 
 MOST_VALUES = 1_000_000
 """The most values of one message from outside, in all lists and maps: decoded they take 70 times as many bytes."""
-_CANNOT_HARM = 1_300
+CANNOT_HARM = 1_300
 """Bytes. Too few for `MOST_ALIKE` keys of one hash."""
 _CANNOT_BE_MANY = 65_536
 """Bytes. The values in so few take little memory."""
@@ -35,7 +35,7 @@ class Unpacker:
     def unpack(self, data: bytes, is_foreign: bool) -> Any:
         """Return the value. Raises `MalformedMessage` for bytes that are not msgpack or have maps whose keys `collide`;
         if ``is_foreign``, also for more than `MOST_VALUES` values, before they take memory."""
-        if len(data) <= _CANNOT_HARM:
+        if len(data) <= CANNOT_HARM:
             try:
                 return self._decode(data)
             except Exception:
@@ -45,7 +45,7 @@ class Unpacker:
     def unpack_slowly(self, data: bytes, is_foreign: bool = False) -> Any:
         """Unpack like `unpack`, but by `msgpack` alone, which refuses lists as keys of maps."""
         try:
-            if len(data) <= _CANNOT_HARM:
+            if len(data) <= CANNOT_HARM:
                 return self._unpack(data, strict_map_key=False)
             return self._counted(data) if is_foreign and len(data) > _CANNOT_BE_MANY else self._safely(data)
         except MalformedMessage:

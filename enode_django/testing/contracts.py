@@ -7,6 +7,7 @@ suite                     fixture              optional
 `SnapshotStoreContract`   ``snapshots``        ``leave_thread()``
 `SharedStatesContract`    ``states``
 `TransportContract`       ``transport``        ``another``: that of another process; ``trim_keeps_at_most``
+`UniqueValuesContract`    ``values``           ``leave_thread()``
 ========================  ===================  ==================================================================
 
 ``leave_thread`` is called at the end of each thread that a test starts.
@@ -16,5 +17,12 @@ from enode_django.testing.event_store_contract import EventStoreContract
 from enode_django.testing.shared_states_contract import SharedStatesContract
 from enode_django.testing.snapshot_store_contract import SnapshotStoreContract
 from enode_django.testing.transport_contract import TransportContract
+from enode_django.testing.unique_values_contract import UniqueValuesContract
 
-__all__ = ["EventStoreContract", "SharedStatesContract", "SnapshotStoreContract", "TransportContract"]
+__all__ = [
+    "EventStoreContract",
+    "SharedStatesContract",
+    "SnapshotStoreContract",
+    "TransportContract",
+    "UniqueValuesContract",
+]

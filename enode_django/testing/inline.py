@@ -6,6 +6,7 @@ import inspect
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ContextDecorator, ExitStack
+from datetime import timedelta
 from functools import partial
 from typing import Any, Self, TypeVar
 
@@ -32,6 +33,8 @@ from enode_django.immediate.following import after_commit
 from enode_django.immediate.memory import MemorySubscription, has_tables, without_tables
 from enode_django.repository.loading import events_of
 from enode_django.runtime import make_processor, make_store, use_bus
+from enode_django.scheduling.due import Changes, Due
+from enode_django.scheduling.memory import MemorySchedule
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -39,6 +42,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 class InlineCommandBus(ImmediateCommandBus):
     """A command bus that executes each command before ``send`` returns. ``results`` and ``events`` collect the outcomes
     and the events in order.
+
+    Scheduled commands and deadlines are ``scheduled``, and wait for `advance`.
 
     A command sent by a command handler runs after the one being handled. Threads wait for each other. Aggregates are
     not kept in memory between commands, so a rollback undoes everything.
@@ -54,6 +59,7 @@ class InlineCommandBus(ImmediateCommandBus):
     def __init__(self, store: EventStore, followed_by: Sequence[Subscriber] = ()) -> None:
         super().__init__(store, partial(_InlineSubscribers, followed_by))
         self._lock = threading.RLock()
+        self.scheduled = MemorySchedule()
         self.results: list[CommandResult] = []
         self.events: list[DomainEvent] = []
 
@@ -72,6 +78,37 @@ class InlineCommandBus(ImmediateCommandBus):
         ``TestCase`` that is the end of ``captureOnCommitCallbacks(execute=True)``."""
         bodies = [row.body for row in outbox_rows(commands, crash_handler, expected_versions)]
         after_commit(partial(self.deliver, bodies), alias)
+
+    def schedule(
+        self,
+        alias: str,
+        commands: Sequence[tuple[Command, Metadata]],
+        due: Due,
+        expected_versions: Sequence[int | None] = (),
+    ) -> None:
+        for row in outbox_rows(commands, nobody, expected_versions):
+            self.scheduled.add(row, due)
+
+    def change_deadlines(self, alias: str, changes: Changes) -> None:
+        self.scheduled.change(changes)
+
+    def advance(self, by: timedelta | None = None, **units: float) -> None:
+        """Turn the clock of scheduled commands and deadlines forward, by a timedelta or by its arguments, and execute
+        what becomes due, each at its time.
+
+        For example::
+
+            with inline(MemoryEventStore()) as bus:
+                send_command(OpenAccount("ada", owner="Ada"), after=timedelta(days=3))
+                bus.advance(days=2)
+                assert bus.results == []
+                bus.advance(hours=24)
+                assert bus.events == [AccountOpened(owner="Ada")]
+        """
+        until = self.scheduled.now + (timedelta(**units) if by is None else by)
+        while (command := self.scheduled.next_due(until)) is not None:
+            self.deliver([command.body])
+        self.scheduled.now = until
 
     def _persist(self, call: Callable[[], list[Finished]], /) -> list[Finished]:
         return call()
@@ -115,7 +152,8 @@ def _subscription(subscriber: Subscriber, bus: ImmediateCommandBus) -> EventSubs
     if isinstance(bus.store, MemoryEventStore) and not has_tables(subscriber):
         return MemorySubscription(subscriber, bus)
     handler = crash_handler(subscriber)
-    runner = Runner(make_processor(subscriber, bus.store, lambda some: bus.forward(some, handler)), once)
+    processor = make_processor(subscriber, bus.store, lambda some: bus.forward(some, handler), bus.change_deadlines)
+    runner = Runner(processor, once)
     for shard in bus.store.shards:
         runner.processor.subscribe(shard)
     return EventSubscription(runner, policy=RAISE, notify=lambda notices: None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -10,11 +11,12 @@ from typing import Any, NamedTuple, Self
 from enode_django.domain.declarations import plain_of
 from enode_django.domain.messages import Command, DomainEvent
 from enode_django.domain.refusals import DomainException
-from enode_django.eventing.effects import Calls
+from enode_django.eventing.deadlines import CancelDeadline, Deadline
 from enode_django.eventing.pending import handled_by
-from enode_django.eventing.process_managers import ProcessManager, has_state
+from enode_django.eventing.process_managers import ProcessManager, Yielded, has_state, with_derived_ids
 from enode_django.eventing.processes import Process, Processes, state_type_of, steps_of
 from enode_django.eventing.registry import subscribers
+from enode_django.eventing.subscribers import key_of
 from enode_django.eventstore.base import CommandKey, StreamRecord
 from enode_django.exceptions import DefinitionError
 from enode_django.serialization.codec import decode_command, encode_command, restore_command
@@ -26,8 +28,8 @@ class ProcessScenario:
     ``state`` handles them; one without a state does not.
 
     ``when`` may be called again; the ``then`` methods check what came of the last event, and raise `AssertionError`.
-    ``commands`` are the commands that the process manager would send, with their derived ids. ``state`` is the state of
-    the process that the event concerned; None if it concerned none, or one that has not begun.
+    ``yielded`` is what the process manager has yielded: commands with their derived ids, and deadlines. ``state`` is
+    the state of the process that the event concerned; None if it concerned none, or one that has not begun.
 
     For example::
 
@@ -41,6 +43,7 @@ class ProcessScenario:
 
     def __init__(self, process: type[ProcessManager], id: str, history: Sequence[DomainEvent]) -> None:
         self._manager = subscribers.instance(process)
+        self._key = key_of(self._manager)
         self._id = id
         self._versions: Counter[str] = Counter()
         self._refused = 0
@@ -48,7 +51,7 @@ class ProcessScenario:
         self._processes: dict[str, Process] = {}
         self._last: Process | None = None
         self._has_begun = False
-        self.commands: Sequence[Command] = ()
+        self.yielded: Sequence[Yielded] = ()
         for event in history:
             self._begin_with(event)
 
@@ -66,23 +69,29 @@ class ProcessScenario:
         """
         record = self._stored(happened, of or self._id)
         done, again = self._handled(record), self._handled(record)
-        self.commands = done.commands
-        if self.commands != again.commands:
-            raise AssertionError(f"{happened!r} brings {self.commands!r}, and delivered again {again.commands!r}")
+        self.yielded = done.yielded
+        if self.yielded != again.yielded:
+            raise AssertionError(f"{happened!r} brings {self.yielded!r}, and delivered again {again.yielded!r}")
         self._processes.update(done.processes)
         self._last = self._processes.get(done.key or "")
         self._has_begun = True
         return self
 
-    def then(self, *commands: Command) -> Self:
-        """Assert that exactly these commands are sent, in this order. Their ids are ignored."""
+    @property
+    def commands(self) -> Sequence[Command]:
+        """The commands that the process manager would send now, with their derived ids."""
+        return [one for one in self.yielded if isinstance(one, Command)]
+
+    def then(self, *yielded: Yielded) -> Self:
+        """Assert that exactly these commands are sent, and these deadlines set and cancelled, in this order. The ids of
+        commands are ignored."""
         self._check_begun()
-        if [content_of(one) for one in self.commands] != [content_of(one) for one in commands]:
-            raise AssertionError(f"expected the commands {list(commands)!r}, got {list(self.commands)!r}{self._told()}")
+        if [content_of(one) for one in self.yielded] != [content_of(one) for one in yielded]:
+            raise AssertionError(f"expected the commands {list(yielded)!r}, got {list(self.yielded)!r}{self._told()}")
         return self
 
     def then_nothing(self) -> Self:
-        """Assert that no command is sent."""
+        """Assert that no command is sent, and no deadline set or cancelled."""
         return self.then()
 
     def then_state(self, state: object) -> Self:
@@ -133,28 +142,43 @@ class ProcessScenario:
 
     def _handled(self, record: StreamRecord) -> _Handled:
         if not has_state(self._manager):
-            calls = Calls(self._manager, lambda commands: None)
-            calls.run(handled_by(self._manager, record))
-            return _Handled([_delivered(command) for command, _ in calls.commands], {}, None)
+            found = handled_by(self._manager, record)
+            made = [(handler(message), message.id) for message, handlers in found for handler in handlers]
+            derived = (with_derived_ids(one or (), cause=cause, subscriber=self._key) for one, cause in made)
+            return _Handled([_delivered(one) for some in derived for one in some], {}, None)
         steps = steps_of(self._manager, handled_by(self._manager, record))
         known = {step.key: self._processes.get(step.key, Process()) for step in steps}
         processes = Processes(self._manager, known, lambda keys: self._records, partial(handled_by, self._manager))
         processes.run(steps)
-        commands = [_delivered(command) for command, _ in processes.commands]
-        return _Handled(commands, processes.changed, steps[0].key if steps else None)
+        return _Handled(
+            [_delivered(one) for one in processes.yielded], processes.changed, steps[0].key if steps else None
+        )
 
 
 class _Handled(NamedTuple):
-    commands: Sequence[Command]
+    yielded: Sequence[Yielded]
     processes: Mapping[str, Process]
     key: str | None
 
 
-def _delivered(command: Command) -> Command:
+def _delivered(yielded: Yielded) -> Yielded:
     """Return the command as a queue would deliver it: encoded and decoded."""
+    if isinstance(yielded, CancelDeadline):
+        return yielded
+    if isinstance(yielded, Deadline):
+        return dataclasses.replace(yielded, command=_command_delivered(yielded.command))
+    return _command_delivered(yielded)
+
+
+def _command_delivered(command: Command) -> Command:
     return restore_command(decode_command(encode_command(command, b"")))
 
 
-def content_of(command: Command) -> tuple[type[Command], str, Any]:
-    """Return the class, aggregate root id and fields of a command, without its id."""
-    return type(command), command.aggregate_root_id, plain_of(command)
+def content_of(yielded: Yielded) -> Any:
+    """Return what the ids of commands leave out: class, aggregate root id and fields of a command; name and time of a
+    deadline with those of its command."""
+    if isinstance(yielded, CancelDeadline):
+        return yielded
+    if isinstance(yielded, Deadline):
+        return yielded.name, yielded.at, yielded.after, content_of(yielded.command)
+    return type(yielded), yielded.aggregate_root_id, plain_of(yielded)

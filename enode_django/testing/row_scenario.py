@@ -9,8 +9,9 @@ from typing import Any, Generic, Self, TypeVar
 from django.db import connections, models
 
 from enode_django.domain.messages import DomainEvent
+from enode_django.eventing.base_projections import makes_row
 from enode_django.eventing.pending import HandledEvents
-from enode_django.eventing.projections import ModelProjection, makes_row
+from enode_django.eventing.projections import ModelProjection
 from enode_django.eventing.read_models.row_changes import changed_row
 from enode_django.eventing.read_models.row_normalising import RowNormaliser
 from enode_django.eventing.registry import subscribers
@@ -39,7 +40,7 @@ class RowScenario(Generic[Row]):
         self._model = projection.model
         self._id = id
         self._makes_row = makes_row(projection)
-        self._normalise = _normaliser(self._model, self._projection.database)
+        self._normalise = normaliser(self._model, self._projection.database)
         self._version = 0
         self.row: Row | None = None
         self._handle(streams(id, history))
@@ -76,7 +77,7 @@ class RowScenario(Generic[Row]):
                 self.row.version = self._version  # type: ignore[union-attr]
 
 
-def _normaliser(model: type[models.Model], alias: str) -> Callable[[Any], object]:
+def normaliser(model: type[models.Model], alias: str) -> Callable[[Any], object]:
     """Return the function that converts a row's values. Without PostgreSQL in the settings it changes nothing."""
     connection = connections[alias]
     return (

@@ -12,6 +12,7 @@ from enode_django.domain.declarations import plain_of
 from enode_django.domain.messages import Command, DomainEvent, message_of
 from enode_django.domain.method_handlers import aggregate_of
 from enode_django.domain.refusals import DomainException
+from enode_django.eventing.multi_projections import MultiProjection
 from enode_django.eventing.process_managers import ProcessManager
 from enode_django.eventing.projections import ModelProjection
 from enode_django.eventstore.base import EventStore, StreamRecord
@@ -24,6 +25,7 @@ from enode_django.testing.histories import check_events, streams
 from enode_django.testing.inline import InlineCommandBus
 from enode_django.testing.process_scenario import ProcessScenario, content_of
 from enode_django.testing.row_scenario import Row, RowScenario
+from enode_django.testing.rows_scenario import RowsScenario
 
 
 @overload
@@ -38,12 +40,16 @@ def given(process: type[ProcessManager], id: str, /, *events: DomainEvent) -> Pr
 def given(projection: type[ModelProjection[Row]], /, *events: DomainEvent) -> RowScenario[Row]: ...
 @overload
 def given(projection: type[ModelProjection[Row]], id: str, /, *events: DomainEvent) -> RowScenario[Row]: ...
-def given(*what: Any) -> Scenario | ProcessScenario | RowScenario[Any]:
+@overload
+def given(projection: type[MultiProjection[Row]], /, *events: DomainEvent) -> RowsScenario[Row]: ...
+@overload
+def given(projection: type[MultiProjection[Row]], id: str, /, *events: DomainEvent) -> RowsScenario[Row]: ...
+def given(*what: Any) -> Scenario | ProcessScenario | RowScenario[Any] | RowsScenario[Any]:
     """Begin a scenario with the past events of an aggregate, each as if from its own command.
 
     Without a class, it tests the aggregate whose method handles the first command, with the command's id. With a class
-    of aggregates, a process manager or a `ModelProjection`, it tests that class; the aggregate's id may follow, and is
-    required for a process manager.
+    of aggregates, a process manager, a `ModelProjection` or a `MultiProjection`, it tests that class; the aggregate's
+    id may follow, and is required for a process manager.
 
     For example::
 
@@ -57,10 +63,12 @@ def given(*what: Any) -> Scenario | ProcessScenario | RowScenario[Any]:
         return Scenario(cls, id, events)
     if issubclass(cls, ModelProjection):
         return RowScenario(cls, id or "given", events)
+    if issubclass(cls, MultiProjection):
+        return RowsScenario(cls, id or "given", events)
     if not issubclass(cls, ProcessManager):
         raise DefinitionError(
-            f"given() takes events, after a class of aggregates, process managers or ModelProjections, got {cls!r}; "
-            "whatever else follows events is tested with inline(followed_by=[…])"
+            "given() takes events, after a class of aggregates, process managers, ModelProjections or MultiProjections,"
+            f" got {cls!r}; whatever else follows events is tested with inline(followed_by=[…])"
         )
     if id is None:
         raise DefinitionError(

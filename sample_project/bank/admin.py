@@ -3,7 +3,7 @@ from __future__ import annotations
 from django.contrib import admin
 
 from enode_django.admin import ReadModelAdmin
-from sample_project.bank.models import AccountSummary, LedgerEntry
+from sample_project.bank.models import AccountSummary, LedgerEntry, Payee
 
 
 @admin.register(AccountSummary)
@@ -21,3 +21,11 @@ class LedgerEntryAdmin(ReadModelAdmin):
     list_filter = ("kind",)
     search_fields = ("account__exact", "transfer__exact")
     ordering = ("account", "version")
+
+
+@admin.register(Payee)
+class PayeeAdmin(ReadModelAdmin):
+    aggregate_field = "source"
+    list_display = ("source", "target", "transfers", "last_at")
+    search_fields = ("source__exact", "target__exact")
+    ordering = ("source", "target")

@@ -49,3 +49,18 @@ class LedgerEntry(models.Model):
 
     def __str__(self) -> str:
         return f"{self.account}: {self.kind} {self.amount}"
+
+
+class Payee(models.Model):
+    """An account to which another one has transferred money."""
+
+    source = models.CharField(max_length=255, db_collation="C")
+    target = models.CharField(max_length=255, db_collation="C")
+    transfers = models.PositiveIntegerField(default=0)
+    last_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["source", "target"], name="bank_payee_accounts")]
+
+    def __str__(self) -> str:
+        return f"{self.source} to {self.target}: {self.transfers}"

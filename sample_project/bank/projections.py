@@ -2,18 +2,19 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from enode_django import ModelProjection, Projection, handles
+from enode_django import ModelProjection, MultiProjection, Projection, handles
 from sample_project.bank.domain import (
     AccountClosed,
     AccountOpened,
     DepositConfirmed,
     Deposited,
     ReservationCancelled,
+    TransferConfirmed,
     WithdrawalConfirmed,
     WithdrawalReserved,
     Withdrawn,
 )
-from sample_project.bank.models import AccountSummary, LedgerEntry
+from sample_project.bank.models import AccountSummary, LedgerEntry, Payee
 
 
 class AccountSummaries(ModelProjection[AccountSummary]):
@@ -85,3 +86,14 @@ class Ledger(Projection):
             booked_at=event.timestamp,
         )
         self.insert(entry)
+
+
+class Payees(MultiProjection[Payee], key=lambda event: (event.source, event.target)):
+    """Counts the transfers from one account to another, each of which is an aggregate."""
+
+    key_field = ("source", "target")
+
+    @handles
+    def confirmed(self, row: Payee, event: TransferConfirmed) -> None:
+        row.transfers += 1
+        row.last_at = max(row.last_at or event.timestamp, event.timestamp)

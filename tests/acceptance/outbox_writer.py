@@ -1,5 +1,5 @@
-"""``python -m tests.acceptance.outbox_writer ACCOUNT``: deposits 1, 2, 3 …, each in a transaction of its own, and prints
-what has committed, until it is killed."""
+"""``python -m tests.acceptance.outbox_writer ACCOUNT``: deposits 1, 2, 3 …, each in a transaction of its own, and
+prints what has committed, until it is killed."""
 
 from __future__ import annotations
 

@@ -11,6 +11,14 @@ if TYPE_CHECKING:  # pytest loads this file before the apps
     from enode_django.models import EventStream
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a page of streams search to the end, however slow the machine is."""
+    from enode_django.admin import stream_list
+
+    monkeypatch.setattr(stream_list, "PATIENCE", 60.0)
+
+
 @pytest.fixture
 def streams(db: None) -> Sequence[EventStream]:
     """An account with a script for an owner, a deposit and a refused withdrawal; and another account."""

@@ -32,6 +32,7 @@ from enode_django.models import (
     ParkedEvent,
     ProcessState,
     Rebuild,
+    ScheduledCommand,
 )
 from enode_django.serialization.codec import encode_command
 from enode_django.serialization.plain import pack
@@ -74,6 +75,7 @@ def stored(streams: Sequence[EventStream], settings: Any) -> Iterator[None]:
     OutboxCommand.objects.create(aggregate_root_id="a", command_id="deposit-3", body=body)
     state = FORMAT + pack({"price": 9})
     ProcessState.objects.create(subscriber="bank.transfers", key="t", state=state, started_at=Now())
+    ScheduledCommand.objects.create(aggregate_root_id="a", command_id="deposit-3", body=body, due_at=Now())
     park("deposit-1", 2, "a")
     make_job("failed"), make_job("running"), make_rebuild()
     GenerationCheck.objects.create(
@@ -125,6 +127,7 @@ def _with_keys(path: str) -> str:
         "rebuild": Rebuild,
         "waiting": OutboxCommand,
         "process": ProcessState,
+        "scheduled": ScheduledCommand,
     }
     keys = {name: model.objects.order_by("pk").values_list("pk", flat=True).first() for name, model in models.items()}
     return path.format(**keys, failed=Job.objects.filter(state="failed").values_list("pk", flat=True).first())
@@ -142,11 +145,15 @@ PROBES: dict[str, Probe] = {
     "*Outbox*": opens("outboxcommand/{waiting}/change/"),
     "*Send again what was rejected*, *Discard for good*": offers("outboxcommand/", "discard"),
     "the message of a command in the outbox": shows("outboxcommand/{waiting}/change/", "7.25"),
+    "*Scheduled commands*": opens("scheduledcommand/{scheduled}/change/"),
+    "*Fire now*, *Cancel for good*": offers("scheduledcommand/", "cancel"),
+    "the message of a scheduled command": shows("scheduledcommand/{scheduled}/change/", "7.25"),
     "*Parked events*": opens("parkedevent/{parked}/change/"),
     "*Retry*, *Skip*": offers("parkedevent/", "skip"),
     "*Send a new command*": opens("parkedevent/{parked}/command/"),
     "*Correct the events*": opens("parkedevent/{parked}/correct/"),
     "what an error says": shows("parkedevent/{parked}/change/", "<script>alert(1)</script>"),
+    "*Unique values*": opens("uniquevalue/"),
     "*Erased events*": opens("generationcheck/"),
     "their deletion": offers("generationcheck/", "delete_selected"),
     "*Process states*": opens("processstate/{process}/change/"),

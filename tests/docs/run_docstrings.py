@@ -26,7 +26,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from io import BytesIO
@@ -52,6 +52,7 @@ from enode_django.equeue.transport import Transport
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventstore.base import EventStore
 from enode_django.eventstore.memory import MemoryEventStore
+from enode_django.eventstore.unique_values import MemoryUniqueValues, UniqueValues
 from enode_django.ids import id_of_key, new_id
 from enode_django.jobs import RunningJob
 from enode_django.repository.states import MemoryStates, SharedStates
@@ -59,11 +60,16 @@ from enode_django.repository.store import MemorySnapshotStore, Snapshot, Snapsho
 from enode_django.runtime import make_store
 from enode_django.testing import InlineCommandBus, StoredEvent, given, inline
 from sample_project.bank.domain import *
-from sample_project.bank.models import AccountSummary, LedgerEntry
+from sample_project.bank.models import AccountSummary, LedgerEntry, Payee
 from sample_project.bank.process_managers import TransferProcess
-from sample_project.bank.projections import AccountSummaries
+from sample_project.bank.projections import AccountSummaries, Payees
 
 transport = MemoryTransport()
+
+@dataclass
+class Greeting:
+    owner: str = ""
+    deposits: int = 0
 """
 """The names that every example can use, beside the public names of its own module."""
 

@@ -136,7 +136,10 @@ def test_every_parameter_of_an_event_handler_is_documented() -> None:
             assert f"{parameter.name}={parameter.default!r}".replace("'", '"') in text
 
 
-@pytest.mark.parametrize("kind", [enode_django.ModelProjection, enode_django.Projection, enode_django.ProcessManager])
+@pytest.mark.parametrize(
+    "kind",
+    [enode_django.ModelProjection, enode_django.MultiProjection, enode_django.Projection, enode_django.ProcessManager],
+)
 def test_what_a_subscriber_declares_is_documented_with_its_default(kind: type[Subscriber]) -> None:
     rows = rows_by_code(REFERENCE / "subscribers.md")
     own = "; of a process manager " if kind is enode_django.ProcessManager else ""
@@ -151,5 +154,5 @@ def test_the_tables_of_subscribers_are_documented() -> None:
     rows = rows_by_code(REFERENCE / "subscribers.md")
     models = apps.get_app_config("enode_django").get_models()
     tables = {model.__name__ for model in models if any(field.name == "subscriber" for field in model._meta.fields)}
-    assert len(tables) == 7
+    assert len(tables) == 9
     assert tables <= set(rows)

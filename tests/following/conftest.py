@@ -1,10 +1,11 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.db import connection
+from django.db.models import Model
 from pytest_django import DjangoDbBlocker
 
 if TYPE_CHECKING:  # at runtime, models cannot be imported before Django is set up
@@ -20,11 +21,15 @@ def following_tables(django_db_setup: None, django_db_blocker: DjangoDbBlocker) 
     from tests.following.domain import MODELS
 
     with django_db_blocker.unblock():
-        known = connection.introspection.table_names()
-        with connection.schema_editor() as editor:
-            for model in MODELS:
-                if model._meta.db_table not in known:
-                    editor.create_model(model)
+        _make_tables(MODELS)
+
+
+def _make_tables(models: Iterable[type[Model]]) -> None:
+    known = connection.introspection.table_names()
+    with connection.schema_editor() as editor:
+        for model in models:
+            if model._meta.db_table not in known:
+                editor.create_model(model)
 
 
 @pytest.fixture
@@ -44,6 +49,24 @@ def harness(transactional_db: None, following_tables: None, behaviour: Behaviour
     for model in MODELS:
         model._base_manager.all().delete()
     return Harness()
+
+
+@pytest.fixture
+def orders(harness: Harness, order_tables: None) -> Iterator[Harness]:
+    from tests.following import orders
+
+    for model in orders.MODELS:
+        model._base_manager.all().delete()
+    yield harness
+    vars(orders.trouble).update(vars(orders.Trouble()))
+
+
+@pytest.fixture(scope="session")
+def order_tables(following_tables: None, django_db_blocker: DjangoDbBlocker) -> None:
+    from tests.following.orders import MODELS
+
+    with django_db_blocker.unblock():
+        _make_tables(MODELS)
 
 
 @pytest.fixture(scope="session")

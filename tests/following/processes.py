@@ -8,8 +8,10 @@ from decimal import Decimal
 
 from enode_django import (
     AggregateRoot,
+    CancelDeadline,
     Command,
     CommandCrashed,
+    Deadline,
     DomainEvent,
     DomainException,
     ProcessManager,
@@ -114,3 +116,21 @@ class Sales(ProcessManager):
     @ends
     def finished(self, sale: Sale, event: Finished) -> None:
         behaviour.handle(event)
+
+
+class Patience(ProcessManager):
+    """Reminds a customer after an hour, unless any payment of the order has come before."""
+
+    name = "processes.patience"
+    abstract = True  # it runs only in tests that name it
+    start = "beginning"
+    state = Sale
+
+    @starts
+    def placed(self, sale: Sale, event: Placed) -> Iterator[Command | Deadline]:
+        yield Deadline("paid", Remind(event.aggregate_root_id, why="not paid"), after=3600)
+
+    @ends(key=lambda event: event.order)
+    def paid(self, sale: Sale, event: Paid) -> Iterator[Command | CancelDeadline]:
+        behaviour.handle(event)
+        yield CancelDeadline("paid")

@@ -15,8 +15,10 @@ from enode_django.eventstore.positions import Position
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.exceptions import StoreUnavailable, SubscriberUnavailable
 from enode_django.models import GenerationCheck, HandledRefusal
+from enode_django.monitoring.work import ask_parked
 from tests.following.domain import Added, Behaviour, CounterRows, Entries, Kindness, TooMuch, handler_group
-from tests.following.harness import Harness
+from tests.following.harness import Harness, stream_of
+from tests.following.orders import CustomerTotals, Order, order, totals
 from tests.following.test_sweeping import ALL, Sweep, restore
 from tests.integration.store_sessions import bare_session
 
@@ -189,6 +191,27 @@ def test_a_projection_that_cannot_be_taken_back_is_reported_and_goes_on(
     assert "has handled versions 2 to 2 of c, which are not stored any more" in caplog.text
     assert harness.entries("c") == [(1, 1), (2, 10), (2, 100)]
     assert GenerationCheck.objects.values_list("handled_version", "stored_version", "taken_back").get() == (2, 1, False)
+
+
+def test_a_row_of_many_aggregates_cannot_be_taken_back_and_a_rebuild_is_asked_for(
+    orders: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    sweep = Sweep(orders, subscribers.instance(CustomerTotals))
+    events = [order("ann", 1), order("ann", 10)]
+    records = [stream_of("c", version, [event], Order) for version, event in enumerate(events, 1)]
+    orders.store.append(records)
+    orders.deliver(sweep.subscription, records)
+    ahead(orders, records[1])
+    orders.store.append([stream_of("c", 2, [order("ann", 100)], Order)])
+    with (
+        subscribers.only(CustomerTotals),
+        caplog.at_level(logging.ERROR, logger="enode_django.subscribers"),
+    ):
+        swept_again(sweep, orders)
+        (problem,) = ask_parked().problems
+    assert "versions 2 to 2 of c, which are not stored any more, and cannot take that back; rebuild it" in caplog.text
+    assert "rebuild it (manage.py rebuildprojection following.customer_totals --accept-differences)" in problem.reason
+    assert totals()["ann"][1] == 111, "it goes on, with what was lost in its row"
 
 
 def test_an_aggregate_parked_at_an_event_that_is_lost_goes_on(harness: Harness, behaviour: Behaviour) -> None:

@@ -191,7 +191,8 @@ def test_it_has_no_resender(queue: OutboxHarness) -> None:
 def test_a_sent_command_names_the_process_manager_that_handles_its_crash(queue: OutboxHarness) -> None:
     from enode_django.bus.addresses import crash_handler_in
     from enode_django.domain.metadata import Metadata
-    from enode_django.runtime import current_bus, sending
+    from enode_django.eventing.effects import sending
+    from enode_django.runtime import current_bus
     from tests.following.processes import Remind, Sales, Ship
 
     send = sending(subscribers.instance(Sales), current_bus)

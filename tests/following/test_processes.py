@@ -14,17 +14,30 @@ import pytest
 from django.db import connection
 from django.db.models.functions import Now
 
-from enode_django import CommandCrashed, DomainEvent
+from enode_django import CancelDeadline, CommandCrashed, Deadline, DomainEvent
 from enode_django.eventing import checkpoints, process_rows, processes
 from enode_django.eventing.event_subscription import EventSubscription
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.state_types import plain_state
 from enode_django.eventing.unparking import retry_parked
 from enode_django.eventstore.base import StreamRecord
-from enode_django.models import ProcessState
+from enode_django.models import ProcessState, ScheduledCommand
+from enode_django.testing import given
 from tests.following.domain import Behaviour
 from tests.following.harness import Harness, stream_of
-from tests.following.processes import Finished, NotPaid, Order, Paid, Payment, Placed, Remind, Sales, Ship, Wired
+from tests.following.processes import (
+    Finished,
+    NotPaid,
+    Order,
+    Paid,
+    Patience,
+    Payment,
+    Placed,
+    Remind,
+    Sales,
+    Ship,
+    Wired,
+)
 
 
 def order(harness: Harness, id: str, *events: DomainEvent, after: int = 0) -> list[StreamRecord]:
@@ -388,3 +401,28 @@ def _until_somebody_waits_for_a_lock() -> None:
             if cursor.fetchone() != (0,):
                 return
             assert time.monotonic() < deadline, "nobody waits for a lock"
+
+
+def test_a_deadline_belongs_to_the_key_and_is_written_with_the_state(harness: Harness, behaviour: Behaviour) -> None:
+    going = harness.subscription(subscribers.instance(Patience))
+    harness.deliver(going, [record for key in ("o1", "o2") for record in order(harness, key, Placed(price=1))])
+    assert waiting_for() == {"o1", "o2"}
+    behaviour.failing["p1"] = 1
+    payments = payment(harness, "p1", Paid(order="o1", amount=1))
+    harness.deliver(going, payments)
+    assert waiting_for() == {"o1", "o2"}, "what a failing handler would have cancelled goes on"
+    harness.clock.now += 100
+    going.retry_due()
+    assert waiting_for() == {"o2"}
+    assert harness.sent == []
+
+
+def waiting_for() -> set[str]:
+    """Return the aggregates of the commands that wait for their time."""
+    return set(ScheduledCommand.objects.values_list("aggregate_root_id", flat=True))
+
+
+def test_a_scenario_shows_deadlines() -> None:
+    reminder = Remind("o1", why="not paid")
+    scenario = given(Patience, "o1").when(Placed(price=1)).then(Deadline("paid", reminder, after=3600))
+    scenario.when(Paid(order="o1", amount=1), of="p1").then(CancelDeadline("paid")).then_ended()

@@ -6,16 +6,18 @@ import os
 import signal
 import subprocess
 import sys
+from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
 import pytest
 from django.db import connection, transaction
+from django.db.models.functions import Now
 from django.test import override_settings
 
 from enode_django import send_command, send_commands
 from enode_django.exceptions import ConfigurationError
 from enode_django.immediate import catch_up
-from enode_django.models import EventStream, OutboxCommand
+from enode_django.models import EventStream, OutboxCommand, ScheduledCommand
 from enode_django.outbox import rows
 from enode_django.runtime import close_bus, current_bus
 from tests.immediate.conftest import NewProcess
@@ -124,3 +126,16 @@ def test_the_handler_of_another_jar_is_a_command_of_its_own(new_process: NewProc
     with transaction.atomic():
         send_command(Pour("a", into="b"), outbox=True)
     assert totals() == {"a": 1, "b": 1}
+
+
+def test_what_is_due_is_handled_by_catch_up_or_after_a_later_command(new_process: NewProcess) -> None:
+    new_process(JarRows)
+    send_command(Fill("a"), after=3_600)
+    send_command(Fill("b"), at=datetime(2020, 1, 1, tzinfo=UTC))
+    assert totals() == {}
+    catch_up()
+    assert totals() == {"b": 1}
+    ScheduledCommand.objects.update(due_at=Now())
+    send_command(Fill("c"), outbox=True)
+    assert totals() == {"a": 1, "b": 1, "c": 1}
+    assert ScheduledCommand.objects.count() == 0

@@ -11,7 +11,7 @@ from django.core.management import call_command
 from django.db import connection, connections
 from django.test import override_settings
 
-from enode_django.eventstore import statements
+from enode_django.eventstore import postgres_unique_values, statements
 from enode_django.eventstore.buckets import bucket_of
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.eventstore.shard_map import ShardMap
@@ -20,7 +20,14 @@ from tests.integration.store_sessions import database_alias
 
 ALIASES = ("events0", "events1")
 ROUTER = "enode_django.routers.EventStoreRouter"
-TABLES = (statements.TABLE, statements.CORRECTIONS, statements.GENERATIONS, statements.SHARD, "enode_django_snapshot")
+TABLES = (
+    statements.TABLE,
+    statements.CORRECTIONS,
+    statements.GENERATIONS,
+    statements.SHARD,
+    "enode_django_snapshot",
+    postgres_unique_values.TABLE,
+)
 
 
 @contextlib.contextmanager

@@ -12,11 +12,12 @@ from enode_django.domain import refusals
 from tests.meta.tree import ROOT
 
 PUBLIC = {
-    "AggregateRoot", "Command", "CommandContext", "CommandCrashed", "CommandResult", "CommandStatus", "DomainEvent",
-    "DomainException", "Metadata", "ModelProjection", "ProcessManager", "Projection", "Retries", "Retry",
-    "VersionMismatch", "WaitFor", "aexecute_command", "applies", "aresult_of", "asend_command", "atry_command",
-    "command_handler", "current_metadata", "event_handler", "execute_command", "handles", "handles_crash", "metadata",
-    "result_of", "send_command", "send_command_on_commit", "send_commands", "try_command", "upcasts",
+    "AggregateRoot", "CancelDeadline", "Command", "CommandContext", "CommandCrashed", "CommandResult",
+    "CommandStatus", "Deadline", "DomainEvent", "DomainException", "Metadata", "ModelProjection", "MultiProjection",
+    "ProcessManager", "Projection", "Retries", "Retry", "Unique", "ValueTaken", "VersionMismatch", "WaitFor",
+    "aexecute_command", "applies", "aresult_of", "asend_command", "atry_command", "command_handler",
+    "current_metadata", "ends", "event_handler", "execute_command", "handles", "handles_crash", "metadata",
+    "result_of", "send_command", "send_command_on_commit", "send_commands", "starts", "try_command", "upcasts",
 }  # fmt: skip
 
 

@@ -41,7 +41,7 @@ def test_every_public_name_is_used_by_the_sample() -> None:
 
 def test_every_name_of_the_testing_kit_is_used_by_the_samples_tests() -> None:
     returned = {inspect.signature(each).return_annotation.partition("[")[0] for each in get_overloads(testing.given)}
-    assert returned == {"ProcessScenario", "RowScenario", "Scenario"}
+    assert returned == {"ProcessScenario", "RowScenario", "RowsScenario", "Scenario"}
     assert set(testing.__all__) - returned - imported("enode_django.testing") == set()
     assert set(contracts.__all__) - imported("enode_django.testing.contracts") == set()
 

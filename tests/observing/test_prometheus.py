@@ -36,6 +36,9 @@ def figures() -> dict[str, Any]:
     gauges = {
         "dead_letters": {"processors": 2, "billing": 0},
         "parked_aggregates": {'bank."Ledger"\\\n': 7},
+        "outbox_commands": {"default": 3},
+        "outbox_age": {"default": 1.5},
+        "outbox_rejected": {"default": 1},
         "subscriber_lags": {'bank."Ledger"\\\n': 12.5},
     }
     return {**statistics.report(), **workers, **queue, **gauges, "pids": [1, 2]}
@@ -102,6 +105,9 @@ def test_figures_become_metrics(figures: dict[str, Any]) -> None:
         ("enode_queue_backlog_messages", "processors", "commands"): 12,
         ("enode_dead_letters", "processors"): 2,
         ("enode_dead_letters", "billing"): 0,
+        ("enode_outbox_commands", "default"): 3,
+        ("enode_outbox_age_seconds", "default"): 1.5,
+        ("enode_outbox_rejected", "default"): 1,
         ("enode_broker_reads_total", "ring"): 30,
         ("enode_broker_reads_total", "memory"): 20,
         ("enode_broker_reads_total", "file"): 10,

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.db.models.functions import Now
 
+from enode_django.checks.settings import check_settings
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.models import OutboxCommand
 from enode_django.monitoring import Health, gather
@@ -61,6 +62,12 @@ def test_the_settings_may_name_the_databases(settings: Any) -> None:
     settings.ENODE = {**settings.ENODE, "OUTBOX": {}, "EVENT_STORE": {"DATABASES": ["default"]}}
     settings.DATABASE_ROUTERS = [NoTables()]
     assert outbox_databases() == []
+
+
+def test_a_database_that_is_none_of_ours_is_an_error(settings: Any) -> None:
+    settings.ENODE = {**settings.ENODE, "OUTBOX": {"DATABASES": ["default", "nowhere"]}}
+    (found,) = [message for message in check_settings(None) if message.id == "enode_django.E063"]
+    assert "'nowhere'" in found.msg
 
 
 class NoTables:

@@ -12,8 +12,10 @@ from enode_django.commanding.decisions import Decision, Envelope, Finished
 from enode_django.commanding.handler_retries import NO_RETRIES, HandlerRetries
 from enode_django.commanding.publisher import answer_of
 from enode_django.commanding.shared_state_writer import SharedStateWriter
+from enode_django.commanding.uniqueness import CLAIM_DEADLINE
 from enode_django.concurrency.backoff import Persist, once
 from enode_django.domain.declarations import plain_of
+from enode_django.domain.handlers import HandlerTable
 from enode_django.domain.messages import Command
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.eventstore.base import Appended, EventStore, Shard, StreamRecord
@@ -54,13 +56,15 @@ class Worker:
         states: SharedStates | None = None,
         retries: HandlerRetries = NO_RETRIES,
         shard: Shard | None = None,
+        table: HandlerTable = handlers,
+        claim_deadline: float = CLAIM_DEADLINE,
     ) -> None:
         self.clock = clock or Clock()
         clocks = {"clock": self.clock, "work_clock": self.clock}
         self.keeper = SharedStateWriter(states, interval=WRITE_INTERVAL, **clocks) if states is not None else None
         self.processor = CommandProcessor(
             AggregateLoader(store, snapshots, states),
-            handlers,
+            table,
             persist=persist,
             max_aggregates=max_aggregates,
             max_recent=max_recent,
@@ -68,6 +72,7 @@ class Worker:
             keeper=self.keeper,
             retries=retries,
             shard=shard,
+            claim_deadline=claim_deadline,
             clock=self.clock,
         )
         self.committer = Committer(store, persist=persist, clock=self.clock)

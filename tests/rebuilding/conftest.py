@@ -7,7 +7,7 @@ import pytest
 from django.db import connection
 from pytest_django import DjangoDbBlocker
 
-from tests.following.conftest import behaviour, following_tables, harness  # noqa: F401
+from tests.following.conftest import behaviour, following_tables, harness, order_tables, orders  # noqa: F401
 
 if TYPE_CHECKING:
     from tests.following.harness import Harness

@@ -36,15 +36,15 @@ from enode_django.rebuilding.shadow import Shadow
 from enode_django.rebuilding.task_messages import Failed, Task
 from enode_django.runtime import replay
 from enode_django.serialization.codec import encode_stream
-from sample_project.bank.domain import Deposited
-from sample_project.bank.models import AccountSummary, LedgerEntry
+from sample_project.bank.domain import Deposited, TransferConfirmed
+from sample_project.bank.models import AccountSummary, LedgerEntry, Payee
 from tests.acceptance.waiting import wait_until
 from tests.rebuilding.conftest import drop_schemas, schemas
 from tests.rebuilding.histories import nothing
 from tests.rebuilding.tables import asked, sql
 from tests.spark.accounts import account, unopened
 
-SUMMARIES, LEDGER = "bank.AccountSummaries", "bank.Ledger"
+SUMMARIES, LEDGER, PAYEES = "bank.AccountSummaries", "bank.Ledger", "bank.Payees"
 ACCOUNTS = [f"a{number:02}" for number in range(20)]
 MODELS: dict[str, type[Model]] = {SUMMARIES: AccountSummary, LEDGER: LedgerEntry}
 WAITING = """
@@ -105,6 +105,29 @@ def test_processes_come_to_the_rows_in_use(store: PostgresEventStore, pool: Pool
     assert told[-1]["done"] == told[-1]["tasks"] > 1
     assert told[-1]["streams"] == 5 * len(ACCOUNTS) + 1
     assert 1 <= len(children()) <= 2
+
+
+def test_processes_build_rows_that_they_share(store: PostgresEventStore, pool: Pool) -> None:
+    """Each transfer is an aggregate of its own, and all are between the same two accounts."""
+    confirmed = encode_stream([TransferConfirmed(source="a", target="b")])
+    (first,) = account("t", [1])
+    transfer = first._replace(aggregate_root_type="bank.MoneyTransfer", events=confirmed)
+    ids = [f"t{number:03}" for number in range(60)]
+    store.append([transfer._replace(aggregate_root_id=id, command_id=id) for id in ids])
+    replay(PAYEES)
+    before = list(Payee.objects.values("source", "target", "transfers", "last_at"))
+    assert [row["transfers"] for row in before] == [60]
+    tasks: list[int] = []
+
+    def tell(stage: str, /, **figures: Any) -> None:
+        if stage == "replay":
+            tasks.append(figures["tasks"])
+
+    rebuilt = rebuild(PAYEES, Processes(pool), tell)
+    assert rebuilt.replayed.aggregates == 60
+    assert (rebuilt.comparison.is_equal, rebuilt.comparison.is_whole, rebuilt.is_swapped) == (True, True, True)
+    assert list(Payee.objects.values("source", "target", "transfers", "last_at")) == before
+    assert tasks[-1] > 1
 
 
 def test_a_poison_event_is_parked_by_the_process_that_meets_it(store: PostgresEventStore, pool: Pool) -> None:

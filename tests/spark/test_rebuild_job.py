@@ -27,8 +27,8 @@ from enode_django.serialization.codec import encode_stream
 from enode_django.spark import rebuild_job
 from enode_django.spark.archive import export_events
 from enode_django.spark.rebuild_job import SparkEngine
-from sample_project.bank.domain import Deposited
-from sample_project.bank.models import AccountSummary, LedgerEntry
+from sample_project.bank.domain import Deposited, TransferConfirmed
+from sample_project.bank.models import AccountSummary, LedgerEntry, Payee
 from tests.rebuilding.conftest import drop_schemas
 from tests.spark.accounts import account, unopened
 
@@ -54,6 +54,18 @@ def silent(stage: str, /, **figures: object) -> None: ...
 def rows(name: str) -> Rows:
     found = MODELS[name]._base_manager.order_by(*ORDERS[name]).values()
     return [{column: value for column, value in row.items() if column != "id"} for row in found]
+
+
+def test_tasks_build_rows_that_they_share(spark: SparkSession, store: PostgresEventStore) -> None:
+    """Each transfer is an aggregate of its own, and all are between the same two accounts."""
+    confirmed = encode_stream([TransferConfirmed(source="a", target="b")])
+    (first,) = account("t", [1])
+    transfer = first._replace(aggregate_root_type="bank.MoneyTransfer", events=confirmed)
+    store.append([transfer._replace(aggregate_root_id=f"t{n:03}", command_id=f"t{n:03}") for n in range(60)])
+    replay("bank.Payees")
+    rebuilt = rebuild("bank.Payees", SparkEngine(lambda: spark), silent)
+    assert (rebuilt.replayed.streams, rebuilt.comparison.is_equal, rebuilt.is_swapped) == (60, True, True)
+    assert list(Payee.objects.values_list("source", "target", "transfers")) == [("a", "b", 60)]
 
 
 @pytest.mark.parametrize("name", [SUMMARIES, LEDGER])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from enode_django import ModelProjection, ProcessManager, ends, handles, handles_crash, starts
-from enode_django.eventing.process_managers import can_resend, has_state, route_of
+from enode_django.eventing.process_managers import can_resend, has_state, mark_of
 from enode_django.eventing.state_types import StateType, plain_state
 from enode_django.exceptions import DefinitionError, InvalidField, MalformedMessage
 from enode_django.serialization.plain import pack
@@ -126,8 +126,8 @@ def test_a_method_that_is_overridden_keeps_its_route() -> None:
 
         def paid(self, sale: Sale, event: Paid) -> None: ...  # type: ignore[override]
 
-    assert route_of(Later, "paid").key is route_of(Sales, "paid").key is not None
-    assert (route_of(Later, "placed").starts, route_of(Later, "finished").ends) == (True, True)
+    assert mark_of(Later, "paid").key is mark_of(Sales, "paid").key is not None
+    assert (mark_of(Later, "placed").starts, mark_of(Later, "finished").ends) == (True, True)
     assert Later._enode_method_for(Finished) == "finished"
 
 

@@ -9,6 +9,7 @@ from enode_django.eventing import checkpoints
 from enode_django.eventing.pending import HandledEvent
 from enode_django.eventing.read_models.row_normalising import HANDLED
 from enode_django.eventing.read_models.rows import RowTable
+from enode_django.eventing.subscribers import Handler
 
 
 def changed_row(
@@ -33,12 +34,17 @@ def changed_row(
             row = model(aggregate_root_id=aggregate_root_id)
         elif HANDLED in row.__dict__:
             normalise(row)
-        for handler in handlers:
-            handler(row, event)
-        if row.__dict__.pop("_enode_deleted", False):
-            row = None
-        else:
-            row.__dict__.setdefault(HANDLED, ())
+        row = row_after(row, event, handlers)
+    return row
+
+
+def row_after(row: Any, event: Any, handlers: Iterable[Handler]) -> Any:
+    """Return the row after an event, or None if a handler has deleted it."""
+    for handler in handlers:
+        handler(row, event)
+    if row.__dict__.pop("_enode_deleted", False):
+        return None
+    row.__dict__.setdefault(HANDLED, ())
     return row
 
 

@@ -9,25 +9,26 @@ from django.db import connections, models
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models.sql import Query
 
-from enode_django.eventing.read_models.row_columns import quoted
-
 Row = TypeVar("Row", bound=models.Model)
 
 
 class RowLoading(Generic[Row]):
-    """Loads rows as Django's own queries do, without the managers of the model."""
+    """Loads rows as Django's own queries do, without the managers of the model.
 
-    def __init__(self, model: type[Row], alias: str) -> None:
+    ``statement`` selects and locks the rows that meet ``condition``, SQL that may have parameters, in the order of the
+    columns ``order``.
+    """
+
+    def __init__(self, model: type[Row], alias: str, condition: str, order: str) -> None:
         fields = model._meta.concrete_fields
         compiler: Any = Query(model).get_compiler(alias)
         connection = connections[alias]
         table = model._meta.db_table
         columns = [field.get_col(table) for field in fields]
         selected = [column.select_format(compiler, *compiler.compile(column))[0] for column in columns]
-        id = quoted(model._meta.pk, connection)
         self.statement = (
             f"SELECT {', '.join(selected)} FROM {connection.ops.quote_name(table)} "
-            f'WHERE {id} = ANY(%b::text[]) ORDER BY {id} COLLATE "C" FOR UPDATE'
+            f"WHERE {condition} ORDER BY {order} FOR UPDATE"
         )
         self._model = model
         self._alias = alias

@@ -3,7 +3,7 @@ previous event was handled in the same batch or in another one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import date, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -25,10 +25,17 @@ _NEVER_SEEN = object()
 
 
 class RowNormaliser:
-    """Normalises instances of ``model`` in memory. The functions for its fields are chosen once. Used by one thread."""
+    """Normalises instances of ``model`` in memory, except the fields named in ``kept``, which handlers leave as they
+    are. The functions for its fields are chosen once. Used by one thread."""
 
-    def __init__(self, model: type[models.Model], connection: BaseDatabaseWrapper) -> None:
-        fields = [field for field in model._meta.concrete_fields if field.name not in ("aggregate_root_id", "version")]
+    def __init__(
+        self,
+        model: type[models.Model],
+        connection: BaseDatabaseWrapper,
+        kept: Collection[str] = ("aggregate_root_id", "version"),
+    ) -> None:
+        fields = [field for field in model._meta.concrete_fields if field.name not in kept]
+        self._not_taken = {"_state", *(field.attname for field in model._meta.concrete_fields if field.name in kept)}
         written = [field for field in fields if not field.generated]
         self._fields = [_Field(number, field, connection).parts for number, field in enumerate(written)]
         self._unseen = [_NEVER_SEEN] * len(written)
@@ -86,7 +93,7 @@ class RowNormaliser:
     def take_over(self, row: models.Model, loaded: models.Model) -> None:
         """Give the row the values of a loaded row."""
         values = row.__dict__
-        values.update((name, value) for name, value in loaded.__dict__.items() if name not in ("_state", "version"))
+        values.update((name, value) for name, value in loaded.__dict__.items() if name not in self._not_taken)
         values[HANDLED] = ()
 
 

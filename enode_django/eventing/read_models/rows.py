@@ -44,7 +44,6 @@ class RowTable(Generic[Row]):
         self._model = model
         self._alias = alias
         connection = connections[alias]
-        self._loading = RowLoading(model, alias)
         self._normaliser = RowNormaliser(model, connection)
         self._columns = columns_of(model, connection)
         self._fits_arrays = all(column.array for column in self._columns)
@@ -53,6 +52,7 @@ class RowTable(Generic[Row]):
         options: Any = model._meta
         self._table = connection.ops.quote_name(options.db_table)
         self._id = quoted(options.pk, connection)
+        self._loading = RowLoading(model, alias, f"{self._id} = ANY(%b::text[])", f'{self._id} COLLATE "C"')
         self._version = quoted(options.get_field("version"), connection)
         self._write_statements()
 

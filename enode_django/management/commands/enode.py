@@ -18,6 +18,7 @@ SUBCOMMANDS = {
     "parked": "lists, retries, skips or corrects parked events",
     "queue": "shows and changes topics, groups and messages",
     "status": "shows the state of all parts, and their problems",
+    "unique": "claims the unique values of stored aggregates",
 }
 """The sub-commands, each with a line for the list."""
 

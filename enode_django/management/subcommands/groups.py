@@ -18,6 +18,7 @@ VIEW_PAYLOAD = "view_payload"
 DEEDS = (
     "change_deadletter",
     "change_outboxcommand",
+    "change_scheduledcommand",
     "change_parkedevent",
     "delete_generationcheck",
     "add_job",

@@ -25,12 +25,13 @@ from sample_project.bank.domain import (
     StartTransfer,
     TransferCancelled,
     TransferCompleted,
+    TransferConfirmed,
     Withdraw,
     WithdrawalReserved,
 )
 from sample_project.bank.event_handlers import cached_balance, remember_balance
-from sample_project.bank.models import AccountSummary, LedgerEntry
-from sample_project.bank.projections import AccountSummaries, Ledger
+from sample_project.bank.models import AccountSummary, LedgerEntry, Payee
+from sample_project.bank.projections import AccountSummaries, Ledger, Payees
 from sample_project.embedded import Redis
 from sample_project.settings import cache_url
 
@@ -77,6 +78,21 @@ class ASummary(SimpleTestCase):
         summary.when(WithdrawalReserved(transfer="t", amount=Decimal(7))).then(balance=10, available=3)
         summary.when(ReservationCancelled(transfer="t", released=Decimal(7))).then(balance=10, available=10)
         summary.when(AccountClosed()).then(closed=True, version=5)
+
+
+class ThePayees(ReadSideCase):
+    def test_transfers_are_counted_in_any_order(self) -> None:
+        confirmed = TransferConfirmed(source="a", target="b")
+        payees = given(Payees, "t1", confirmed).when(confirmed, id="t2").then(("a", "b"), transfers=2)
+        payees.when(TransferConfirmed(source="b", target="a"), id="t3").then(("b", "a"), transfers=1)
+        payees.then_in_any_order()
+
+    def test_each_transfer_of_money_counts(self) -> None:
+        for number in range(2):
+            send_commands([StartTransfer(f"t{number}", source="a", target="b", amount=Decimal(1))])
+        (payee,) = Payee.objects.all()
+        assert (payee.source, payee.target, payee.transfers) == ("a", "b", 2)
+        assert str(payee) == "a to b: 2"
 
 
 class Transfers(ReadSideCase):

@@ -12,6 +12,7 @@ from django.test import override_settings
 
 from enode_django.equeue.transport import Transport
 from enode_django.eventstore.base import EventStore
+from enode_django.eventstore.unique_values import UniqueValues, unique_values_of
 from enode_django.repository.states import SharedStates
 from enode_django.repository.store import SnapshotStore
 from enode_django.runtime import make_snapshots, make_states, make_store, make_transport
@@ -20,6 +21,7 @@ from enode_django.testing.contracts import (
     SharedStatesContract,
     SnapshotStoreContract,
     TransportContract,
+    UniqueValuesContract,
 )
 
 
@@ -56,6 +58,16 @@ class TestTheSnapshots(SnapshotStoreContract):
         snapshots = make_snapshots(make_store())
         assert snapshots is not None
         return snapshots
+
+    def leave_thread(self) -> None:
+        connections.close_all()
+
+
+@pytest.mark.django_db(transaction=True)
+class TestTheUniqueValues(UniqueValuesContract):
+    @pytest.fixture
+    def values(self) -> UniqueValues:
+        return unique_values_of(make_store())
 
     def leave_thread(self) -> None:
         connections.close_all()

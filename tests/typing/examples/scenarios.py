@@ -1,13 +1,24 @@
-"""What `given` begins with what, and which of the three scenarios it returns."""
+"""What `given` begins with what, and which of the four scenarios it returns."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import assert_type
 
-from enode_django import AggregateRoot, Command, DomainEvent, ModelProjection, ProcessManager, applies, handles
+from django.db import models
+
+from enode_django import (
+    AggregateRoot,
+    Command,
+    DomainEvent,
+    ModelProjection,
+    MultiProjection,
+    ProcessManager,
+    applies,
+    handles,
+)
 from enode_django.models import ReadModel
-from enode_django.testing import ProcessScenario, RowScenario, Scenario, given
+from enode_django.testing import ProcessScenario, RowScenario, RowsScenario, Scenario, given
 
 
 class Open(Command):
@@ -31,6 +42,20 @@ class Rows(ModelProjection[Row]):
     def opened(self, row: Row, event: Opened) -> None: ...
 
 
+class OwnerTotal(models.Model):
+    owner = models.CharField(max_length=10, primary_key=True)
+
+
+class Owners(MultiProjection[OwnerTotal], key=lambda event: event.owner):
+    @handles(creates=True)
+    def opened(self, row: OwnerTotal, event: Opened) -> None: ...
+
+
+class OwnersAlone(MultiProjection[OwnerTotal]):
+    @handles(key=lambda event: event.owner)
+    def opened(self, row: OwnerTotal, event: Opened) -> None: ...
+
+
 class Greeting(ProcessManager):
     @handles
     def opened(self, event: Opened) -> Iterator[Command]:
@@ -45,6 +70,8 @@ assert_type(given(Account, OPENED), Scenario)
 assert_type(given(Account, "a", OPENED), Scenario)
 assert_type(given(Rows, OPENED), RowScenario[Row])
 assert_type(given(Rows, "a", OPENED).row, Row | None)
+assert_type(given(Owners, OPENED), RowsScenario[OwnerTotal])
+assert_type(given(OwnersAlone, "a", OPENED), RowsScenario[OwnerTotal])
 assert_type(given(Greeting, "a", OPENED), ProcessScenario)
 
 given(Greeting, OPENED)  # error: it needs an id

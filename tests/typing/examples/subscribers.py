@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
 from enode_django import (
@@ -11,8 +12,10 @@ from enode_django import (
     ModelProjection,
     ProcessManager,
     Projection,
+    ends,
     event_handler,
     handles,
+    starts,
 )
 from enode_django.models import ReadModel
 
@@ -107,6 +110,35 @@ class Manager(ProcessManager):
     @handles(Refused)  # error
     def wrong(self, refusal: Opened) -> Iterator[Command]:
         yield from ()
+
+
+@dataclasses.dataclass
+class Rent:
+    months: int = 0
+
+
+class Rents(ProcessManager):
+    state = Rent
+
+    @starts
+    def opened(self, rent: Rent, event: Opened) -> None: ...
+
+    @handles(Moved, key=lambda event: event.id)
+    def moved(self, rent: Rent, event: Moved) -> Iterator[Command]:
+        rent.months += 1
+        yield from ()
+
+    @ends(key=lambda refusal: None, when=lambda rent: rent.months == 12)
+    def refused(self, rent: Rent, refusal: Refused | Closed) -> None: ...
+
+    @starts(Frozen)  # error
+    def thawed(self, rent: Rent, event: Thawed) -> None: ...
+
+    @handles(Thawed, key=lambda event: event.version)  # error
+    def number(self, rent: Rent, event: Thawed) -> None: ...
+
+    @ends(Frozen, key=lambda event: event.nothing)  # error
+    def frozen(self, rent: Rent, event: Frozen) -> None: ...
 
 
 @event_handler

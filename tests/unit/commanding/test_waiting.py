@@ -8,6 +8,7 @@ from itertools import permutations
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from enode_django import CommandResult, CommandStatus
 from enode_django.bus import command_bus as bus_module
@@ -260,8 +261,8 @@ def test_command_executed_again_waits_for_answer_and_notices_of_its_own(desk: De
 def test_notices_for_nobody_are_dropped(desk: Desk) -> None:
     asked = desk.ask(Add("x"))
     for n in range(100):
-        desk.notify(asked.wire._replace(id=f"other-{n}"), LEDGER)
-        desk.notify(asked.wire._replace(aggregate_root_id=f"other-{n}"), LEDGER)
+        desk.notify(structs.replace(asked.wire, id=f"other-{n}"), LEDGER)
+        desk.notify(structs.replace(asked.wire, aggregate_root_id=f"other-{n}"), LEDGER)
     desk.settle()
     assert desk.remembered == 1
     for step in STEPS.values():

@@ -8,7 +8,7 @@ import pytest
 
 from enode_django import DomainEvent, ModelProjection, ProcessManager, Projection, handles
 from enode_django.eventing import subscribers
-from enode_django.eventing.projections import makes_row
+from enode_django.eventing.base_projections import makes_row
 from enode_django.exceptions import DefinitionError
 from enode_django.models import ReadModel
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator
 from typing import Any, ClassVar
@@ -12,7 +13,7 @@ from django.db import connections, models
 from django.db.backends.sqlite3.base import DatabaseWrapper
 from django.test import override_settings
 
-from enode_django import DomainEvent, ModelProjection, ProcessManager, Projection, event_handler, handles
+from enode_django import DomainEvent, ModelProjection, ProcessManager, Projection, event_handler, handles, starts
 from enode_django.checks.subscribers import check_subscribers
 from enode_django.eventing import event_handlers, subscribers
 from enode_django.eventstore.postgres import PostgresEventStore
@@ -338,3 +339,20 @@ def test_an_alias_that_another_has_as_name_or_alias_is_found(aliases: tuple[str,
 def test_an_event_store_of_another_kind_is_refused_where_it_is_made(elsewhere: str) -> None:
     with pytest.raises(ConfigurationError, match="in the database 'elsewhere', which is sqlite; name a PostgreSQL"):
         PostgresEventStore(elsewhere)
+
+
+@dataclasses.dataclass
+class Unstorable:
+    what: object = None
+
+
+def test_a_state_that_cannot_be_stored_is_refused() -> None:
+    class Odd(ProcessManager):
+        name = "checked.odd"
+        state = Unstorable
+
+        @starts
+        def checked(self, state: Unstorable, event: Checked) -> None: ...
+
+    (found,) = [message for message in check_subscribers(None) if message.id == "enode_django.E041"]
+    assert "Unstorable.what: object cannot be stored" in found.msg

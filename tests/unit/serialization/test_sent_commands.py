@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from enode_django.exceptions import MalformedMessage
-from enode_django.serialization.codec import STREAM, encode_stream, read_stored, sent_with, stored_events_of
+from enode_django.serialization.codec import STREAM, encode_stream, read_stored, sent_with, stored_events
 from enode_django.serialization.plain import pack, unpack
 from enode_django.serialization.sent_commands import SENT
 from tests.races.counting import Created
@@ -32,7 +32,7 @@ def test_a_reader_that_knows_no_sent_commands_takes_them_for_the_result(count: i
     events, result = unpack(stored[1:])
     assert events == [["races.Created", 1, {}]]
     assert list(result) == [SENT]
-    assert list(stored_events_of([stored, stored])) == [events, events]
+    assert list(stored_events(stored)) == events
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,172 @@
+"""Unique values: claimed before a stream is stored, confirmed afterwards, and decided by the event store in between.
+
+A claim names its command in the row of the value. What became of that command, only the event store knows. Whoever
+meets a row with commands under way asks it:
+
+* The commands that claim the value and have no row in the store are *open*. Until the deadline they may be a worker's
+  that is about to store them, so the value counts as held. After it they are *fenced*: a refusal is stored under their
+  ids. A pair (command id, aggregate root id) is there once, in one database, so the stream of a fenced command cannot
+  be stored any more, however long its worker has stood still.
+* When no claim is open, the stored state of the owner says whether it holds the value. Versions that may give it up
+  stay noted until they are stored, by this command or another one.
+* A row is changed with the token that was read before. A claim made meanwhile has changed the token.
+
+So two aggregates never have one value in their stored states, whatever crashes or stands still, and no clock matters
+for that: a deadline that is too short refuses commands, but confirms no value twice.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from enum import Enum
+
+from enode_django.commanding.decisions import Decision, Envelope
+from enode_django.domain.aggregate import AggregateRoot
+from enode_django.domain.refusals import ValueTaken
+from enode_django.eventstore.base import StreamRecord
+from enode_django.eventstore.unique_values import (
+    Change,
+    Confirmed,
+    Owner,
+    UniqueValue,
+    UniqueValues,
+    unique_values_of,
+)
+from enode_django.exceptions import StoreUnavailable, shown
+from enode_django.repository.loading import AggregateLoader, Begin
+from enode_django.repository.unique_keys import Values, keys_of, unique_named, values_of
+from enode_django.serialization.codec import encode_refusal
+
+logger = logging.getLogger("enode_django.commands")
+
+CLAIM_DEADLINE = 60.0
+"""Seconds after which the claim of a command without an outcome may be taken, if the settings say nothing."""
+_LATE = "it was claimed, but not stored in time; send another command"
+
+
+class Found(Enum):
+    """What became of a row that was looked into."""
+
+    HELD = "held"
+    """Its owner holds the value, or may be about to."""
+    FREE = "free"
+    """Its owner does not: the row is the taker's now, or deleted."""
+    CHANGED = "changed"
+    """The row was changed meanwhile. Look again."""
+
+
+class Uniqueness:
+    """Claims, confirms and settles the unique values of aggregates. All methods block and raise `StoreUnavailable`, but
+    for `confirm`. Used by one thread, like its ``loader``. ``deadline`` is in seconds."""
+
+    def __init__(self, loader: AggregateLoader, deadline: float = CLAIM_DEADLINE) -> None:
+        self._loader = loader
+        self._store = loader.store
+        self._deadline = deadline
+        self._found: UniqueValues | None = None
+
+    @property
+    def values(self) -> UniqueValues:
+        if self._found is None:
+            self._found = unique_values_of(self._store)
+        return self._found
+
+    # -- of a command ---------------------------------------------------------------------------------------------
+
+    def claim(self, envelope: Envelope, aggregate: AggregateRoot, before: Values) -> Change | None:
+        """Claim the values that a command sets, and note those that it gives up. ``before`` are the values before it.
+        Return None if they are the same.
+
+        Raises `ValueTaken` for a value that another aggregate holds, or may be about to hold. Safe to call again for
+        the same command.
+        """
+        values = values_of(aggregate)
+        if values == before:
+            return None
+        cls = type(aggregate)
+        old, new = keys_of(cls, before) if before else {}, keys_of(cls, values)
+        change = Change([key for key in new if key not in old], [key for key in old if key not in new])
+        if not any(change):
+            return None
+        owner = self._owner_of(envelope, aggregate.version + 1)
+        others = self.values.claim(owner, *change)
+        while others:
+            for row in others:
+                if self.settle(row, owner) is Found.HELD:
+                    raise new[row.key].refused()
+            others = self.values.claim(owner, [row.key for row in others], [])
+        return change
+
+    def _owner_of(self, envelope: Envelope, version: int) -> Owner:
+        id = envelope.aggregate_root_id
+        shard = self._store.shards[self._store.place_of(id)]
+        return Owner(id, version, envelope.id, envelope.type_name, getattr(shard, "alias", ""))
+
+    def confirm(self, decisions: Sequence[Decision]) -> None:
+        """Confirm the claims of those decisions that are stored as they were made. The others are settled by whoever
+        meets them, and so are these if the store is away."""
+        changes = {(one.envelope.id, one.aggregate_root_id): one for one in decisions if one.envelope is not None}
+        try:
+            found = self._store.find(changes)
+            confirmed = [
+                Confirmed(one.aggregate_root_id, command_id, one.record.version, *one.change)
+                for (command_id, _), one in changes.items()
+                if one.change and one.record and one.record.version and found.get(one.record.command_key) == one.record
+            ]
+            if confirmed:
+                self.values.confirm(confirmed)
+        except StoreUnavailable as error:
+            logger.warning("%d claims of unique values are settled later: %s", len(changes), error)
+
+    # -- of anybody -----------------------------------------------------------------------------------------------
+
+    def settle_old(self, *, limit: int = 1_000) -> int:
+        """Settle up to ``limit`` rows whose commands are under way for longer than the deadline. Return their
+        number."""
+        rows = self.values.unsettled(self._deadline, limit=limit)
+        for row in rows:
+            self.settle(row)
+        return len(rows)
+
+    def settle(self, row: UniqueValue, taker: Owner | None = None) -> Found:
+        """Find out whether the owner of a row holds the value. Give the row of a free value to the ``taker``, or delete
+        it."""
+        if row.is_settled and taker is not None:
+            return Found.HELD
+        id, is_due = row.aggregate_root_id, row.age >= self._deadline
+        known = {command for command, _ in self._store.find([(command, id) for command in row.claims])}
+        is_open = {command: row.claims[command] for command in row.claims if command not in known}
+        if is_open and not is_due:
+            return Found.HELD
+        self._fence(row, is_open)
+        try:
+            version = self._version_that_holds(row)
+        except StoreUnavailable:
+            raise
+        except Exception as error:  # the owner's code is the application's, or of a newer release
+            logger.warning("%r keeps a unique value, because it cannot be looked into: %s", id, shown(error))
+            return Found.HELD
+        if version:
+            self.values.keep(row, version)
+            return Found.HELD
+        is_ours = self.values.free(row) if taker is None else self.values.take_over(row, taker)
+        return Found.FREE if is_ours else Found.CHANGED
+
+    def _version_that_holds(self, row: UniqueValue) -> int:
+        """Return the stored version of the owner if it holds the value, else 0."""
+        owner = self._loader.load(row.aggregate_root_id, begin=Begin.SNAPSHOT)
+        return owner.version if owner is not None and row.key in keys_of(type(owner), values_of(owner)) else 0
+
+    def _fence(self, row: UniqueValue, commands: Mapping[str, str]) -> None:
+        """Store a refusal of each command, unless its outcome is stored meanwhile."""
+        if not commands:
+            return
+        unique = unique_named(row.key.name)
+        refusal = unique.refused(f"{unique.message}: {_LATE}") if unique else ValueTaken(_LATE, fields=())
+        events, id, now = encode_refusal(refusal), row.aggregate_root_id, datetime.now(UTC)
+        for command_id, command_type in commands.items():
+            self._store.append([StreamRecord(id, None, command_id, "", command_type, now, events, b"")])
+            text = "the claim of command %s %r for a unique value has run out: it is refused"
+            logger.warning(text, command_type, command_id, extra={"aggregate_root_id": id})

@@ -1,0 +1,69 @@
+"""What a process manager yields beside commands: a command at a later time, and the end of that wait."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from enode_django.domain.messages import Command
+from enode_django.exceptions import DefinitionError, InvalidField, shown
+from enode_django.scheduling.due import due_of
+
+LONGEST_NAME = 255
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """A command that a process manager yields to be sent later: ``at`` a datetime with a time zone, or so long
+    ``after`` the event (a timedelta, or seconds).
+
+    It is known by its ``name`` within the aggregate of the event. Another one with that name replaces it, and
+    `CancelDeadline` cancels it. Raises `InvalidField` for another time or name.
+
+    For example::
+
+        class Reservations(ProcessManager):
+            name = "bank.expiring"
+
+            @handles
+            def started(self, event: TransferStarted) -> Iterator[Command | Deadline]:
+                cancel = CancelTransfer(event.aggregate_root_id, reason="It took too long.")
+                yield Deadline("confirmed", cancel, after=timedelta(minutes=10))
+    """
+
+    name: str
+    command: Command
+    at: datetime | None = None
+    after: timedelta | float | None = None
+
+    def __post_init__(self) -> None:
+        _check_name(self.name)
+        if not isinstance(self.command, Command):
+            raise DefinitionError(f"Deadline({self.name!r}, …) takes a command, got {shown(self.command)}")
+        due_of(self.at, self.after)
+
+
+@dataclass(frozen=True, slots=True)
+class CancelDeadline:
+    """What a process manager yields to cancel the deadline of this name, of the event's aggregate. If there is none, or
+    its command was sent already, nothing happens. Raises `InvalidField` for another name.
+
+    For example::
+
+        class Confirmations(ProcessManager):
+            name = "bank.confirming"
+
+            @handles
+            def completed(self, event: TransferCompleted) -> Iterator[Command | CancelDeadline]:
+                yield CancelDeadline("confirmed")
+    """
+
+    name: str
+
+    def __post_init__(self) -> None:
+        _check_name(self.name)
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME or "\0" in name:
+        raise InvalidField(f"the deadline's name {shown(name)} is not a text of 1 to {LONGEST_NAME} characters")

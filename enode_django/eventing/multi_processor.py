@@ -1,0 +1,138 @@
+"""Apply events of many aggregates to the rows of a `MultiProjection`, exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from django.db import transaction
+
+from enode_django.databases import let_hooks_fail_alone
+from enode_django.eventing import checkpoints
+from enode_django.eventing.base_projections import makes_row
+from enode_django.eventing.event_processors import CheckpointProcessor, reached
+from enode_django.eventing.failures import failure_of
+from enode_django.eventing.multi_projections import MultiProjection, key_fields, key_of_event
+from enode_django.eventing.pending import Failure, PendingAggregate, Progress, fit_portion
+from enode_django.eventing.read_models.keyed_changes import KeyedChanges, KeyedEvent, keyed_events
+from enode_django.eventing.read_models.keyed_rows import KeyedRowTable
+from enode_django.eventing.read_models.row_keys import Key
+from enode_django.eventstore.base import EventStore, StreamRecord
+
+
+class Share(NamedTuple):
+    """What a batch has of one aggregate: its streams after ``version``, each with its events."""
+
+    work: PendingAggregate
+    version: int
+    streams: Sequence[tuple[StreamRecord, Sequence[KeyedEvent]]]
+
+    @property
+    def keys(self) -> set[Key]:
+        return {one.key for _, events in self.streams for one in events}
+
+
+class MultiProcessor(CheckpointProcessor):
+    """Applies events to a `MultiProjection` in memory: one query loads and locks the rows of all keys of a batch, and
+    others store them, with the checkpoints of the aggregates.
+
+    The keys are locked in one order, and after the batch was read and decoded, so that workers that meet in a key wait
+    for each other as briefly as possible. A handler that fails may have changed rows that other aggregates have
+    changed, too. Then the rows are loaded again, and each aggregate is handled with copies of its rows to go back to.
+    """
+
+    subscriber: MultiProjection[Any]
+    at_once = 5_000
+
+    def __init__(self, subscriber: MultiProjection[Any], store: EventStore) -> None:
+        super().__init__(subscriber, store)
+        fields = key_fields(type(subscriber))
+        self._table: KeyedRowTable[Any] = KeyedRowTable(subscriber.model, self.alias, fields, self.key)
+        self._key_of = key_of_event(type(subscriber))
+        self._makes_row = makes_row(subscriber)
+
+    def apply(
+        self, works: Sequence[PendingAggregate], portion: int, *, even_parked: bool = False
+    ) -> dict[str, Progress]:
+        ids = sorted(work.aggregate_root_id for work in works)
+        with transaction.atomic(using=self.alias):
+            self._keep_tables()
+            positions = checkpoints.lock(self.alias, self.key, ids)
+            parked = self.parked(ids, even_parked)
+            portion = fit_portion(works, positions, portion, self.at_once)
+            streams = self._next_streams(works, positions, parked, portion)
+            failures: dict[str, Failure] = {}
+            free = [work for work in works if work.aggregate_root_id not in parked]
+            self._fold(list(self._decode(free, positions, streams, failures)), failures)
+            self.in_flight.end()
+            progress = {id: Progress(positions[id], parked=error) for id, error in parked.items()}
+            for work in free:
+                id = work.aggregate_root_id
+                version = (streams[id][-1].version or 0) if streams[id] else positions[id]
+                failure = failures.get(id)
+                progress[id] = (
+                    Progress(positions[id], failure) if failure else reached(work, version, streams[id], portion)
+                )
+            moved = {id: one.version for id, one in progress.items() if one.version > positions[id]}
+            checkpoints.save(self.alias, self.key, moved)
+            let_hooks_fail_alone(self.alias, self.in_flight.around(works[0]))
+        return progress
+
+    def _decode(
+        self,
+        works: Sequence[PendingAggregate],
+        positions: Mapping[str, int],
+        streams: Mapping[str, Sequence[StreamRecord]],
+        failures: dict[str, Failure],
+    ) -> Iterator[Share]:
+        """Yield the shares of these aggregates; note the failures of those whose events or keys cannot be made."""
+        for work in works:
+            id = work.aggregate_root_id
+            decoded: list[tuple[StreamRecord, Sequence[KeyedEvent]]] = []
+            self.in_flight.begin(work, positions[id] + 1)
+            for record in streams[id]:
+                self.in_flight.step()
+                try:
+                    decoded.append((record, list(keyed_events(self._followed.of(record), self._key_of, self._table))))
+                except Exception as error:  # upcasters and keys are application code
+                    failures[id] = failure_of(record, error)
+                    break
+            else:
+                yield Share(work, positions[id], decoded)
+
+    def _fold(self, shares: Sequence[Share], failures: dict[str, Failure]) -> None:
+        """Let the handlers change the rows, and write them; without those of aggregates whose handlers fail, which are
+        noted."""
+        self.in_flight.end()
+        keys = set().union(*(share.keys for share in shares))
+        changes = self._locked(keys)
+        failed = next(filter(None, (self._call(share, changes) for share in shares)), None)
+        if failed is not None and len(shares) == 1:
+            failures[shares[0].work.aggregate_root_id] = failed
+            return
+        if failed is not None:
+            self.in_flight.end()
+            changes = self._locked(keys)
+            for share in shares:
+                go_back = changes.kept(share.keys)
+                failure = self._call(share, changes)
+                if failure is not None:
+                    failures[share.work.aggregate_root_id] = failure
+                    go_back()
+        self.in_flight.end()
+        changes.write(self._table)
+
+    def _locked(self, keys: Collection[Key]) -> KeyedChanges:
+        rows = self._table.lock(keys) if keys else {}
+        return KeyedChanges(rows, self._table, self._makes_row)
+
+    def _call(self, share: Share, changes: KeyedChanges) -> Failure | None:
+        self.in_flight.begin(share.work, share.version + 1)
+        for record, events in share.streams:
+            self.in_flight.step()
+            try:
+                for one in events:
+                    changes.handle(one)
+            except Exception as error:  # handlers are application code
+                return failure_of(record, error)
+        return None

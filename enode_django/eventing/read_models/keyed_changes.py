@@ -1,0 +1,99 @@
+"""The changes of one batch to the rows of a `MultiProjection`."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from enode_django.domain.messages import DomainEvent
+from enode_django.domain.refusals import DomainException
+from enode_django.eventing.pending import HandledEvent
+from enode_django.eventing.read_models.keyed_rows import KeyedRowTable
+from enode_django.eventing.read_models.row_changes import row_after
+from enode_django.eventing.read_models.row_keys import Key, RowKeys
+from enode_django.eventing.read_models.row_normalising import HANDLED
+from enode_django.eventing.subscribers import Handler
+from enode_django.exceptions import DefinitionError, shown
+
+
+class KeyedEvent(NamedTuple):
+    """An event that changes the row of ``key``, with its handlers."""
+
+    key: Key
+    event: DomainEvent | DomainException
+    handlers: Sequence[Handler]
+
+
+def keyed_events(
+    followed: Iterable[HandledEvent], key_of: Callable[[Any], Any], keys: RowKeys[Any]
+) -> Iterator[KeyedEvent]:
+    """Yield the events that have a key. Raises what ``key_of`` and `RowKeys.canonical` raise."""
+    for event, handlers in followed:
+        key = key_of(event)
+        if key is not None:
+            yield KeyedEvent(keys.canonical(key), event, handlers)
+
+
+class KeyedTable(Protocol):
+    """What is needed of a table to change rows in memory."""
+
+    key_of: Callable[[Any], Key]
+
+    def new(self, key: Key) -> Any:
+        """Return a new row."""
+
+    def normalise(self, row: Any) -> None:
+        """Give a row that was changed since it was loaded the values that it would be loaded with."""
+
+
+class KeyedChanges:
+    """Rows in memory, by key, and what handlers have done to them. ``rows`` are those that are stored.
+
+    ``makes_row`` says whether an event makes a missing row (None: every event does).
+    """
+
+    def __init__(self, rows: Mapping[Key, Any], table: KeyedTable, makes_row: Callable[[Any], bool] | None) -> None:
+        self.rows: dict[Key, Any] = dict(rows)
+        self._table = table
+        self._makes_row = makes_row
+        self._stored = rows.keys()
+        self._changed: set[Key] = set()
+
+    def handle(self, one: KeyedEvent) -> None:
+        """Let the event change the row of its key. Raises what its handlers raise; the row may be half changed then."""
+        key, event, handlers = one
+        row = self.rows.get(key)
+        if row is None:
+            if self._makes_row is not None and not self._makes_row(event):
+                return
+            row = self._table.new(key)
+        elif HANDLED in row.__dict__:
+            self._table.normalise(row)
+        changed = row_after(row, event, handlers)
+        if self._table.key_of(row) != key:
+            raise DefinitionError(
+                f"a handler has changed the key of a row from {shown(key)} to {shown(self._table.key_of(row))}; let "
+                "key return the key that the event is about"
+            )
+        self.rows[key] = changed
+        self._changed.add(key)
+
+    def kept(self, keys: Collection[Key]) -> Callable[[], None]:
+        """Return a function that makes the rows of these keys what they are now."""
+        rows = {key: copy.deepcopy(self.rows.get(key)) for key in keys}
+        changed = self._changed.intersection(keys)
+
+        def go_back() -> None:
+            self.rows.update(rows)
+            self._changed.difference_update(keys)
+            self._changed.update(changed)
+
+        return go_back
+
+    def write(self, table: KeyedRowTable[Any]) -> None:
+        """Store the changes. The rows must be locked."""
+        changed = [(key, self.rows[key]) for key in self._changed]
+        table.delete([key for key, row in changed if key in self._stored and (row is None or row._state.adding)])
+        table.insert([row for _, row in changed if row is not None and row._state.adding])
+        table.update([row for _, row in changed if row is not None and not row._state.adding])

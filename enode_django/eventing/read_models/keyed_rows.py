@@ -1,0 +1,165 @@
+"""The rows of a `MultiProjection`: loaded and locked by their keys in one query, stored in others."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Iterable, Sequence
+from hashlib import sha256
+from typing import Any
+
+import psycopg
+from django.db import connections, models
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models.expressions import DatabaseDefault
+from django.db.transaction import atomic, set_rollback
+
+from enode_django.databases import healthy_connection
+from enode_django.eventing import checkpoints
+from enode_django.eventing.read_models.row_columns import Column, columns_of
+from enode_django.eventing.read_models.row_keys import Field, Key, Row, RowKeys
+from enode_django.eventing.read_models.row_loading import RowLoading
+from enode_django.eventing.read_models.row_normalising import RowNormaliser
+from enode_django.exceptions import DefinitionError
+
+
+class KeyedRowTable(RowKeys[Row]):
+    """The table of ``model`` in the database ``alias``, whose rows are identified by ``fields``.
+
+    Methods work in the calling thread's connection and block; they are called inside a transaction, and raise Django's
+    database errors. Managers, ``save()``, ``delete()`` and their signals are not called.
+    """
+
+    def __init__(self, model: type[Row], alias: str, fields: Sequence[Field], subscriber: str) -> None:
+        connection = connections[alias]
+        super().__init__(model, fields, connection)
+        self._alias = alias
+        self._subscriber = subscriber
+        for field in fields:
+            if Column(field, connection).array is None:
+                raise DefinitionError(
+                    f"{field} cannot identify the rows of {subscriber}; take a field with texts, numbers, dates, UUIDs "
+                    "or values of another plain type"
+                )
+        counted = [field.name for field in model._meta.concrete_fields if isinstance(field, models.AutoField)]
+        self._columns = [column for column in columns_of(model, connection) if column.field.name not in counted]
+        self._keys = [column for name in fields for column in self._columns if column.field is name]
+        self._changed = [one for one in self._columns if one not in self._keys and not one.created_only]
+        self._fits_arrays = all(column.array for column in self._columns)
+        self._defaults = [column.attname for column in self._columns if column.has_db_default]
+        self._normaliser = RowNormaliser(model, connection, counted)
+        self._write_statements(connection)
+
+    def _write_statements(self, connection: BaseDatabaseWrapper) -> None:
+        table = connection.ops.quote_name(self._model._meta.db_table)
+        keys = ", ".join(column.name for column in self._keys)
+        wanted = f"({keys}) IN (SELECT * FROM unnest({_arrays(self._keys)}))"
+        self._loading = RowLoading(self._model, self._alias, wanted, keys)
+        self._known = f"SELECT {keys} FROM {table} WHERE {wanted}"
+        self._delete = f"DELETE FROM {table} WHERE {wanted}"
+        names = ", ".join(column.name for column in self._columns)
+        self._insert = f"INSERT INTO {table} ({names}) SELECT * FROM unnest({_arrays(self._columns)})"
+        written = [*self._keys, *self._changed]
+        self._update = (
+            f"UPDATE {table} AS known SET {', '.join(f'{one.name} = given.{one.name}' for one in self._changed)} "
+            f"FROM unnest({_arrays(written)}) AS given ({', '.join(one.name for one in written)}) "
+            f"WHERE {' AND '.join(f'known.{one.name} = given.{one.name}' for one in self._keys)}"
+        )
+
+    def lock(self, keys: Collection[Key]) -> dict[Key, Row]:
+        """Lock these keys until the transaction ends, whether they have rows or not, and return the rows that exist.
+
+        Keys without a row are claimed first, in one order, and then rows are locked, in one order. So transactions wait
+        for each other, but never in a circle; unless rows are deleted at this very moment.
+        """
+        claimed: set[Key] = set()
+        missing = set(keys) - self._known_among(keys)
+        while True:
+            checkpoints.claim(self._alias, self._subscriber, sorted(map(_digest, missing)))
+            claimed |= missing
+            rows = self._load(keys)
+            missing = set(keys) - rows.keys() - claimed
+            if not missing:
+                return rows
+
+    def normalise(self, row: Row) -> None:
+        """Give the row, which handlers have changed, the values that it would have if it were stored and loaded. If
+        only the database knows them, store and load a copy of the row, and roll that back. The row must be locked."""
+        if self._normaliser.normalise(row):
+            return
+        twin = copy.copy(row)
+        twin._state = copy.copy(row._state)
+        with atomic(using=self._alias):
+            if twin._state.adding:
+                self.delete([self.key_of(twin)])
+                self.insert([twin])
+            else:
+                self.update([twin])
+            (loaded,) = self._load([self.key_of(twin)]).values()
+            set_rollback(True, using=self._alias)
+        self._normaliser.take_over(row, loaded)
+
+    def insert(self, rows: Sequence[Row]) -> None:
+        """Insert new rows, which have different keys."""
+        in_arrays = rows if self._fits_arrays else []
+        if self._defaults:
+            in_arrays = [row for row in in_arrays if not self._takes_default(row)]
+        if in_arrays:
+            self._execute(self._insert, self._values(self._columns, in_arrays))
+        if len(in_arrays) < len(rows):
+            others = rows if not in_arrays else [row for row in rows if self._takes_default(row)]
+            self._model._base_manager.using(self._alias).bulk_create(others)
+
+    def update(self, rows: Sequence[Row]) -> None:
+        """Update stored rows, which have different keys and are locked."""
+        if not rows or not self._changed:
+            return
+        if self._fits_arrays:
+            self._execute(self._update, self._values([*self._keys, *self._changed], rows))
+            return
+        for row in rows:
+            known = {column.attname: getattr(row, column.attname) for column in self._keys}
+            changed = {column.field.name: next(iter(column.raw([row]))) for column in self._changed}
+            self._model._base_manager.using(self._alias).filter(**known).update(**changed)
+
+    def delete(self, keys: Sequence[Key]) -> None:
+        if keys:
+            self._execute(self._delete, self._wanted(keys))
+
+    def _known_among(self, keys: Collection[Key]) -> set[Key]:
+        found = self._execute(self._known, self._wanted(keys)).fetchall()
+        return {values[0] for values in found} if len(self._fields) == 1 else set(found)
+
+    def _load(self, keys: Collection[Key]) -> dict[Key, Row]:
+        found = self._execute(self._loading.statement, self._wanted(keys)).fetchall()
+        return {self.key_of(row): row for row in self._loading.rows(found, connections[self._alias])}
+
+    def _wanted(self, keys: Collection[Key]) -> list[list[Any]]:
+        """Return the keys as one array for each key field."""
+        connection = connections[self._alias]
+        columns: Iterable[Iterable[Any]] = [keys] if len(self._fields) == 1 else zip(*keys, strict=True)
+        return [
+            [column.value(value, connection) for value in values]
+            for column, values in zip(self._keys, columns, strict=True)
+        ]
+
+    def _values(self, columns: Sequence[Column], rows: Sequence[Row]) -> list[list[Any]]:
+        connection = connections[self._alias]
+        return [column.values(rows, connection) for column in columns]
+
+    def _takes_default(self, row: Row) -> bool:
+        return any(isinstance(row.__dict__.get(attname), DatabaseDefault) for attname in self._defaults)
+
+    def _execute(self, statement: str, parameters: Sequence[Any]) -> psycopg.Cursor[Any]:
+        connection = healthy_connection(self._alias)
+        connection.validate_no_broken_transaction()
+        with connection.wrap_database_errors:
+            return psycopg.Cursor[Any](connection.connection).execute(statement, parameters, prepare=False)
+
+
+def _arrays(columns: Sequence[Column]) -> str:
+    """Return the arrays that carry values of these columns. They are binary: as text they take twice as long."""
+    return ", ".join(f"%b::{column.array}[]" for column in columns)
+
+
+def _digest(key: Key) -> str:
+    return sha256(repr(key).encode(errors="surrogatepass")).hexdigest()

@@ -1,0 +1,206 @@
+"""Unique values in a table with a unique index, in the first database of the event store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from psycopg.types.json import Jsonb
+
+from enode_django.databases import in_transaction
+from enode_django.eventstore.rows import connected, execute, run
+from enode_django.eventstore.unique_values import Confirmed, Owner, UniqueKey, UniqueValue
+from enode_django.exceptions import ConfigurationError
+
+TABLE = "enode_django_uniquevalue"
+_PAGE = 1_000
+
+_ROW = """name, digest, aggregate_root_id, claims, releases, version,
+    greatest(0, extract(epoch FROM statement_timestamp() - changed_at))::float8, id, revision"""
+_KEYS = "unnest(%s::text[], %s::bytea[])"
+
+# Sorted: all writers lock rows in the same order, so deadlocks are rare. A row of another owner stays as it is.
+_CLAIM = f"""
+    WITH released AS (
+        UPDATE {TABLE} SET releases = array_append(array_remove(releases, %s), %s),
+            changed_at = statement_timestamp(), revision = revision + 1
+        WHERE (name, digest) IN (SELECT * FROM {_KEYS}) AND aggregate_root_id = %s
+    )
+    INSERT INTO {TABLE} AS known
+        (name, digest, aggregate_root_id, claims, releases, version, changed_at, revision)
+    SELECT name, digest, %s, %s::jsonb, '{{}}', 0, statement_timestamp(), 0
+    FROM {_KEYS} AS wanted (name, digest) ORDER BY name, digest
+    ON CONFLICT (name, digest) DO UPDATE SET claims = known.claims || EXCLUDED.claims,
+        changed_at = EXCLUDED.changed_at, revision = known.revision + 1
+    WHERE known.aggregate_root_id = EXCLUDED.aggregate_root_id
+    RETURNING name, digest
+"""
+# The claim's commit need not be waited for if the stream is stored in the same database afterwards: what is durable
+# there is so in the order of the commits.
+_CLAIM_BEFORE = _CLAIM.replace(
+    "AS wanted (name, digest)",
+    "AS wanted (name, digest), (SELECT set_config('synchronous_commit', 'off', true)) AS without_waiting",
+)
+_FIND = f"SELECT {_ROW} FROM {TABLE} WHERE (name, digest) IN (SELECT * FROM {_KEYS}) ORDER BY name, digest"
+_NEWEST = "WHERE id = %s AND revision = %s"
+_TAKE_OVER = f"""
+    UPDATE {TABLE} SET aggregate_root_id = %s, claims = %s, releases = '{{}}', version = 0,
+        changed_at = statement_timestamp(), revision = revision + 1 {_NEWEST}
+"""
+_KEEP = f"""
+    UPDATE {TABLE} SET claims = '{{}}', releases = ARRAY(SELECT * FROM unnest(releases) AS one WHERE one > %s),
+        version = %s, changed_at = statement_timestamp(), revision = revision + 1 {_NEWEST}
+"""
+_FREE = f"DELETE FROM {TABLE} {_NEWEST}"
+
+_CONFIRM_CLAIMS = f"""
+    UPDATE {TABLE} AS known SET claims = known.claims - stored.command_id, version = stored.version,
+        revision = known.revision + 1
+    FROM (
+        SELECT name, digest, aggregate_root_id, command_id, version
+        FROM unnest(%s::text[], %s::bytea[], %s::text[], %s::text[], %s::bigint[])
+            AS sent (name, digest, aggregate_root_id, command_id, version)
+    ) AS stored
+    WHERE (known.name, known.digest, known.aggregate_root_id)
+        = (stored.name, stored.digest, stored.aggregate_root_id)
+        AND known.claims ? stored.command_id AND stored.version >= known.version
+"""
+_CONFIRM_RELEASES = f"""
+    WITH stored AS (
+        SELECT * FROM unnest(%s::text[], %s::bytea[], %s::text[], %s::text[], %s::bigint[])
+            AS sent (name, digest, aggregate_root_id, command_id, version)
+    ), kept AS (
+        UPDATE {TABLE} AS known SET releases = array_remove(known.releases, stored.version),
+            version = greatest(known.version, stored.version), revision = known.revision + 1
+        FROM stored
+        WHERE (known.name, known.digest, known.aggregate_root_id)
+            = (stored.name, stored.digest, stored.aggregate_root_id)
+            AND stored.version = ANY(known.releases) AND NOT (stored.version > known.version AND known.claims = '{{}}')
+    )
+    DELETE FROM {TABLE} AS known USING stored
+    WHERE (known.name, known.digest, known.aggregate_root_id)
+        = (stored.name, stored.digest, stored.aggregate_root_id)
+        AND stored.version > known.version AND known.claims = '{{}}'
+"""
+_ADOPT = f"""
+    INSERT INTO {TABLE} (name, digest, aggregate_root_id, claims, releases, version, changed_at, revision)
+    SELECT name, digest, %s, '{{}}', '{{}}', %s, statement_timestamp(), 0
+    FROM {_KEYS} AS held (name, digest) ORDER BY name, digest
+    ON CONFLICT DO NOTHING
+"""
+_UNSETTLED = f"""
+    SELECT {_ROW} FROM {TABLE} WHERE (claims <> '{{}}' OR releases <> '{{}}')
+        AND changed_at <= statement_timestamp() - make_interval(secs => %s)
+    ORDER BY changed_at LIMIT %s
+"""
+_ROWS = f"SELECT {_ROW} FROM {TABLE} WHERE (name, digest) > (%s, %s) ORDER BY name, digest LIMIT {_PAGE}"
+
+
+class PostgresUniqueValues:
+    """Unique values in one database, over the calling thread's Django connection.
+
+    For example::
+
+        values = PostgresUniqueValues("default")
+        key = UniqueKey("members.Member:nickname", b"digest of ada")
+        assert not values.claim(Owner("member-1", 1, "command-1", "members.Join"), [key], [])
+        (held,) = values.claim(Owner("member-2", 1, "command-2", "members.Join"), [key], [])
+        assert held.aggregate_root_id == "member-1"
+    """
+
+    def __init__(self, alias: str = "default") -> None:
+        self.alias = alias
+
+    def claim(self, owner: Owner, claims: Sequence[UniqueKey], releases: Sequence[UniqueKey]) -> Sequence[UniqueValue]:
+        id, version, mark = owner.aggregate_root_id, owner.version, Jsonb({owner.command_id: owner.command_type})
+        with connected(self.alias) as connection:
+            _check_transaction(connection, owner.shard)
+            is_alone = owner.shard == self.alias and not in_transaction(connection)
+            statement = _CLAIM_BEFORE if is_alone else _CLAIM
+            while True:
+                parameters = (version, version, *_columns(releases), id, id, mark, *_columns(claims))
+                claimed = {UniqueKey(*row) for row in execute(connection, statement, parameters)}
+                missing = [key for key in claims if key not in claimed]
+                others = _read(connection, _FIND, _columns(missing)) if missing else []
+                if len(others) == len(missing):
+                    return others
+                claims, releases = missing, []  # a row was deleted in between
+
+    def take_over(self, row: UniqueValue, owner: Owner) -> bool:
+        mark = Jsonb({owner.command_id: owner.command_type})
+        return self._run(_TAKE_OVER, (owner.aggregate_root_id, mark, *row.token))
+
+    def keep(self, row: UniqueValue, version: int) -> bool:
+        return self._run(_KEEP, (version, version, *row.token))
+
+    def free(self, row: UniqueValue) -> bool:
+        return self._run(_FREE, row.token)
+
+    def confirm(self, confirmed: Sequence[Confirmed]) -> None:
+        with connected(self.alias) as connection:
+            for batch in _once_each(confirmed):
+                claims = [(*key, *one[:3]) for one in batch for key in one.claims]
+                releases = [(*key, *one[:3]) for one in batch for key in one.releases]
+                for statement, rows in ((_CONFIRM_CLAIMS, claims), (_CONFIRM_RELEASES, releases)):
+                    if rows:
+                        run(connection, statement, tuple(map(list, zip(*sorted(rows), strict=True))))
+
+    def adopt(self, aggregate_root_id: str, version: int, keys: Sequence[UniqueKey]) -> Sequence[UniqueValue]:
+        with connected(self.alias) as connection:
+            run(connection, _ADOPT, (aggregate_root_id, version, *_columns(keys)))
+            return _read(connection, _FIND, _columns(keys))
+
+    def unsettled(self, age: float, *, limit: int = 100) -> Sequence[UniqueValue]:
+        with connected(self.alias) as connection:
+            return _read(connection, _UNSETTLED, (age, limit))
+
+    def rows(self) -> Iterator[UniqueValue]:
+        last, page = UniqueKey("", b""), _PAGE
+        while page == _PAGE:
+            with connected(self.alias) as connection:
+                found = _read(connection, _ROWS, last)
+            yield from found
+            page, last = len(found), found[-1].key if found else last
+
+    def _run(self, statement: str, parameters: Sequence[object]) -> bool:
+        with connected(self.alias) as connection:
+            return run(connection, statement, parameters) == 1
+
+
+def _read(connection: BaseDatabaseWrapper, statement: str, parameters: Sequence[object]) -> list[UniqueValue]:
+    return [
+        UniqueValue(UniqueKey(name, digest), id, claims, releases, version, age, (row, revision))
+        for name, digest, id, claims, releases, version, age, row, revision in execute(
+            connection, statement, parameters
+        )
+    ]
+
+
+def _columns(keys: Iterable[UniqueKey]) -> tuple[list[str], list[bytes]]:
+    return [key.name for key in keys], [key.digest for key in keys]
+
+
+def _once_each(confirmed: Sequence[Confirmed]) -> Iterator[Sequence[Confirmed]]:
+    """Divide, so that no part has two streams for one key: a statement changes each row once."""
+    part: list[Confirmed] = []
+    known: set[UniqueKey] = set()
+    for one in confirmed:
+        keys = {*one.claims, *one.releases}
+        if keys & known:
+            yield part
+            part, known = [], set()
+        part.append(one)
+        known |= keys
+    if part:
+        yield part
+
+
+def _check_transaction(connection: BaseDatabaseWrapper, shard: str) -> None:
+    """Raise `ConfigurationError` if a rollback would undo the claim, but not the stream."""
+    if shard and shard != connection.alias and in_transaction(connection) and not in_transaction(connections[shard]):
+        raise ConfigurationError(
+            f"a transaction is open in {connection.alias!r}, which has the unique values, but none in {shard!r}, which "
+            "has the aggregate: a rollback would undo the claim and not its events; open one in both, the one in "
+            f"{shard!r} first, or none"
+        )

@@ -1,0 +1,66 @@
+"""When a scheduled command is due, and by which key a deadline is known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from enode_django.exceptions import InvalidField, shown
+from enode_django.outbox.rows import NewRow
+
+LONGEST_AFTER = timedelta(days=366 * 1000)
+
+
+class Due(NamedTuple):
+    """A time: ``at``, or so long ``after`` the time ``since``. Without ``since``, now is meant, by the clock of the
+    database."""
+
+    at: datetime | None = None
+    after: timedelta = timedelta()
+    since: datetime | None = None
+
+    @property
+    def moment(self) -> datetime | None:
+        """The time; None if only the database knows."""
+        return self.at if self.at is not None or self.since is None else self.since + self.after
+
+
+class DeadlineKey(NamedTuple):
+    """A process manager's key, the id that its deadline belongs to, and the name of the deadline. Scheduling it again
+    replaces it."""
+
+    subscriber: str
+    scope: str
+    name: str
+
+
+class Scheduled(NamedTuple):
+    """A command that waits for its time."""
+
+    command: NewRow
+    due: Due
+
+
+Changes = Mapping[DeadlineKey, Scheduled | None]
+"""Deadlines to be set (None: cancelled)."""
+
+ChangeDeadlines = Callable[[str, Changes], None]
+"""(alias, changes): write the changes in the transaction that is open in the database."""
+
+
+def due_of(at: datetime | None, after: timedelta | float | None, since: datetime | None = None) -> Due:
+    """Return the time that a caller names. Raises `InvalidField` unless exactly one of ``at``, a datetime with a time
+    zone, and ``after``, a timedelta or a number of seconds, is given."""
+    if (at is None) == (after is None):
+        raise InvalidField(f"at={shown(at)}, after={shown(after)}: give one of them")
+    if after is None:
+        if not isinstance(at, datetime) or at.utcoffset() is None:
+            raise InvalidField(f"at={shown(at)} is not a datetime with a time zone; see django.utils.timezone")
+        return Due(at)
+    if isinstance(after, int | float) and not isinstance(after, bool) and math.isfinite(after):
+        after = timedelta(seconds=max(-1.0, min(after, 2 * LONGEST_AFTER.total_seconds())))
+    if not isinstance(after, timedelta) or not timedelta() <= after <= LONGEST_AFTER:
+        raise InvalidField(f"after={shown(after)} is not a timedelta, or a number of seconds, from 0 on; use at=")
+    return Due(None, after, since)

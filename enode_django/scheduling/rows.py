@@ -1,0 +1,97 @@
+"""The rows of scheduled commands and deadlines. The clock of the database decides what is due.
+
+A command that is due becomes a row of the outbox in one statement, and its relay sends it: nothing is lost in between,
+and it takes effect once by its id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+from django.db import transaction
+
+from enode_django.databases import execute
+from enode_django.outbox import rows as outbox
+from enode_django.outbox.rows import NewRow
+from enode_django.scheduling.due import Changes, DeadlineKey, Due, Scheduled
+
+TABLE = "enode_django_scheduledcommand"
+FIRED_AT_ONCE = 1_000
+
+_INSERT = f"""
+    INSERT INTO {TABLE} (aggregate_root_id, command_id, body, due_at)
+    SELECT new.*, coalesce(%s::timestamptz, statement_timestamp() + %s * interval '1 second')
+    FROM unnest(%s::text[], %s::text[], %s::bytea[]) AS new
+"""
+_SET = f"""
+    INSERT INTO {TABLE} (subscriber, scope, name, aggregate_root_id, command_id, body, due_at)
+    VALUES (%s, %s, %s, %s, %s, %s, coalesce(%s::timestamptz, statement_timestamp() + %s * interval '1 second'))
+    ON CONFLICT (subscriber, scope, name) WHERE subscriber <> '' DO UPDATE SET
+        aggregate_root_id = excluded.aggregate_root_id, command_id = excluded.command_id, body = excluded.body,
+        due_at = excluded.due_at, scheduled_at = excluded.scheduled_at
+"""
+_CANCEL = f"DELETE FROM {TABLE} WHERE subscriber = %s AND scope = %s AND name = %s AND subscriber <> ''"
+_NEXT = f"SELECT extract(epoch FROM due_at - statement_timestamp()) FROM {TABLE} ORDER BY due_at, id LIMIT 1"
+_LOOK = f"""
+    SELECT EXISTS (SELECT FROM {outbox.TABLE} WHERE rejected_at IS NULL), ({_NEXT})
+"""
+# The outer condition is looked at again if somebody has changed the row meanwhile: a deadline that was put off stays.
+_FIRE = f"""
+    WITH due AS (
+        DELETE FROM {TABLE} WHERE due_at <= statement_timestamp() AND id IN (
+            SELECT id FROM {TABLE} WHERE due_at <= statement_timestamp() ORDER BY due_at, id LIMIT %s
+        ) RETURNING *
+    )
+    INSERT INTO {outbox.TABLE} (aggregate_root_id, command_id, body)
+    SELECT aggregate_root_id, command_id, body FROM due ORDER BY due_at, id
+"""
+
+
+def insert(alias: str, commands: Sequence[NewRow], due: Due) -> None:
+    """Schedule commands in the transaction that is open in the database, or at once if there is none. Raises as
+    `outbox.rows.insert` does."""
+    if commands:
+        with outbox.named_tables(alias):
+            columns = tuple(map(list, zip(*commands, strict=True)))
+            execute(alias, _INSERT, (due.moment, due.after.total_seconds(), *columns))
+
+
+def change(alias: str, changes: Changes) -> None:
+    """Set and cancel deadlines in the transaction that is open in the database. Doing it again changes nothing. Raises
+    as `insert` does."""
+    if changes:
+        with outbox.named_tables(alias):
+            for key, scheduled in sorted(changes.items(), key=lambda item: item[0]):
+                _change(alias, key, scheduled)
+
+
+def _change(alias: str, key: DeadlineKey, scheduled: Scheduled | None) -> None:
+    if scheduled is None:
+        execute(alias, _CANCEL, key)
+    else:
+        due = scheduled.due
+        execute(alias, _SET, (*key, *scheduled.command, due.moment, due.after.total_seconds()))
+
+
+def look(alias: str) -> tuple[bool, float]:
+    """Return whether rows wait in the outbox, and the seconds until a command is due (infinite: none waits)."""
+    row = execute(alias, _LOOK, None).fetchone()
+    waits, seconds = row if row is not None else (False, None)
+    return waits, inf if seconds is None else float(seconds)
+
+
+def fire(alias: str) -> float:
+    """Move the commands that are due into the outbox, in the order of their times. Return the seconds until the next
+    one is due (infinite: none is known, or a relay that is at work looks after it). Blocks."""
+    while (seconds := _next_due(alias)) <= 0:
+        with transaction.atomic(using=alias):
+            if not outbox.try_lock(alias):
+                return inf
+            execute(alias, _FIRE, (FIRED_AT_ONCE,))
+    return seconds
+
+
+def _next_due(alias: str) -> float:
+    row = execute(alias, _NEXT, None).fetchone()
+    return inf if row is None else float(row[0])

@@ -1,0 +1,75 @@
+"""Scheduled commands and deadlines in the admin."""
+
+from __future__ import annotations
+
+import html
+from datetime import UTC, datetime
+from decimal import Decimal
+
+import pytest
+from django.test import Client
+
+from enode_django.admin.operating import CONFIRMED
+from enode_django.models import OperatorAction, OutboxCommand, ScheduledCommand
+from enode_django.scheduling import rows
+from enode_django.serialization.codec import encode_command
+from sample_project.bank.domain import Deposit
+from tests.admin.people import logged_in
+
+pytestmark = pytest.mark.django_db
+LIST = "/admin/enode_django/scheduledcommand/"
+FUTURE = datetime(2999, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def waiting() -> list[ScheduledCommand]:
+    body = encode_command(Deposit("ada", amount=Decimal("2.50"), id="d"), b"")
+    given = {"aggregate_root_id": "ada", "body": body, "due_at": FUTURE}
+    return [
+        ScheduledCommand.objects.create(**given, command_id="plain"),
+        ScheduledCommand.objects.create(
+            **given, command_id="deadline", subscriber="bank.transfers", scope="t1", name="confirmed"
+        ),
+    ]
+
+
+def act(client: Client, action: str, row: ScheduledCommand, *, confirmed: bool = True) -> str:
+    chosen = {"action": action, "_selected_action": row.pk, "reason": "the customer called"}
+    confirmation = {CONFIRMED: "yes"} if confirmed else {}
+    return html.unescape(client.post(LIST, {**chosen, **confirmation}, follow=True).content.decode())
+
+
+def actions() -> list[tuple[str, str, str]]:
+    return list(OperatorAction.objects.order_by("pk").values_list("action", "object_id", "reason"))
+
+
+def test_they_are_listed_and_nobody_changes_them(client: Client, waiting: list[ScheduledCommand]) -> None:
+    logged_in(client, "view_scheduledcommand")
+    page = client.get(LIST).content.decode()
+    assert "command plain for ada" in page
+    assert "confirmed" in page
+    assert 'name="action"' not in page
+    shown = client.get(f"{LIST}{waiting[1].pk}/change/").content.decode()
+    assert "2999-01-01" in shown
+    assert "2.50" not in shown
+    assert client.post(f"{LIST}{waiting[1].pk}/change/", {"name": "x"}).status_code == 403
+    assert client.get(f"{LIST}?q=t1").content.decode().count("for ada</a>") == 1
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_cancelling_is_confirmed_and_recorded(client: Client, waiting: list[ScheduledCommand], number: int) -> None:
+    logged_in(client, "change_scheduledcommand")
+    row = waiting[number]
+    assert "due at 2999-01-01" in act(client, "cancel", row, confirmed=False)
+    assert ScheduledCommand.objects.count() == 2
+    assert "1 of 1 commands were cancelled" in act(client, "cancel", row)
+    assert [left.pk for left in ScheduledCommand.objects.all()] == [waiting[1 - number].pk]
+    assert actions() == [("cancel", row.command_id, "the customer called")]
+
+
+def test_firing_makes_it_due_and_is_recorded(client: Client, waiting: list[ScheduledCommand]) -> None:
+    logged_in(client, "change_scheduledcommand")
+    assert "1 of 1 commands were given to the relay" in act(client, "fire", waiting[0])
+    assert rows.fire("default") > 1e9
+    assert OutboxCommand.objects.get().command_id == "plain"
+    assert actions() == [("fire", "plain", "the customer called")]

@@ -1,0 +1,35 @@
+"""The list of unique values."""
+
+from __future__ import annotations
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from enode_django.models import UniqueValue
+
+
+def make(holder: str, **fields: object) -> UniqueValue:
+    given = {"claims": {}, "releases": [], "version": 1, "revision": 0, "changed_at": timezone.now(), **fields}
+    return UniqueValue.objects.create(
+        name="members.Member:nickname", digest=holder.encode(), aggregate_root_id=holder, **given
+    )
+
+
+def test_rows_say_who_holds_a_value_and_link_the_aggregate(admin_client: Client, db: None) -> None:
+    make("held-1")
+    claimed = make("claimed-1", claims={"c": "members.Join"}, version=0)
+    make("leaving-1", releases=[2])
+    page = admin_client.get("/admin/enode_django/uniquevalue/").content.decode()
+    assert page.count("members.Member:nickname") >= 3
+    for text in ("claimed by a command under way", "held, may be given up"):
+        assert text in page
+    detail = admin_client.get(f"/admin/enode_django/uniquevalue/{claimed.pk}/change/").content.decode()
+    assert "members.Join" in detail
+    assert "/admin/enode_django/eventstream/aggregates/claimed-1/" in detail
+
+
+@pytest.mark.parametrize("page", ["add/", "1/delete/"])
+def test_nobody_changes_them(admin_client: Client, db: None, page: str) -> None:
+    make("held-1", id=1)
+    assert admin_client.get(f"/admin/enode_django/uniquevalue/{page}").status_code == 403

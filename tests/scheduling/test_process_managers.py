@@ -1,0 +1,232 @@
+"""Deadlines of process managers: written with the checkpoint, so that each is set once."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from enode_django import CancelDeadline, Deadline, send_command
+from enode_django.bus.derived_ids import derived_id
+from enode_django.concurrency.backoff import once
+from enode_django.eventing.effects import EffectProcessor
+from enode_django.eventing.event_subscription import EventSubscription
+from enode_django.eventing.process_managers import with_derived_ids
+from enode_django.eventing.registry import subscribers
+from enode_django.eventing.retry_decisions import RAISE
+from enode_django.eventing.runner import Runner
+from enode_django.eventstore.base import StreamRecord
+from enode_django.eventstore.memory import MemoryEventStore
+from enode_django.eventstore.postgres import PostgresEventStore
+from enode_django.exceptions import ConfigurationError, DefinitionError, InvalidField
+from enode_django.ids import new_id
+from enode_django.models import Checkpoint, ScheduledCommand
+from enode_django.outbox.relay import Relay
+from enode_django.scheduling import rows
+from enode_django.serialization.codec import decode_command, encode_stream
+from enode_django.testing import given, inline
+from tests.outbox.harness import Harness
+from tests.scheduling.domain import (
+    PATIENCE,
+    CancelCart,
+    CartFilled,
+    CartPaid,
+    FillCart,
+    Impatience,
+    PayCart,
+    RefillCart,
+)
+from tests.scheduling.test_scheduling import make_due
+
+
+def stream(version: int, event: CartFilled | CartPaid) -> StreamRecord:
+    return StreamRecord(
+        "cart", version, new_id(), "scheduling.Cart", "scheduling.Do", datetime.now(UTC), encode_stream([event]), b""
+    )
+
+
+class Following:
+    """The process manager on the real database."""
+
+    def __init__(self) -> None:
+        self.store = PostgresEventStore()
+        self.sent: list[Any] = []
+        self.processor = EffectProcessor(subscribers.instance(Impatience), self.store, self.sent.extend)
+        for shard in self.store.shards:
+            self.processor.subscribe(shard)
+        self.subscription = EventSubscription(Runner(self.processor, once), policy=RAISE, notify=lambda notices: None)
+
+    def handle(self, *records: StreamRecord) -> None:
+        self.subscription.follow(list(records))
+
+
+@pytest.fixture
+def following(harness: Harness) -> Following:
+    return Following()
+
+
+def deadlines() -> list[tuple[str, str, str, int]]:
+    return [
+        (row.subscriber, row.scope, row.name, decode_command(bytes(row.body)).fields["fillings"])
+        for row in ScheduledCommand.objects.all()
+    ]
+
+
+FILLED = ("scheduling.impatience", "cart", "payment")
+
+
+def test_a_deadline_is_set_replaced_and_cancelled(following: Following) -> None:
+    records = [stream(1, CartFilled(fillings=1)), stream(2, CartFilled(fillings=2)), stream(3, CartPaid())]
+    following.store.append(records)
+    following.handle(records[0])
+    assert deadlines() == [(*FILLED, 1)]
+    row = ScheduledCommand.objects.get()
+    assert row.due_at == records[0].created_at + PATIENCE, "the time of the event counts"
+    assert row.command_id == derived_id("cart/1/0", "scheduling.impatience", "scheduling.CancelCart", "cart", 1)
+    following.handle(records[1])
+    assert deadlines() == [(*FILLED, 2)]
+    following.handle(records[2])
+    assert deadlines() == []
+    assert following.sent == []
+
+
+def test_a_batch_writes_what_is_left_of_it(following: Following) -> None:
+    records = [stream(1, CartFilled(fillings=1)), stream(2, CartPaid()), stream(3, CartFilled(fillings=2))]
+    following.store.append(records)
+    following.handle(*records)
+    assert deadlines() == [(*FILLED, 2)]
+
+
+def test_deadline_and_checkpoint_are_one_transaction(following: Following, monkeypatch: pytest.MonkeyPatch) -> None:
+    records = [stream(1, CartFilled(fillings=1))]
+    following.store.append(records)
+
+    class Killed(BaseException):
+        pass
+
+    def dies(alias: str, changes: Any) -> None:
+        rows.change(alias, changes)
+        raise Killed
+
+    following.processor._change_deadlines = dies
+    with pytest.raises(Killed):
+        following.handle(*records)
+    assert (deadlines(), Checkpoint.objects.count()) == ([], 0)
+    again = Following()
+    again.handle(*records)
+    assert (deadlines(), Checkpoint.objects.count()) == ([(*FILLED, 1)], 1)
+    again.handle(*records)
+    assert deadlines() == [(*FILLED, 1)]
+
+
+def test_what_is_handled_again_after_it_was_fired_sends_the_same_command(
+    following: Following, harness: Harness
+) -> None:
+    """As after a failover, which sets a checkpoint back."""
+    records = [stream(1, CartFilled(fillings=1)), stream(2, CartPaid())]
+    following.store.append(records)
+    relay = Relay("default", harness.sender(), schedule=rows)
+    ids = []
+    for _ in range(2):
+        following.handle(records[0])
+        make_due()
+        relay.run()
+        ids.append(harness.sent()[-1].id)
+        Checkpoint.objects.all().delete()
+        following = Following()
+    assert len(ids) == 2
+    assert len(set(ids)) == 1
+    following.handle(*records)
+    assert deadlines() == [], "the cancellation is handled again, too"
+
+
+def test_what_is_sent_again_after_a_failover_of_the_queue_leaves_deadlines_out(following: Following) -> None:
+    record = stream(1, CartFilled(fillings=1))
+    assert following.processor.commands_of(record) == []
+
+
+def test_ids_count_the_commands_of_deadlines_with_the_others() -> None:
+    command = CancelCart("cart", fillings=1)
+    yielded = list(
+        with_derived_ids([command, Deadline("a", command, after=1), CancelDeadline("b")], cause="c/1/0", subscriber="s")
+    )
+    first, second, third = yielded
+    assert isinstance(second, Deadline)
+    assert first.id != second.command.id
+    assert third == CancelDeadline("b")
+
+
+@pytest.mark.parametrize(
+    ("make", "error"),
+    [
+        (lambda: Deadline("", PayCart("c"), after=1), InvalidField),
+        (lambda: Deadline("x" * 256, PayCart("c"), after=1), InvalidField),
+        (lambda: Deadline("x", PayCart("c")), InvalidField),
+        (lambda: Deadline("x", "command", after=1), DefinitionError),  # type: ignore[arg-type]
+        (lambda: CancelDeadline("\0"), InvalidField),
+        (lambda: list(with_derived_ids(CancelDeadline("x"), cause="c", subscriber="s")), DefinitionError),  # type: ignore[arg-type]
+    ],
+)
+def test_what_is_no_deadline_is_refused(make: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        make()
+
+
+# -- in the tests of applications ------------------------------------------------------------------------------------
+
+
+def test_the_scenario_shows_deadlines() -> None:
+    process = given(Impatience, "cart").when(CartFilled(fillings=1))
+    process.then(Deadline("payment", CancelCart("cart", fillings=1), after=PATIENCE))
+    assert process.commands == []
+    process.when(CartPaid()).then(CancelDeadline("payment"))
+    with pytest.raises(AssertionError, match="expected the commands"):
+        process.then_nothing()
+
+
+def test_inline_turns_the_clock_by_hand() -> None:
+    with inline(MemoryEventStore(), followed_by=[Impatience]) as bus:
+        send_command(FillCart("cart"))
+        bus.advance(minutes=9)
+        send_command(RefillCart("cart"))
+        bus.advance(minutes=9, seconds=59)
+        assert len(bus.results) == 2
+        bus.advance(timedelta(seconds=1))
+        assert [type(event).__name__ for event in bus.events] == ["CartFilled", "CartFilled", "CartCancelled"]
+        send_command(FillCart("other"))
+        send_command(PayCart("other"))
+        bus.advance(days=1)
+        assert list(bus.scheduled) == []
+        assert len(bus.results) == 5
+
+
+def test_inline_executes_what_is_due_at_its_time_and_in_order() -> None:
+    with inline(MemoryEventStore()) as bus:
+        now = bus.scheduled.now
+        send_command(PayCart("cart"), after=20)
+        send_command(FillCart("cart"), at=now + timedelta(seconds=10))
+        assert [at - now for at, _ in bus.scheduled] == [timedelta(seconds=10), timedelta(seconds=20)]
+        bus.advance(seconds=20)
+        assert [type(event).__name__ for event in bus.events] == ["CartFilled", "CartPaid"]
+        assert bus.scheduled.now == now + timedelta(seconds=20)
+
+
+@pytest.mark.django_db
+def test_inline_with_a_database_keeps_deadlines_in_memory() -> None:
+    with inline(followed_by=[Impatience]) as bus:
+        send_command(FillCart("cart"))
+        assert ScheduledCommand.objects.count() == 0
+        bus.advance(minutes=10)
+        assert [type(event).__name__ for event in bus.events] == ["CartFilled", "CartCancelled"]
+
+
+def test_without_a_database_a_deadline_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    from enode_django.immediate.bus import ImmediateCommandBus
+    from enode_django.immediate.memory import MemorySubscribers
+    from enode_django.outbox import rows as outbox
+
+    monkeypatch.setattr(outbox, "keeps_in_memory", lambda: True)
+    bus = ImmediateCommandBus(MemoryEventStore(), MemorySubscribers)
+    with pytest.raises(ConfigurationError, match="no database is configured"):
+        bus.change_deadlines("default", {rows.DeadlineKey("s", "a", "n"): None})

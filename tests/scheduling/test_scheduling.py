@@ -1,0 +1,254 @@
+"""Commands that wait in the database for their time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from math import inf
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+from django.db.models import F
+from django.db.models.functions import Now
+
+from enode_django import metadata, send_command
+from enode_django.exceptions import ConfigurationError, InvalidField
+from enode_django.models import OutboxCommand, ScheduledCommand
+from enode_django.outbox.relay import Relay
+from enode_django.outbox.rows import NewRow
+from enode_django.processors.outbox_relay import OutboxThread
+from enode_django.runtime import make_relay
+from enode_django.scheduling import rows
+from enode_django.scheduling.due import DeadlineKey, Due, Scheduled
+from enode_django.serialization.codec import decode_metadata
+from tests.outbox.harness import BreakingSender, Harness, another_thread
+from tests.outbox.test_relaying import Killed, kill
+from tests.outbox.test_threads import until
+from tests.races.counting import Add
+
+PAST, FUTURE = datetime(2020, 1, 1, tzinfo=UTC), datetime(2999, 1, 1, tzinfo=UTC)
+
+
+def relay(harness: Harness, **options: Any) -> Relay:
+    return Relay("default", options.pop("sender", None) or harness.sender(), schedule=rows, **options)
+
+
+def make_due(**which: Any) -> None:
+    """As if the clock of the database had gone on."""
+    ScheduledCommand.objects.filter(**which).update(due_at=Now() - timedelta(seconds=1))
+
+
+def key(name: str = "payment", scope: str = "a", subscriber: str = "s") -> DeadlineKey:
+    return DeadlineKey(subscriber, scope, name)
+
+
+def scheduled(id: str, due: Due) -> Scheduled:
+    return Scheduled(NewRow("a", id, b""), due)
+
+
+# -- commands --------------------------------------------------------------------------------------------------------
+
+
+def test_a_command_is_sent_when_it_is_due_and_not_before(harness: Harness) -> None:
+    with metadata(user_id="7"):
+        send_command(Add("a", amount=1), after=timedelta(hours=1), expected_version=4)
+        send_command(Add("a", amount=2), at=FUTURE)
+    first, second = ScheduledCommand.objects.order_by("due_at")
+    assert timedelta(minutes=59) < first.due_at - first.scheduled_at <= timedelta(hours=1)
+    assert second.due_at == FUTURE
+    one = relay(harness)
+    assert one.run() == 0
+    assert 3_500 < one.pause <= 3_600
+    make_due(pk=first.pk)
+    assert one.run() == 1
+    (sent,) = harness.sent()
+    assert (sent.fields["amount"], sent.expected_version) == (1, 4)
+    assert decode_metadata(sent.metadata).user_id == "7"
+    assert [row.pk for row in ScheduledCommand.objects.all()] == [second.pk]
+
+
+def test_what_is_due_is_sent_in_the_order_of_times(harness: Harness) -> None:
+    for days in (3, 1, 2):
+        send_command(Add("a", amount=days), at=PAST + timedelta(days=days))
+    assert relay(harness).run() == 3
+    assert harness.amounts("a") == [1, 2, 3]
+    assert relay(harness).pause == inf
+
+
+def test_it_belongs_to_the_transaction(harness: Harness) -> None:
+    with transaction.atomic():
+        send_command(Add("a"), at=PAST)
+        transaction.set_rollback(True)
+    assert relay(harness).run() == 0
+    with another_thread() as elsewhere, transaction.atomic():
+        send_command(Add("a"), at=PAST, outbox=True)
+        assert elsewhere(relay(harness).run).result() == 0
+    assert relay(harness).run() == 1
+
+
+@pytest.mark.parametrize(
+    "time",
+    [
+        {"at": datetime(2999, 1, 1)},
+        {"at": "tomorrow"},
+        {"after": -1},
+        {"after": float("nan")},
+        {"after": True},
+        {"after": 1e300},
+        {"after": timedelta(seconds=-1)},
+        {"at": FUTURE, "after": 1},
+    ],
+)
+def test_another_time_is_refused(time: dict[str, Any]) -> None:
+    with pytest.raises(InvalidField):
+        send_command(Add("a"), **time)
+
+
+def test_a_database_without_the_table_is_named(harness: Harness) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE enode_django_scheduledcommand RENAME TO away")
+    try:
+        with pytest.raises(ConfigurationError, match="has no table for commands"):
+            send_command(Add("a"), after=1)
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("ALTER TABLE away RENAME TO enode_django_scheduledcommand")
+
+
+# -- crashes, clocks, several relays -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seam", ["fire", "before", "after"])
+def test_a_relay_that_dies_between_firing_and_sending_loses_nothing(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, seam: str
+) -> None:
+    send_command(Add("a", amount=1), at=PAST)
+    send_command(Add("a", amount=2), at=PAST)
+    nothing: Callable[[], object] = lambda: None  # noqa: E731
+    sender = BreakingSender(harness, kill if seam == "before" else nothing, kill if seam == "after" else nothing)
+    with monkeypatch.context() as patch:
+        if seam == "fire":
+
+            def dies(alias: str, statement: str, parameters: Any) -> Any:
+                done = execute(alias, statement, parameters)
+                if "DELETE" in statement:
+                    raise Killed
+                return done
+
+            execute = rows.execute
+            patch.setattr(rows, "execute", dies)
+        with pytest.raises(Killed):
+            relay(harness, sender=sender).run()
+    assert ScheduledCommand.objects.count() + OutboxCommand.objects.count() == 2
+    assert relay(harness).run() == 2
+    assert harness.amounts("a") == [1, 2]
+    assert len({one.id for one in harness.sent()}) == 2
+
+
+def test_the_clocks_of_processes_do_not_matter(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    send_command(Add("a"), after=3_600)
+    for shift in (-1e6, 1e6):
+        monkeypatch.setattr(time, "time", lambda shift=shift: 1e9 + shift)
+        one = relay(harness)
+        assert one.run() == 0
+        assert 3_500 < one.pause <= 3_600
+
+
+def test_after_a_step_of_the_databases_clock_a_pause_is_asked_for_again(harness: Harness) -> None:
+    """The thread never sleeps longer than its interval, so a step is seen within it."""
+    send_command(Add("a"), after=3_600)
+    thread = OutboxThread(relay(harness), 0.02)
+    try:
+        make_due()
+        until(lambda: harness.amounts("a") == [1])
+    finally:
+        thread.stop()
+        thread.thread.join(60)
+
+
+def test_a_thread_wakes_up_for_the_next_command_that_is_due(harness: Harness) -> None:
+    send_command(Add("a"), after=0.1)
+    thread = OutboxThread(relay(harness), 3_600.0)
+    try:
+        until(lambda: harness.amounts("a") == [1])
+    finally:
+        thread.stop()
+        from enode_django.outbox.rows import wake
+
+        wake("default")
+        thread.thread.join(60)
+        assert not thread.thread.is_alive()
+
+
+def test_two_relays_fire_each_command_once(harness: Harness) -> None:
+    for amount in range(30):
+        send_command(Add("a", amount=amount), at=PAST + timedelta(seconds=amount))
+    threads = [OutboxThread(relay(harness, at_once=7), 0.001) for _ in range(2)]
+    try:
+        until(lambda: len(harness.amounts("a")) == 30)
+    finally:
+        for one in threads:
+            one.stop()
+        for one in threads:
+            one.thread.join(60)
+    assert harness.amounts("a") == list(range(30))
+    assert len(harness.sent()) == 30
+
+
+def test_the_relay_of_the_settings_fires(harness: Harness) -> None:
+    send_command(Add("a"), at=PAST)
+    assert make_relay("default", harness.queue).run() == 1
+
+
+# -- deadlines ----------------------------------------------------------------------------------------------------
+
+
+def test_a_deadline_is_replaced_under_its_name_and_cancelled(harness: Harness) -> None:
+    rows.change("default", {key(): scheduled("c1", Due(FUTURE)), key("other"): scheduled("o", Due(FUTURE))})
+    rows.change("default", {key(): scheduled("c2", Due(FUTURE + timedelta(days=1)))})
+    assert {(row.name, row.command_id) for row in ScheduledCommand.objects.all()} == {("payment", "c2"), ("other", "o")}
+    for _ in range(2):
+        rows.change("default", {key(): None, key(scope="b"): None})
+        assert [row.name for row in ScheduledCommand.objects.all()] == ["other"]
+
+
+def test_plain_commands_are_no_deadlines(harness: Harness) -> None:
+    send_command(Add("a"), at=FUTURE)
+    send_command(Add("a"), at=FUTURE)
+    rows.change("default", {DeadlineKey("", "", ""): None})
+    assert ScheduledCommand.objects.count() == 2
+
+
+def test_a_deadline_that_is_put_off_while_it_is_fired_does_not_fire(harness: Harness) -> None:
+    """The relay has chosen the row, and waits for the transaction that changes it."""
+    rows.change("default", {key(): scheduled("c1", Due(PAST))})
+    with another_thread() as elsewhere:
+        with transaction.atomic():
+            rows.change("default", {key(): scheduled("c2", Due(FUTURE))})
+            firing = elsewhere(lambda: rows.fire("default"))
+            until(waits_for_a_lock)
+        assert firing.result() > 0
+    assert OutboxCommand.objects.count() == 0
+    assert ScheduledCommand.objects.get().command_id == "c2"
+
+
+def waits_for_a_lock() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)")
+        return bool(cursor.fetchone()[0])
+
+
+def test_a_million_others_are_not_read(harness: Harness) -> None:
+    """The next one that is due comes from an index."""
+    ScheduledCommand.objects.bulk_create(
+        ScheduledCommand(aggregate_root_id="a", command_id=str(n), body=b"", due_at=FUTURE) for n in range(2_000)
+    )
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE enode_django_scheduledcommand")
+        cursor.execute(f"EXPLAIN {rows._NEXT}")
+        plan = "\n".join(line for (line,) in cursor.fetchall())
+    assert "enode_scheduled_due" in plan
+    assert "Sort" not in plan
+    assert ScheduledCommand.objects.filter(due_at__gt=F("scheduled_at")).count() == 2_000

@@ -1,0 +1,184 @@
+"""What a `MultiProjection` says of its rows and their keys, and its tests without a database."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from django.core.exceptions import ValidationError
+from django.db import models
+
+from enode_django import ModelProjection, MultiProjection, handles
+from enode_django.eventing import subscribers
+from enode_django.eventing.code import code_fingerprint
+from enode_django.eventing.multi_projections import key_fields
+from enode_django.exceptions import DefinitionError
+from enode_django.models import ReadModel
+from enode_django.rebuilding.fingerprint import fingerprint_of
+from enode_django.testing import given
+from tests.following.orders import CustomerTotal, CustomerTotals, DailyTotals, Ordered, Returned, back, order
+
+
+class Keyed(models.Model):
+    code = models.CharField(max_length=10, unique=True)
+    maybe = models.CharField(max_length=10, unique=True, null=True)
+    day = models.DateField()
+    hour = models.IntegerField()
+    shop = models.ForeignKey(CustomerTotal, models.CASCADE)
+
+    class Meta:
+        app_label = "keyed"
+        constraints = [
+            models.UniqueConstraint(fields=["day", "hour"], name="keyed_hours"),
+            models.UniqueConstraint(fields=["day"], name="keyed_day", condition=models.Q(hour=0)),
+            models.UniqueConstraint(fields=["shop"], name="keyed_shop"),
+        ]
+
+
+class Followed(ReadModel):
+    class Meta:
+        app_label = "keyed"
+
+
+@pytest.fixture(autouse=True)
+def undeclared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what a test declares is there, and it is forgotten after it."""
+    monkeypatch.setattr(subscribers, "_declared", [])
+
+
+def declared(of: type[models.Model], key: Any = None, **body: Any) -> type[MultiProjection[Any]]:
+    @handles(Ordered)
+    def ordered(self: Any, row: Any, event: Any) -> None: ...
+
+    base: Any = MultiProjection[of]  # type: ignore[valid-type]
+    named = {"name": "keyed.projection", "ordered": ordered, **body}
+    cls: type[MultiProjection[Any]] = types.new_class("Keys", (base,), {"key": key}, lambda space: space.update(named))
+    return cls
+
+
+@pytest.mark.parametrize(
+    ("key_field", "found"),
+    [("code", ["code"]), (["hour", "day"], ["hour", "day"]), ("shop", ["shop"])],
+)
+def test_fields_that_are_unique_identify_rows(key_field: Any, found: list[str]) -> None:
+    cls = declared(Keyed, key_field=key_field, key=lambda event: event.customer)
+    assert [field.name for field in key_fields(cls)] == found
+
+
+def test_a_primary_key_identifies_rows_by_itself() -> None:
+    assert [field.name for field in key_fields(CustomerTotals)] == ["customer"]
+
+
+@pytest.mark.parametrize(
+    ("of", "body", "text"),
+    [
+        (Keyed, {}, "has no key_field, and Keyed counts its primary keys"),
+        (Keyed, {"key_field": "id"}, "counts its primary keys"),
+        (Keyed, {"key_field": "maybe"}, "by which Keyed may have several rows"),
+        (Keyed, {"key_field": "hour"}, "by which Keyed may have several rows"),
+        (Keyed, {"key_field": "day"}, "by which Keyed may have several rows"),
+        (Keyed, {"key_field": ("code", "day")}, "by which Keyed may have several rows"),
+        (Keyed, {"key_field": "nothing"}, "names 'nothing' in key_field, but Keyed has no such field"),
+        (Followed, {}, "its rows belong to no single aggregate"),
+        (CustomerTotal, {"key": None}, r"has the key None for ordered\(\)"),
+        (CustomerTotal, {"key": "customer"}, r"has the key 'customer' for ordered\(\)"),
+        (CustomerTotal, {"start": "now"}, "half a past makes no projection"),
+    ],
+)
+def test_rows_that_no_key_identifies_are_refused(of: type[models.Model], body: dict[str, Any], text: str) -> None:
+    with pytest.raises(DefinitionError, match=text):
+        declared(of, **{"key": lambda event: event.customer, **body})
+
+
+def test_a_model_is_required() -> None:
+    with pytest.raises(DefinitionError, match=r"name the model of its rows: MultiProjection\[SomeModel\]"):
+
+        class Without(MultiProjection):  # type: ignore[type-arg]
+            @handles(Ordered, key=lambda event: event.customer)
+            def ordered(self, row: Any, event: Any) -> None: ...
+
+
+def test_only_a_multi_projection_takes_keys() -> None:
+    with pytest.raises(DefinitionError, match="is marked with a key, @starts or @ends, which are for"):
+
+        class Wrong(ModelProjection[Followed]):
+            @handles(key=lambda event: event.customer)
+            def ordered(self, row: Followed, event: Ordered) -> None: ...
+
+
+def test_a_key_is_inherited() -> None:
+    class Base(MultiProjection[CustomerTotal], key=lambda event: event.customer):
+        name = "keyed.base"
+
+        @handles
+        def ordered(self, row: CustomerTotal, event: Ordered) -> None:
+            row.orders += 1
+
+    class Derived(Base):
+        name = "keyed.derived"
+
+        @handles(key=lambda event: event.buyer)
+        def returned(self, row: CustomerTotal, event: Returned) -> None:
+            row.orders -= 1
+
+    given(Derived, order("ann", 1), back("bob", 1)).then("ann", orders=1).then("bob", orders=-1)
+
+
+def test_other_keys_are_other_code() -> None:
+    def of(key: Callable[[Any], Any], **body: Any) -> set[str]:
+        projection = declared(CustomerTotal, key=key, **body)()
+        return {fingerprint_of(projection), code_fingerprint(projection)}
+
+    one = of(lambda event: event.customer)
+    assert one.isdisjoint(of(lambda event: event.customer.upper()))
+    assert one == of(lambda event: event.customer)
+
+
+# -- the testing kit ------------------------------------------------------------------------------------------------
+
+
+def test_rows_are_given_by_the_events_of_several_aggregates() -> None:
+    scenario = given(CustomerTotals, "a", order("ann", "1.005"), order("bob", 2))
+    scenario.when(order("ann", 3), id="b").when(back("bob", 2))
+    assert scenario.then("ann", orders=2, amount=Decimal("4.01")).then_no_row("bob").rows.keys() == {"ann"}
+    with pytest.raises(AssertionError, match=r"expected orders of 'ann' to be 3, got 2"):
+        scenario.then("ann", orders=3)
+    with pytest.raises(AssertionError, match=r"expected a row 'bob' with \{'orders': 1\}, but there are \['ann'\]"):
+        scenario.then("bob", orders=1)
+    with pytest.raises(AssertionError, match="expected no row 'ann'"):
+        scenario.then_no_row("ann")
+
+
+def test_keys_of_several_fields_are_converted_like_values() -> None:
+    scenario = given(DailyTotals, order("ann", 3, day=2))
+    scenario.then(("ann", date(2026, 1, 2)), amount=3).then(["ann", "2026-01-02"], amount=3)
+    for wrong in ("ann", ("ann", None), ("ann", date(2026, 1, 2), 3)):
+        with pytest.raises(ValueError, match="must be a tuple with a value for each of customer, day"):
+            scenario.then(wrong)
+    with pytest.raises(ValidationError):
+        scenario.then(("ann", "no day"))
+
+
+class Last(MultiProjection[CustomerTotal], key=lambda event: event.customer):
+    name = "keyed.last"
+    abstract = True
+
+    @handles
+    def ordered(self, row: CustomerTotal, event: Ordered) -> None:
+        row.amount = event.amount
+
+
+def test_rows_must_not_depend_on_the_order_of_aggregates() -> None:
+    given(CustomerTotals, "a", order("ann", 1), back("ann", 1)).when(order("ann", 2), id="b").then_in_any_order()
+    scenario = given(Last, "a", order("ann", 1)).when(order("ann", 2), id="b").then("ann", amount=2)
+    with pytest.raises(AssertionError, match=r"the rows \[\"'ann'\"\] depend on the order of aggregates"):
+        scenario.then_in_any_order()
+
+
+def test_a_scenario_takes_events_only() -> None:
+    with pytest.raises(DefinitionError, match="given\\(\\) and when\\(\\) take domain events"):
+        given(CustomerTotals, order("ann", 1)).when(datetime.now(UTC))  # type: ignore[arg-type]
