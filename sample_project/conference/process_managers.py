@@ -78,7 +78,9 @@ class Bookings(ProcessManager):
 
     @handles
     def payable(self, booking: Booking, event: OrderReserved) -> Iterator[Deadline]:
-        yield Deadline("payment", CancelOrder(event.aggregate_root_id, reason="it was not paid in time"), after=TIME_TO_PAY)
+        yield Deadline(
+            "payment", CancelOrder(event.aggregate_root_id, reason="it was not paid in time"), after=TIME_TO_PAY
+        )
 
     @handles
     def declined(self, booking: Booking, event: PaymentDeclined) -> Iterator[Command]:
