@@ -64,7 +64,6 @@ class DeskCommand(Desk, CommandView):
 
     template_name = "conference/command.html"
     wait_for = WaitFor.HANDLED
-    extra_context = {}
 
 
 class OpenConference(DeskCommand):
