@@ -145,7 +145,7 @@ class Outbox(Group):
     DATABASES: Texts | None = None
     """Aliases of the databases whose outbox ``runprocessors`` relays (None: all of ``DATABASES`` that have one)."""
     INTERVAL: Seconds = 0.2
-    """The longest time between two looks at an outbox, if no message of its database wakes the relay before."""
+    """The longest time between two looks at an outbox whose relay senders cannot wake; five times that if they can."""
 
 
 @dataclass(init=False, repr=False, eq=False)

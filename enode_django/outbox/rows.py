@@ -64,7 +64,7 @@ def insert(alias: str, rows: Sequence[NewRow]) -> None:
         return
     with named_tables(alias):
         execute(alias, _INSERT, tuple(map(list, zip(*rows, strict=True))))
-    _wake_after_commit(alias)
+    wake_after_commit(alias)
 
 
 @contextmanager
@@ -91,7 +91,7 @@ def named_tables(alias: str) -> Iterator[None]:
         ) from error
 
 
-def _wake_after_commit(alias: str) -> None:
+def wake_after_commit(alias: str) -> None:
     """Wake the relay, once for each transaction. A wake-up that is lost costs time alone: the relay also looks by
     itself.
 

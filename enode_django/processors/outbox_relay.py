@@ -20,6 +20,7 @@ from enode_django.eventstore.sqlstates import DATABASE_ERRORS
 from enode_django.exceptions import EnodeError, StoreUnavailable, error_text
 from enode_django.outbox.relay import Relay
 from enode_django.outbox.rows import CHANNEL, has_table
+from enode_django.processors.wakeup import Wakeup
 from enode_django.runtime import make_relay, outbox_databases
 
 logger = logging.getLogger("enode_django.outbox")
@@ -27,6 +28,9 @@ logger = logging.getLogger("enode_django.outbox")
 LOOK_FOR_TABLE = 30.0
 """Seconds between checks for the table in a database that has none, or is a standby."""
 STOP_SECONDS = 5.0
+LISTENING = 5
+"""The number of intervals between two looks of a relay that senders wake. They only find what a killed sender has
+committed and not told."""
 
 
 class OutboxThread:
@@ -35,12 +39,15 @@ class OutboxThread:
     def __init__(self, relay: Relay, interval: float) -> None:
         self._relay = relay
         self._interval = interval
+        self._longest_wait = interval
         self._stopping = threading.Event()
+        self._wakeup = Wakeup()
         self.thread = start_thread(f"enode-outbox-{relay.alias}", self._run)
 
     def stop(self) -> None:
         """Ask the thread to end. Does not block."""
         self._stopping.set()
+        self._wakeup.wake()
 
     def _run(self) -> None:
         attempts, pauses = Attempts(), delays()
@@ -68,17 +75,24 @@ class OutboxThread:
             self._wait()
 
     def _listen(self) -> None:
-        """Listen for the senders' wake-ups. Behind a pooler of transactions they would go astray; there, and whenever
-        one is lost, the interval is what counts."""
+        """Listen for the senders' wake-ups, if they arrive: behind a pooler of transactions they would go astray."""
         connection = connections[self._relay.alias]
-        if not connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS"):
+        if connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS"):
+            self._longest_wait = self._interval
+        else:
             execute(self._relay.alias, f"LISTEN {CHANNEL}", None)
+            self._longest_wait = LISTENING * self._interval
 
     def _wait(self) -> None:
-        # The last statement has collected the notifications that arrived before; they end the wait at once.
+        if not self._is_notified():
+            raw: Any = connections[self._relay.alias].connection
+            self._wakeup.wait([raw.fileno()], min(self._longest_wait, self._relay.pause))
+            self._is_notified()
+
+    def _is_notified(self) -> bool:
+        """Take all notifications, also those that the last statement has collected. Return True if there were any."""
         raw: Any = connections[self._relay.alias].connection
-        for _ in raw.notifies(timeout=min(self._interval, self._relay.pause), stop_after=1):
-            pass
+        return len(list(raw.notifies(timeout=0))) > 0
 
 
 def _outage(alias: str, error: Exception) -> EnodeError:

@@ -55,6 +55,7 @@ def insert(alias: str, commands: Sequence[NewRow], due: Due) -> None:
         with outbox.named_tables(alias):
             columns = tuple(map(list, zip(*commands, strict=True)))
             execute(alias, _INSERT, (due.moment, due.after.total_seconds(), *columns))
+            outbox.wake_after_commit(alias)
 
 
 def change(alias: str, changes: Changes) -> None:
@@ -64,6 +65,8 @@ def change(alias: str, changes: Changes) -> None:
         with outbox.named_tables(alias):
             for key, scheduled in sorted(changes.items(), key=lambda item: item[0]):
                 _change(alias, key, scheduled)
+            if any(changes.values()):
+                outbox.wake_after_commit(alias)  # the next due time may have changed
 
 
 def _change(alias: str, key: DeadlineKey, scheduled: Scheduled | None) -> None:

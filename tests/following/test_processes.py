@@ -426,3 +426,20 @@ def test_a_scenario_shows_deadlines() -> None:
     reminder = Remind("o1", why="not paid")
     scenario = given(Patience, "o1").when(Placed(price=1)).then(Deadline("paid", reminder, after=3600))
     scenario.when(Paid(order="o1", amount=1), of="p1").then(CancelDeadline("paid")).then_ended()
+
+
+def test_a_renamed_process_manager_keeps_its_states(harness: Harness) -> None:
+    harness.deliver(subscription(harness), order(harness, "o1", Placed(price=9)))
+    renamed = Sales()
+    renamed.name, renamed.aliases = "processes.revenue", ("processes.sales",)
+    harness.deliver(harness.subscription(renamed), payment(harness, "p1", Paid(order="o1", amount=4)))
+    assert (state()["paid"], row().version) == (4, 2)
+
+
+def test_a_failover_takes_checkpoints_back_and_leaves_states_as_they_are(harness: Harness) -> None:
+    going = subscription(harness)
+    harness.deliver(going, order(harness, "o1", Placed(price=9)))
+    harness.deliver(going, payment(harness, "p1", Paid(order="o1", amount=4)))
+    assert going.runner.processor.take_back({"p1": 0}) is False
+    assert harness.checkpoint("processes.sales", "p1") == 0
+    assert state()["paid"] == 4
