@@ -49,14 +49,16 @@ class OrderSummary(ReadModel):
     """One order. The rows of its conference and its customer may come later than its own."""
 
     conference = models.ForeignKey(Availability, models.DO_NOTHING, related_name="orders", db_constraint=False)
+    conference_id: str
     customer = models.ForeignKey(CustomerSummary, models.DO_NOTHING, related_name="orders", db_constraint=False)
+    customer_id: str
     seats = models.IntegerField()
     amount = models.IntegerField(default=0)
     state = models.CharField(max_length=20)
     reason = models.TextField(default="")
     placed_at = models.DateTimeField()
 
-    class Meta:
+    class Meta(ReadModel.Meta):
         verbose_name_plural = "order summaries"
 
     def __str__(self) -> str:
