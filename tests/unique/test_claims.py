@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 
 import pytest
 
@@ -237,6 +238,11 @@ def test_what_belongs_to_nobody_has_no_digest() -> None:
     assert Unique("a", normalize=str.strip).digest_of(["  "]) is None
     assert Unique("a", normalize=lambda value: None).digest_of(["x"]) is None
     assert Unique("a").digest_of([0]) is not None
+
+
+def test_equal_numbers_of_a_type_have_one_digest() -> None:
+    for one, other in ((0.0, -0.0), (Decimal("0.0"), Decimal(-0)), (Decimal("1.50"), Decimal("1.5"))):
+        assert Unique("a").digest_of([one]) == Unique("a").digest_of([other])
 
 
 def test_the_refusal_can_be_raised_by_a_handler_too() -> None:
