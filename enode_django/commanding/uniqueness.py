@@ -123,9 +123,10 @@ class Uniqueness:
     # -- of anybody -----------------------------------------------------------------------------------------------
 
     def settle_old(self, *, limit: int = 1_000) -> int:
-        """Settle up to ``limit`` rows whose commands are under way for longer than the deadline. Return their
-        number."""
-        rows = self.values.unsettled(self._deadline, limit=limit)
+        """Settle up to ``limit`` rows whose commands are under way for longer than the deadline. Return their number.
+        Rows of declarations that this process does not know are left: newer processes may have made them."""
+        found = self.values.unsettled(self._deadline, limit=limit)
+        rows = [row for row in found if unique_named(row.key.name) is not None]
         for row in rows:
             self.settle(row)
         return len(rows)
