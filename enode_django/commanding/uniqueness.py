@@ -96,7 +96,7 @@ class Uniqueness:
             for row in others:
                 if self.settle(row, owner) is Found.HELD:
                     raise new[row.key].refused()
-            others = self.values.claim(owner, [row.key for row in others], [])
+            others = self.values.claim(owner, [row.key for row in others], change.releases)
         return change
 
     def _owner_of(self, envelope: Envelope, version: int) -> Owner:

@@ -149,6 +149,14 @@ def test_housekeeping_leaves_the_values_of_newer_processes() -> None:
     assert key in {row.key for row in rows(store)}
 
 
+def test_a_refused_command_leaves_its_former_value_settled() -> None:
+    """Otherwise housekeeping would look into it again and again, until another command changes the aggregate."""
+    store = MemoryEventStore()
+    _, _, refused = worker(store).run(Join("a", email="x"), Join("b", email="y"), ChangeEmail("b", email="x"))
+    assert taken(refused, "email")
+    assert holders(store) == {"a", "b"}
+
+
 # -- a worker that stands still ---------------------------------------------------------------------------------------
 
 
