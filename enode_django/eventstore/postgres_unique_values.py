@@ -131,6 +131,12 @@ class PostgresUniqueValues:
                     return others
                 claims = missing  # a row was deleted in between
 
+    def is_certain(self, shard: str) -> bool:
+        if shard in ("", self.alias):
+            return True
+        connection = connections[shard]
+        return connection.connection is None or not in_transaction(connection)
+
     def take_over(self, row: UniqueValue, owner: Owner) -> bool:
         mark = Jsonb({owner.command_id: owner.command_type})
         return self._run(_TAKE_OVER, (owner.aggregate_root_id, mark, *row.token))

@@ -95,6 +95,10 @@ class UniqueValues(Protocol):
         Inside a transaction of the caller, the rows are durable when it commits. Raises `ConfigurationError` if that
         transaction does not span the database of the owner's streams, which could outlive the claim."""
 
+    def is_certain(self, shard: str) -> bool:
+        """Return False if a rollback may undo what the caller has stored in the database ``shard``, but not what it
+        does to these rows: a transaction of the caller is open there, and the rows are in another database."""
+
     def take_over(self, row: UniqueValue, owner: Owner) -> bool:
         """Give a row to another owner, who claims it. Return False if the row has changed."""
 
@@ -172,6 +176,9 @@ class MemoryUniqueValues:
                 if row is not None and row.aggregate_root_id == owner.aggregate_root_id:
                     self._put(row._replace(releases=sorted({*row.releases, owner.version}), age=self._clock()))
             return others
+
+    def is_certain(self, shard: str) -> bool:
+        return True
 
     def take_over(self, row: UniqueValue, owner: Owner) -> bool:
         mark = {owner.command_id: owner.command_type}

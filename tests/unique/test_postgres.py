@@ -236,6 +236,25 @@ def test_a_transaction_that_could_undo_the_claim_alone_is_refused(sharded: Shard
         assert fine.status is SUCCESS
 
 
+def test_a_rollback_in_the_other_shard_gives_no_value_away(sharded: ShardedEventStore) -> None:
+    """The rows of the values are in another database, which does not know of the rollback."""
+    worker = Worker(sharded, table=handlers, claim_deadline=AT_ONCE)
+    worker.run(Join(SECOND, email="x"))
+    with transaction.atomic(using=ALIASES[1]):
+        rolled_back = Worker(sharded, table=handlers, claim_deadline=AT_ONCE)
+        rolled_back.run(ChangeEmail(SECOND, email="y"), Join(OTHER, email="z"))
+        (refused,) = rolled_back.run(Join(FIRST, email="x"))
+        assert taken(refused, "email")  # not free before the release is durable
+        transaction.set_rollback(True, using=ALIASES[1])
+    (refused,) = Worker(sharded, table=handlers, claim_deadline=AT_ONCE).run(Join(id_in(0, "b"), email="x"))
+    assert taken(refused, "email")
+    won = Worker(sharded, table=handlers, claim_deadline=AT_ONCE).run(
+        Join(id_in(0, "c"), email="y"), Join(id_in(0, "d"), email="z")
+    )
+    assert [one.status for one in won] == [SUCCESS] * 2
+    assert emails(sharded, SECOND) == {SECOND: "x"}
+
+
 def test_a_rebuild_looks_into_all_shards(sharded: ShardedEventStore) -> None:
     with inline(sharded):
         for id in (id_in(0, "customer-"), id_in(1, "customer-")):
