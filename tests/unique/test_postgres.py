@@ -22,7 +22,7 @@ from enode_django.processors.housekeeping import store_duties
 from enode_django.testing import inline
 from tests.integration.sharded import ALIASES, empty, id_in, opened, shard_databases, sharded_settings, sharded_store
 from tests.races.harness import Worker
-from tests.unique.customers import Move, Register
+from tests.unique.customers import Customer, Move, Register
 from tests.unique.domain import ChangeEmail, Join, Leave, Wave, emails, handlers
 from tests.unique.test_claims import taken
 from tests.unique.test_crashes import AT_ONCE, NEVER
@@ -164,6 +164,14 @@ def test_a_rebuild_frees_what_nobody_has_and_tells_of_duplicates() -> None:
         execute_command(Move("customer-ada", email="z"))
         assert rebuild() == "looked into 3 aggregates, freed 0 values\n"
     assert UniqueValue.objects.values("aggregate_root_id").distinct().count() == UniqueValue.objects.count() == 3
+
+
+def test_a_rebuild_names_the_aggregate_whose_value_cannot_be_normalised(monkeypatch: pytest.MonkeyPatch) -> None:
+    with inline(PostgresEventStore()):
+        execute_command(Register("customer-ada", email="x"))
+        monkeypatch.setattr(Customer.unique, "normalize", lambda email: email.split("@")[1])
+        with pytest.raises(CommandError, match="'customer-ada' cannot be looked into: list index out of range"):
+            rebuild()
 
 
 # -- two shards -------------------------------------------------------------------------------------------------------
