@@ -47,7 +47,7 @@ from enode_django.eventstore.base import Shard
 from enode_django.eventstore.unique_values import Change
 from enode_django.exceptions import EnodeError, StoreUnavailable, UnknownMessageType, UnusableSnapshot
 from enode_django.repository.loading import AggregateLoader, Begin, History, replay_record
-from enode_django.repository.unique_keys import Values, values_of
+from enode_django.repository.unique_keys import Values, kept_values_of
 from enode_django.telemetry import steplog
 from enode_django.telemetry.tracing import current_tracing
 
@@ -410,13 +410,13 @@ class CommandProcessor:
             return self._failed(slot, envelope, unusable or EnodeError("there is no command"), None)
         aggregate = slot.aggregate
         context = CommandContext(command, aggregate, self._load_foreign, envelope.metadata)
-        before = values_of(aggregate) if aggregate is not None and aggregate._enode_unique else ()
         self._store_away = None
         token = handled_command.set(context)
         try:
             if envelope.expected_version is not None:
                 check_version(envelope.expected_version, slot.id, slot.version)
             self._note[0] = envelope.position
+            before = kept_values_of(aggregate) if aggregate is not None and aggregate._enode_unique else ()
             if (value := self._handlers.find(type(command))(command, context)) is not None:
                 context.set_result(value)
             if self._store_away is not None:

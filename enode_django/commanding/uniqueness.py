@@ -96,13 +96,19 @@ class Uniqueness:
             for row in others:
                 if self.settle(row, owner) is Found.HELD:
                     raise new[row.key].refused()
-            others = self.values.claim(owner, [row.key for row in others], [])
+            others = self.values.claim(owner, [row.key for row in others], change.releases)
         return change
 
     def _owner_of(self, envelope: Envelope, version: int) -> Owner:
         id = envelope.aggregate_root_id
-        shard = self._store.shards[self._store.place_of(id)]
-        return Owner(id, version, envelope.id, envelope.type_name, getattr(shard, "alias", ""))
+        return Owner(id, version, envelope.id, envelope.type_name, self._shard_of(id))
+
+    def _shard_of(self, aggregate_root_id: str) -> str:
+        return getattr(self._store.shards[self._store.place_of(aggregate_root_id)], "alias", "")
+
+    def _is_certain(self, aggregate_root_id: str) -> bool:
+        """Return False if a rollback may undo what is seen of the aggregate, but not what follows from it here."""
+        return self.values.is_certain(self._shard_of(aggregate_root_id))
 
     def confirm(self, decisions: Sequence[Decision]) -> None:
         """Confirm the claims of those decisions that are stored as they were made. The others are settled by whoever
@@ -114,6 +120,7 @@ class Uniqueness:
                 Confirmed(one.aggregate_root_id, command_id, one.record.version, *one.change)
                 for (command_id, _), one in changes.items()
                 if one.change and one.record and one.record.version and found.get(one.record.command_key) == one.record
+                if self._is_certain(one.aggregate_root_id)
             ]
             if confirmed:
                 self.values.confirm(confirmed)
@@ -123,9 +130,10 @@ class Uniqueness:
     # -- of anybody -----------------------------------------------------------------------------------------------
 
     def settle_old(self, *, limit: int = 1_000) -> int:
-        """Settle up to ``limit`` rows whose commands are under way for longer than the deadline. Return their
-        number."""
-        rows = self.values.unsettled(self._deadline, limit=limit)
+        """Settle up to ``limit`` rows whose commands are under way for longer than the deadline. Return their number.
+        Rows of declarations that this process does not know are left: newer processes may have made them."""
+        found = self.values.unsettled(self._deadline, limit=limit)
+        rows = [row for row in found if unique_named(row.key.name) is not None]
         for row in rows:
             self.settle(row)
         return len(rows)
@@ -133,7 +141,7 @@ class Uniqueness:
     def settle(self, row: UniqueValue, taker: Owner | None = None) -> Found:
         """Find out whether the owner of a row holds the value. Give the row of a free value to the ``taker``, or delete
         it."""
-        if row.is_settled and taker is not None:
+        if (row.is_settled and taker is not None) or not self._is_certain(row.aggregate_root_id):
             return Found.HELD
         id, is_due = row.aggregate_root_id, row.age >= self._deadline
         known = {command for command, _ in self._store.find([(command, id) for command in row.claims])}

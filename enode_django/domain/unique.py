@@ -119,7 +119,7 @@ _TEXTS: Sequence[tuple[type | UnionType, Callable[[Any], str]]] = (
     (str, lambda value: f"s{value}"),
     (bool, lambda value: f"b{value}"),
     (int, lambda value: f"i{value}"),
-    (float, lambda value: f"f{value!r}"),
+    (float, lambda value: f"f{value + 0.0!r}"),  # -0.0 equals 0.0
     (Decimal, _number),
     (datetime, lambda value: f"t{value.astimezone(UTC).isoformat()}"),
     (date, lambda value: f"d{value.isoformat()}"),

@@ -20,21 +20,25 @@ _ROW = """name, digest, aggregate_root_id, claims, releases, version,
     greatest(0, extract(epoch FROM statement_timestamp() - changed_at))::float8, id, revision"""
 _KEYS = "unnest(%s::text[], %s::bytea[])"
 
-# Sorted: all writers lock rows in the same order, so deadlocks are rare. A row of another owner stays as it is.
+# Sorted: all writers lock rows in the same order, so deadlocks are rare. A row of another owner stays as it is. Then
+# nothing is released: a refused command would leave that to be looked into again and again.
 _CLAIM = f"""
-    WITH released AS (
+    WITH claimed AS (
+        INSERT INTO {TABLE} AS known
+            (name, digest, aggregate_root_id, claims, releases, version, changed_at, revision)
+        SELECT name, digest, %s, %s::jsonb, '{{}}', 0, statement_timestamp(), 0
+        FROM {_KEYS} AS wanted (name, digest) ORDER BY name, digest
+        ON CONFLICT (name, digest) DO UPDATE SET claims = known.claims || EXCLUDED.claims,
+            changed_at = EXCLUDED.changed_at, revision = known.revision + 1
+        WHERE known.aggregate_root_id = EXCLUDED.aggregate_root_id
+        RETURNING name, digest
+    ), released AS (
         UPDATE {TABLE} SET releases = array_append(array_remove(releases, %s), %s),
             changed_at = statement_timestamp(), revision = revision + 1
         WHERE (name, digest) IN (SELECT * FROM {_KEYS}) AND aggregate_root_id = %s
+            AND (SELECT count(*) FROM claimed) = %s
     )
-    INSERT INTO {TABLE} AS known
-        (name, digest, aggregate_root_id, claims, releases, version, changed_at, revision)
-    SELECT name, digest, %s, %s::jsonb, '{{}}', 0, statement_timestamp(), 0
-    FROM {_KEYS} AS wanted (name, digest) ORDER BY name, digest
-    ON CONFLICT (name, digest) DO UPDATE SET claims = known.claims || EXCLUDED.claims,
-        changed_at = EXCLUDED.changed_at, revision = known.revision + 1
-    WHERE known.aggregate_root_id = EXCLUDED.aggregate_root_id
-    RETURNING name, digest
+    SELECT name, digest FROM claimed
 """
 # The claim's commit need not be waited for if the stream is stored in the same database afterwards: what is durable
 # there is so in the order of the commits.
@@ -119,13 +123,19 @@ class PostgresUniqueValues:
             is_alone = owner.shard == self.alias and not in_transaction(connection)
             statement = _CLAIM_BEFORE if is_alone else _CLAIM
             while True:
-                parameters = (version, version, *_columns(releases), id, id, mark, *_columns(claims))
+                parameters = (id, mark, *_columns(claims), version, version, *_columns(releases), id, len(claims))
                 claimed = {UniqueKey(*row) for row in execute(connection, statement, parameters)}
                 missing = [key for key in claims if key not in claimed]
                 others = _read(connection, _FIND, _columns(missing)) if missing else []
                 if len(others) == len(missing):
                     return others
-                claims, releases = missing, []  # a row was deleted in between
+                claims = missing  # a row was deleted in between
+
+    def is_certain(self, shard: str) -> bool:
+        if shard in ("", self.alias):
+            return True
+        connection = connections[shard]
+        return connection.connection is None or not in_transaction(connection)
 
     def take_over(self, row: UniqueValue, owner: Owner) -> bool:
         mark = Jsonb({owner.command_id: owner.command_type})

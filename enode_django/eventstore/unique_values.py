@@ -89,10 +89,15 @@ class UniqueValues(Protocol):
 
     def claim(self, owner: Owner, claims: Sequence[UniqueKey], releases: Sequence[UniqueKey]) -> Sequence[UniqueValue]:
         """Note that a command is about to set and give up values, and return the rows that belong to others: these are
-        not claimed, and the other values are. When this returns, the rows are durable. Safe to call again.
+        not claimed, and the other values are. If there are such rows, nothing is given up yet. When this returns, the
+        rows are durable. Safe to call again.
 
         Inside a transaction of the caller, the rows are durable when it commits. Raises `ConfigurationError` if that
         transaction does not span the database of the owner's streams, which could outlive the claim."""
+
+    def is_certain(self, shard: str) -> bool:
+        """Return False if a rollback may undo what the caller has stored in the database ``shard``, but not what it
+        does to these rows: a transaction of the caller is open there, and the rows are in another database."""
 
     def take_over(self, row: UniqueValue, owner: Owner) -> bool:
         """Give a row to another owner, who claims it. Return False if the row has changed."""
@@ -166,11 +171,14 @@ class MemoryUniqueValues:
                     self._put(row._replace(claims={**row.claims, **mark}, age=self._clock()))
                 else:
                     others.append(self._shown(row))
-            for key in releases:
+            for key in releases if not others else ():
                 row = self._rows.get(key)
                 if row is not None and row.aggregate_root_id == owner.aggregate_root_id:
                     self._put(row._replace(releases=sorted({*row.releases, owner.version}), age=self._clock()))
             return others
+
+    def is_certain(self, shard: str) -> bool:
+        return True
 
     def take_over(self, row: UniqueValue, owner: Owner) -> bool:
         mark = {owner.command_id: owner.command_type}

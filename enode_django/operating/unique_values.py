@@ -11,7 +11,7 @@ from enode_django.domain.aggregate import AggregateRoot
 from enode_django.eventstore.base import EventStore, parts_of
 from enode_django.eventstore.positions import BEGINNING
 from enode_django.eventstore.unique_values import UniqueKey
-from enode_django.exceptions import UnknownMessageType
+from enode_django.exceptions import DefinitionError, UnknownMessageType, error_text
 from enode_django.repository.loading import AggregateLoader
 from enode_django.repository.unique_keys import keys_of, values_of
 from enode_django.runtime import make_snapshots
@@ -81,11 +81,15 @@ class UniqueRebuild:
                     self._uniqueness.settle(row)
 
     def _held(self, id: str) -> tuple[int, Sequence[UniqueKey]]:
-        """Return the stored version of an aggregate, and what it holds then."""
+        """Return the stored version of an aggregate, and what it holds then. Raises `DefinitionError`, which names it,
+        if its values cannot be normalised."""
         aggregate = self._loader.load(id)
         if aggregate is None:
             return 0, []
-        return aggregate.version, [*keys_of(type(aggregate), values_of(aggregate))]
+        try:
+            return aggregate.version, [*keys_of(type(aggregate), values_of(aggregate))]
+        except Exception as error:  # normalize is application code, and met no stored values so far
+            raise DefinitionError(f"{id!r} cannot be looked into: {error_text(error)}") from error
 
 
 def _is_unique(type_name: str) -> bool:

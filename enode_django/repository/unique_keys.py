@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from datetime import date, datetime
+from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.declarations import declared
@@ -14,6 +18,7 @@ from enode_django.serialization.registry import types
 
 Values = Sequence[tuple[Any, ...]]
 """The values of the fields of each declaration of a class, as they are."""
+_IMMUTABLE = frozenset({type(None), bool, int, float, str, bytes, Decimal, UUID, date, datetime})
 
 
 def values_of(aggregate: AggregateRoot) -> Values:
@@ -23,6 +28,15 @@ def values_of(aggregate: AggregateRoot) -> Values:
         tuple(state[field] if field in state else getattr(kind, field, None) for field in unique.fields)
         for unique in kind._enode_unique
     ]
+
+
+def kept_values_of(aggregate: AggregateRoot) -> Values:
+    """Return copies of the values, which stay as they are when the aggregate changes a mutable one in place."""
+    return [tuple(map(_kept, some)) for some in values_of(aggregate)]
+
+
+def _kept(value: Any) -> Any:
+    return value if type(value) in _IMMUTABLE else deepcopy(value)
 
 
 def keys_of(cls: type[AggregateRoot], values: Values) -> Mapping[UniqueKey, Unique]:

@@ -83,6 +83,16 @@ class UniqueValuesContract:
         assert row is not None
         assert (row.claims, list(row.releases)) == ({"1": TYPE, "3": TYPE}, [2])
 
+    def test_a_command_that_does_not_get_its_values_gives_none_up(self, values: UniqueValues) -> None:
+        values.claim(by("a"), [key("ada")], [])
+        values.claim(by("b"), [key("bob")], [])
+        (held,) = values.claim(by("b", "2", 2), [key("ada"), key("cyd")], [key("bob")])
+        assert held.aggregate_root_id == "a"
+        assert [list(row.releases) for row in values.rows()] == [[], [], []]
+        values.free(held)
+        assert values.claim(by("b", "2", 2), [key("ada")], [key("bob")]) == []
+        assert [list(row.releases) for row in values.rows()] == [[], [2], []]
+
     def test_nobody_releases_what_belongs_to_another(self, values: UniqueValues) -> None:
         values.claim(by("a"), [key()], [])
         assert values.claim(by("b"), [], [key(), key("unknown")]) == []

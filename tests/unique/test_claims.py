@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import field
+from decimal import Decimal
 
 import pytest
 
 from enode_django.bus.results import CommandResult, CommandStatus
+from enode_django.commanding.context import CommandContext
 from enode_django.commanding.handler_retries import HandlerRetries
-from enode_django.domain.aggregate import AggregateRoot
+from enode_django.domain.aggregate import AggregateRoot, applies
+from enode_django.domain.handlers import HandlerTable
+from enode_django.domain.messages import Command, DomainEvent
 from enode_django.domain.refusals import ValueTaken
 from enode_django.domain.unique import Unique
 from enode_django.eventstore.base import EventStore, StreamRecord
@@ -239,6 +244,11 @@ def test_what_belongs_to_nobody_has_no_digest() -> None:
     assert Unique("a").digest_of([0]) is not None
 
 
+def test_equal_numbers_of_a_type_have_one_digest() -> None:
+    for one, other in ((0.0, -0.0), (Decimal("0.0"), Decimal(-0)), (Decimal("1.50"), Decimal("1.5"))):
+        assert Unique("a").digest_of([one]) == Unique("a").digest_of([other])
+
+
 def test_the_refusal_can_be_raised_by_a_handler_too() -> None:
     assert ValueTaken("no", fields=("email",)).fields == ("email",)
 
@@ -250,3 +260,41 @@ def test_a_driver_without_unique_values_is_named(store: MemoryEventStore) -> Non
 
     with pytest.raises(ConfigurationError, match="Foreign has no attribute unique_values"):
         unique_values_of(Foreign(store))  # type: ignore[arg-type]
+
+
+class Tag(Command):
+    type_name = "unique.Tag"
+    tag: str
+
+
+class Tagged(DomainEvent):
+    type_name = "unique.Tagged"
+    tag: str
+
+
+class Thing(AggregateRoot):
+    type_name = "unique.Thing"
+    tags: list[str] = field(default_factory=list)
+    unique = Unique("tags", normalize=" ".join)
+
+    @applies(Tagged)
+    def _tagged(self, event: Tagged) -> None:
+        self.tags.append(event.tag)
+
+
+def test_a_value_that_is_changed_in_place_is_claimed(store: MemoryEventStore) -> None:
+    def tag(command: Tag, context: CommandContext) -> None:
+        thing = context.find(Thing)
+        if thing is None:
+            thing = Thing(command.aggregate_root_id)
+            context.add(thing)
+        thing.apply(Tagged(tag=command.tag))
+
+    table = HandlerTable()
+    table.add(Tag, tag)
+    worker = Worker(store, table=table)
+    fine = worker.run(Tag("a", tag="red"), Tag("a", tag="large"))
+    fine += worker.run(Tag("b", tag="red"))
+    assert [one.status for one in fine] == [SUCCESS] * 3
+    (refused,) = worker.run(Tag("b", tag="large"))
+    assert taken(refused, "tags")

@@ -7,6 +7,7 @@ from enode_django.bus.results import CommandStatus
 from enode_django.commanding.uniqueness import Uniqueness
 from enode_django.domain.messages import Command
 from enode_django.eventstore.memory import MemoryEventStore
+from enode_django.eventstore.unique_values import Owner, UniqueKey
 from enode_django.repository.loading import AggregateLoader
 from tests.races.harness import Worker
 from tests.unique.domain import ChangeEmail, Join, Leave, SwapEmails, Wave, emails, handlers
@@ -136,6 +137,24 @@ def test_a_refused_command_that_had_claimed_something_keeps_nothing() -> None:
     assert won.status is SUCCESS
     settle_old(store)
     assert holders(store) == {"a", "c"}
+
+
+def test_housekeeping_leaves_the_values_of_newer_processes() -> None:
+    """Their declaration is not known here, so the owner would seem to hold nothing."""
+    store = MemoryEventStore()
+    worker(store).run(Join("a", email="x"))
+    key = UniqueKey("unique.Member:nickname", b"ada".ljust(32))
+    store.unique_values.claim(Owner("a", 2, "of a newer process", "unique.Join"), [key], [])
+    settle_old(store)
+    assert key in {row.key for row in rows(store)}
+
+
+def test_a_refused_command_leaves_its_former_value_settled() -> None:
+    """Otherwise housekeeping would look into it again and again, until another command changes the aggregate."""
+    store = MemoryEventStore()
+    _, _, refused = worker(store).run(Join("a", email="x"), Join("b", email="y"), ChangeEmail("b", email="x"))
+    assert taken(refused, "email")
+    assert holders(store) == {"a", "b"}
 
 
 # -- a worker that stands still ---------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from enode_django.processors.housekeeping import store_duties
 from enode_django.testing import inline
 from tests.integration.sharded import ALIASES, empty, id_in, opened, shard_databases, sharded_settings, sharded_store
 from tests.races.harness import Worker
-from tests.unique.customers import Move, Register
+from tests.unique.customers import Customer, Move, Register
 from tests.unique.domain import ChangeEmail, Join, Leave, Wave, emails, handlers
 from tests.unique.test_claims import taken
 from tests.unique.test_crashes import AT_ONCE, NEVER
@@ -166,6 +166,14 @@ def test_a_rebuild_frees_what_nobody_has_and_tells_of_duplicates() -> None:
     assert UniqueValue.objects.values("aggregate_root_id").distinct().count() == UniqueValue.objects.count() == 3
 
 
+def test_a_rebuild_names_the_aggregate_whose_value_cannot_be_normalised(monkeypatch: pytest.MonkeyPatch) -> None:
+    with inline(PostgresEventStore()):
+        execute_command(Register("customer-ada", email="x"))
+        monkeypatch.setattr(Customer.unique, "normalize", lambda email: email.split("@")[1])
+        with pytest.raises(CommandError, match="'customer-ada' cannot be looked into: list index out of range"):
+            rebuild()
+
+
 # -- two shards -------------------------------------------------------------------------------------------------------
 
 
@@ -234,6 +242,25 @@ def test_a_transaction_that_could_undo_the_claim_alone_is_refused(sharded: Shard
     with transaction.atomic(using=ALIASES[1]), transaction.atomic(using=ALIASES[0]):
         (fine,) = worker.run(Join(OTHER, email="y"))
         assert fine.status is SUCCESS
+
+
+def test_a_rollback_in_the_other_shard_gives_no_value_away(sharded: ShardedEventStore) -> None:
+    """The rows of the values are in another database, which does not know of the rollback."""
+    worker = Worker(sharded, table=handlers, claim_deadline=AT_ONCE)
+    worker.run(Join(SECOND, email="x"))
+    with transaction.atomic(using=ALIASES[1]):
+        rolled_back = Worker(sharded, table=handlers, claim_deadline=AT_ONCE)
+        rolled_back.run(ChangeEmail(SECOND, email="y"), Join(OTHER, email="z"))
+        (refused,) = rolled_back.run(Join(FIRST, email="x"))
+        assert taken(refused, "email")  # not free before the release is durable
+        transaction.set_rollback(True, using=ALIASES[1])
+    (refused,) = Worker(sharded, table=handlers, claim_deadline=AT_ONCE).run(Join(id_in(0, "b"), email="x"))
+    assert taken(refused, "email")
+    won = Worker(sharded, table=handlers, claim_deadline=AT_ONCE).run(
+        Join(id_in(0, "c"), email="y"), Join(id_in(0, "d"), email="z")
+    )
+    assert [one.status for one in won] == [SUCCESS] * 2
+    assert emails(sharded, SECOND) == {SECOND: "x"}
 
 
 def test_a_rebuild_looks_into_all_shards(sharded: ShardedEventStore) -> None:
