@@ -72,6 +72,7 @@ class ProcessProcessor(EffectProcessor):
             handled = self._handled_refusals(works)
             free = [work for work in works if work.aggregate_root_id not in parked]
             plans = [self._plan(work, streams[work.aggregate_root_id], handled) for work in free]
+            self.in_flight.end()  # waiting for other workers is no handler's time
             keys = sorted({step.key for plan in plans for _, steps in plan.steps for step in steps})
             known = process_rows.lock(self.alias, self.key, keys)
             processes = Processes(self.subscriber, known, self.store.find, self._follow)

@@ -15,8 +15,10 @@ from django.db import connection
 from django.db.models.functions import Now
 
 from enode_django import CancelDeadline, CommandCrashed, Deadline, DomainEvent
+from enode_django.concurrency.in_flight import NOTHING_IN_FLIGHT, InFlightMarker
 from enode_django.eventing import checkpoints, process_rows, processes
 from enode_django.eventing.event_subscription import EventSubscription
+from enode_django.eventing.in_flight import InFlight
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.state_types import plain_state
 from enode_django.eventing.unparking import retry_parked
@@ -401,6 +403,22 @@ def _until_somebody_waits_for_a_lock() -> None:
             if cursor.fetchone() != (0,):
                 return
             assert time.monotonic() < deadline, "nobody waits for a lock"
+
+
+def test_waiting_for_another_worker_is_nobodys_fault(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The supervisor would kill a worker whose note says for too long that a handler runs."""
+    note: InFlightMarker = [NOTHING_IN_FLIGHT, 0]
+    noted = []
+    real = process_rows.lock
+
+    def lock(*arguments: Any) -> Any:
+        noted.append(note[0])
+        return real(*arguments)
+
+    monkeypatch.setattr(process_rows, "lock", lock)
+    going = harness.subscription(subscribers.instance(Sales), in_flight=InFlight(note))
+    harness.deliver(going, order(harness, "o1", Placed(price=1)))
+    assert noted == [NOTHING_IN_FLIGHT]
 
 
 def test_a_deadline_belongs_to_the_key_and_is_written_with_the_state(harness: Harness, behaviour: Behaviour) -> None:
