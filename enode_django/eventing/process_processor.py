@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import NamedTuple
 
 from django.db import transaction
@@ -64,6 +65,7 @@ class ProcessProcessor(EffectProcessor):
         self, works: Sequence[PendingAggregate], portion: int, *, even_parked: bool = False
     ) -> dict[str, Progress]:
         ids = sorted(work.aggregate_root_id for work in works)
+        alone = len(works) == 1 and portion == 1
         with transaction.atomic(using=self.alias):
             positions = self._lock(ids)
             parked = self.parked(ids, even_parked)
@@ -80,7 +82,7 @@ class ProcessProcessor(EffectProcessor):
             progress = {id: Progress(positions[id], parked=error) for id, error in parked.items()}
             for plan in plans:
                 id = plan.work.aggregate_root_id
-                progress[id] = self._run(plan, positions[id], processes, refusals)
+                progress[id] = self._run(plan, positions[id], processes, refusals, alone)
                 if progress[id].failure is None:
                     progress[id] = reached(plan.work, progress[id].version, streams[id], portion)
             self.in_flight.end()
@@ -127,12 +129,22 @@ class ProcessProcessor(EffectProcessor):
         refused = followed_refusal(self.subscriber, record)
         return [] if refused is None else self._tracing.followed(self.name, record, [refused])
 
-    def _run(self, plan: Plan, version: int, processes: Processes, refusals: list[checkpoints.RefusalKey]) -> Progress:
+    def _run(
+        self,
+        plan: Plan,
+        version: int,
+        processes: Processes,
+        refusals: list[checkpoints.RefusalKey],
+        alone: bool,
+    ) -> Progress:
+        """Let the processes handle the plan. One that is ``alone`` has savepoints, which find what breaks the
+        transaction."""
         self.in_flight.begin(plan.work, version + 1)
         for record, steps in plan.steps:
             self.in_flight.step()
             try:
-                processes.run(steps)
+                with transaction.atomic(using=self.alias) if alone else nullcontext():
+                    processes.run(steps, alone=alone)
             except Exception as error:  # handlers are application code: only this aggregate has failed
                 return Progress(version, failure_of(record, error))
             if record.version is None:

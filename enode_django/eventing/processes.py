@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from enode_django.bus.command_bus import outbox_rows
 from enode_django.domain.messages import Command, DomainEvent
 from enode_django.domain.metadata import Metadata, ambient_metadata
 from enode_django.domain.refusals import DomainException
@@ -117,11 +118,14 @@ class Processes:
         self.deadlines: dict[DeadlineKey, Scheduled | None] = {}
         self.yielded: list[Yielded] = []
 
-    def run(self, steps: Iterable[Step]) -> None:
-        """Take the steps of one stream or refusal. Raises what a handler raises; then nothing has changed."""
+    def run(self, steps: Iterable[Step], *, alone: bool = False) -> None:
+        """Take the steps of one stream or refusal. Raises what a handler raises; then nothing has changed. With
+        ``alone``, a command that cannot be encoded is an error of these steps, not of the batch."""
         turn = _Turn({}, [], {}, [])
         for step in steps:
             self._take(step, turn)
+        if alone:
+            outbox_rows(turn.commands)
         self.changed.update(turn.changed)
         self.commands.extend(turn.commands)
         self.deadlines.update(turn.deadlines)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
@@ -14,7 +14,8 @@ import pytest
 from django.db import connection
 from django.db.models.functions import Now
 
-from enode_django import CancelDeadline, CommandCrashed, Deadline, DomainEvent
+from enode_django import CancelDeadline, Command, CommandCrashed, Deadline, DomainEvent, handles
+from enode_django.bus.command_bus import outbox_rows
 from enode_django.concurrency.in_flight import NOTHING_IN_FLIGHT, InFlightMarker
 from enode_django.eventing import checkpoints, process_rows, processes
 from enode_django.eventing.event_subscription import EventSubscription
@@ -36,6 +37,7 @@ from tests.following.processes import (
     Payment,
     Placed,
     Remind,
+    Sale,
     Sales,
     Ship,
     Wired,
@@ -245,6 +247,46 @@ def test_what_a_handler_did_to_the_state_before_it_failed_is_gone(harness: Harne
     harness.clock.now += 100
     going.retry_due()
     assert (state()["paid"], state()["payments"]) == (12, ["p2/1/0", "p1/1/0"])
+
+
+@pytest.mark.parametrize("is_refusal", [True, False])
+def test_a_failing_query_of_a_handler_is_the_failure_of_its_event(
+    harness: Harness, behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch, is_refusal: bool
+) -> None:
+    """It breaks the transaction that states and checkpoints share."""
+    going = subscription(harness, attempts=1)
+    harness.deliver(going, order(harness, "o1", Placed(price=9)))
+    monkeypatch.setattr(behaviour, "handle", _divide_by_zero)
+    bad = [_refused(harness, "o1", "p1")] if is_refusal else payment(harness, "p1", Paid(order="o1", amount=4))
+    harness.deliver(going, bad)
+    (parked,) = harness.parked("processes.sales")
+    assert (parked.aggregate_root_id, parked.version, parked.error_type) == ("p1", bad[0].version, "DataError")
+    assert row().version == 1
+
+
+def _divide_by_zero(message: object) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1 / 0")
+
+
+def test_a_command_that_cannot_be_sent_is_the_failure_of_its_refusal(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The event of the same aggregate, in the same batch, is handled."""
+    monkeypatch.setattr(harness, "_send", outbox_rows)
+    going = subscription(harness, attempts=1)
+    harness.deliver(going, order(harness, "o1", Placed(price=10**1_001)))
+    refusal = _refused(harness, "o1", "p1")
+    monkeypatch.setattr(Sales, "not_paid", _ship_too_much)
+    harness.deliver(going, [*payment(harness, "p1", Paid(order="o1", amount=4)), refusal])
+    (parked,) = harness.parked("processes.sales")
+    assert (parked.version, parked.command_id, parked.error_type) == (None, refusal.command_id, "InvalidField")
+    assert (state()["paid"], row().version) == (4, 2)
+
+
+@handles(NotPaid, key=lambda refusal: refusal.order)
+def _ship_too_much(manager: Sales, sale: Sale, refusal: NotPaid) -> Iterator[Command]:
+    yield Ship("parcel-o1", paid=sale.price)
 
 
 @pytest.mark.parametrize(
