@@ -159,14 +159,15 @@ class Processes:
 
     def _waits(self, process: Process, step: Step) -> Process:
         message = step.message
-        if len(process.waiting) >= MOST_WAITING:
+        others = [one for one in process.waiting if one.id != message.id]  # one with its id was erased by a failover
+        if len(others) >= MOST_WAITING:
             raise TooManyWaiting(
                 f"{MOST_WAITING} events wait for the process {step.key!r} of {self._manager.name} to begin; do the "
                 "handlers marked with @starts use the same keys?"
             )
         logger.debug("%s: %s waits for the process %s to begin", self._manager.name, message.id, step.key)
         waiting = WaitingEvent(message.id, message.aggregate_root_id, message.command_id)
-        return dataclasses.replace(process, waiting=(*process.waiting, waiting))
+        return dataclasses.replace(process, waiting=(*others, waiting))
 
     def _steps_of(self, key: str, waiting: Sequence[WaitingEvent]) -> Iterator[Step]:
         """Yield the steps of events that have waited, in the order in which they came. An event that is no longer

@@ -337,6 +337,17 @@ def test_a_waiting_event_that_a_failover_has_erased_is_left_out(
     assert "p1/2/0 has waited, and is no longer stored" in caplog.text
 
 
+def test_an_event_that_comes_again_after_a_failover_waits_once(harness: Harness) -> None:
+    """Its command was handled again, after the failover had erased what waits."""
+    going = subscription(harness)
+    early = payment(harness, "p1", Paid(order="o1", amount=4))
+    harness.deliver(going, early)
+    assert going.runner.processor.take_back({"p1": 0}) is False
+    harness.deliver(going, early)
+    harness.deliver(going, order(harness, "o1", Placed(price=9)))
+    assert state()["payments"] == ["p1/1/0"]
+
+
 def test_one_that_begins_now_handles_the_later_events_only(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscribers.instance(Sales), "start", "now")
     old = order(harness, "o1", Placed(price=1))
