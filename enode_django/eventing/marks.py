@@ -191,6 +191,7 @@ def _marking(decorator: str, followed: tuple[Any, ...], creates: bool, marked_as
         checked_mark(decorator, marked_as)
 
     def mark(method: Method) -> Method:
+        check_unmarked(decorator, method)
         marked = handled_classes(decorator, method, given, DomainEvent | DomainException, last=True)
         check_followed(decorator, marked)
         method._enode_handles = marked  # type: ignore[attr-defined]
@@ -207,6 +208,15 @@ def checked_mark(decorator: str, mark: HandlerMark) -> HandlerMark:
         if not (function is None or callable(function)):
             raise DefinitionError(f"{decorator}() got {name}={function!r}; give it a function")
     return mark
+
+
+def check_unmarked(decorator: str, method: Callable[..., Any]) -> None:
+    """Raise `DefinitionError` for a method that has a mark, which a second one would replace."""
+    if hasattr(method, "_enode_handles"):
+        raise DefinitionError(
+            f"{decorator}() got {getattr(method, '__qualname__', repr(method))}, which is marked already; a method takes "
+            "one of @handles, @starts, @ends and @handles_crash"
+        )
 
 
 def check_followed(decorator: str, followed: Iterable[object]) -> None:

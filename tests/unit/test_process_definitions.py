@@ -121,6 +121,14 @@ def test_a_decorator_names_what_is_wrong(call: Callable[[], Any], why: str) -> N
         call()
 
 
+@pytest.mark.parametrize("second", [starts(Placed), ends(Placed), handles(Placed), handles_crash(Ship)])
+@pytest.mark.parametrize("first", [starts(Placed), ends(Placed), handles_crash(Ship)])
+def test_a_method_has_one_mark(first: Any, second: Any) -> None:
+    """The second one would take the place of the first: a process that begins and ends with an event would not end."""
+    with pytest.raises(DefinitionError, match="which is marked already; a method takes one of @handles, @starts"):
+        second(first(lambda self, sale, event: None))
+
+
 def test_a_method_that_is_overridden_keeps_its_route() -> None:
     class Later(Sales):
         abstract = True
