@@ -122,6 +122,10 @@ def starts(*, key: Callable[[Any], str | None] = ...) -> Callable[[Method], Meth
 @overload
 def starts(one: type[E1], two: type[E2], /, *, key: Callable[[E1 | E2], str | None] = ...) -> MarksMethod[E1 | E2]: ...
 @overload
+def starts(
+    one: Followed, two: Followed, three: Followed, /, *more: Followed, key: Callable[[Any], str | None] = ...
+) -> Callable[[Method], Method]: ...
+@overload
 def starts(method: Method, /) -> Method: ...
 def starts(*followed: Any, key: Callable[[Any], str | None] | None = None) -> Any:
     """Mark a method of a process manager as `handles` does. If the ``key`` has no state yet, these events begin one.
@@ -159,6 +163,16 @@ def ends(
     key: Callable[[E1 | E2], str | None] = ...,
     when: Callable[[Any], bool] = ...,
 ) -> MarksMethod[E1 | E2]: ...
+@overload
+def ends(
+    one: Followed,
+    two: Followed,
+    three: Followed,
+    /,
+    *more: Followed,
+    key: Callable[[Any], str | None] = ...,
+    when: Callable[[Any], bool] = ...,
+) -> Callable[[Method], Method]: ...
 @overload
 def ends(method: Method, /) -> Method: ...
 def ends(
@@ -214,8 +228,8 @@ def check_unmarked(decorator: str, method: Callable[..., Any]) -> None:
     """Raise `DefinitionError` for a method that has a mark, which a second one would replace."""
     if hasattr(method, "_enode_handles"):
         raise DefinitionError(
-            f"{decorator}() got {getattr(method, '__qualname__', repr(method))}, which is marked already; a method takes "
-            "one of @handles, @starts, @ends and @handles_crash"
+            f"{decorator}() got {getattr(method, '__qualname__', repr(method))}, which is marked already; a method "
+            "takes one of @handles, @starts, @ends and @handles_crash"
         )
 
 

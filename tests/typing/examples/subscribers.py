@@ -131,10 +131,16 @@ class Rents(ProcessManager):
     @ends(key=lambda refusal: None, when=lambda rent: rent.months == 12)
     def refused(self, rent: Rent, refusal: Refused | Closed) -> None: ...
 
+    @starts(Closed, Frozen, Thawed)
+    def three(self, rent: Rent, event: Closed | Frozen | Thawed) -> None: ...
+
+    @ends(Closed, Frozen, Thawed, Renamed, key=lambda event: event.id, when=lambda rent: rent.months > 1)
+    def four(self, rent: Rent, event: DomainEvent) -> None: ...
+
     @starts(Frozen)  # error
     def thawed(self, rent: Rent, event: Thawed) -> None: ...
 
-    @handles(Thawed, key=lambda event: event.version)  # error
+    @starts(Thawed, key=lambda event: event.version)  # error
     def number(self, rent: Rent, event: Thawed) -> None: ...
 
     @ends(Frozen, key=lambda event: event.nothing)  # error
