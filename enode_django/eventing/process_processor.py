@@ -116,7 +116,6 @@ class ProcessProcessor(EffectProcessor):
         refusals = [one for one in work.refusals.values() if (one.aggregate_root_id, one.command_id) not in handled]
         self.in_flight.begin(work, (streams[0].version or 0) if streams else 0)
         for record in [*streams, *refusals]:
-            self.in_flight.step()
             try:
                 plan.steps.append((record, steps_of(self.subscriber, self._follow(record))))
             except Exception as error:  # only this aggregate has failed
@@ -124,6 +123,8 @@ class ProcessProcessor(EffectProcessor):
         return plan
 
     def _follow(self, record: StreamRecord) -> Iterable[HandledEvent]:
+        """Return the messages of a record with their handlers, which have the whole time limit."""
+        self.in_flight.step()
         if record.version is not None:
             return self._followed.of(record)
         refused = followed_refusal(self.subscriber, record)

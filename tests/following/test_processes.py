@@ -474,6 +474,18 @@ def test_waiting_for_another_worker_is_nobodys_fault(harness: Harness, monkeypat
     assert noted == [NOTHING_IN_FLIGHT]
 
 
+def test_each_event_that_has_waited_has_the_whole_time_limit(
+    harness: Harness, behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note: InFlightMarker = [NOTHING_IN_FLIGHT, 0]
+    steps: list[int] = []
+    monkeypatch.setattr(behaviour, "handle", lambda message: steps.append(note[1]))
+    going = harness.subscription(subscribers.instance(Sales), in_flight=InFlight(note))
+    harness.deliver(going, payment(harness, "p1", *(Paid(order="o1", amount=1) for _ in range(3))))
+    harness.deliver(going, order(harness, "o1", Placed(price=1)))
+    assert len(set(steps)) == len(steps) == 4
+
+
 def test_a_deadline_belongs_to_the_key_and_is_written_with_the_state(harness: Harness, behaviour: Behaviour) -> None:
     going = harness.subscription(subscribers.instance(Patience))
     harness.deliver(going, [record for key in ("o1", "o2") for record in order(harness, key, Placed(price=1))])
