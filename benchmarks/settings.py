@@ -12,7 +12,12 @@ import os
 from sample_project.layers import merged
 from sample_project.settings import *  # noqa: F403
 from sample_project.settings import ENODE as SAMPLE_ENODE
-from sample_project.settings import INSTALLED_APPS
+from sample_project.settings import INSTALLED_APPS as SAMPLE_APPS
 
-INSTALLED_APPS += ["benchmarks.apps.BenchmarksConfig"]
+ROOT_URLCONF = "benchmarks.urls"
+# Without the conference, whose subscribers would take their part of the cores.
+INSTALLED_APPS = [
+    *(app for app in SAMPLE_APPS if app != "sample_project.conference"),
+    "benchmarks.apps.BenchmarksConfig",
+]
 ENODE = merged(SAMPLE_ENODE, json.loads(os.environ.get("BENCHMARK_ENODE", "{}")))

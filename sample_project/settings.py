@@ -79,6 +79,7 @@ INSTALLED_APPS = [
     "drf_spectacular_sidecar",
     "django_celery_beat",
     *PROCESSOR_APPS,
+    "sample_project.conference",
 ]
 
 MIDDLEWARE = [

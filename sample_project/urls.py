@@ -22,5 +22,6 @@ urlpatterns = [
     path("api/schema/", SpectacularAPIView.as_view(), name="schema"),
     path("api/docs/", SpectacularSwaggerView.as_view(url_name="schema"), name="api-docs"),
     path("enode/health/", include("enode_django.health_urls")),
+    path("conference/", include("sample_project.conference.urls")),
     path("", include("sample_project.bank.urls")),
 ]

@@ -12,8 +12,6 @@ from django.db import connections, transaction
 from enode_django.checks.store import is_wrong_store
 from enode_django.eventing.base_projections import BaseProjection, RowProjection
 from enode_django.eventing.event_handlers import EventHandlerGroup, declared_groups, handler_groups, place_of
-from enode_django.eventing.process_managers import has_state
-from enode_django.eventing.processes import state_type_of
 from enode_django.eventing.projections import Projection, databases_of
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import Subscriber, declared_subscribers, is_time_limit
@@ -144,8 +142,10 @@ def _limits(subscriber: Subscriber) -> Iterator[CheckMessage]:
 
 
 def _state(subscriber: Subscriber) -> Iterator[CheckMessage]:
-    if not has_state(subscriber):
+    if "state" not in subscriber._enode_arguments_of_handlers():
         return
+    from enode_django.eventing.processes import state_type_of  # late, for projects that have no such process manager
+
     try:
         state_type_of(subscriber).check()
     except DefinitionError as error:

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 from operator import attrgetter
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
@@ -189,8 +189,10 @@ class _Reducing:
         self._makes_row = makes_row(subscriber)
 
     def replay(self, records: Iterable[StreamRecord]) -> Replayed:
-        total = Replayed()
-        folded = self._fold_all(records)
+        total, records = Replayed(), iter(records)
+        # Outside of `_take`: to read may open a connection, and a new one asks its server for types.
+        first = list(islice(records, 1))
+        folded = self._fold_all(chain(first, records))
         while some := self._take(folded):
             failed = [one.todo for one in some if one.failed]
             copied = [one for one in some if not one.failed]

@@ -57,7 +57,7 @@ SETTINGS = f"""
 from sample_project.settings import INSTALLED_APPS as SAMPLE_APPS
 from tests.acceptance.settings import *
 
-INSTALLED_APPS = [*SAMPLE_APPS, "{APP}"]
+INSTALLED_APPS = [*(app for app in SAMPLE_APPS if app != "sample_project.conference"), "{APP}"]
 ROOT_URLCONF = "{APP}.urls"
 DEBUG = True
 """

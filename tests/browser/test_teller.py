@@ -127,7 +127,7 @@ def test_the_front_page_leads_to_everything(live_server: LiveServer, page: Page)
     page.click("[type=submit]")
     page.goto(live_server.url)
     links = [link.get_attribute("href") for link in page.locator(".list a").all()]
-    assert len(links) == 7
+    assert len(links) == 8
     answers = {link: page.request.get(f"{live_server.url}{link}").status for link in links}
     assert set(answers.values()) <= {200, 503}, answers
     assert [link for link, status in answers.items() if status == 503] in ([], ["/enode/health/ready"])

@@ -112,7 +112,7 @@ class DailyTotals(MultiProjection[DailyTotal]):
         row.amount -= event.amount
 
 
-class Shelf(models.Model):
+class Rack(models.Model):
     """A row with fields that go into no array, with a default and a column of the database."""
 
     place = models.UUIDField(unique=True)
@@ -129,22 +129,22 @@ class Shelf(models.Model):
         app_label = "following"
 
 
-class Shelves(MultiProjection[Shelf], key=lambda event: event.customer):
+class Racks(MultiProjection[Rack], key=lambda event: event.customer):
     name = "following.shelves"
     key_field = "place"
     volatile = ("made_at", "changed_at")
 
     @handles
-    def ordered(self, row: Shelf, event: Ordered) -> None:
+    def ordered(self, row: Rack, event: Ordered) -> None:
         row.amounts.append(int(event.amount))
         row.changes = row.changes + 1 if row.pk is None else row.doubled // 2 + 1
 
     @handles(key=lambda event: event.buyer)
-    def returned(self, row: Shelf, event: Returned) -> None:
+    def returned(self, row: Rack, event: Returned) -> None:
         row.label = "returned"
 
 
-MODELS = (CustomerTotal, DailyTotal, Shelf)
+MODELS = (CustomerTotal, DailyTotal, Rack)
 
 
 def totals() -> dict[str, tuple[int, Decimal, dict[str, str]]]:

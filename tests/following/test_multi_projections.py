@@ -30,9 +30,9 @@ from tests.following.orders import (
     DailyTotal,
     DailyTotals,
     Order,
+    Rack,
+    Racks,
     Renamed,
-    Shelf,
-    Shelves,
     back,
     order,
     totals,
@@ -101,12 +101,12 @@ def test_several_fields_are_a_key_and_a_primary_key_is_counted(orders: Harness) 
 
 def test_fields_that_go_into_no_array_are_stored_in_a_slower_way(orders: Harness) -> None:
     """A value that only the database knows, here a generated column, is looked up between two events."""
-    subscription = following(orders, Shelves)
+    subscription = following(orders, Racks)
     one, two = (str(UUID(int=number)) for number in (1, 2))
     orders.deliver(subscription, stored(orders, "a", order(one, 3), order(one, 4), order(two, 5)))
-    first = {str(row.place): row for row in Shelf.objects.all()}
+    first = {str(row.place): row for row in Rack.objects.all()}
     orders.deliver(subscription, stored(orders, "b", order(one.upper(), 6), back(two, 1), order(one, 7)))
-    rows = {str(row.place): row for row in Shelf.objects.all()}
+    rows = {str(row.place): row for row in Rack.objects.all()}
     assert {place: (row.amounts, row.label, row.doubled) for place, row in rows.items()} == {
         one: ([3, 4, 6, 7], "new", 8),
         two: ([5], "returned", 2),

@@ -342,6 +342,7 @@ def test_the_shards_have_the_tables_of_the_store_and_no_others() -> None:
             "enode_django_shard",
             "enode_django_snapshot",
             "enode_django_storegeneration",
+            "enode_django_uniquevalue",
         }
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from django.contrib.postgres import signals as postgres_types
 from django.db import connection, connections, transaction
 
 from enode_django import DomainEvent
@@ -15,9 +16,12 @@ from enode_django.eventing.event_subscription import EventSubscription
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventstore.positions import BEGINNING
+from enode_django.eventstore.scanning import Scan, scan_records
 from enode_django.exceptions import ProjectionsDiffer, RebuildError
-from enode_django.rebuilding.engine import InProcess
+from enode_django.jobs.progress import Report
+from enode_django.rebuilding.engine import InProcess, Plan
 from enode_django.rebuilding.rebuild import rebuild, undo
+from enode_django.rebuilding.replaying import Replayed, replayer
 from enode_django.serialization.codec import STREAM
 from enode_django.serialization.plain import pack
 from enode_django.serialization.registry import types
@@ -133,6 +137,26 @@ def test_a_handler_reaches_no_other_database(
     with pytest.raises(RebuildError, match=f"^{cls.name} needs what it does not declare: the database 'beside'"):
         rebuild(cls.name, InProcess(), nothing)
     assert Undeclared.objects.count() == 0
+    assert (postings(), balances()) == before
+
+
+class OnNewConnection(InProcess):
+    """Reads over a connection that is opened when the first stream is read, as tasks in other processes do. Django then
+    asks the server for types."""
+
+    def replay(self, plan: Plan, report: Report) -> Replayed:
+        ((_, horizon),) = plan.horizon.items()
+        postgres_types.get_hstore_oids.cache_clear()
+        postgres_types.get_citext_oids.cache_clear()
+        with replayer(plan.shadow) as replaying:
+            return replaying.replay(scan_records(Scan("beside", horizon=horizon, types=plan.types)))
+
+
+@BOTH
+@pytest.mark.usefixtures("beside")
+def test_reading_may_open_a_connection_while_handlers_may_not(followed: Harness, cls: type[Subscriber]) -> None:
+    before = (postings(), balances())
+    assert rebuild(cls.name, OnNewConnection(), nothing).is_swapped
     assert (postings(), balances()) == before
 
 

@@ -42,7 +42,7 @@ from tests.spark.accounts import ACCOUNT, account
 from tests.spark.conftest import url_of_database
 from tests.spark.standalone import SECONDS, standalone
 
-pytestmark = [pytest.mark.timeout(1200), pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.timeout(1800), pytest.mark.django_db(transaction=True)]
 
 DUE = (101, 120)
 """In each shard, so many versions of an account that has no snapshot yet."""
@@ -162,7 +162,7 @@ def worked(directory: Path, names: dict[str, str], broker: str) -> Run:
         options = ("--concurrency=1", "--without-mingle", "--without-gossip")
         worker = CeleryProcess(environment, directory / "worker.log", "worker", *options)
         stack.callback(worker.close)
-        wait_until(lambda: len(ended()) == 4, "all jobs have ended", 2 * SECONDS)
+        wait_until(lambda: len(ended()) == 4, "all jobs have ended", 4 * SECONDS)
         jobs, found = ended(), commands()
         worker.signal(signal.SIGTERM)
         worker.wait_end(SECONDS)

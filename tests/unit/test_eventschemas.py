@@ -48,7 +48,7 @@ def test_it_prints_events_and_refusals_with_their_versions_fields_and_aliases() 
         "versions": {"1": {"amount": "Decimal", "balance": "Decimal"}},
     }
     assert "bank.InsufficientFunds" in printed["refusals"]
-    assert {one["app"] for kind in printed.values() for one in kind.values()} == {"bank", "notes"}
+    assert {one["app"] for kind in printed.values() for one in kind.values()} == {"bank", "conference", "notes"}
 
 
 def test_it_leaves_out_other_apps_and_the_events_of_tests(undeclared: None) -> None:
@@ -63,7 +63,7 @@ def test_it_leaves_out_other_apps_and_the_events_of_tests(undeclared: None) -> N
 @pytest.mark.parametrize("packages", ["site-packages", "dist-packages"])
 def test_it_leaves_out_what_was_installed_unless_that_is_named(monkeypatch: pytest.MonkeyPatch, packages: str) -> None:
     monkeypatch.setattr(apps.get_app_config("notes"), "path", f"lib/{packages}/notes")
-    assert {one["app"] for one in json.loads(run())["events"].values()} == {"bank"}
+    assert {one["app"] for one in json.loads(run())["events"].values()} == {"bank", "conference"}
     assert {one["app"] for one in json.loads(run("--app", "notes"))["events"].values()} == {"notes"}
 
 

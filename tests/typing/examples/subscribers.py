@@ -140,7 +140,7 @@ class Rents(ProcessManager):
     @starts(Frozen)  # error
     def thawed(self, rent: Rent, event: Thawed) -> None: ...
 
-    @starts(Thawed, key=lambda event: event.version)  # error
+    @ends(Thawed, key=lambda event: event.version)  # error
     def number(self, rent: Rent, event: Thawed) -> None: ...
 
     @ends(Frozen, key=lambda event: event.nothing)  # error

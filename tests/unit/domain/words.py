@@ -33,7 +33,7 @@ _OURS = """
     id version aggregate_root_id timestamp command_id metadata message durable exposed retriable needs_help type_name
     aliases id_prefix schema_version uncommitted_events snapshot restore snapshot_every start replays time_limit retry
     abstract resends model models volatile indexes_after_load aggregate_field insert with_traceback
-    add_note load aload history ahistory result
+    add_note load aload history ahistory result unique
 """
 _PRIVATE = """
     _reserved _envelope _schema _appliers _initial _initial_state _id _version _uncommitted _new_stamp
