@@ -8,7 +8,9 @@ from functools import lru_cache
 
 from enode_django.eventing.base_projections import BaseProjection, models_of
 from enode_django.eventing.event_handlers import EventHandlerGroup
-from enode_django.eventing.marks import Followed
+from enode_django.eventing.marks import Followed, HandlerMark
+from enode_django.eventing.process_managers import has_state, mark_of
+from enode_django.eventing.processes import state_type_of
 from enode_django.eventing.subscribers import Subscriber, followed_by
 from enode_django.exceptions import TypeNameError
 from enode_django.repository.codetexts import CodeReader, digest
@@ -23,8 +25,9 @@ def code_fingerprint(subscriber: Subscriber) -> str:
     """Return ``<tag>:<32 hexadecimal digits>``, as `codetexts.digest` does; computed once in a process, when all apps
     are loaded.
 
-    It covers the handlers and what they use of the same package, the upcasters of the types that they handle, and the
-    types that the process knows. It is empty if the code cannot be read.
+    It covers the handlers with their marks and what they use of the same package, the state of a process manager, the
+    upcasters of the types that they handle, and the types that the process knows. It is empty if the code cannot be
+    read.
     """
     try:
         followed = sorted(followed_by(subscriber), key=_name)
@@ -48,9 +51,12 @@ def _description(subscriber: Subscriber, followed: Sequence[Followed], reader: C
         yield f"{_name(followed_class)} {method}"
         if method in subscriber._enode_creators:
             yield "creates"
-        if method in subscriber._enode_keys:
-            yield f"key {reader.value(subscriber._enode_keys[method])}"
+        mark = mark_of(type(subscriber), method)
+        if mark != HandlerMark():
+            yield f"marked {reader.value(mark)}"
         yield from reader.methods_named(type(subscriber), method)
+    if has_state(subscriber):
+        yield from reader.own_methods(state_type_of(subscriber).cls)
     if subscriber._enode_has_keys:
         yield f"key {reader.value(subscriber._enode_key)}"
     yield from sorted(f"knows {name} {getattr(cls, 'schema_version', 0)}" for cls, name in types.names().items())

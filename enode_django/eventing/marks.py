@@ -122,6 +122,10 @@ def starts(*, key: Callable[[Any], str | None] = ...) -> Callable[[Method], Meth
 @overload
 def starts(one: type[E1], two: type[E2], /, *, key: Callable[[E1 | E2], str | None] = ...) -> MarksMethod[E1 | E2]: ...
 @overload
+def starts(
+    one: Followed, two: Followed, three: Followed, /, *more: Followed, key: Callable[[Any], str | None] = ...
+) -> Callable[[Method], Method]: ...
+@overload
 def starts(method: Method, /) -> Method: ...
 def starts(*followed: Any, key: Callable[[Any], str | None] | None = None) -> Any:
     """Mark a method of a process manager as `handles` does. If the ``key`` has no state yet, these events begin one.
@@ -160,6 +164,16 @@ def ends(
     when: Callable[[Any], bool] = ...,
 ) -> MarksMethod[E1 | E2]: ...
 @overload
+def ends(
+    one: Followed,
+    two: Followed,
+    three: Followed,
+    /,
+    *more: Followed,
+    key: Callable[[Any], str | None] = ...,
+    when: Callable[[Any], bool] = ...,
+) -> Callable[[Method], Method]: ...
+@overload
 def ends(method: Method, /) -> Method: ...
 def ends(
     *followed: Any, key: Callable[[Any], str | None] | None = None, when: Callable[[Any], bool] | None = None
@@ -191,6 +205,7 @@ def _marking(decorator: str, followed: tuple[Any, ...], creates: bool, marked_as
         checked_mark(decorator, marked_as)
 
     def mark(method: Method) -> Method:
+        check_unmarked(decorator, method)
         marked = handled_classes(decorator, method, given, DomainEvent | DomainException, last=True)
         check_followed(decorator, marked)
         method._enode_handles = marked  # type: ignore[attr-defined]
@@ -207,6 +222,15 @@ def checked_mark(decorator: str, mark: HandlerMark) -> HandlerMark:
         if not (function is None or callable(function)):
             raise DefinitionError(f"{decorator}() got {name}={function!r}; give it a function")
     return mark
+
+
+def check_unmarked(decorator: str, method: Callable[..., Any]) -> None:
+    """Raise `DefinitionError` for a method that has a mark, which a second one would replace."""
+    if hasattr(method, "_enode_handles"):
+        raise DefinitionError(
+            f"{decorator}() got {getattr(method, '__qualname__', repr(method))}, which is marked already; a method "
+            "takes one of @handles, @starts, @ends and @handles_crash"
+        )
 
 
 def check_followed(decorator: str, followed: Iterable[object]) -> None:

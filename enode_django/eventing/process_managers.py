@@ -11,7 +11,7 @@ from enode_django.bus.command_bus import CrashHandler, outbox_rows
 from enode_django.bus.derived_ids import derived_id, with_id
 from enode_django.domain.messages import Command
 from enode_django.eventing.deadlines import CancelDeadline, Deadline
-from enode_django.eventing.marks import HandlerMark, Method, checked_mark
+from enode_django.eventing.marks import HandlerMark, Method, check_unmarked, checked_mark
 from enode_django.eventing.state_types import StateType
 from enode_django.eventing.subscribers import NOW, Subscriber, key_of
 from enode_django.exceptions import DefinitionError
@@ -130,6 +130,7 @@ def handles_crash(
     marked_as = None if key is None and not ends else checked_mark("handles_crash", HandlerMark(key, ends=ends))
 
     def mark(method: Method) -> Method:
+        check_unmarked("handles_crash", method)
         method._enode_handles = (CommandCrashed,)  # type: ignore[attr-defined]
         method._enode_crashes = commands  # type: ignore[attr-defined]
         method._enode_mark = marked_as  # type: ignore[attr-defined]

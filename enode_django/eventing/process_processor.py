@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import NamedTuple
 
 from django.db import transaction
@@ -64,6 +65,7 @@ class ProcessProcessor(EffectProcessor):
         self, works: Sequence[PendingAggregate], portion: int, *, even_parked: bool = False
     ) -> dict[str, Progress]:
         ids = sorted(work.aggregate_root_id for work in works)
+        alone = len(works) == 1 and portion == 1
         with transaction.atomic(using=self.alias):
             positions = self._lock(ids)
             parked = self.parked(ids, even_parked)
@@ -72,6 +74,7 @@ class ProcessProcessor(EffectProcessor):
             handled = self._handled_refusals(works)
             free = [work for work in works if work.aggregate_root_id not in parked]
             plans = [self._plan(work, streams[work.aggregate_root_id], handled) for work in free]
+            self.in_flight.end()  # waiting for other workers is no handler's time
             keys = sorted({step.key for plan in plans for _, steps in plan.steps for step in steps})
             known = process_rows.lock(self.alias, self.key, keys)
             processes = Processes(self.subscriber, known, self.store.find, self._follow)
@@ -79,7 +82,7 @@ class ProcessProcessor(EffectProcessor):
             progress = {id: Progress(positions[id], parked=error) for id, error in parked.items()}
             for plan in plans:
                 id = plan.work.aggregate_root_id
-                progress[id] = self._run(plan, positions[id], processes, refusals)
+                progress[id] = self._run(plan, positions[id], processes, refusals, alone)
                 if progress[id].failure is None:
                     progress[id] = reached(plan.work, progress[id].version, streams[id], portion)
             self.in_flight.end()
@@ -113,7 +116,6 @@ class ProcessProcessor(EffectProcessor):
         refusals = [one for one in work.refusals.values() if (one.aggregate_root_id, one.command_id) not in handled]
         self.in_flight.begin(work, (streams[0].version or 0) if streams else 0)
         for record in [*streams, *refusals]:
-            self.in_flight.step()
             try:
                 plan.steps.append((record, steps_of(self.subscriber, self._follow(record))))
             except Exception as error:  # only this aggregate has failed
@@ -121,17 +123,29 @@ class ProcessProcessor(EffectProcessor):
         return plan
 
     def _follow(self, record: StreamRecord) -> Iterable[HandledEvent]:
+        """Return the messages of a record with their handlers, which have the whole time limit."""
+        self.in_flight.step()
         if record.version is not None:
             return self._followed.of(record)
         refused = followed_refusal(self.subscriber, record)
         return [] if refused is None else self._tracing.followed(self.name, record, [refused])
 
-    def _run(self, plan: Plan, version: int, processes: Processes, refusals: list[checkpoints.RefusalKey]) -> Progress:
+    def _run(
+        self,
+        plan: Plan,
+        version: int,
+        processes: Processes,
+        refusals: list[checkpoints.RefusalKey],
+        alone: bool,
+    ) -> Progress:
+        """Let the processes handle the plan. One that is ``alone`` has savepoints, which find what breaks the
+        transaction."""
         self.in_flight.begin(plan.work, version + 1)
         for record, steps in plan.steps:
             self.in_flight.step()
             try:
-                processes.run(steps)
+                with transaction.atomic(using=self.alias) if alone else nullcontext():
+                    processes.run(steps, alone=alone)
             except Exception as error:  # handlers are application code: only this aggregate has failed
                 return Progress(version, failure_of(record, error))
             if record.version is None:

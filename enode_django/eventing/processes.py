@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from enode_django.bus.command_bus import outbox_rows
 from enode_django.domain.messages import Command, DomainEvent
 from enode_django.domain.metadata import Metadata, ambient_metadata
 from enode_django.domain.refusals import DomainException
@@ -117,11 +118,14 @@ class Processes:
         self.deadlines: dict[DeadlineKey, Scheduled | None] = {}
         self.yielded: list[Yielded] = []
 
-    def run(self, steps: Iterable[Step]) -> None:
-        """Take the steps of one stream or refusal. Raises what a handler raises; then nothing has changed."""
+    def run(self, steps: Iterable[Step], *, alone: bool = False) -> None:
+        """Take the steps of one stream or refusal. Raises what a handler raises; then nothing has changed. With
+        ``alone``, a command that cannot be encoded is an error of these steps, not of the batch."""
         turn = _Turn({}, [], {}, [])
         for step in steps:
             self._take(step, turn)
+        if alone:
+            outbox_rows(turn.commands)
         self.changed.update(turn.changed)
         self.commands.extend(turn.commands)
         self.deadlines.update(turn.deadlines)
@@ -155,14 +159,15 @@ class Processes:
 
     def _waits(self, process: Process, step: Step) -> Process:
         message = step.message
-        if len(process.waiting) >= MOST_WAITING:
+        others = [one for one in process.waiting if one.id != message.id]  # one with its id was erased by a failover
+        if len(others) >= MOST_WAITING:
             raise TooManyWaiting(
                 f"{MOST_WAITING} events wait for the process {step.key!r} of {self._manager.name} to begin; do the "
                 "handlers marked with @starts use the same keys?"
             )
         logger.debug("%s: %s waits for the process %s to begin", self._manager.name, message.id, step.key)
         waiting = WaitingEvent(message.id, message.aggregate_root_id, message.command_id)
-        return dataclasses.replace(process, waiting=(*process.waiting, waiting))
+        return dataclasses.replace(process, waiting=(*others, waiting))
 
     def _steps_of(self, key: str, waiting: Sequence[WaitingEvent]) -> Iterator[Step]:
         """Yield the steps of events that have waited, in the order in which they came. An event that is no longer

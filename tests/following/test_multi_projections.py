@@ -174,6 +174,17 @@ def test_a_value_of_two_rows_that_must_be_unique_parks_the_later_aggregate(order
     assert totals()["bob"] == (1, Decimal(1), {"c": "1"})
 
 
+def test_a_new_row_may_take_a_unique_value_that_another_row_gives_up(orders: Harness) -> None:
+    """Both are changed by one stream, so no smaller batch helps."""
+    subscription = following(orders, attempts=1)
+    orders.deliver(subscription, stored(orders, "a", Renamed(customer="ann", text="taken")))
+    events = [Renamed(customer="ann", text="free"), Renamed(customer="bob", text="taken")]
+    records = [stream_of("b", 1, events, Order)]
+    orders.store.append(records)
+    orders.deliver(subscription, records)
+    assert dict(CustomerTotal.objects.values_list("customer", "text")) == {"ann": "free", "bob": "taken"}
+
+
 def test_a_handler_that_changes_the_key_fails(orders: Harness) -> None:
     class Moving(CustomerTotals):
         name = "following.moving"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
@@ -14,9 +14,12 @@ import pytest
 from django.db import connection
 from django.db.models.functions import Now
 
-from enode_django import CancelDeadline, CommandCrashed, Deadline, DomainEvent
+from enode_django import CancelDeadline, Command, CommandCrashed, Deadline, DomainEvent, handles
+from enode_django.bus.command_bus import outbox_rows
+from enode_django.concurrency.in_flight import NOTHING_IN_FLIGHT, InFlightMarker
 from enode_django.eventing import checkpoints, process_rows, processes
 from enode_django.eventing.event_subscription import EventSubscription
+from enode_django.eventing.in_flight import InFlight
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.state_types import plain_state
 from enode_django.eventing.unparking import retry_parked
@@ -34,6 +37,7 @@ from tests.following.processes import (
     Payment,
     Placed,
     Remind,
+    Sale,
     Sales,
     Ship,
     Wired,
@@ -245,6 +249,46 @@ def test_what_a_handler_did_to_the_state_before_it_failed_is_gone(harness: Harne
     assert (state()["paid"], state()["payments"]) == (12, ["p2/1/0", "p1/1/0"])
 
 
+@pytest.mark.parametrize("is_refusal", [True, False])
+def test_a_failing_query_of_a_handler_is_the_failure_of_its_event(
+    harness: Harness, behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch, is_refusal: bool
+) -> None:
+    """It breaks the transaction that states and checkpoints share."""
+    going = subscription(harness, attempts=1)
+    harness.deliver(going, order(harness, "o1", Placed(price=9)))
+    monkeypatch.setattr(behaviour, "handle", _divide_by_zero)
+    bad = [_refused(harness, "o1", "p1")] if is_refusal else payment(harness, "p1", Paid(order="o1", amount=4))
+    harness.deliver(going, bad)
+    (parked,) = harness.parked("processes.sales")
+    assert (parked.aggregate_root_id, parked.version, parked.error_type) == ("p1", bad[0].version, "DataError")
+    assert row().version == 1
+
+
+def _divide_by_zero(message: object) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1 / 0")
+
+
+def test_a_command_that_cannot_be_sent_is_the_failure_of_its_refusal(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The event of the same aggregate, in the same batch, is handled."""
+    monkeypatch.setattr(harness, "_send", outbox_rows)
+    going = subscription(harness, attempts=1)
+    harness.deliver(going, order(harness, "o1", Placed(price=10**1_001)))
+    refusal = _refused(harness, "o1", "p1")
+    monkeypatch.setattr(Sales, "not_paid", _ship_too_much)
+    harness.deliver(going, [*payment(harness, "p1", Paid(order="o1", amount=4)), refusal])
+    (parked,) = harness.parked("processes.sales")
+    assert (parked.version, parked.command_id, parked.error_type) == (None, refusal.command_id, "InvalidField")
+    assert (state()["paid"], row().version) == (4, 2)
+
+
+@handles(NotPaid, key=lambda refusal: refusal.order)
+def _ship_too_much(manager: Sales, sale: Sale, refusal: NotPaid) -> Iterator[Command]:
+    yield Ship("parcel-o1", paid=sale.price)
+
+
 @pytest.mark.parametrize(
     ("event", "why"),
     [
@@ -291,6 +335,17 @@ def test_a_waiting_event_that_a_failover_has_erased_is_left_out(
     harness.deliver(going, order(harness, "o1", Placed(price=4)))
     assert state()["payments"] == ["p1/1/0"]
     assert "p1/2/0 has waited, and is no longer stored" in caplog.text
+
+
+def test_an_event_that_comes_again_after_a_failover_waits_once(harness: Harness) -> None:
+    """Its command was handled again, after the failover had erased what waits."""
+    going = subscription(harness)
+    early = payment(harness, "p1", Paid(order="o1", amount=4))
+    harness.deliver(going, early)
+    assert going.runner.processor.take_back({"p1": 0}) is False
+    harness.deliver(going, early)
+    harness.deliver(going, order(harness, "o1", Placed(price=9)))
+    assert state()["payments"] == ["p1/1/0"]
 
 
 def test_one_that_begins_now_handles_the_later_events_only(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -401,6 +456,34 @@ def _until_somebody_waits_for_a_lock() -> None:
             if cursor.fetchone() != (0,):
                 return
             assert time.monotonic() < deadline, "nobody waits for a lock"
+
+
+def test_waiting_for_another_worker_is_nobodys_fault(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The supervisor would kill a worker whose note says for too long that a handler runs."""
+    note: InFlightMarker = [NOTHING_IN_FLIGHT, 0]
+    noted = []
+    real = process_rows.lock
+
+    def lock(*arguments: Any) -> Any:
+        noted.append(note[0])
+        return real(*arguments)
+
+    monkeypatch.setattr(process_rows, "lock", lock)
+    going = harness.subscription(subscribers.instance(Sales), in_flight=InFlight(note))
+    harness.deliver(going, order(harness, "o1", Placed(price=1)))
+    assert noted == [NOTHING_IN_FLIGHT]
+
+
+def test_each_event_that_has_waited_has_the_whole_time_limit(
+    harness: Harness, behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note: InFlightMarker = [NOTHING_IN_FLIGHT, 0]
+    steps: list[int] = []
+    monkeypatch.setattr(behaviour, "handle", lambda message: steps.append(note[1]))
+    going = harness.subscription(subscribers.instance(Sales), in_flight=InFlight(note))
+    harness.deliver(going, payment(harness, "p1", *(Paid(order="o1", amount=1) for _ in range(3))))
+    harness.deliver(going, order(harness, "o1", Placed(price=1)))
+    assert len(set(steps)) == len(steps) == 4
 
 
 def test_a_deadline_belongs_to_the_key_and_is_written_with_the_state(harness: Harness, behaviour: Behaviour) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from enode_django import ModelProjection, ProcessManager, ends, handles, handles_crash, starts
+from enode_django.eventing.code import code_fingerprint
 from enode_django.eventing.process_managers import can_resend, has_state, mark_of
 from enode_django.eventing.state_types import StateType, plain_state
 from enode_django.exceptions import DefinitionError, InvalidField, MalformedMessage
@@ -120,6 +121,14 @@ def test_a_decorator_names_what_is_wrong(call: Callable[[], Any], why: str) -> N
         call()
 
 
+@pytest.mark.parametrize("second", [starts(Placed), ends(Placed), handles(Placed), handles_crash(Ship)])
+@pytest.mark.parametrize("first", [starts(Placed), ends(Placed), handles_crash(Ship)])
+def test_a_method_has_one_mark(first: Any, second: Any) -> None:
+    """The second one would take the place of the first: a process that begins and ends with an event would not end."""
+    with pytest.raises(DefinitionError, match="which is marked already; a method takes one of @handles, @starts"):
+        second(first(lambda self, sale, event: None))
+
+
 def test_a_method_that_is_overridden_keeps_its_route() -> None:
     class Later(Sales):
         abstract = True
@@ -129,6 +138,37 @@ def test_a_method_that_is_overridden_keeps_its_route() -> None:
     assert mark_of(Later, "paid").key is mark_of(Sales, "paid").key is not None
     assert (mark_of(Later, "placed").starts, mark_of(Later, "finished").ends) == (True, True)
     assert Later._enode_method_for(Finished) == "finished"
+
+
+def test_what_begins_and_ends_a_process_is_code() -> None:
+    """What it parks is tried again when that has changed."""
+
+    def of(mark: Any, state: type = Sale) -> str:
+        handler: Callable[..., None] = lambda self, sale, event: None  # noqa: E731
+        body = {
+            "name": "some",
+            "abstract": True,
+            "state": state,
+            "placed": starts(Placed)(lambda self, sale, event: None),
+        }
+        return code_fingerprint(type("Some", (ProcessManager,), {**body, "paid": mark(handler)})())
+
+    one = of(ends(Paid, when=lambda sale: sale.paid == 2))
+    assert one == of(ends(Paid, when=lambda sale: sale.paid == 2)) != ""
+    others = [
+        of(ends(Paid, when=lambda sale: sale.paid == 3)),
+        of(ends(Paid)),
+        of(starts(Paid)),
+        of(handles(Paid)),
+        of(ends(Paid, key=lambda event: event.order, when=lambda sale: sale.paid == 2)),
+        of(ends(Paid, when=lambda sale: sale.paid == 2), Other),
+    ]
+    assert len({one, *others}) == 7
+
+
+@dataclasses.dataclass
+class Other:
+    paid: str = ""
 
 
 def test_a_state_comes_back_as_it_was() -> None:

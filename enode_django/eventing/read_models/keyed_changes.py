@@ -95,5 +95,5 @@ class KeyedChanges:
         """Store the changes. The rows must be locked."""
         changed = [(key, self.rows[key]) for key in self._changed]
         table.delete([key for key, row in changed if key in self._stored and (row is None or row._state.adding)])
-        table.insert([row for _, row in changed if row is not None and row._state.adding])
         table.update([row for _, row in changed if row is not None and not row._state.adding])
+        table.insert([row for _, row in changed if row is not None and row._state.adding])  # takes what they give up

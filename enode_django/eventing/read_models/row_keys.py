@@ -29,13 +29,14 @@ class RowKeys(Generic[Row]):
     def canonical(self, given: Any) -> Key:
         """Return a key as a loaded row has it. Raises ``ValidationError`` for a value that the field refuses, and
         `ValueError` for another number of values than there are key fields, or if one of several is None."""
-        if len(self._fields) == 1:
+        if len(self._fields) == 1 and not isinstance(given, list | tuple):
             return self._canonical[0](given)
         values = tuple(given) if isinstance(given, list | tuple) else (given,)
         if len(values) != len(self._fields) or None in values:
             names = ", ".join(field.name for field in self._fields)
             raise ValueError(f"the key {given!r} must be a tuple with a value for each of {names}")
-        return tuple(convert(value) for convert, value in zip(self._canonical, values, strict=True))
+        key = tuple(convert(value) for convert, value in zip(self._canonical, values, strict=True))
+        return key if len(key) > 1 else key[0]
 
     def new(self, key: Key) -> Row:
         """Return a new row with that key, which is not stored."""
@@ -50,6 +51,8 @@ def _canonical(field: Field, connection: BaseDatabaseWrapper) -> Callable[[Any],
 
     def convert(given: Any) -> Any:
         value = field.to_python(given)
+        if isinstance(field, models.DateTimeField):
+            value = field.get_prep_value(value)  # a naive time becomes an aware one
         try:
             return by_column(value)
         except OnlyDatabaseKnows:

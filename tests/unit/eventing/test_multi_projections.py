@@ -7,15 +7,17 @@ from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from django.core.exceptions import ValidationError
-from django.db import models
+from django.db import connection, models
 
 from enode_django import ModelProjection, MultiProjection, handles
 from enode_django.eventing import subscribers
 from enode_django.eventing.code import code_fingerprint
 from enode_django.eventing.multi_projections import key_fields
+from enode_django.eventing.read_models.row_keys import RowKeys
 from enode_django.exceptions import DefinitionError
 from enode_django.models import ReadModel
 from enode_django.rebuilding.fingerprint import fingerprint_of
@@ -28,6 +30,7 @@ class Keyed(models.Model):
     maybe = models.CharField(max_length=10, unique=True, null=True)
     day = models.DateField()
     hour = models.IntegerField()
+    at = models.DateTimeField(unique=True)
     shop = models.ForeignKey(CustomerTotal, models.CASCADE)
 
     class Meta:
@@ -161,6 +164,21 @@ def test_keys_of_several_fields_are_converted_like_values() -> None:
             scenario.then(wrong)
     with pytest.raises(ValidationError):
         scenario.then(("ann", "no day"))
+
+
+def test_a_tuple_is_no_key_of_a_single_field() -> None:
+    """It would be taken for the text of the tuple."""
+    keys = RowKeys(CustomerTotal, [CustomerTotal._meta.pk], connection)
+    assert keys.canonical(("ann",)) == keys.canonical("ann") == "ann"
+    with pytest.raises(ValueError, match="must be a tuple with a value for each of customer"):
+        keys.canonical(("ann", date(2026, 1, 2)))
+
+
+def test_a_naive_time_is_the_key_of_the_row_that_it_is_stored_in(settings: Any) -> None:
+    keys = RowKeys(Keyed, [Keyed._meta.get_field("at")], connection)
+    with pytest.warns(RuntimeWarning, match="received a naive datetime"):
+        key = keys.canonical(datetime(2026, 1, 2))
+    assert key == datetime(2026, 1, 2, tzinfo=ZoneInfo(settings.TIME_ZONE))
 
 
 class Last(MultiProjection[CustomerTotal], key=lambda event: event.customer):
