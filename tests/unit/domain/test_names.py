@@ -216,18 +216,21 @@ HANDLERS = ["follows", "followed", "event_handlers", "handlers_of", "for_replay"
 
 
 def test_a_handler_is_called_whatever_its_name_is(used: Used) -> None:
-    def answer(self: Any, event: Any) -> Any:
-        yield used.Do("b", amount=event.amount)
-
-    def change(self: Any, row: AccountSummary, event: Any) -> None:
-        row.owner = str(event.amount)
-
     others, of_projections = (dict.fromkeys(methods_of(base)[0], never) for base in (ProcessManager, ModelProjection))
     for word in HANDLERS:
-        own = {"name": f"words.{word}", word: handles(used.Happened)(answer)}
+
+        @handles(used.Happened)
+        def answer(self: Any, event: Any) -> Any:
+            yield used.Do("b", amount=event.amount)
+
+        @handles(used.Happened)
+        def change(self: Any, row: AccountSummary, event: Any) -> None:
+            row.owner = str(event.amount)
+
+        own = {"name": f"words.{word}", word: answer}
         process = class_of(ProcessManager, {**others, **own})
         given(process, "a").when(used.Happened(amount=3)).then(used.Do("b", amount=3))
-        own = {"name": f"words.{word}", word: handles(used.Happened)(change), "model": AccountSummary}
+        own = {"name": f"words.{word}", word: change, "model": AccountSummary}
         projection = class_of(ModelProjection, {**of_projections, **own})
         given(projection, "a").when(used.Happened(amount=3)).then(owner="3")
         assert subscribers.follows(projection(), "words.Declaring")
