@@ -31,7 +31,7 @@ demo: $(SAMPLE)
 sample: $(SAMPLE)
 	@$(EMBEDDED) postgres broker -- sh -c '$(BIN)/python manage.py migrate -v 0 && exec $(BIN)/python manage.py banksample $(ARGS)'
 
-# Everything: the linters beside the tests, which are shared by four processes a core. With ARGS just the tests that it
+# Everything: the linters beside the tests, which are shared by three processes a core. With ARGS just the tests that it
 # names, in one process: make test ARGS="tests/unit -x".
 test: $(if $(ARGS),$(INSTALLED) java,$(WARM)) chromium promtool pgbouncer
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target $(if $(ARGS),,lint) pytest

@@ -21,8 +21,8 @@ LONGEST_FIRST = (*TOGETHER, *APART, "tests/chaos", "tests/docs", "sample_project
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Return four processes per core, since the tests spend much of their time waiting."""
-    return 4 * len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4 * (os.cpu_count() or 1)
+    """Return three processes per core, since the tests spend much of their time waiting."""
+    return 3 * len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 3 * (os.cpu_count() or 1)
 
 
 class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
