@@ -38,7 +38,7 @@ class MarksMethod(Protocol[Event]):
 
 
 class HandlerMark(NamedTuple):
-    """What a decorator says of a handler, beside its events. ``key`` returns the key of the row or process that an
+    """The options of a handler, as its decorator was given them. ``key`` returns the key of the row or process that an
     event concerns, or None if it concerns none. A process begins with the event if the handler ``starts`` it. It ends
     with the event if the handler ``ends`` it, and ``when``, if there is one, returns True for the state."""
 

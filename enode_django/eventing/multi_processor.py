@@ -21,7 +21,7 @@ from enode_django.eventstore.base import EventStore, StreamRecord
 
 
 class Share(NamedTuple):
-    """What a batch has of one aggregate: its streams after ``version``, each with its events."""
+    """The streams of one aggregate in a batch, those after ``version``, each with its events."""
 
     work: PendingAggregate
     version: int

@@ -32,7 +32,7 @@ BYTES_AT_ONCE = 16 * 1024 * 1024
 
 
 class Sender(Protocol):
-    """What a relay sends its rows to."""
+    """The destination of a relay's rows."""
 
     def refusal(self, row: Row, /) -> str:
         """Return the reason why a row can never be sent; empty if it can."""

@@ -58,7 +58,7 @@ NOT_SIMPLE = (LookupError, TypeError, ValueError, OverflowError)
 
 
 class _Layout(NamedTuple):
-    """What all events of a class share: the bytes before the fields, and each field's name with its packed form."""
+    """The bytes that all events of a class share: those before the fields, and the packed name of each field."""
 
     head: bytes
     fields: Sequence[tuple[str, bytes]]

@@ -36,7 +36,7 @@ def keyed_events(
 
 
 class KeyedTable(Protocol):
-    """What is needed of a table to change rows in memory."""
+    """The functions of a table that change rows in memory."""
 
     key_of: Callable[[Any], Key]
 
