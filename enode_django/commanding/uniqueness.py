@@ -47,7 +47,7 @@ _LATE = "it was claimed, but not stored in time; send another command"
 
 
 class Found(Enum):
-    """What became of a row that was looked into."""
+    """The result of looking into a row."""
 
     HELD = "held"
     """Its owner holds the value, or may be about to."""

@@ -160,8 +160,8 @@ class Subscribers(Group):
     SWEEP_INTERVAL: Seconds = 30.0
     """The time between two comparisons of the event store with a subscriber's checkpoints."""
     PROCESS_RETENTION: Seconds | None = 30 * DAY
-    """How long the state of a process is kept after its end, and how long an event waits for its process to begin (None
-    keeps both for good)."""
+    """The time that the state of a process is kept after its end, and that an event waits for its process to begin
+    (None: for good)."""
 
 
 @dataclass(init=False, repr=False, eq=False)

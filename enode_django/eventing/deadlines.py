@@ -1,4 +1,4 @@
-"""What a process manager yields beside commands: a command at a later time, and the end of that wait."""
+"""The deadlines that a process manager sets and cancels: it yields them, as it yields commands."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class Deadline:
 
 @dataclass(frozen=True, slots=True)
 class CancelDeadline:
-    """What a process manager yields to cancel the deadline of this name, of the event's aggregate. If there is none, or
-    its command was sent already, nothing happens. Raises `InvalidField` for another name.
+    """The cancellation of the deadline of this name, of the event's aggregate; a process manager yields it. If there is
+    none, or its command was sent already, nothing happens. Raises `InvalidField` for another name.
 
     For example::
 
