@@ -18,7 +18,7 @@ import psutil
 from chaos.waiting import wait_until
 
 PROJECT = Path(__file__).resolve().parent.parent
-GUARD = PROJECT / "sample_project" / "embedded_guard.py"
+WATCH = PROJECT / "sample_project" / "embedded_watch.py"
 END_SECONDS = 60.0
 _STARTED = re.compile(r"started (event )?worker (\S+), process (\d+)")
 
@@ -28,7 +28,8 @@ def guarded_directory(prefix: str = "enode-chaos-") -> Iterator[Path]:
     """Make a directory for the block. It is removed with the end of this process, and processes that work in it are
     ended, even after a kill -9."""
     directory = Path(tempfile.mkdtemp(prefix=prefix)).resolve()
-    guard = subprocess.Popen([sys.executable, GUARD, str(os.getpid()), directory], cwd="/", start_new_session=True)
+    command = [sys.executable, "-I", "-S", WATCH, str(os.getpid()), directory]
+    guard = subprocess.Popen(command, cwd="/", start_new_session=True)
     try:
         yield directory
     finally:

@@ -1,4 +1,4 @@
-"""A server process that ends with the process that started it, even after a SIGKILL (see `embedded_guard`)."""
+"""A server process that ends with the process that started it, even after a SIGKILL (see `embedded_watch`)."""
 
 from __future__ import annotations
 
@@ -255,9 +255,9 @@ def _stands(process: psutil.Process) -> bool:
 
 
 def _start_guard(directory: Path) -> subprocess.Popen[bytes]:
-    guard = Path(__file__).with_name("embedded_guard.py")
+    watch = Path(__file__).with_name("embedded_watch.py")
     return subprocess.Popen(
-        [sys.executable, guard, str(os.getpid()), directory],
+        [sys.executable, "-I", "-S", watch, str(os.getpid()), directory],
         cwd="/",
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
-from typing import TypeVar
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar, cast
 
 import pytest
 from django.conf import settings
 
 from sample_project.celery import SETTINGS_NAMED
 from sample_project.embedded import Broker, Postgres, Redis, Server, ServerUnavailable, embedded_services
+from tests import warm
 from tests.template import OWN, VARIABLE, new_postgres, template
 
 REAL_QUEUE = {"SEND_IN_TESTS": True}
@@ -84,6 +87,15 @@ def redis_url() -> str:
     return _url("REDIS_URL")
 
 
+class ForkedBroker(Broker):
+    """A broker whose process has the libraries from its first moment (see `tests.warm`)."""
+
+    def _spawn(self, command: Sequence[str | Path], log: int) -> subprocess.Popen[bytes]:
+        with open(log, "ab", closefd=False) as output:
+            started = warm.start(command[1:], cwd=self.directory, stdout=output, stderr=output, start_new_session=True)
+        return cast("subprocess.Popen[bytes]", started)
+
+
 @contextlib.contextmanager
 def needed() -> Iterator[None]:
     """Skip the test if a server cannot be started inside the block, unless services are required."""
@@ -112,7 +124,7 @@ def private_postgres() -> Iterator[Postgres]:
 @pytest.fixture
 def private_broker() -> Iterator[Broker]:
     """A broker of the test's own, which it may stop, kill, pause and restart."""
-    yield from private(Broker())
+    yield from private(ForkedBroker())
 
 
 @pytest.fixture

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from io import StringIO
@@ -25,7 +23,7 @@ from enode_django.equeue.subscribing import RetryPolicy
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.management.tables import preview
 from tests import warm
-from tests.equeue.brokers import RunningBroker
+from tests.equeue.brokers import DEADLINE, RunningBroker
 from tests.equeue.consuming import Handled, consuming, eventually, texts
 from tests.meta.tree import ROOT
 
@@ -302,16 +300,15 @@ def test_who_reads_no_further_ends_it_without_a_complaint(tmp_path: Path) -> Non
         environment = {**os.environ, "QUEUE_URL": broker.location}
         shown = warm.run(["manage.py", "enode", "queue", "broker", "--json"], cwd=ROOT, env=environment).stdout
         assert json.loads(shown.splitlines()[0]) == {"figure": "run", "value": 1}
-        command = [sys.executable, "manage.py", "enode", "queue", "topics"]
-        with subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        ) as reading:
+        with open(tmp_path / "complaints", "w") as complaints:
+            reading = warm.start(
+                ["manage.py", "enode", "queue", "topics"], cwd=ROOT, env=environment, stderr=complaints
+            )
             assert reading.stdout is not None
-            assert reading.stderr is not None
-            assert reading.stdout.readline().startswith(b"topic")
+            assert reading.stdout.readline().startswith("topic")
             reading.stdout.close()
-            assert reading.stderr.read() == b""
-        assert reading.returncode == 0
+            assert reading.wait(DEADLINE) == 0
+            assert (tmp_path / "complaints").read_text() == ""
 
 
 def test_retention_of_a_topic_is_shown_and_set(queue: MemoryTransport) -> None:

@@ -14,18 +14,18 @@ from typing import Any
 import pytest
 
 from enode_django.exceptions import DirectoryInUse, QueueFull
+from tests import warm
 from tests.equeue.storing import batch, bodies, chunks, messages, opened, send
 
 ROOT = Path(__file__).parents[2]
 
 
 def fill(directory: Path, chunk_size: int, *, limit: int = -1, before: Sequence[str] = ()) -> list[Any]:
-    ran = subprocess.run(
-        [*before, sys.executable, "-m", "tests.equeue.filling", str(directory), str(chunk_size), str(limit)],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-    )
+    command = ["-m", "tests.equeue.filling", str(directory), str(chunk_size), str(limit)]
+    if before:
+        ran = subprocess.run([*before, sys.executable, *command], capture_output=True, text=True, cwd=ROOT)
+    else:
+        ran = warm.run(command, cwd=ROOT)
     assert ran.returncode == 0, ran.stderr
     told: list[Any] = json.loads(ran.stdout.splitlines()[-1])
     return told

@@ -5,8 +5,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import urllib.request
 from pathlib import Path
 
@@ -23,6 +21,7 @@ from enode_django.equeue.broker.retention import Retention
 from enode_django.equeue.transports.broker import BrokerTransport
 from enode_django.exceptions import ConfigurationError
 from enode_django.processors.broker_options import broker_options
+from tests import warm
 from tests.equeue.brokers import DEADLINE, RunningBroker
 from tests.equeue.consuming import eventually
 from tests.equeue.test_checkpoints import garble, written
@@ -33,14 +32,12 @@ def test_command_says_where_it_listens_is_watched_from_outside_and_ends_cleanly(
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(tmp_path / "notify"))
         systemd.settimeout(DEADLINE)
-        command = [sys.executable, "manage.py", "runbroker", "--listen", "tcp://127.0.0.1:0", "--metrics-port", "0"]
-        broker = subprocess.Popen(
-            [*command, "--directory", str(tmp_path / "data")],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "300000"},
-        )
+        command = ["manage.py", "runbroker", "--listen", "tcp://127.0.0.1:0", "--metrics-port", "0"]
+        environment = {**os.environ, "NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "300000"}
+        with open(tmp_path / "log", "w") as log:
+            broker = warm.start(
+                [*command, "--directory", str(tmp_path / "data")], cwd=ROOT, env=environment, stderr=log
+            )
         assert broker.stdout is not None
         with broker.stdout:
             found = re.search(r"/live, /ready, /metrics at (http://127\.0\.0\.1:\d+)", broker.stdout.readline())

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,7 +13,9 @@ from enode_django.equeue.broker.retention import Retention
 from enode_django.equeue.broker.store import MessageStore
 from enode_django.equeue.records import encode_records
 from enode_django.exceptions import DirectoryInUse, MalformedRecords, QueueError
+from tests import warm
 from tests.equeue.storing import batch, bodies, chunks, flip, messages, opened, send
+from tests.meta.tree import ROOT
 
 PRODUCER = b"a producer of 16"
 
@@ -384,7 +384,7 @@ def test_a_second_broker_is_told_who_holds_the_directory(tmp_path: Path) -> None
         "from enode_django.equeue.broker.store import MessageStore\n"
         "MessageStore(Path(sys.argv[1]))"
     )
-    second = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True)
+    second = warm.run(["-c", code, tmp_path], cwd=ROOT)
     assert second.returncode
     assert "DirectoryInUse" in second.stderr
     assert f"process {os.getpid()} on " in second.stderr

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from enode_django.equeue.broker.recovery import Sent
+from tests import warm
 from tests.equeue.storing import batch, bodies, chunks, flip, messages, opened, send
 
 BODY = b"x" * 500
@@ -164,7 +165,7 @@ for call in (store.flush, store.flush, lambda: send(store, 0, b"b")):
         assert error.retriable, "whoever waits for the broker waits until it is started again"
         print("refused")
 """
-    ran = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, cwd=Path.cwd())
+    ran = warm.run(["-c", code, tmp_path], cwd=Path.cwd())
     assert ran.stdout.split() == ["refused"] * 3, ran.stderr
 
 

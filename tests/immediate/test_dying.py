@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from urllib.parse import urlsplit
 
 from django.db import connection
 
 from enode_django import send_command
 from enode_django.models import EventStream
+from tests import warm
 from tests.immediate.conftest import NewProcess
 from tests.immediate.domain import Behaviour, Fill, JarEntries, JarEntry, JarRow, JarRows, mails
 from tests.meta.tree import ROOT
@@ -21,9 +20,9 @@ def test_what_a_killed_process_has_stored_is_followed_by_the_next_one(
     new_process: NewProcess, behaviour: Behaviour, postgres_url: str
 ) -> None:
     url = urlsplit(postgres_url)._replace(path=f"/{connection.settings_dict['NAME']}").geturl()
-    command = [sys.executable, "-m", "tests.immediate.dying", "mails", "a"]
+    command = ["-m", "tests.immediate.dying", "mails", "a"]
     environment = {**os.environ, "DATABASE_URL": url, "DJANGO_SETTINGS_MODULE": "sample_project.settings"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    done = warm.run(command, cwd=ROOT, env=environment)
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert EventStream.objects.get().version == 1
     assert JarEntry.objects.count() == 1, "entries come before mails"

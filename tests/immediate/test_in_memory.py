@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 
 from enode_django.immediate import IN_MEMORY
+from tests import warm
 from tests.docs.test_code_blocks import screen
 from tests.meta.tree import ROOT
 
@@ -80,13 +80,12 @@ print(Account.load("ada").balance)
 """
 
 
-def run(directory: Path, script: str) -> subprocess.CompletedProcess[str]:
+def run(directory: Path, script: str) -> CompletedProcess[str]:
     file = directory / "bank.py"
     file.write_text(script)
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("DJANGO", "DATABASE"))}
     environment["PYTHONPATH"] = str(ROOT)
-    command = [sys.executable, file.name]
-    return subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, timeout=120)
+    return warm.run([file.name], cwd=directory, env=environment)
 
 
 def test_all_of_it_runs_in_memory_and_that_is_said_once(tmp_path: Path) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -25,6 +23,7 @@ from enode_django.immediate import catch_up
 from enode_django.models import EventStream, OutboxCommand, ScheduledCommand
 from enode_django.outbox import rows
 from enode_django.runtime import close_bus, current_bus
+from tests import warm
 from tests.immediate.conftest import NewProcess
 from tests.immediate.domain import Behaviour, Fill, JarRow, JarRows, Label, Pour, mails
 from tests.meta.tree import ROOT
@@ -97,9 +96,9 @@ def test_a_process_that_is_killed_while_it_handles_a_command_leaves_it_to_the_ne
     new_process(JarRows)
     send_command(Fill("a"))
     url = urlsplit(postgres_url)._replace(path=f"/{connection.settings_dict['NAME']}").geturl()
-    command = [sys.executable, "-m", "tests.immediate.dying", "label", "a", "outbox"]
+    command = ["-m", "tests.immediate.dying", "label", "a", "outbox"]
     environment = {**os.environ, "DATABASE_URL": url, "DJANGO_SETTINGS_MODULE": "sample_project.settings"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    done = warm.run(command, cwd=ROOT, env=environment)
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert [row.command_id for row in OutboxCommand.objects.all()] == ["label", "fill"]
     new_process(JarRows, mails())
