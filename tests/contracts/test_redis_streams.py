@@ -14,7 +14,7 @@ import pytest
 import redis
 
 from enode_django.equeue.messages import Commit, Receipt
-from enode_django.equeue.redis import inbox as redis_inbox
+from enode_django.equeue.redis import reading as redis_reading
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from enode_django.exceptions import ConfigurationError, QueueHeld, TransportUnavailable
 from enode_django.testing.transport_lease_contract import DEADLINE, eventually, messages
@@ -186,7 +186,7 @@ def test_forgotten_scripts_are_loaded_again(client: redis.Redis, transport: Redi
 def test_wait_longer_than_one_block_goes_on_waiting(
     monkeypatch: pytest.MonkeyPatch, client: redis.Redis, transport: RedisStreamsTransport
 ) -> None:
-    monkeypatch.setattr(redis_inbox, "LONGEST_BLOCK", 0.02)
+    monkeypatch.setattr(redis_reading, "LONGEST_BLOCK", 0.02)
     client.config_resetstat()
     with ThreadPoolExecutor(1) as pool:
         pulling = pool.submit(transport.pull, "topic", {0: 0}, limit=1, wait=DEADLINE)

@@ -16,7 +16,7 @@ from tests.integration.running import processors, wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-BOUND, PULLED, QUEUES, SENT = 20, 5, 4, 500
+BOUND, PULLED, QUEUES, SENT = 20, 5, 4, 120
 
 
 def test_a_worker_stops_pulling_above_its_bound_of_unfinished_commands(redis_url: str) -> None:

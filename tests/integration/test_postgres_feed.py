@@ -174,8 +174,12 @@ def _scans(plan: Any) -> list[Any]:
 
 
 @pytest.mark.usefixtures("_large_table")
-def test_a_page_is_found_by_the_index_and_costs_what_lies_in_it_before_and_after_the_table_is_analyzed() -> None:
+def test_a_page_of_a_large_table_is_found_by_the_index_and_costs_what_lies_in_it_before_and_after_it_is_analyzed(
+    store: PostgresEventStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert_pages_are_found_by_the_index()
+    assert_all_is_read_with_few_looks(store, monkeypatch)
+    assert_pages_inside_a_transaction_of_very_many_rows_cost_a_page(store, monkeypatch)
     with connection.cursor() as cursor:
         cursor.execute(f"ANALYZE {statements.TABLE}")
     assert_pages_are_found_by_the_index()
@@ -207,10 +211,7 @@ class _Looks:
         monkeypatch.setattr(feed, "execute", counted)
 
 
-@pytest.mark.usefixtures("_large_table")
-def test_all_of_a_large_table_is_read_with_few_looks(
-    store: PostgresEventStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def assert_all_is_read_with_few_looks(store: PostgresEventStore, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = _Looks(monkeypatch)
     entries, _ = read_on(store, BEGINNING, limit=5_000)
     assert len(entries) == ROWS + LARGE
@@ -220,8 +221,7 @@ def test_all_of_a_large_table_is_read_with_few_looks(
     assert looks.count < 6 * pages
 
 
-@pytest.mark.usefixtures("_large_table")
-def test_pages_inside_a_transaction_of_very_many_rows_cost_a_page(
+def assert_pages_inside_a_transaction_of_very_many_rows_cost_a_page(
     store: PostgresEventStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has more rows than are sorted at once."""

@@ -183,6 +183,7 @@ def test_a_range_is_found_by_the_index_and_costs_what_lies_in_it_before_and_afte
     store: PostgresEventStore,
 ) -> None:
     assert_ranges_are_found_by_the_index(store)
+    assert_parts_of_histories_are_found_by_the_index()
     with connection.cursor() as cursor:
         cursor.execute(f"ANALYZE {statements.TABLE}")
     assert_ranges_are_found_by_the_index(store)
@@ -222,8 +223,7 @@ def _sequential_scans(cursor: Any) -> str:
     return str(cursor.fetchone()[0])
 
 
-@pytest.mark.usefixtures("_large_table")
-def test_parts_of_histories_are_found_by_the_index() -> None:
+def assert_parts_of_histories_are_found_by_the_index() -> None:
     wanted = [f"root-{number}" for number in range(0, 50_000, 100)]
     parameters = (wanted, [0] * len(wanted), [9] * len(wanted), 1_000)
     with psycopg.Cursor[Any](connection.connection) as cursor:
