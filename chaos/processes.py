@@ -28,7 +28,7 @@ def guarded_directory(prefix: str = "enode-chaos-") -> Iterator[Path]:
     """Make a directory for the block. It is removed with the end of this process, and processes that work in it are
     ended, even after a kill -9."""
     directory = Path(tempfile.mkdtemp(prefix=prefix)).resolve()
-    command = [sys.executable, "-I", "-S", WATCH, str(os.getpid()), directory]
+    command: list[str | Path] = [sys.executable, "-I", "-S", WATCH, str(os.getpid()), directory]
     guard = subprocess.Popen(command, cwd="/", start_new_session=True)
     try:
         yield directory

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import pytest
@@ -186,7 +187,7 @@ def test_forgotten_scripts_are_loaded_again(client: redis.Redis, transport: Redi
 def test_wait_longer_than_one_block_goes_on_waiting(
     monkeypatch: pytest.MonkeyPatch, client: redis.Redis, transport: RedisStreamsTransport
 ) -> None:
-    monkeypatch.setattr(redis_reading, "LONGEST_BLOCK", 0.02)
+    monkeypatch.setattr(redis_reading, "blocks", partial(redis_reading.blocks, longest=0.02))
     client.config_resetstat()
     with ThreadPoolExecutor(1) as pool:
         pulling = pool.submit(transport.pull, "topic", {0: 0}, limit=1, wait=DEADLINE)
