@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from functools import partial
 from itertools import chain, groupby, islice
 from operator import attrgetter
@@ -199,7 +200,7 @@ class _Reducing:
         self._table: RowTable[Any] = RowTable(subscriber.model, self._alias)
         self._commands = commands
         self._asked = False
-        self._handled = HandledEvents(subscriber, partial(_Stamp, self._ask)).of
+        self._handled = HandledEvents(subscriber, _Stamp).of
         self._normalise = self._table.normalise_in_memory
         self._makes_row = makes_row(subscriber)
 
@@ -224,12 +225,13 @@ class _Reducing:
             return list(islice(folded, ROWS_AT_ONCE))
 
     def _fold_all(self, records: Iterable[StreamRecord]) -> Iterator[_Folded]:
-        token = running_subscriber.set(self._subscriber.name)
+        token, asking = running_subscriber.set(self._subscriber.name), _ask.set(self._ask)
         try:
             for id, streams in groupby(records, _by_id):
                 yield self._fold(id, streams)
         finally:
             running_subscriber.reset(token)
+            _ask.reset(asking)
 
     def _fold(self, id: str, records: Iterator[StreamRecord]) -> _Folded:
         row, count, failed, self._asked = None, 0, False, False
@@ -285,18 +287,18 @@ class _Reducing:
             raise _CameLate("another run of the same task has handled these aggregates, and more was handled since")
 
 
+_ask: ContextVar[Callable[[], NoReturn]] = ContextVar("enode_ask_for_commands")
+
+
 class _Stamp(StoredStamp):
-    """The stamp of a stream whose command may not have been read: then it calls ``ask`` when the origin is needed."""
+    """The stamp of a stream whose command may not have been read: then it asks for commands when the origin is
+    needed."""
 
-    __slots__ = ("_ask",)
-
-    def __init__(self, ask: Callable[[], NoReturn], record: StreamRecord) -> None:
-        self._ask = ask
-        self._record = record
+    __slots__ = ()
 
     def _origin_of(self, record: StreamRecord) -> Origin:
         if not record.command_id:
-            self._ask()
+            _ask.get()()
         return super()._origin_of(record)
 
 
