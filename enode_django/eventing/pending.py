@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -192,12 +192,10 @@ HandledEvent = tuple[DomainEvent | DomainException, Sequence[Handler]]
 
 class HandledEvents:
     """Finds the events that a subscriber handles. The handlers of a type are looked up once, and do not change with
-    later registrations, so an instance is for one batch. ``stamp_of`` makes the stamp of a stream's events. Used by one
-    thread."""
+    later registrations, so an instance is for one batch. Used by one thread."""
 
-    def __init__(self, subscriber: Subscriber, stamp_of: Callable[[StreamRecord], EventStamp] = StoredStamp) -> None:
+    def __init__(self, subscriber: Subscriber) -> None:
         self._subscriber = subscriber
-        self._stamp_of = stamp_of
         self._known: dict[tuple[str, int], tuple[Restore | None, Sequence[Handler]]] = {}
 
     def of(self, record: StreamRecord) -> list[HandledEvent]:
@@ -214,7 +212,7 @@ class HandledEvents:
                 restore, handlers = known.get((name, schema_version)) or self._look_up(name, schema_version)
                 if restore is not None:
                     if stamp is None:
-                        stamp = self._stamp_of(record)
+                        stamp = StoredStamp(record)
                     followed.append((restore(fields, stamp, index), handlers))
             except EnodeError:
                 raise

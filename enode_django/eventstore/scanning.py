@@ -73,55 +73,38 @@ class Scan(NamedTuple):
     contents: bool = True
 
 
-class Commands:
-    """Says whether a scan reads what streams store of their commands. Without, ids, types and metadata of the commands
-    are empty, at least in small rows. It may be changed meanwhile, for the next chunks."""
-
-    def __init__(self, *, are_read: bool) -> None:
-        self.are_read = are_read
-
-
-def scan(
-    wanted: Scan, *, at_once: int = AT_ONCE, raw_times: bool = False, commands: Commands | None = None
-) -> Iterator[Sequence[Row]]:
+def scan(wanted: Scan, *, at_once: int = AT_ONCE, raw_times: bool = False) -> Iterator[Sequence[Row]]:
     """Yield rows in non-empty chunks of at most ``at_once`` rows and about `CHUNK_BYTES`: streams by (aggregate root
     id, version), refusals in no particular order.
 
     With ``raw_times`` the column ``created_at`` holds microseconds since `RAW_TIMES_BEGIN`, which costs a third less.
-    ``commands`` says what is read of commands (None: everything).
-
     Queries the database when iterated, in the thread that iterates. Raises as `persistently` does.
     """
-    reader = _Reader(wanted, at_once, raw_times, commands or Commands(are_read=True))
+    reader = _Reader(wanted, at_once, raw_times)
     if wanted.refusals:
         return reader.refusals()
     return reader.streams_of_ids() if wanted.ids else reader.streams((wanted.low, 0))
 
 
-def scan_records(wanted: Scan, commands: Commands | None = None) -> Iterator[StreamRecord]:
+def scan_records(wanted: Scan) -> Iterator[StreamRecord]:
     """Yield records one by one, otherwise as `scan` does."""
-    return chain.from_iterable(map(records_of, scan(wanted, commands=commands)))
+    return chain.from_iterable(map(records_of, scan(wanted)))
 
 
 class _Reader:
-    def __init__(self, wanted: Scan, at_once: int, raw_times: bool, commands: Commands) -> None:
+    def __init__(self, wanted: Scan, at_once: int, raw_times: bool) -> None:
         self._wanted = wanted
         self._at_once = at_once
         self._most_bytes = CHUNK_BYTES // at_once
         self._loaders = _RAW_TIMES if raw_times else {}
-        self._commands = commands
-
-    def _small_streams(self) -> Reading:
-        if not self._wanted.contents:
-            return statements.SCAN_KEYS
-        return statements.SCAN_SMALL_STREAMS if self._commands.are_read else statements.SCAN_EVENTS
+        self._small_streams = statements.SCAN_SMALL_STREAMS if wanted.contents else statements.SCAN_KEYS
 
     def streams(self, after: tuple[object, object], *conditions: Condition) -> Iterator[list[Row]]:
         """Yield chunks of streams. A query for small rows comes first, and its chunk ends before the first large row;
         large rows are then read by a query that counts bytes, until rows are small again."""
         is_measured = False
         while True:
-            statement = statements.SCAN_STREAMS if is_measured else self._small_streams()
+            statement = statements.SCAN_STREAMS if is_measured else self._small_streams
             found = self._persistently_read(statement, after, conditions, is_measured)
             rows = found if is_measured else _until_large(found)
             if rows:

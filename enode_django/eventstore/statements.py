@@ -163,13 +163,6 @@ _SMALL = [
 ]
 SCAN_SMALL_STREAMS = _reading(_LOOKED_AT.format(read=", ".join(_SMALL), **_BY_AGGREGATE))
 
-# Reads nothing of the commands: half the columns, and reading takes two thirds of the time.
-_OF_COMMANDS = {"command_id": "''::text", "command_type": "''::text", "metadata": "''::bytea"}
-_WITHOUT_COMMANDS = {name: f"{empty} AS {name}" for name, empty in _OF_COMMANDS.items()}
-_WITHOUT_COMMANDS["events"] = f"CASE WHEN octet_length(events) <= {{most_bytes}} THEN {_EVENTS} END"
-_EVENTS_ALONE = ", ".join(_WITHOUT_COMMANDS.get(name, name) for name in StreamRecord._fields)
-SCAN_EVENTS = _reading(_LOOKED_AT.format(read=_EVENTS_ALONE, **_BY_AGGREGATE))
-
 # Reads no contents.
 _KEYS = ", ".join(f"''::bytea AS {name}" if name in _CONTENTS else name for name in StreamRecord._fields)
 SCAN_KEYS = _reading(_LOOKED_AT.format(read=_KEYS, **_BY_AGGREGATE))

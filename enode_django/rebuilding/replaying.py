@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from contextvars import ContextVar
 from functools import partial
 from itertools import chain, groupby, islice
 from operator import attrgetter
@@ -20,7 +19,6 @@ from django.db import connections
 
 from enode_django.concurrency.backoff import Persist, within
 from enode_django.databases import heal_connections
-from enode_django.domain.origin import Origin
 from enode_django.eventing import checkpoints, event_types
 from enode_django.eventing.base_projections import makes_row
 from enode_django.eventing.event_subscription import EventSubscription
@@ -35,12 +33,10 @@ from enode_django.eventing.retry_policy import Retries
 from enode_django.eventing.subscribers import Subscriber, key_of, running_subscriber
 from enode_django.eventing.sweep import behind
 from enode_django.eventstore.base import Settled, StreamRecord
-from enode_django.eventstore.scanning import Commands, Scan, scan_records
 from enode_django.eventstore.sqlstates import DATABASE_ERRORS, is_transient, sqlstate
 from enode_django.exceptions import RebuildError, SubscriberUnavailable
 from enode_django.rebuilding.shadow import ReachesOutside, Shadow, hooks_forgotten
 from enode_django.rebuilding.shadow_processor import ShadowRunner
-from enode_django.repository.loading import StoredStamp
 from enode_django.runtime import make_processor, store_on_separate_connection
 
 Value = TypeVar("Value")
@@ -95,16 +91,8 @@ class Replayer:
         """Replay sorted streams of aggregates from their first stream on."""
         subscriber = self.subscription.subscriber
         if isinstance(subscriber, ModelProjection):
-            return _Reducing(self, subscriber, Commands(are_read=True)).replay(records)
+            return _Reducing(self, subscriber).replay(records)
         return self._handle(records)
-
-    def replay_scan(self, wanted: Scan) -> Replayed:
-        """Replay the streams of a scan, which has no aggregate in part. Commands are read if handlers ask for them."""
-        subscriber = self.subscription.subscriber
-        if isinstance(subscriber, ModelProjection):
-            commands = Commands(are_read=False)
-            return _Reducing(self, subscriber, commands).replay(scan_records(wanted, commands))
-        return self._handle(scan_records(wanted))
 
     def _handle(self, records: Iterable[StreamRecord]) -> Replayed:
         records, total, last = iter(records), Replayed(), ""
@@ -189,19 +177,15 @@ class _Reducing:
     """Replays for a `ModelProjection`: folds the streams of each aggregate into one row, and copies the rows.
 
     Aggregates that fail in any way are left to the subscription, which finds the cause: a handler that raises or
-    queries a database, a value that the database refuses or computes, rows that exist already. So are those whose
-    handlers ask for a command that was not read; from the next chunk on ``commands`` are read then.
+    queries a database, a value that the database refuses or computes, rows that exist already.
     """
 
-    def __init__(self, replayer: Replayer, subscriber: ModelProjection[Any], commands: Commands) -> None:
+    def __init__(self, replayer: Replayer, subscriber: ModelProjection[Any]) -> None:
         self._replayer = replayer
         self._subscriber = subscriber
         self._alias = replayer.shadow.alias
         self._table: RowTable[Any] = RowTable(subscriber.model, self._alias)
-        self._commands = commands
-        self._asked = False
-        self._handled = HandledEvents(subscriber, _Stamp).of
-        self._normalise = self._table.normalise_in_memory
+        self._followed = HandledEvents(subscriber)
         self._makes_row = makes_row(subscriber)
 
     def replay(self, records: Iterable[StreamRecord]) -> Replayed:
@@ -225,35 +209,28 @@ class _Reducing:
             return list(islice(folded, ROWS_AT_ONCE))
 
     def _fold_all(self, records: Iterable[StreamRecord]) -> Iterator[_Folded]:
-        token, asking = running_subscriber.set(self._subscriber.name), _ask.set(self._ask)
+        token = running_subscriber.set(self._subscriber.name)
         try:
             for id, streams in groupby(records, _by_id):
                 yield self._fold(id, streams)
         finally:
             running_subscriber.reset(token)
-            _ask.reset(asking)
 
     def _fold(self, id: str, records: Iterator[StreamRecord]) -> _Folded:
-        row, count, failed, self._asked = None, 0, False, False
-        new, handled, normalise, makes_row = self._subscriber.model, self._handled, self._normalise, self._makes_row
+        row, count, failed = None, 0, False
+        new, followed, normalise = self._subscriber.model, self._followed, self._table.normalise_in_memory
         for record in records:
             count += 1
             if failed or record.version != count:
                 failed = True
                 continue
             try:
-                row = changed_row(new, id, row, handled(record), normalise, makes_row)
+                row = changed_row(new, id, row, followed.of(record), normalise, self._makes_row)
             except Exception:
                 failed = True
             if row is not None:
                 row.version = count
-        todo = Todo(id, record.aggregate_root_type, record.version or 0)
-        return _Folded(todo, count, row, failed or self._asked)
-
-    def _ask(self) -> NoReturn:
-        """Note that handlers need commands: they may catch the error."""
-        self._asked = self._commands.are_read = True
-        raise RebuildError("the commands of streams were not read")
+        return _Folded(Todo(id, record.aggregate_root_type, record.version or 0), count, row, failed)
 
     def _copy(self, folded: Sequence[_Folded]) -> bool:
         rows = [one.row for one in folded if one.row is not None]
@@ -285,21 +262,6 @@ class _Reducing:
         known = checkpoints.read(self._alias, key_of(self._subscriber), made) if made else {}
         if known or (rowless and self._table.versions(list(rowless))):
             raise _CameLate("another run of the same task has handled these aggregates, and more was handled since")
-
-
-_ask: ContextVar[Callable[[], NoReturn]] = ContextVar("enode_ask_for_commands")
-
-
-class _Stamp(StoredStamp):
-    """The stamp of a stream whose command may not have been read: then it asks for commands when the origin is
-    needed."""
-
-    __slots__ = ()
-
-    def _origin_of(self, record: StreamRecord) -> Origin:
-        if not record.command_id:
-            _ask.get()()
-        return super()._origin_of(record)
 
 
 class _CameLate(Exception):

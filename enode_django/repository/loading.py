@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from enode_django.domain.aggregate import AggregateRoot, replay_stream
 from enode_django.domain.messages import DomainEvent, EventStamp
 from enode_django.domain.metadata import Metadata
-from enode_django.domain.origin import Origin
 from enode_django.equeue.lookups import Lookups
 from enode_django.eventstore.base import EventStore, StreamRecord
 from enode_django.eventstore.fetched import AGGREGATE_ROOT_TYPE, EVENTS, VERSION, Fetched, FetchedInParts, Row
@@ -48,44 +47,26 @@ def _itself(record: Any) -> Any:
 
 
 class StoredStamp(EventStamp):
-    """A stamp that reads its record when an attribute is first needed: a replay rarely needs one."""
+    """A stamp that reads its record when an attribute is first needed: a replay rarely needs one. With ``record_of`` it
+    holds a row, of which the record is made then."""
 
-    __slots__ = ("_record",)
+    __slots__ = ("_record_of", "_row")
 
-    def __init__(self, record: Any) -> None:
-        self._record = record
+    def __init__(self, row: Row, record_of: Callable[[Any], StreamRecord] = _itself) -> None:
+        self._row = row
+        self._record_of = record_of
 
     def __getattr__(self, name: str) -> Any:
         """Read the record. Called for attributes that are not set."""
         if name not in EventStamp.__slots__:
             raise AttributeError(f"a stamp has no {name!r}")
-        record = self._whole_record()
+        record = self._record_of(self._row)
         if name == "origin":
-            self.origin = self._origin_of(record)
-            return self.origin
+            origin = self.origin = _RecordOrigin(record)
+            return origin
         self.aggregate_root_id, self.version = record.aggregate_root_id, record.version or 0
         self.timestamp = record.created_at
         return getattr(self, name)
-
-    def _whole_record(self) -> StreamRecord:
-        record: StreamRecord = self._record
-        return record
-
-    def _origin_of(self, record: StreamRecord) -> Origin:
-        return _RecordOrigin(record)
-
-
-class _RowStamp(StoredStamp):
-    """A stamp of a row, of which the record is made when an attribute is needed."""
-
-    __slots__ = ("_record_of",)
-
-    def __init__(self, row: Row, record_of: Callable[[Any], StreamRecord]) -> None:
-        self._record = row
-        self._record_of = record_of
-
-    def _whole_record(self) -> StreamRecord:
-        return self._record_of(self._record)
 
 
 class _RecordOrigin:
@@ -376,7 +357,7 @@ def _replay_parts(aggregate: AggregateRoot | None, parts: Iterable[Fetched]) -> 
                 continue
             try:
                 replay_stream(
-                    aggregate, restore(stored_events(row[EVENTS]), _RowStamp(row, record_of)), row[VERSION] or 0
+                    aggregate, restore(stored_events(row[EVENTS]), StoredStamp(row, record_of)), row[VERSION] or 0
                 )
             except EnodeError:
                 raise

@@ -7,19 +7,20 @@ which takes longer than handling it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from enode_django.eventstore.scanning import Scan
+from enode_django.eventstore.base import StreamRecord
+from enode_django.eventstore.scanning import Scan, scan_records
 from enode_django.jobs.progress import Report, silent
 from enode_django.rebuilding.catch_up_tasks import CatchUpTask, work_off
 from enode_django.rebuilding.engine import Plan
 from enode_django.rebuilding.ranges import scans
-from enode_django.rebuilding.replaying import Replayed, Replayer, Todo, replayer
+from enode_django.rebuilding.replaying import Replayed, Todo, replayer
 from enode_django.rebuilding.shadow import Shadow
 from enode_django.runtime import make_store
 from enode_django.spark.archive_reading import archived_events
@@ -104,20 +105,19 @@ def _replay_scans(
         for batch in batches:
             places: list[Any] = batch.column(0).to_pylist()
             for place in places:
-                yield _replay(shadow, streams, partial(Replayer.replay_scan, wanted=parts[place]))
+                yield _replay(shadow, streams, scan_records(parts[place]))
 
 
 def _replay_streams(
     shadow: Shadow, streams: Accumulator[int], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     with task():
-        records = (record for batch in batches for record in records_of(batch))
-        yield _replay(shadow, streams, lambda replaying: replaying.replay(records))
+        yield _replay(shadow, streams, (record for batch in batches for record in records_of(batch)))
 
 
-def _replay(shadow: Shadow, streams: Accumulator[int], replay: Callable[[Replayer], Replayed]) -> pa.RecordBatch:
+def _replay(shadow: Shadow, streams: Accumulator[int], records: Iterable[StreamRecord]) -> pa.RecordBatch:
     with replayer(shadow) as replaying:
-        done = replay(replaying)
+        done = replaying.replay(records)
     streams.add(done.streams)
     return pa.RecordBatch.from_pylist([done._asdict()], schema=DONE)
 

@@ -17,7 +17,7 @@ from enode_django.eventstore.dividing import bounds, position_bounds, refusal_bo
 from enode_django.eventstore.positions import BEGINNING, Position
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.eventstore.rows import execute, record_of
-from enode_django.eventstore.scanning import RAW_TIMES_BEGIN, Commands, Scan, scan
+from enode_django.eventstore.scanning import RAW_TIMES_BEGIN, Scan, scan
 from enode_django.exceptions import StoreUnavailable
 from enode_django.testing.event_store_read_contract import history, refusal, stream
 from tests.integration.postgres_proxy import PostgresProxy
@@ -337,22 +337,3 @@ def test_without_contents_all_else_is_the_same(store: PostgresEventStore) -> Non
     for wanted in (EVERYTHING, EVERYTHING._replace(refusals=True)):
         expected = [record._replace(events=b"", metadata=b"") for record in read(wanted)]
         assert read(wanted._replace(contents=False), at_once=7) == expected
-
-
-def test_without_commands_all_else_is_the_same(store: PostgresEventStore) -> None:
-    store.append([*history("a", 30), stream("b", 1, events=bytes(1_000_000)), *history("c", 30)])
-    store.correct("a", 3, b"corrected", by="ann", reason="a typing error", last=0)
-    expected = read()
-    commands = Commands(are_read=False)
-    chunks = scan(EVERYTHING, at_once=7, commands=commands)
-    found = [record_of(row) for row in next(chunks)]
-    assert {(one.command_id, one.command_type, one.metadata) for one in found} == {("", "", b"")}
-    commands.are_read = True
-    rest = [record_of(row) for rows in chunks for row in rows]
-    assert rest == expected[7:], "they are read from then on"
-    assert found == [one._replace(command_id="", command_type="", metadata=b"") for one in expected[:7]]
-    commands.are_read = False
-    without = [record_of(row) for rows in scan(EVERYTHING, at_once=7, commands=commands) for row in rows]
-    assert [one.events for one in without] == [one.events for one in expected]
-    (large,) = (one for one in without if one.aggregate_root_id == "b")
-    assert large == expected[30], "large rows are read whole"

@@ -16,7 +16,7 @@ from enode_django.eventing.event_subscription import EventSubscription
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventstore.positions import BEGINNING
-from enode_django.eventstore.scanning import Scan, scan, scan_records
+from enode_django.eventstore.scanning import Scan, scan_records
 from enode_django.exceptions import ProjectionsDiffer, RebuildError
 from enode_django.jobs.progress import Report
 from enode_django.rebuilding.engine import InProcess, Plan
@@ -158,39 +158,6 @@ def test_reading_may_open_a_connection_while_handlers_may_not(followed: Harness,
     before = (postings(), balances())
     assert rebuild(cls.name, OnNewConnection(), nothing).is_swapped
     assert (postings(), balances()) == before
-
-
-class InScans(InProcess):
-    """Replays scans, as tasks in other processes do."""
-
-    def replay(self, plan: Plan, report: Report) -> Replayed:
-        ((_, horizon),) = plan.horizon.items()
-        with replayer(plan.shadow) as replaying:
-            return replaying.replay_scan(Scan("default", horizon=horizon, types=plan.types))
-
-
-@BOTH
-@pytest.mark.parametrize("swallows", [False, True])
-def test_handlers_are_given_commands_although_a_scan_does_not_read_them_at_first(
-    followed: Harness, effects: Effects, cls: type[Subscriber], swallows: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(scan.__kwdefaults__, "at_once", 4)  # so that there are several chunks
-    found: dict[tuple[str, int], tuple[str, str | None]] = {}
-
-    def ask(event: DomainEvent) -> None:
-        try:
-            found[event.aggregate_root_id, event.version] = (event.command_id, event.metadata.causation_id)
-        except Exception:
-            if not swallows:
-                raise
-
-    before = (postings(), balances())
-    let_handlers(effects, ask)
-    assert rebuild(cls.name, InScans(), nothing).is_swapped
-    assert (postings(), balances()) == before
-    ids = {(one.aggregate_root_id, one.version): one.command_id for id in "abc" for one in followed.store.load(id)}
-    assert set(found) >= {place for place in ids if place[1] != 1}, "`Balances` does not handle the first event"
-    assert found == {place: (ids[place], ids[place]) for place in found}
 
 
 @BOTH
