@@ -91,6 +91,10 @@ def migrate(server: str, name: str) -> None:
         if connection.execute("SELECT FROM pg_database WHERE datname = %s", [name]).rowcount:
             return
         connection.execute(f"CREATE DATABASE {name}".encode())
-    environment = {**os.environ, **ENVIRONMENTS[name], "DATABASE_URL": urlunsplit(urlsplit(server)._replace(path=f"/{name}"))}
+    environment = {
+        **os.environ,
+        **ENVIRONMENTS[name],
+        "DATABASE_URL": urlunsplit(urlsplit(server)._replace(path=f"/{name}")),
+    }
     done = warm.run(["manage.py", "migrate", "--verbosity=0"], cwd=ROOT, env=environment, seconds=SECONDS)
     assert done.returncode == 0, done.stderr
