@@ -125,6 +125,7 @@ class SubscriberThread:
         self._statistics = statistics
         self.time_limit = time_limit
         self._busy_since: float | None = None
+        self._behind_since: float | None = None
         self._draining = threading.Event()
         self._stopping = threading.Event()
         self._subscription = make_subscription(
@@ -180,13 +181,15 @@ class SubscriberThread:
         self.consumer.release_drained(self._subscription.held_in)
         self._work(self._subscription.retry_due)
         self._work(partial(self._subscription.tick, self.consumer.owned))
+        self._report()  # of what was retried: the pull may take long
         pulled = self.consumer.pull(self._limit, self._pull_wait())
-        behind_since = oldest_of(pulled)
-        self._report(behind_since)
+        self._behind_since = oldest_of(pulled)
+        self._report()
         if pulled:
             self._work(partial(self._subscription.handle, pulled))
-            is_behind = any(len(one.offsets) >= self._limit for one in pulled)  # there may be more
-            self._report(behind_since if is_behind else None)
+            if all(len(one.offsets) < self._limit for one in pulled):  # else there may be more
+                self._behind_since = None
+            self._report()
 
     def _hand_over(self) -> None:
         """Release the queues that others are to have, with all that is unfinished. Called between portions of a batch,
@@ -199,8 +202,9 @@ class SubscriberThread:
                 raise
             logger.debug("%s hands over later: %s", self.name, error)
 
-    def _report(self, behind_since: float | None) -> None:
-        self._statistics.set_followed(self.name, self._subscription.handled, self._subscription.parked, behind_since)
+    def _report(self) -> None:
+        subscription = self._subscription
+        self._statistics.set_followed(self.name, subscription.handled, subscription.parked, self._behind_since)
 
     def _work(self, call: Callable[[], None]) -> None:
         self._busy_since = time.monotonic()

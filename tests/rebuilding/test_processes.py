@@ -65,8 +65,9 @@ def store(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[P
     drop_schemas()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def pool() -> Iterator[Pool]:
+    """A pool for all tests, whose processes are started by the first one, and replaced after a test that kills them."""
     with contextlib.closing(Pool(2)) as pool:
         yield pool
     assert children() == []

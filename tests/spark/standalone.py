@@ -1,4 +1,4 @@
-"""A standalone cluster of Spark on loopback: a master and its workers, each a process of its own."""
+"""A standalone cluster of Spark on loopback: a master and a worker, each a process of its own, and two executors."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class Daemon(Group):
 
 
 @contextmanager
-def standalone(directory: Path, secrets: Mapping[str, str], workers: int = 2) -> Iterator[str]:
-    """Give the master's URL. What executors need to know comes to them by the environment of the workers."""
+def standalone(directory: Path, secrets: Mapping[str, str]) -> Iterator[str]:
+    """Give the master's URL. What executors need to know comes to them by the environment of the worker."""
     plain = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "DATABASE_URL")}
     with ExitStack() as stack:
         master = Daemon("master", directory, plain, "org.apache.spark.deploy.master.Master")
@@ -54,11 +54,10 @@ def standalone(directory: Path, secrets: Mapping[str, str], workers: int = 2) ->
         master.wait_for(_MASTER.pattern, seconds=SECONDS)
         found = _MASTER.search(master.log)
         assert found is not None
-        for number in range(workers):
-            options = ("--cores", "1", "--memory", "1g", "--work-dir", str(directory / f"work{number}"), found[1])
-            worker = Daemon(f"node{number}", directory, {**plain, **secrets}, _WORKER, *options)
-            stack.callback(worker.close)
-        master.wait_for(r"Registering worker ", times=workers, seconds=SECONDS)
+        options = ("--cores", "2", "--memory", "1g", "--work-dir", str(directory / "work"), found[1])
+        worker = Daemon("node", directory, {**plain, **secrets}, _WORKER, *options)
+        stack.callback(worker.close)
+        master.wait_for(r"Registering worker ", seconds=SECONDS)
         yield found[1]
 
 

@@ -373,7 +373,7 @@ def test_merged_increments_lie_by_bucket_and_are_deleted_when_no_job_can_need_th
     spark: SparkSession, store: PostgresEventStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compaction, "ENOUGH", 2)
-    monkeypatch.setattr(archive, "FILE_BYTES", 8)  # two ranges, one for each core
+    monkeypatch.setattr(archive, "FILE_BYTES", 8_000)  # for a few ranges: each is a task of every step
     stored = list[StreamRecord]()
     for version in (1, 2):
         new = [*account("a", [version]), *account("b", [version]), refused("a")]

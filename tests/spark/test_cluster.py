@@ -75,6 +75,7 @@ def spark_settings(master: str, directory: Path) -> dict[str, Any]:
             "spark.driver.bindAddress": LOOPBACK,
             "spark.driver.memory": "512m",
             "spark.executor.memory": "512m",
+            "spark.executor.cores": "1",  # for an executor of each core of the worker
             "spark.driver.extraJavaOptions": quick_options(),
             "spark.executor.extraJavaOptions": quick_options(),
             "spark.scheduler.minRegisteredResourcesRatio": "1",
@@ -220,7 +221,7 @@ def test_no_password_is_on_a_command_line_in_a_plan_in_a_log_or_in_the_event_log
         pytest.skip("the database has no password")
     assert sum(EXECUTOR in line for line in run.commands) >= 2
     assert any("SparkListenerSQLExecutionStart" in text for name, text in run.texts.items() if "events/" in name)
-    assert {"master.log", "node0.log", "node1.log", "worker.log"} <= run.texts.keys()
+    assert {"master.log", "node.log", "worker.log"} <= run.texts.keys()
     assert sum(name.endswith("stderr") for name in run.texts) >= 2
     for text in [*run.commands, *run.texts.values()]:
         assert password not in text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import threading
 import zipfile
@@ -15,6 +14,8 @@ from pyspark.sql import SparkSession
 from enode_django.exceptions import JobCancelled, SparkUnavailable
 from enode_django.jobs import request_cancel, running_job
 from enode_django.spark import java, packages, session
+from tests import warm
+from tests.java import quick_options
 from tests.meta.tree import ROOT
 
 
@@ -69,7 +70,7 @@ def test_a_java_that_ends_before_spark_has_started_is_said(tmp_path: Path) -> No
             print("said:", error)
     """
     environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "sample_project.settings", "JAVA_HOME": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
+    done = warm.run(["-c", code], cwd=ROOT, env=environment)
     assert done.stdout.splitlines()[-1].startswith("said: Spark does not start on 'local[1]'; its log says why: ")
 
 
@@ -85,8 +86,12 @@ def test_an_error_of_java_has_its_text_after_the_end_of_the_session() -> None:
         except SparkFailed as error:
             print("said:", error, error.__cause__)
     """
-    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "sample_project.settings"}
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
+    environment = {
+        **os.environ,
+        "DJANGO_SETTINGS_MODULE": "sample_project.settings",
+        "JAVA_TOOL_OPTIONS": quick_options(),
+    }
+    done = warm.run(["-c", code], cwd=ROOT, env=environment, seconds=600)
     assert "said: " in done.stdout, done.stderr
     assert 'NumberFormatException: For input string: "no number"' in done.stdout
     assert "None" in done.stdout.splitlines()[-1]
@@ -103,7 +108,7 @@ def test_what_to_install_is_said_where_a_package_is_missing(missing: str) -> Non
         except SparkUnavailable as error:
             print(error)
     """
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = warm.run(["-c", code], cwd=ROOT)
     assert done.stdout.startswith(f"{missing} is not installed")
     assert 'pip install "enode_django[spark]"' in done.stdout
 
@@ -112,6 +117,7 @@ def test_nothing_else_needs_spark() -> None:
     code = """if True:
         import importlib, pkgutil, sys
         for name in ("pyspark", "pandas", "pyarrow"):
+            assert name not in sys.modules, "a module that is imported in advance needs it"
             sys.modules[name] = None
         import django
         django.setup()
@@ -124,9 +130,7 @@ def test_nothing_else_needs_spark() -> None:
         print("imported", len(sys.modules))
     """
     environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "sample_project.settings"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
+    done = warm.run(["-c", code], cwd=ROOT, env=environment)
     assert "imported" in done.stdout, done.stderr
 
 

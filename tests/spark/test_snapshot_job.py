@@ -67,17 +67,17 @@ def staging_tables() -> int:
 
 def test_it_makes_what_buildsnapshots_makes(spark: SparkSession, store: PostgresEventStore, tmp_path: Path) -> None:
     """From the store, and from an archive of most of it."""
-    store.append([one for n in range(40) for one in account(f"due{n:02}", range(1, 101))])
+    store.append([one for n in range(10) for one in account(f"due{n:02}", range(1, 101))])
     store.append([*account("young", range(1, 100)), *account("bad", range(1, 150)), poison("bad", 150)])
     export_events(spark, str(tmp_path), Told())
     store.append([*account("due00", range(101, 131)), *account("later", range(1, 201)), *account("young", [100])])
     expected = made_in_one_thread()
-    assert len(expected) == 42
+    assert len(expected) == 12
 
     told = Told()
     figures = build_snapshots(spark, None, told)
     assert rows() == expected
-    assert (figures["made"], figures["failed"]) == ({ACCOUNT: 42}, 1)
+    assert (figures["made"], figures["failed"]) == ({ACCOUNT: 12}, 1)
     ((name, id, reason),) = figures["failures"]
     assert (name, id) == (ACCOUNT, "bad")
     assert reason.startswith("MalformedMessage: ")
@@ -93,7 +93,7 @@ def test_it_makes_what_buildsnapshots_makes(spark: SparkSession, store: Postgres
     Snapshot.objects.all().delete()
     figures = build_snapshots(spark, None, Told(), archive=str(tmp_path))
     assert rows() == expected
-    assert (figures["made"], figures["failed"]) == ({ACCOUNT: 42}, 1)
+    assert (figures["made"], figures["failed"]) == ({ACCOUNT: 12}, 1)
 
 
 def test_switched_off_it_says_so(spark: SparkSession) -> None:
