@@ -37,8 +37,8 @@ def shard_servers(faulty_postgres: Postgres) -> Iterator[Sequence[Postgres]]:
 
 @pytest.fixture(scope="session")
 def faulty_redis() -> Iterator[Redis]:
-    """The acceptance tests' own, to be stopped; it forgets nothing that it has acknowledged."""
-    yield from private(Redis({"appendfsync": "always"}))
+    """The acceptance tests' own, to be stopped; a kill of its process loses nothing that it has acknowledged."""
+    yield from private(Redis({"appendfsync": "no"}))
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ ANSWER_SECONDS = 3.0
 GIVE_UP_SECONDS = PATIENCE
 RETRY_SECONDS = 0.05
 ACCOUNTS_EACH = 3
-MOVEMENTS_AT_ONCE = 20
+MOVEMENTS_AT_ONCE = 8
 PAUSE, HARD = 0.1, 0.01
 """Seconds between the steps of a sender. Under a hard load whatever starts waits for the processor, not for the fault
 under test."""
