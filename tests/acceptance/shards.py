@@ -23,8 +23,7 @@ from tests.acceptance.waiting import wait_until
 from tests.template import ACCEPTANCE
 
 HERE, AWAY = 0, 1
-SENDERS, GENTLE = 2, 0.2
-"""Of each load, and seconds between their steps: six senders together are load enough, and faults last long here."""
+SENDERS = 2
 CONNECT_SECONDS = 2
 """A server that stands still takes connections and says nothing: whoever connects must give up by himself."""
 
@@ -78,8 +77,7 @@ class ShardedStack(Stack):
     @contextlib.contextmanager
     def loads(self, seed: int, without: Iterable[int] = ()) -> Iterator[tuple[Load, Load]]:
         """Senders to the aggregates of each shard, and others that transfer between all of them."""
-        each = {"threads": SENDERS, "pause": GENTLE, "rounds": 30}
-        kinds: list[dict[str, Any]] = [{**each, "make_id": ids_of(shard, without)} for shard in (HERE, AWAY)]
+        kinds = [{"threads": SENDERS, "make_id": ids_of(shard, without), "rounds": 30} for shard in (HERE, AWAY)]
         with (
             self.load(seed, **kinds[HERE]) as here,
             self.load(seed + 1, **kinds[AWAY]) as away,
