@@ -35,6 +35,20 @@ _DECODE = """
     else:
         if {needs}: v{n} = convert{n}(v{n})
 """
+_MAKE = """
+def call(plain, {given}):
+  made = new(owner)
+  values = made.__dict__
+  try:
+    pass
+{steps}
+  except InvalidField:
+    slowly(values, plain)
+  else:
+    {stores}
+  {stores_given}
+  return made
+"""
 _FUNCTION = """
 def call({parameters}):
   try:
@@ -59,13 +73,41 @@ def compiled_decode(fields: Sequence[Converted], default: Callable[[str], Any], 
     return compiled
 
 
+def compiled_maker(
+    owner: type, fields: Sequence[Converted], default: Callable[[str], Any], slowly: Decode, given: Sequence[str]
+) -> Callable[..., Any]:
+    """Return a function that makes an instance of ``owner`` without its constructor: of ``plain``, which it decodes as
+    `compiled_decode` does, and of further attributes, whose names are ``given``."""
+    stores_given = "; ".join(f"values[{name!r}] = given{n}" for n, name in enumerate(given))
+    text = _MAKE.format(
+        given=", ".join(f"given{n}" for n in range(len(given))),
+        steps=_steps(_DECODE, fields),
+        stores=_stores(fields),
+        stores_given=stores_given,
+    )
+    names = {"slowly": slowly, "default": default, "owner": owner, "new": object.__new__}
+    make: Callable[..., Any] = _executed(text, fields, names)
+    return make
+
+
 def _compiled(parameters: str, step: str, fields: Sequence[Converted], names: dict[str, Any]) -> Any:
-    steps = "".join(step.format(n=n, name=one.name, needs=_needs(n, one)) for n, one in enumerate(fields))
-    stores = "; ".join(f"values[{one.name!r}] = v{n}" for n, one in enumerate(fields)) or "pass"
+    text = _FUNCTION.format(parameters=parameters, steps=_steps(step, fields), stores=_stores(fields))
+    return _executed(text, fields, names)
+
+
+def _steps(step: str, fields: Sequence[Converted]) -> str:
+    return "".join(step.format(n=n, name=one.name, needs=_needs(n, one)) for n, one in enumerate(fields))
+
+
+def _stores(fields: Sequence[Converted]) -> str:
+    return "; ".join(f"values[{one.name!r}] = v{n}" for n, one in enumerate(fields)) or "pass"
+
+
+def _executed(text: str, fields: Sequence[Converted], names: dict[str, Any]) -> Any:
     known = {"InvalidField": InvalidField, "Decimal": Decimal, **names}
     for n, one in enumerate(fields):
         known |= {f"exact{n}": one.exact, f"convert{n}": one.convert}
-    exec(_FUNCTION.format(parameters=parameters, steps=steps, stores=stores), known)  # noqa: S102  (names are quoted)
+    exec(text, known)  # noqa: S102  (names are quoted)
     return known["call"]
 
 

@@ -14,11 +14,11 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from enode_django.domain.bounds import Bound, bounds_of, check_bounds
-from enode_django.domain.compiled import Converted, compiled_check, compiled_decode
+from enode_django.domain.compiled import Converted, compiled_check, compiled_decode, compiled_maker
 from enode_django.domain.defaults import MISSING, Factory, declared_defaults, made_anew
 from enode_django.domain.hashes import MOST_ALIKE, collide
 from enode_django.domain.scalars import (
@@ -295,6 +295,11 @@ class Schema:
         """Check the fields of a dictionary, and replace values by their normal forms. Raises `InvalidField`."""
         self.decode_into = compiled_decode(self._decoders, self._default, self._decode_slowly)
         """Decode like `decode`, into an existing dictionary, the first argument."""
+
+    def maker(self, given: Sequence[str]) -> Callable[..., Any]:
+        """Return a function that makes an instance of the class from plain values, and from attributes of these names,
+        without its constructor. It raises `InvalidField`."""
+        return compiled_maker(self.owner, self._decoders, self._default, self._decode_slowly, given)
 
     def _type(self, name: str, annotation: Any) -> FieldType:
         try:

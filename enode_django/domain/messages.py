@@ -217,14 +217,4 @@ def sealed_plain(event: DomainEvent) -> dict[str, Any]:
 def event_restorer(cls: type[AnyEvent]) -> Callable[[dict[str, Any], EventStamp, int], AnyEvent]:
     """Return a function that makes a stamped event from plain field values, like `message_of` and `stamp_event`, but
     faster for many events. The function raises `InvalidField`."""
-    new, decode_into = object.__new__, schema_of(cls).decode_into
-
-    def restore(plain: dict[str, Any], stamp: EventStamp, index: int) -> AnyEvent:
-        event = new(cls)
-        values = event.__dict__
-        decode_into(values, plain)
-        values["_enode_stamp"] = stamp
-        values["_enode_index"] = index
-        return event
-
-    return restore
+    return schema_of(cls).maker(("_enode_stamp", "_enode_index"))

@@ -61,7 +61,11 @@ class StoredStamp(EventStamp):
         if name not in EventStamp.__slots__:
             raise AttributeError(f"a stamp has no {name!r}")
         record = self._record_of(self._row)
-        super().__init__(record.aggregate_root_id, record.version or 0, record.created_at, _RecordOrigin(record))
+        if name == "origin":
+            origin = self.origin = _RecordOrigin(record)
+            return origin
+        self.aggregate_root_id, self.version = record.aggregate_root_id, record.version or 0
+        self.timestamp = record.created_at
         return getattr(self, name)
 
 

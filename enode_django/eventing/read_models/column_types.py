@@ -48,11 +48,11 @@ def stored_by(db_type: str, connection: BaseDatabaseWrapper) -> Stored | None:
         return None
     base, modifiers = named[1], [int(one) for one in (named[2] or "").split(",") if one]
     if base in _INTEGERS:
-        return _integer(_INTEGERS[base])
+        return Integer(_INTEGERS[base])
     if base in ("varchar", "text"):
         return _text(*modifiers)
     if base == "numeric" and len(modifiers) == 2:
-        return _numeric(*modifiers)
+        return Numeric(*modifiers)
     if base == "timestamp with time zone":
         return _moment(connection)
     return None if modifiers else _SIMPLE.get(base)
@@ -76,47 +76,52 @@ def _check_encodes(text: str) -> None:
         raise OnlyDatabaseKnows from error
 
 
-def _integer(bits: int) -> Stored:
-    end = 1 << bits
+class Integer:
+    """The function for whole numbers of so many bits."""
 
-    def stored(value: Any) -> int:
-        if isinstance(value, int) and -end <= value < end:
+    def __init__(self, bits: int) -> None:
+        self.low, self.end = -(1 << bits), 1 << bits
+
+    def __call__(self, value: Any) -> int:
+        if isinstance(value, int) and self.low <= value < self.end:
             return int(value)
         raise OnlyDatabaseKnows
 
-    return stored
 
+class Numeric:
+    """The function for decimals with so many digits, some of them after the point."""
 
-def _numeric(digits: int, places: int) -> Stored:
-    unit, zero = Decimal(1).scaleb(-places), Decimal(0).scaleb(-places)
-    quantize = Context(prec=digits, rounding=ROUND_HALF_UP).quantize
+    def __init__(self, digits: int, places: int) -> None:
+        self.unit, self.zero = Decimal(1).scaleb(-places), Decimal(0).scaleb(-places)
+        self.quantize = Context(prec=digits, rounding=ROUND_HALF_UP).quantize
 
-    def stored(value: Any) -> Decimal:
+    def __call__(self, value: Any) -> Decimal:
         if type(value) is not Decimal or not value.is_finite():
             raise OnlyDatabaseKnows
         try:
-            return quantize(value, unit) or zero  # PostgreSQL knows no negative zero
+            return self.quantize(value, self.unit) or self.zero  # PostgreSQL knows no negative zero
         except InvalidOperation as error:
             raise OnlyDatabaseKnows from error
-
-    return stored
 
 
 def _moment(connection: BaseDatabaseWrapper) -> Stored:
     if settings.USE_TZ:
-        return _aware(connection.timezone or UTC)
+        return Aware(connection.timezone or UTC)
     return _naive(ZoneInfo(connection.timezone_name))
 
 
-def _aware(zone: tzinfo) -> Stored:
-    def stored(value: Any) -> datetime:
+class Aware:
+    """The function for moments, which are loaded in this zone."""
+
+    def __init__(self, zone: tzinfo) -> None:
+        self.zone = zone
+
+    def __call__(self, value: Any) -> datetime:
         if type(value) is not datetime or value.tzinfo is None:
             raise OnlyDatabaseKnows
-        if value.tzinfo is zone is UTC and not value.fold:
+        if value.tzinfo is self.zone is UTC and not value.fold:
             return value
-        return _in_zone(value, zone)
-
-    return stored
+        return _in_zone(value, self.zone)
 
 
 def _naive(zone: tzinfo) -> Stored:

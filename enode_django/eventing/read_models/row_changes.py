@@ -11,6 +11,10 @@ from enode_django.eventing.read_models.row_normalising import HANDLED
 from enode_django.eventing.read_models.rows import RowTable
 from enode_django.eventing.subscribers import Handler
 
+DELETED = "_enode_deleted"
+"""An attribute that `RowProjection.delete` sets."""
+_NO_VALUES: dict[str, Any] = {}
+
 
 def changed_row(
     model: type[Any],
@@ -27,14 +31,21 @@ def changed_row(
     whether an event makes a missing row (None: every event does); one that does not is passed over. Raises what
     ``makes_row`` and the handlers raise; the row may be half changed then.
     """
+    values = row.__dict__ if row is not None else _NO_VALUES
     for event, handlers in followed:
         if row is None:
             if makes_row is not None and not makes_row(event):
                 continue
             row = model(aggregate_root_id=aggregate_root_id)
-        elif HANDLED in row.__dict__:
+            values = row.__dict__
+        elif HANDLED in values:
             normalise(row)
-        row = row_after(row, event, handlers)
+        for handler in handlers:
+            handler(row, event)
+        if DELETED in values:
+            row = None
+        elif HANDLED not in values:
+            values[HANDLED] = ()
     return row
 
 
@@ -42,7 +53,7 @@ def row_after(row: Any, event: Any, handlers: Iterable[Handler]) -> Any:
     """Return the row after an event, or None if a handler has deleted it."""
     for handler in handlers:
         handler(row, event)
-    if row.__dict__.pop("_enode_deleted", False):
+    if row.__dict__.pop(DELETED, False):
         return None
     row.__dict__.setdefault(HANDLED, ())
     return row

@@ -4,24 +4,20 @@ previous event was handled in the same batch or in another one."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from datetime import date, datetime, timedelta
+from contextlib import suppress
+from functools import cached_property
 from typing import Any
-from uuid import UUID
 
 from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models.expressions import DatabaseDefault
 
 from enode_django.eventing.read_models.column_types import OnlyDatabaseKnows, Stored, json_stored, stored_by
+from enode_django.eventing.read_models.compiled_rows import NEVER_SEEN, Normalise, RowField, compiled
 from enode_django.eventing.read_models.row_columns import Column, has_own_placeholder
 
 HANDLED = "_enode_handled"
 """An attribute of a row that a handler has been given: its normalised values. They are none at first."""
-
-_LOADED_AS_WRITTEN = (bool, float, date, timedelta, UUID)
-"""Types whose values are loaded as they were written, if a value is of exactly this type."""
-
-_NEVER_SEEN = object()
 
 
 class RowNormaliser:
@@ -37,13 +33,14 @@ class RowNormaliser:
         fields = [field for field in model._meta.concrete_fields if field.name not in kept]
         self._not_taken = {"_state", *(field.attname for field in model._meta.concrete_fields if field.name in kept)}
         written = [field for field in fields if not field.generated]
-        self._fields = [_Field(number, field, connection).parts for number, field in enumerate(written)]
-        self._unseen = [_NEVER_SEEN] * len(written)
+        self._fields = [_Field(field, connection).parts for field in written]
+        self._normalise = compiled(self._fields, HANDLED)
+        self._unseen = (NEVER_SEEN,) * len(written)
         self._set_when_saved = [field for field in written if _is_set_when_saved(field)]
         self._relations = [field for field in written if field.is_relation]
         self._generated = [field.attname for field in fields if field.generated]
         self._is_always_loaded = bool(self._generated) or not _is_made_of_fields(model)
-        self._needs_preparing = bool(self._set_when_saved or self._relations or self._generated)
+        self._needs_preparing = bool(self._set_when_saved or self._generated)
         self._attributes = {"_state", HANDLED, *(field.attname for field in model._meta.concrete_fields)}
         self._kept = len(self._attributes) - len(self._generated)
 
@@ -54,28 +51,47 @@ class RowNormaliser:
         A generated column is such a value: it is forgotten, so that reading it asks the database. Anything that the
         model's own ``from_db`` or ``__init__`` adds to a row is forgotten, too.
         """
+        try:
+            self.normalise_in_memory(row)
+        except OnlyDatabaseKnows:
+            if partly:
+                self._normalise_partly(row.__dict__)
+            return False
+        return True
+
+    def normalise_in_memory(self, row: models.Model) -> None:
+        """Normalise the row like `normalise`. Raise `OnlyDatabaseKnows` where that returns False."""
         values = row.__dict__
         if self._needs_preparing or len(values) != self._kept:
             self._prepare(row)
-        seen = values[HANDLED] or self._unseen.copy()
-        is_known, found = not self._is_always_loaded, {}
-        for number, name, kind, as_kind, convert, is_steady in self._fields:
-            value = values[name]
-            if value is seen[number]:
-                continue
-            try:
-                if type(value) is not kind:
-                    value = found[name] = convert(value)
-                elif as_kind is not None:
-                    value = found[name] = as_kind(value)
-            except OnlyDatabaseKnows:
-                is_known = False
-            else:
-                seen[number] = value if is_steady else _NEVER_SEEN
-        if is_known or partly:
-            values.update(found)
-            values[HANDLED] = seen
-        return is_known
+        for relation in self._relations:
+            if relation.is_cached(row):  # type: ignore[attr-defined]
+                relation.delete_cached_value(row)  # type: ignore[attr-defined]
+        if self._is_always_loaded:
+            raise OnlyDatabaseKnows(self._unknown(row))
+        try:
+            self._normalise(values, values[HANDLED] or self._unseen)
+        except OnlyDatabaseKnows as error:
+            raise OnlyDatabaseKnows(self._unknown(row)) from error
+
+    def _unknown(self, row: models.Model) -> str:
+        return f"{type(row).__qualname__} {row.pk!r} has to be stored to be normalised"
+
+    def _normalise_partly(self, values: dict[str, Any]) -> None:
+        """Change the values that can be told."""
+        seen = list(values[HANDLED] or self._unseen)
+        for number, (field, normalise) in enumerate(self._one_by_one):
+            if values[field.name] is not seen[number]:
+                alone = {field.name: values[field.name]}
+                with suppress(OnlyDatabaseKnows):
+                    normalise(alone, [NEVER_SEEN])
+                    values[field.name] = alone[field.name]
+                    seen[number] = alone[field.name] if field.is_steady else NEVER_SEEN
+        values[HANDLED] = seen
+
+    @cached_property
+    def _one_by_one(self) -> Sequence[tuple[RowField, Normalise]]:
+        return [(field, compiled([field], HANDLED)) for field in self._fields]
 
     def _prepare(self, row: models.Model) -> None:
         """Set the fields that saving a row sets; delete what a loaded row does not have."""
@@ -86,9 +102,6 @@ class RowNormaliser:
             values.pop(name, None)
         for name in values.keys() - self._attributes:
             del values[name]
-        for relation in self._relations:
-            if relation.is_cached(row):  # type: ignore[attr-defined]
-                relation.delete_cached_value(row)  # type: ignore[attr-defined]
 
     def take_over(self, row: models.Model, loaded: models.Model) -> None:
         """Give the row the values of a loaded row."""
@@ -114,14 +127,9 @@ def _is_set_when_saved(field: models.Field[Any, Any]) -> bool:
 
 
 class _Field:
-    """Converts a value that a handler gave to a field into the one that a loaded row has.
+    """Converts a value that a handler gave to a field into the one that a loaded row has. ``parts`` say how."""
 
-    ``parts`` are: the field's number and name; ``kind``; ``as_kind``, which converts values of exactly the type
-    ``kind`` (None: they are loaded as given); ``convert``, which converts others; and whether a loaded value is
-    immutable and stays the same however often it is stored and loaded again.
-    """
-
-    def __init__(self, number: int, field: models.Field[Any, Any], connection: BaseDatabaseWrapper) -> None:
+    def __init__(self, field: models.Field[Any, Any], connection: BaseDatabaseWrapper) -> None:
         self._field = field
         self._connection = connection
         self._column = Column(field, connection)
@@ -130,16 +138,7 @@ class _Field:
         self._converters = _converters(field, self._col, connection)
         is_steady = type(field) in vars(models).values() and not isinstance(field, models.JSONField)
         kind = self._column.as_it_is if is_steady and self._by_column is not None and not self._converters else None
-        as_kind: Stored | None = self._by_column
-        if kind is datetime:
-            as_kind = self._moment
-        elif kind in _LOADED_AS_WRITTEN:
-            as_kind = None
-        self.parts = (number, field.attname, kind, as_kind, self._convert, is_steady)
-
-    def _moment(self, value: Any) -> Any:
-        assert self._by_column is not None
-        return self._by_column(value) if value.tzinfo is not None else self._convert(value)
+        self.parts = RowField(field.attname, kind, self._by_column, self._convert, is_steady)
 
     def _convert(self, value: Any) -> Any:
         given = self._field.db_default if isinstance(value, DatabaseDefault) else value

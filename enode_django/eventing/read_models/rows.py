@@ -15,7 +15,6 @@ from django.db.models.sql.compiler import SQLInsertCompiler
 from django.db.transaction import TransactionManagementError, atomic, set_rollback
 
 from enode_django.databases import healthy_connection, in_transaction
-from enode_django.eventing.read_models.column_types import OnlyDatabaseKnows
 from enode_django.eventing.read_models.row_columns import columns_of, quoted
 from enode_django.eventing.read_models.row_loading import RowLoading
 from enode_django.eventing.read_models.row_normalising import RowNormaliser
@@ -45,6 +44,8 @@ class RowTable(Generic[Row]):
         self._alias = alias
         connection = connections[alias]
         self._normaliser = RowNormaliser(model, connection)
+        self.normalise_in_memory = self._normaliser.normalise_in_memory
+        """Normalise a row without a database. Raises `OnlyDatabaseKnows`."""
         self._columns = columns_of(model, connection)
         self._fits_arrays = all(column.array for column in self._columns)
         self._created_only = any(column.created_only for column in self._columns)
@@ -112,11 +113,6 @@ class RowTable(Generic[Row]):
         finally:
             row.version = version  # type: ignore[attr-defined]
         self._normaliser.take_over(row, loaded)
-
-    def normalise_in_memory(self, row: Row) -> None:
-        """Normalise the row without a database. Raises `OnlyDatabaseKnows`."""
-        if not self._normaliser.normalise(row):
-            raise OnlyDatabaseKnows(f"{self._model.__qualname__} {_by_id(row)!r} has to be stored to be normalised")
 
     def claims(self, after: str, limit: int) -> list[tuple[str, int]]:
         """Return the ids and versions of the next ``limit`` rows with ids above ``after``."""
