@@ -18,7 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import ClassVar, Self
+from typing import ClassVar, Protocol, Self
 
 import psutil
 
@@ -38,6 +38,19 @@ class ServerUnavailable(Exception):
     """An embedded server is not installed or did not start. The message says what to do."""
 
 
+class ServerProcess(Protocol):
+    """A process as its server sees it: a part of `subprocess.Popen`."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None: ...
+
+    def send_signal(self, number: int, /) -> None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+
 class Server(ABC):
     """A server process. Directory, port and password stay the same across restarts; `close` removes the directory.
 
@@ -54,7 +67,7 @@ class Server(ABC):
         self.password = secrets.token_hex(16)
         self._directory: Path | None = None
         self._guard: subprocess.Popen[bytes] | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ServerProcess | None = None
 
     @property
     @abstractmethod
@@ -183,7 +196,7 @@ class Server(ABC):
     def _answers_or_ended(self) -> bool:
         return not self.running or self._answers()
 
-    def _spawn(self, command: Sequence[str | Path], log: int) -> subprocess.Popen[bytes]:
+    def _spawn(self, command: Sequence[str | Path], log: int) -> ServerProcess:
         return subprocess.Popen(
             command,
             cwd=self.directory,

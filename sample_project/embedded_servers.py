@@ -73,8 +73,8 @@ class Postgres(Server):
                 ],
                 log.fileno(),
             )
-        if initdb.wait(START_SECONDS):
-            raise ServerUnavailable(f"initdb failed with {initdb.returncode!r}; its log ends with:\n{self.log_tail()}")
+        if status := initdb.wait(START_SECONDS):
+            raise ServerUnavailable(f"initdb failed with {status!r}; its log ends with:\n{self.log_tail()}")
         with (self.directory / "data" / "postgresql.conf").open("a") as configuration:
             configuration.writelines(f"{name} = '{value}'\n" for name, value in settings.items())
 

@@ -9,23 +9,35 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import pytest
 from django.conf import settings
 
 from sample_project.celery import SETTINGS_NAMED
 from sample_project.embedded import Broker, Postgres, Redis, Server, ServerUnavailable, embedded_services
+from sample_project.embedded_process import ServerProcess
 from tests import warm
 from tests.template import OWN, VARIABLE, new_postgres, template
 
+BROKERS_SETTINGS = {"DJANGO_SETTINGS_MODULE": "tests.acceptance.settings"}
+"""The sample's settings with few apps."""
 REAL_QUEUE = {"SEND_IN_TESTS": True}
 """Settings for tests that send to a queue without ``inline()``. Most tests of the framework may do so."""
 
 AnyServer = TypeVar("AnyServer", bound=Server)
+
+
+class WarmBroker(Broker):
+    """A broker of the sample, forked from a warm process."""
+
+    def _spawn(self, command: Sequence[str | Path], log: int) -> ServerProcess:
+        environment = {**os.environ, **BROKERS_SETTINGS}
+        with os.fdopen(log, "ab", closefd=False) as file:
+            return warm.start(command[1:], cwd=self.directory, env=environment, stdout=file, start_new_session=True)
+
 
 _running = contextlib.ExitStack()
 _missing = ""
@@ -87,15 +99,6 @@ def redis_url() -> str:
     return _url("REDIS_URL")
 
 
-class ForkedBroker(Broker):
-    """A broker whose process has the libraries from its first moment (see `tests.warm`)."""
-
-    def _spawn(self, command: Sequence[str | Path], log: int) -> subprocess.Popen[bytes]:
-        with open(log, "ab", closefd=False) as output:
-            started = warm.start(command[1:], cwd=self.directory, stdout=output, stderr=output, start_new_session=True)
-        return cast("subprocess.Popen[bytes]", started)
-
-
 @contextlib.contextmanager
 def needed() -> Iterator[None]:
     """Skip the test if a server cannot be started inside the block, unless services are required."""
@@ -124,7 +127,7 @@ def private_postgres() -> Iterator[Postgres]:
 @pytest.fixture
 def private_broker() -> Iterator[Broker]:
     """A broker of the test's own, which it may stop, kill, pause and restart."""
-    yield from private(ForkedBroker())
+    yield from private(WarmBroker())
 
 
 @pytest.fixture

@@ -202,7 +202,7 @@ def serve(requests: socket.socket) -> None:
             *streams, answers = files
             child = os.fork()
             if child == 0:
-                _become(json.loads(asked), streams, [requests.fileno(), answers, ended, ending, *children.values()])
+                _become(json.loads(asked), streams, [requests.detach(), answers, ended, ending, *children.values()])
             for stream in streams:
                 os.close(stream)
             os.write(answers, PID.pack(child))

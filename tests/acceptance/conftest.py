@@ -9,10 +9,10 @@ import pytest
 
 from chaos.processes import guarded_directory
 from enode_django.eventing.registry import subscribers
-from sample_project.embedded import Broker, Postgres, Redis
+from sample_project.embedded import Postgres, Redis
 from tests.acceptance.shards import ShardedStack
 from tests.acceptance.stack import SUBSCRIBERS, BrokerStack, Stack
-from tests.services import private
+from tests.services import WarmBroker, private
 from tests.template import ACCEPTANCE, UNSYNCED, migrate, new_postgres
 
 
@@ -37,8 +37,8 @@ def shard_servers(faulty_postgres: Postgres) -> Iterator[Sequence[Postgres]]:
 
 @pytest.fixture(scope="session")
 def faulty_redis() -> Iterator[Redis]:
-    """The acceptance tests' own, to be stopped; it forgets nothing that it has acknowledged."""
-    yield from private(Redis({"appendfsync": "always"}))
+    """The acceptance tests' own, to be stopped; a kill of its process loses nothing that it has acknowledged."""
+    yield from private(Redis({"appendfsync": "no"}))
 
 
 @pytest.fixture(scope="session")
@@ -80,7 +80,7 @@ def broker_stack(faulty_postgres: Postgres, faulty_redis: Redis, processors_dire
     faulty_postgres.start()
     faulty_redis.start()
     with (
-        Broker() as broker,
+        WarmBroker() as broker,
         BrokerStack(faulty_postgres, faulty_redis, processors_directory, broker) as stack,
     ):
         yield stack

@@ -21,10 +21,13 @@ ANSWER_SECONDS = 3.0
 GIVE_UP_SECONDS = PATIENCE
 RETRY_SECONDS = 0.05
 ACCOUNTS_EACH = 3
-MOVEMENTS_AT_ONCE = 20
+MOVEMENTS_AT_ONCE = 8
 PAUSE, HARD = 0.1, 0.01
 """Seconds between the steps of a sender. Under a hard load whatever starts waits for the processor, not for the fault
 under test."""
+ENOUGH, LONGER = 100, 3
+"""Steps of a load after which its senders rest so many times longer: a fault needs some load around it, and not more of
+it the slower the machine is."""
 
 
 class Client:
@@ -141,7 +144,7 @@ class Load:
                 self._open(random_)
                 self._rounds[number] += 1
             for step in self._plan(random_):
-                if self._stop.wait(self._pause):
+                if self._stop.wait(self._pause * (LONGER if self.rounds > ENOUGH else 1)):
                     return
                 step(random_)
                 self._rounds[number] += 1

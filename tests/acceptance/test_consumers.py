@@ -25,7 +25,7 @@ from tests.meta.tree import ROOT
 
 pytestmark = pytest.mark.acceptance
 
-QUEUES, MESSAGES, EACH_BAD = 4, 800, 200
+QUEUES, MESSAGES, EACH_BAD = 4, 400, 100
 PATIENCE = 120.0
 
 

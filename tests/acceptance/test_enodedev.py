@@ -54,10 +54,8 @@ urlpatterns = [path("<account>/<id>/", execute)]
 
 
 SETTINGS = f"""
-from sample_project.settings import INSTALLED_APPS as SAMPLE_APPS
 from tests.acceptance.settings import *
 
-INSTALLED_APPS = [*(app for app in SAMPLE_APPS if app != "sample_project.conference"), "{APP}"]
 ROOT_URLCONF = "{APP}.urls"
 DEBUG = True
 """

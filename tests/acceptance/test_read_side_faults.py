@@ -120,7 +120,7 @@ def test_a_worker_that_comes_late_brings_no_deleted_row_back(stack: Stack) -> No
 
 def test_postgres_may_restart_and_crash_while_events_are_followed(reading: Stack, seed: int) -> None:
     processors = reading.start_ready(role="command")
-    events = reading.start(role="event", SUBSCRIBERS={"SWEEP_INTERVAL": 0.2})
+    events = reading.start(role="event", SUBSCRIBERS={"SWEEP_INTERVAL": 0.5})
     with reading.load(seed, varied=True) as load:
         away = r"enode_django\.outages: (?!a database answers again)"
         for fall in (reading.postgres.stop, reading.postgres.kill):
@@ -145,7 +145,7 @@ def test_postgres_may_restart_and_crash_while_events_are_followed(reading: Stack
 def test_the_end_of_the_events_topic_may_be_lost(stack: Stack, seed: int) -> None:
     commands = stack.start_ready(role="command")
     events = stack.start(
-        role="event", apps=HINDERED, SUBSCRIBERS={"SWEEP_INTERVAL": 0.2}, COMMANDS={"TIME_LIMIT": PATIENCE}
+        role="event", apps=HINDERED, SUBSCRIBERS={"SWEEP_INTERVAL": 0.5}, COMMANDS={"TIME_LIMIT": PATIENCE}
     )
     with stack.load(seed, varied=True) as load:
         wait_until(events.following_event_workers, "an event worker that follows")
@@ -168,7 +168,7 @@ def test_the_end_of_the_events_topic_may_be_lost(stack: Stack, seed: int) -> Non
     assert {None, 1, 2} <= {record.version for record in lost}, "a refusal, a first version and another are lost"
     assert ("bank.ReserveWithdrawal", None) in {(record.command_type, record.version) for record in lost}
     assert len(lost) >= sum(seen.values()) / 100
-    stack.start(role="event", SUBSCRIBERS={"SWEEP_INTERVAL": 0.2})
+    stack.start(role="event", SUBSCRIBERS={"SWEEP_INTERVAL": 0.5})
     stack.wait_swept()
     stack.wait_followed()
     check(stack, published=False)

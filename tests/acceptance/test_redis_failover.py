@@ -40,7 +40,7 @@ def test_failover_of_the_queue_contradicts_no_answer_and_the_read_side_heals(
     stack: Stack, servers: RedisWithSentinels, seed: int
 ) -> None:
     commands = stack.start_ready(role="command")
-    events = stack.start(role="event", SUBSCRIBERS={"SWEEP_INTERVAL": 0.2})
+    events = stack.start(role="event", SUBSCRIBERS={"SWEEP_INTERVAL": 0.5})
     with stack.load(seed, rounds=120, varied=True, pause=0.05) as load:
         wait_until(events.following_event_workers, "an event worker that follows")
         load.wait_for_rounds(20)

@@ -19,7 +19,7 @@ from tests.acceptance.waiting import PATIENCE, last_for, wait_until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 
-FAST_SWEEPS = {"SUBSCRIBERS": {"SWEEP_INTERVAL": 0.5}}
+FAST_SWEEPS = {"SUBSCRIBERS": {"SWEEP_INTERVAL": 1.5}}
 
 
 def come_back(server: Postgres) -> None:

@@ -10,10 +10,10 @@ from enode_django import CommandStatus
 from enode_django.conf.groups import BROKER
 from enode_django.ids import new_id
 from sample_project.bank.domain import Deposit, OpenAccount
-from sample_project.embedded import Broker
 from tests.acceptance.newer.commands import PayInterest
 from tests.acceptance.processors import Processors
 from tests.acceptance.stack import Stack
+from tests.services import WarmBroker
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 
@@ -56,7 +56,7 @@ def newer_dead_letters(stack: Stack) -> list[tuple[str, str]]:
 
 
 def test_without_what_it_needs_it_says_so_and_does_not_start(stack: Stack) -> None:
-    with Broker() as broker:
+    with WarmBroker() as broker:
         broker.stop()
         nobody = {"BACKEND": BROKER, "LOCATION": broker.url, "OPTIONS": {}}
         assert_refused(stack.start(QUEUE=nobody), "start it with manage.py runbroker")
