@@ -71,9 +71,9 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="only these pictures")
     parser.add_argument("--seconds", type=float, default=120.0, help="how long customers come before, for the charts")
     options = parser.parse_args()
-    chromium = shutil.which("chromium")
+    chromium = shutil.which("chromium-headless-shell") or shutil.which("chromium")
     if chromium is None:
-        parser.error("no chromium on the PATH; on Debian and Ubuntu: apt install chromium")
+        parser.error("no chromium on the PATH; on Debian and Ubuntu: apt install chromium-headless-shell")
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "sample_project.settings")
     os.environ["DEBUG"] = "1"  # so that runserver serves the static files
     os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"  # Playwright runs an event loop in this thread

@@ -11,6 +11,7 @@ import os
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 
@@ -76,7 +77,7 @@ def template() -> Iterator[None]:
     """
     with Postgres(UNSYNCED) as server:
         for name in ENVIRONMENTS:
-            migrate(server, name)
+            migrate(server.url, name)
         server.stop()
         os.environ[VARIABLE] = json.dumps([str(server.directory / "data"), server.password])
         try:
@@ -85,12 +86,16 @@ def template() -> Iterator[None]:
             del os.environ[VARIABLE]
 
 
-def migrate(server: Postgres, name: str) -> None:
-    """Make one of the template's databases, unless the server has begun with it."""
-    with psycopg.connect(server.url, autocommit=True) as connection:
+def migrate(server: str, name: str) -> None:
+    """Make one of the template's databases on the server with this URL, unless it has begun with it."""
+    with psycopg.connect(server, autocommit=True) as connection:
         if connection.execute("SELECT FROM pg_database WHERE datname = %s", [name]).rowcount:
             return
         connection.execute(f"CREATE DATABASE {name}".encode())
-    environment = {**os.environ, **ENVIRONMENTS[name], "DATABASE_URL": server.url_of(name)}
+    environment = {
+        **os.environ,
+        **ENVIRONMENTS[name],
+        "DATABASE_URL": urlunsplit(urlsplit(server)._replace(path=f"/{name}")),
+    }
     done = warm.run(["manage.py", "migrate", "--verbosity=0"], cwd=ROOT, env=environment, seconds=SECONDS)
     assert done.returncode == 0, done.stderr

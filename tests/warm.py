@@ -1,8 +1,8 @@
 """Python processes that start fast: forked from one that has imported the libraries, and nothing of a project.
 
-``run(["-m", "django", "check"], cwd=…, env=…)`` does what `subprocess.run` does with a new interpreter. Settings, apps
-and models are loaded by each process for itself. Code that depends on a new interpreter (``PYTHONHASHSEED``, the
-imported modules) needs `subprocess`.
+``start(["manage.py", "runbroker"], cwd=…, env=…)`` does what `subprocess.Popen` does with a new interpreter, and `run`
+what `subprocess.run` does. Settings, apps and models are loaded by each process for itself. Code that depends on a new
+interpreter (``PYTHONHASHSEED``, the imported modules, its command line) needs `subprocess`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ import os
 import runpy
 import select
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, Any, NamedTuple, NoReturn
 
 from enode_django.processes.children import PRELOADED
 
@@ -40,10 +42,12 @@ LIBRARIES = [
         "enode_django.checks.settings",
         "enode_django.client",
         "enode_django.checks.deploy",
+        "enode_django.equeue.broker.server",
         "enode_django.eventstore.postgres",
     ),
     *(
         "enode_django.eventstore.scanning",
+        "enode_django.processors.supervisor",
         "enode_django.serialization.json_values",
         "enode_django.rebuilding.shadow_processor",
     ),
@@ -54,6 +58,79 @@ LIBRARIES = [
 """Libraries that can be imported without settings. Those that are not installed are left out."""
 
 
+LONGEST_REQUEST = 1 << 18
+PID, END = struct.Struct("=q"), struct.Struct("=qd")
+"""The answers of the server: the process id; at the end, the exit status and the seconds of processor time."""
+
+_used = 0.0
+
+
+def processor_seconds() -> float:
+    """Return the processor time of the processes that were seen to end."""
+    return _used
+
+
+class Started:
+    """A process, as `subprocess.Popen` presents one. ``answers`` is a pipe from the server."""
+
+    def __init__(self, answers: int, stdout: IO[str] | None) -> None:
+        (self.pid,) = PID.unpack(os.read(answers, PID.size))
+        self.returncode: int | None = None
+        self.stdout = stdout
+        self._answers = answers
+
+    def poll(self) -> int | None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self.wait(0)
+        return None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit status. Blocks. Raises `subprocess.TimeoutExpired` after ``timeout`` seconds."""
+        global _used
+        if self.returncode is None:
+            if not select.select([self._answers], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
+            self.returncode, used = END.unpack(os.read(self._answers, END.size))
+            _used += used
+            os.close(self._answers)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless the process is known to have ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def start(
+    arguments: Sequence[str | Path],
+    *,
+    cwd: Path,
+    env: Mapping[str, str] | None = None,
+    stdin: IO[Any] | None = None,
+    stdout: IO[Any] | None = None,
+    stderr: IO[Any] | None = None,
+    start_new_session: bool = False,
+) -> Started:
+    """Start Python with these arguments: a script, ``-m MODULE`` or ``-c CODE``. By default there is no input, standard
+    output is a pipe of text, and errors go where standard output goes."""
+    request = {"argv": list(map(str, arguments)), "cwd": str(cwd), "session": start_new_session}
+    request["env"] = dict(os.environ if env is None else env)
+    piped = None
+    with contextlib.ExitStack() as closing:
+        if stdout is None:
+            reading, writing = os.pipe()
+            piped, stdout = open(reading), closing.enter_context(open(writing, "w"))  # noqa: SIM115 - it lives on
+        answers, answering = os.pipe()
+        closing.callback(os.close, answering)
+        streams = (stdin or closing.enter_context(open(os.devnull)), stdout, stderr or stdout)
+        files = [*(stream.fileno() for stream in streams), answering]
+        socket.send_fds(_server().requests, [json.dumps(request).encode()], files)
+    return Started(answers, piped)
+
+
 def run(
     arguments: Sequence[str | Path],
     *,
@@ -62,73 +139,101 @@ def run(
     seconds: float = 120.0,
     given: str = "",
 ) -> subprocess.CompletedProcess[str]:
-    """Run Python with these arguments, a script, ``-m MODULE`` or ``-c CODE``, and capture what it prints. ``given`` is
-    its standard input.
+    """Run Python with these arguments, as `start` says, and capture what it prints. ``given`` is its standard input.
 
-    Raises `TimeoutError` after ``seconds``, and kills the process.
+    Raises `TimeoutError` after ``seconds``, and kills the process and its children.
     """
-    with tempfile.TemporaryDirectory() as directory:
-        source, out, err = (os.path.join(directory, name) for name in ("in", "out", "err"))
-        Path(source).write_text(given)
-        request = {"argv": list(map(str, arguments)), "cwd": str(cwd), "in": source, "out": out, "err": err}
-        status = _ask({**request, "env": dict(os.environ if env is None else env)}, seconds)
-        shown = (Path(name).read_text() for name in (out, err))
-        return subprocess.CompletedProcess(list(arguments), status, *shown)
+    with contextlib.ExitStack() as closing:
+        given_file, out, err = (closing.enter_context(tempfile.TemporaryFile("w+")) for _ in range(3))
+        given_file.write(given)
+        given_file.seek(0)
+        streams = {"stdin": given_file, "stdout": out, "stderr": err}
+        process = start(arguments, cwd=cwd, env=env, start_new_session=True, **streams)
+        try:
+            status = process.wait(seconds)
+        except subprocess.TimeoutExpired as error:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise TimeoutError(f"python {list(map(str, arguments))} goes on after {seconds:g} s") from error
+        out.seek(0)
+        err.seek(0)
+        return subprocess.CompletedProcess(list(arguments), status, out.read(), err.read())
+
+
+class Server(NamedTuple):
+    process: subprocess.Popen[bytes]
+    requests: socket.socket
 
 
 @functools.cache
-def _server() -> subprocess.Popen[bytes]:
-    server = subprocess.Popen(
-        [sys.executable, "-m", "tests.warm"],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-    )
-    atexit.register(_end, server)
-    return server
-
-
-def _ask(request: Mapping[str, Any], seconds: float) -> int:
-    server = _server()
-    assert server.stdin is not None
-    assert server.stdout is not None
-    server.stdin.write(json.dumps(request).encode() + b"\n")
-    server.stdin.flush()
-    if not select.select([server.stdout], [], [], seconds)[0]:
-        _end(server)
-        raise TimeoutError(f"python {request['argv']} goes on after {seconds:g} s")
-    return int(server.stdout.readline())
+def _server() -> Server:
+    requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        command = [sys.executable, "-m", "tests.warm", str(theirs.fileno())]
+        process = subprocess.Popen(command, cwd=ROOT, pass_fds=[theirs.fileno()], start_new_session=True)
+    atexit.register(_end, process)
+    return Server(process, requests)
 
 
 def _end(server: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(server.pid, signal.SIGKILL)
-    server.communicate()
-    _server.cache_clear()
+    server.wait()
 
 
-def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
-    """Fork a child for each request, and answer with its exit status. Return at the end of the requests."""
-    for line in requests:
-        request = json.loads(line)
-        child = os.fork()
-        if child == 0:
-            _become(request)
-        _, status = os.waitpid(child, 0)
-        answers.write(b"%d\n" % os.waitstatus_to_exitcode(status))
-        answers.flush()
+# -- the server -----------------------------------------------------------------------------------------------------
 
 
-def _become(request: Mapping[str, Any]) -> NoReturn:
-    written = os.O_WRONLY | os.O_CREAT
-    for number, name, flags in ((0, "in", os.O_RDONLY), (1, "out", written), (2, "err", written)):
-        opened = os.open(request[name], flags)
-        os.dup2(opened, number)
-        os.close(opened)
+def serve(requests: socket.socket) -> None:
+    """Fork a child for each request, and report its end. Return at the end of the requests."""
+    children: dict[int, int] = {}
+    ended, ending = os.pipe()
+    os.set_blocking(ending, False)
+    signal.set_wakeup_fd(ending)
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # without a handler, nothing is written to the pipe
+    while True:
+        ready, _, _ = select.select([requests.fileno(), ended], [], [])
+        if ended in ready:
+            os.read(ended, LONGEST_REQUEST)
+            _report(children)
+        if requests.fileno() in ready:
+            asked, files, _, _ = socket.recv_fds(requests, LONGEST_REQUEST, 4)
+            if not asked:
+                return
+            *streams, answers = files
+            child = os.fork()
+            if child == 0:
+                _become(json.loads(asked), streams, [requests.fileno(), answers, ended, ending, *children.values()])
+            for stream in streams:
+                os.close(stream)
+            os.write(answers, PID.pack(child))
+            children[child] = answers
+
+
+def _report(children: dict[int, int]) -> None:
+    """Report each child that has ended."""
+    for child in list(children):
+        ended, status, usage = os.wait4(child, os.WNOHANG)
+        if ended:
+            answers = children.pop(child)
+            with contextlib.suppress(BrokenPipeError):  # the client has ended
+                os.write(answers, END.pack(os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime))
+            os.close(answers)
+
+
+def _become(request: Mapping[str, Any], streams: Sequence[int], others: Sequence[int]) -> NoReturn:
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    if request["session"]:
+        os.setsid()
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+    for file in (*streams, *others):
+        os.close(file)
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
+    if os.environ.get("PYTHONUNBUFFERED"):
+        sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
     for module in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
         del sys.modules[module]  # a project may have its own package of this name
     first, *rest = request["argv"]
@@ -159,7 +264,7 @@ def main() -> None:
             importlib.import_module(name)
     sys.path.remove(str(ROOT))
     gc.freeze()  # otherwise the first collection of each child would copy all that memory
-    serve(sys.stdin.buffer, sys.stdout.buffer)
+    serve(socket.socket(fileno=int(sys.argv[1])))
 
 
 if __name__ == "__main__":

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from celery import Celery
 
 from enode_django.batch import NO_MASTER
 from sample_project.embedded import Postgres, Redis
+from tests import warm
 from tests.acceptance.processors import PROJECT, Group
 from tests.acceptance.stack import REDIS_STREAMS, Stack
 from tests.acceptance.waiting import wait_until
@@ -32,13 +31,11 @@ class CeleryProcess(Group):
         self.log_path = log
         path = os.pathsep.join([str(PROJECT), *filter(None, [environment.get("PYTHONPATH")])])
         with log.open("wb") as output:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "celery", "-A", "sample_project", *arguments, "--loglevel=INFO"],
+            self._process = warm.start(
+                ["-m", "celery", "-A", "sample_project", *arguments, "--loglevel=INFO"],
                 cwd=log.parent,  # by which the guard of that directory finds them
                 env={**os.environ, **environment, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
-                stdin=subprocess.DEVNULL,
                 stdout=output,
-                stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
         self.pid = self._process.pid

@@ -18,7 +18,7 @@ from tests.template import ACCEPTANCE, UNSYNCED, migrate, new_postgres
 
 def _with_template(server: Postgres) -> Postgres:
     """It gets a migrated database, as which every other one begins."""
-    migrate(server, ACCEPTANCE)
+    migrate(server.url, ACCEPTANCE)
     return server
 
 

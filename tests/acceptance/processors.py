@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 import psutil
 
 from chaos.processes import PROJECT, is_running
+from tests import warm
 from tests.acceptance.waiting import PATIENCE, wait_until
 
 _QUEUES = re.compile(r"\d+ command workers, (\d+) queues of topic ")
@@ -29,7 +29,7 @@ class Group:
 
     log_path: Path
     pid: int
-    _process: subprocess.Popen[bytes]
+    _process: subprocess.Popen[bytes] | warm.Started
 
     # -- what it says ---------------------------------------------------------------------------------------------
 
@@ -90,13 +90,11 @@ class Processors(Group):
         self.log_path = log
         self.processes = processes
         with log.open("wb") as output:
-            self._process = subprocess.Popen(
-                [sys.executable, PROJECT / "manage.py", "runprocessors", "--processes", str(processes), *options],
+            self._process = warm.start(
+                [PROJECT / "manage.py", "runprocessors", "--processes", str(processes), *options],
                 cwd=log.parent,  # by which the guard of that directory finds them
                 env={**os.environ, **environment, "PYTHONUNBUFFERED": "1"},
-                stdin=subprocess.DEVNULL,
                 stdout=output,
-                stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
         self.pid = self._process.pid

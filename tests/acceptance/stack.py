@@ -6,8 +6,6 @@ import contextlib
 import json
 import math
 import os
-import subprocess
-import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -147,9 +145,7 @@ class Stack:
         environment = {**os.environ, **self._environment(apps, REDIS_STREAMS, enode), "PYTHONPATH": str(PROJECT)}
         output = self.directory / "beside.log"
         with output.open("wb") as file:
-            process = subprocess.Popen(
-                [sys.executable, *arguments], cwd=self.directory, env=environment, stdout=file, stderr=file
-            )
+            process = warm.start(arguments, cwd=self.directory, env=environment, stdout=file)
         try:
             yield output
             assert process.poll() is None, f"{arguments} ended early:\n{output.read_text()}"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -20,6 +18,7 @@ from enode_django.equeue.dead_letters import dead_letters, requeue
 from enode_django.equeue.transport import Transport
 from enode_django.equeue.transports.broker import BrokerTransport
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
+from tests import warm
 from tests.equeue.brokers import RunningBroker
 from tests.equeue.consuming import eventually
 from tests.meta.tree import ROOT
@@ -68,9 +67,9 @@ class Consumers:
         self._log = ending.enter_context((directory / "consumers.log").open("a"))
         self._ending = ending
 
-    def start(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "tests.equeue.consumer_process", *self._command]
-        process = self._ending.enter_context(subprocess.Popen(command, cwd=ROOT, stderr=self._log))
+    def start(self) -> warm.Started:
+        command = ["-m", "tests.equeue.consumer_process", *self._command]
+        process = warm.start(command, cwd=ROOT, stdout=self._log)
         self._ending.callback(process.kill)
         return process
 
@@ -84,7 +83,7 @@ class Consumers:
         return {pid for *_, pid in self.handled[since:]}
 
 
-def owns_any(transport: Transport, consumer: subprocess.Popen[bytes]) -> bool:
+def owns_any(transport: Transport, consumer: warm.Started) -> bool:
     shares = [share for info in list_groups(transport, group="billing") for share in info.shares]
     return any(f"-{consumer.pid}-" in (share.owner or "") for share in shares)
 

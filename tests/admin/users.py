@@ -9,8 +9,9 @@ from django.test import Client
 def client_of(*permissions: str, checks: bool = False) -> Client:
     """Of a staff user with these permissions of the app. ``checks``: posts need a CSRF token."""
     user = User.objects.create_user(f"user-{User.objects.count()}", is_staff=True)
-    for codename in permissions:
-        user.user_permissions.add(Permission.objects.get(codename=codename, content_type__app_label="enode_django"))
+    granted = Permission.objects.filter(codename__in=permissions, content_type__app_label="enode_django")
+    assert len(granted) == len({*permissions}), f"not all of {permissions} are there"
+    user.user_permissions.set(granted)
     client = Client(enforce_csrf_checks=checks)
     client.force_login(user)
     return client

@@ -13,15 +13,16 @@ from tests.services import services_required
 
 PATIENCE = 120_000
 """Milliseconds for whatever takes one second on an idle machine."""
+MISSING = "no chromium on the PATH; on Debian and Ubuntu: apt install chromium-headless-shell"
 
 
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
-    path = shutil.which("chromium")
+    path = shutil.which("chromium-headless-shell") or shutil.which("chromium")
     if path is None:
         if services_required():
-            raise pytest.UsageError("no chromium on the PATH; on Debian and Ubuntu: apt install chromium")
-        pytest.skip("no chromium on the PATH; on Debian and Ubuntu: apt install chromium")
+            raise pytest.UsageError(MISSING)
+        pytest.skip(MISSING)
     # Playwright runs an event loop in the tests' thread, where Django would forbid every query.
     with pytest.MonkeyPatch.context() as patch, sync_playwright() as playwright:
         patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from enode_django.equeue.transports.broker import BrokerTransport
+from tests import warm
 from tests.meta.tree import ROOT
 
 DEADLINE = 60.0
@@ -24,7 +23,7 @@ class RunningBroker:
         self.log = directory.with_suffix(".log")
         self._options = {"directory": str(directory), "listen": "tcp://127.0.0.1:0", **options}
         self.location = ""
-        self._process: subprocess.Popen[str] | None = None
+        self._process: warm.Started | None = None
 
     def __enter__(self) -> Self:
         self.start()
@@ -44,9 +43,9 @@ class RunningBroker:
     def start(self, **options: Any) -> None:
         """Start the broker. Return when it accepts connections."""
         self._options |= options
-        command = [sys.executable, "-m", "tests.equeue.broker_process", json.dumps(self._options)]
+        command = ["-m", "tests.equeue.broker_process", json.dumps(self._options)]
         with open(self.log, "a") as log:
-            self._process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=log, text=True)
+            self._process = warm.start(command, cwd=ROOT, stderr=log)
         assert self._process.stdout is not None
         self.location = self._process.stdout.readline().strip()
         assert self.location, self.log.read_text()

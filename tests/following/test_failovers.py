@@ -64,7 +64,7 @@ class Failover:
 
 @pytest.fixture
 def failover(private_postgres: Postgres) -> Iterator[Failover]:
-    migrate(private_postgres, OWN)
+    migrate(private_postgres.url, OWN)
     with ExitStack() as stack:
         yield Failover(private_postgres, Standby(private_postgres), stack)
 

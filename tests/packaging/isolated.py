@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import venv
-import zipfile
 from collections.abc import Iterable, Iterator
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
@@ -14,14 +13,15 @@ from packaging.requirements import Requirement
 
 
 class Isolated:
-    """A virtual environment whose packages are links to those of the running one, so that nothing is downloaded."""
+    """A virtual environment whose packages are links: to what the wheel held, where it was unpacked, and to those of
+    the running environment. So nothing is downloaded, and each module is compiled once."""
 
-    def __init__(self, directory: Path, wheel: Path, extra: str) -> None:
+    def __init__(self, directory: Path, unpacked: Path, extra: str) -> None:
         venv.create(directory, symlinks=True)
         self._python = directory / "bin" / "python"
         (self.packages,) = directory.glob("lib/python*/site-packages")
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(self.packages)
+        for path in unpacked.iterdir():
+            (self.packages / path.name).symlink_to(path)
         own = next(iter(_distributions(self.packages)))
         for needed in closure(own.requires or (), {extra}, {}).values():
             self._link(needed)

@@ -53,6 +53,14 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
+@pytest.fixture(scope="module")
+def unpacked(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("unpacked")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(directory)
+    return directory
+
+
 def test_the_wheel_holds_every_file_of_the_package_and_no_other(wheel: Path) -> None:
     files = {path.relative_to(ROOT).as_posix() for path in (ROOT / "enode_django").rglob("*") if path.is_file()}
     wanted = {name for name in files if "__pycache__" not in name}
@@ -71,8 +79,8 @@ def test_the_version_stands_in_one_place(wheel: Path) -> None:
     assert released[1] == enode_django.__version__
 
 
-def test_without_extras_a_program_runs_in_memory_and_the_app_is_set_up(wheel: Path, tmp_path: Path) -> None:
-    environment = Isolated(tmp_path, wheel, "")
+def test_without_extras_a_program_runs_in_memory_and_the_app_is_set_up(unpacked: Path, tmp_path: Path) -> None:
+    environment = Isolated(tmp_path, unpacked, "")
     first = re.search(r"```python file=bank.py\n(.+?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert first is not None
     (environment.packages / "bank.py").write_text(first[1])
@@ -82,8 +90,8 @@ def test_without_extras_a_program_runs_in_memory_and_the_app_is_set_up(wheel: Pa
 
 
 @pytest.mark.parametrize("extra", USES)
-def test_an_extra_alone_brings_what_its_part_needs(wheel: Path, tmp_path: Path, extra: str) -> None:
-    Isolated(tmp_path, wheel, extra).run(f"{SETTINGS}\n{USES[extra]}")
+def test_an_extra_alone_brings_what_its_part_needs(unpacked: Path, tmp_path: Path, extra: str) -> None:
+    Isolated(tmp_path, unpacked, extra).run(f"{SETTINGS}\n{USES[extra]}")
 
 
 def test_each_extra_is_tried() -> None:

@@ -45,6 +45,7 @@ from sample_project.bank.projections import AccountSummaries, Ledger
 from sample_project.embedded import Broker
 from sample_project.embedded_process import free_port, release_port
 from tests import warm
+from tests.template import OWN, migrate
 
 Database = psycopg.Connection[tuple[Any, ...]]
 
@@ -238,18 +239,25 @@ def test_options_that_make_no_sense_are_refused(options: Sequence[str], said: st
 
 @pytest.fixture
 def services(postgres_url: str, private_broker: Broker) -> Iterator[Mapping[str, str]]:
-    """Return the environment with an empty database and an empty queue, without Redis, which the demo does not need."""
+    """Return the environment with a migrated database and an empty queue, without Redis, which the demo does not
+    need."""
     environment = {name: value for name, value in os.environ.items() if name != "REDIS_URL"}
-    with new_database(postgres_url) as url:
+    with new_database(postgres_url, migrated(postgres_url)) as url:
         yield {**environment, "DATABASE_URL": url, "QUEUE_URL": private_broker.url}
 
 
+def migrated(server: str) -> str:
+    """Return the name of the server's database with all tables, and no rows. It is made if need be."""
+    migrate(server, OWN)
+    return OWN
+
+
 @contextlib.contextmanager
-def new_database(server: str) -> Iterator[str]:
-    """Make an empty database on the server, and give its URL."""
+def new_database(server: str, template: str = "template1") -> Iterator[str]:
+    """Make a copy of the template on the server, and give its URL. The usual template is empty."""
     name = f"demo_{uuid.uuid4().hex}"
     with psycopg.connect(server, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}".encode())
+        connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}".encode())
     try:
         yield urlunsplit(urlsplit(server)._replace(path=f"/{name}"))
     finally:
@@ -319,17 +327,18 @@ def test_money_is_conserved_in_two_shards_though_workers_are_killed(
 ) -> None:
     """The demo verifies the money. Each kill comes at another step, and ends the oldest worker, so that both roles are
     killed."""
-    with new_database(postgres_url) as one, new_database(postgres_url) as other:
+    tables = migrated(postgres_url)
+    with new_database(postgres_url, tables) as one, new_database(postgres_url, tables) as other:
         environment = {**services, "EVENT_DATABASE_URLS": f"{one} {other}"}
-        with running_demo(environment, "--accounts=20", "--commands=400", "--transfers=400") as demo:
+        with running_demo(environment, "--accounts=20", "--commands=150", "--transfers=150") as demo:
             with connected(one) as first, connected(other) as second:
-                for ended in (1, 65, 130, 200):
+                for ended in (1, 25, 50, 75):
                     wait_until(partial(have_ended, demo, [first, second], ended), f"the end of {ended} transfers", 120)
                     kill_oldest_worker(demo.pid)
             shown, _ = demo.communicate(timeout=200)
             assert demo.returncode == 0, shown
             wait_until(lambda: not session_members(demo.pid), "the end of the demo's processes")
-        for text in ("Verified in the database", "throughput", "400 commands in", "bank.AccountSummaries"):
+        for text in ("Verified in the database", "throughput", "150 commands in", "bank.AccountSummaries"):
             assert text in shown
         assert "completed, and" in shown
         assert all(map(url_has_rows, (one, other)))
@@ -377,8 +386,12 @@ def test_a_signal_ends_the_demo_and_all_it_started(services: Mapping[str, str]) 
 
 @pytest.mark.acceptance
 @pytest.mark.timeout(300)
-def test_control_c_ends_a_demo_that_waits_for_processors(services: Mapping[str, str]) -> None:
-    with running_demo(services, "--no-processors", "--producers=1") as demo:
+def test_control_c_ends_a_demo_that_waits_for_processors(services: Mapping[str, str], postgres_url: str) -> None:
+    """It has made the tables of an empty database."""
+    with (
+        new_database(postgres_url) as empty,
+        running_demo({**services, "DATABASE_URL": empty}, "--no-processors", "--producers=1") as demo,
+    ):
         assert demo.stdout is not None
         assert "A bank:" in demo.stdout.readline()
         os.killpg(demo.pid, signal.SIGINT)
@@ -396,7 +409,6 @@ def assert_ended(demo: subprocess.Popen[str], status: int) -> None:
 @pytest.mark.timeout(200)
 def test_the_sample_shows_its_pages_to_the_user_that_it_names(services: Mapping[str, str]) -> None:
     port = free_port()
-    warm.run(["manage.py", "migrate", "--verbosity=0"], cwd=settings.BASE_DIR, env=services, seconds=100)
     with running_demo(services, str(port), command="banksample") as sample:
         assert sample.stdout is not None
         told = next(line for line in sample.stdout if line.startswith("the pages: "))
