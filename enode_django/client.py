@@ -104,25 +104,58 @@ def send_command_on_commit(command: Command, using: str | None = None, *, expect
     transaction.on_commit(lambda: send_command(command, expected_version=expected_version), using=using)
 
 
-async def asend_command(command: Command, *, expected_version: int | None = None) -> None:
+async def asend_command(
+    command: Command,
+    *,
+    expected_version: int | None = None,
+    outbox: bool = False,
+    at: datetime | None = None,
+    after: timedelta | float | None = None,
+    using: str | None = None,
+) -> None:
     """Send a command like `send_command`. The event loop goes on meanwhile.
+
+    With ``outbox``, ``at`` or ``after`` the command is written in the transaction of Django's synchronous code: call
+    `send_command` there if the command is to be part of one.
 
     For example::
 
         async def deposit(account: str) -> None:
             await asend_command(Deposit(account, amount=Decimal(5)))
+            await asend_command(Deposit(account, amount=Decimal(1)), after=timedelta(days=30))
 
         execute_command(OpenAccount("ada", owner="Ada"))
         asyncio.run(deposit("ada"))
         assert BankAccount.load("ada").balance == 5
     """
     batch, versions = [_checked(command)], [check_version(expected_version)]
+    due = None if at is None and after is None else due_of(at, after)
     bus = current_bus()
     with ambient_metadata(await acurrent_metadata()):
-        if bus.joins_transactions:  # the transaction belongs to the thread of Django's synchronous code
+        if due is not None or outbox:
+            await sync_to_async(_keep)(batch, versions, using, due)
+        elif bus.joins_transactions:  # the transaction belongs to the thread of Django's synchronous code
             await sync_to_async(bus.send)(batch, versions)
         else:
             await asyncio.to_thread(bus.send, batch, versions)
+
+
+def cancel_command(command_id: str, *, using: str | None = None) -> bool:
+    """Cancel a command that `send_command` has scheduled by ``at`` or ``after``. Return True if it was waiting, and
+    False if it has become due, or was never scheduled.
+
+    It is deleted in the current transaction of the database ``using``; after a rollback it waits again. Blocks while a
+    relay fires the command, and raises as `send_command` does with ``at``. Process managers cancel their deadlines with
+    a `CancelDeadline`.
+
+    For example::
+
+        bonus = Deposit("ada", amount=Decimal(1))
+        send_command(bonus, after=timedelta(days=30))
+        assert cancel_command(bonus.id)
+        assert not cancel_command(bonus.id)
+    """
+    return current_bus().cancel(_outbox_alias(using), check_id(command_id, "command id"))
 
 
 def execute_command(
@@ -262,15 +295,19 @@ def _keep(
     commands: Sequence[Command], versions: Sequence[int | None], using: str | None, due: Due | None = None
 ) -> None:
     """Write commands to the outbox of a database, or schedule them there."""
-    from enode_django.models import OutboxCommand  # not at the top: models need Django's apps
-
-    alias = router.db_for_write(OutboxCommand) if using is None else using
+    alias = _outbox_alias(using)
     with current_tracing().sending(named(commands), current_metadata()) as metadata:
         pairs = [(command, metadata) for command in commands]
         if due is None:
             current_bus().write_to_outbox(alias, pairs, expected_versions=versions)
         else:
             current_bus().schedule(alias, pairs, due, expected_versions=versions)
+
+
+def _outbox_alias(using: str | None) -> str:
+    from enode_django.models import OutboxCommand  # not at the top: models need Django's apps
+
+    return router.db_for_write(OutboxCommand) if using is None else using
 
 
 def _awaited(wait_for: WaitFor) -> AwaitedSubscribers | None:

@@ -33,6 +33,7 @@ WITH_TABLES = (
     "django_celery_beat",
     "tests.acceptance.meters",
     "tests.acceptance.reading",
+    "sample_project.conference",
 )
 """Apps with tables that some processes of the acceptance tests have."""
 ENVIRONMENTS: Mapping[str, Mapping[str, str]] = {

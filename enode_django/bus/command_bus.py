@@ -106,6 +106,10 @@ class CommandBus(Protocol):
         """Send commands when they are due, if the transaction that is open in the database commits. Blocks and raises
         as `write_to_outbox` does."""
 
+    def cancel(self, alias: str, command_id: str) -> bool:
+        """Cancel a scheduled command, if the transaction that is open in the database commits. Return False if none
+        waits. Blocks and raises as `write_to_outbox` does."""
+
     def execute(
         self,
         command: Command,
@@ -175,6 +179,9 @@ class QueueCommandBus:
         expected_versions: Sequence[int | None] = (),
     ) -> None:
         scheduling.insert(alias, outbox_rows(commands, nobody, expected_versions), due)
+
+    def cancel(self, alias: str, command_id: str) -> bool:
+        return scheduling.cancel(alias, command_id)
 
     def _send(
         self,

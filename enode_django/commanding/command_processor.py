@@ -16,12 +16,13 @@ from functools import partial
 
 from enode_django.bus.results import failure
 from enode_django.commanding.cache import AggregateCache, Slot
+from enode_django.commanding.claiming import Claiming, ClaimingCommands, accepted, claiming
 from enode_django.commanding.context import CommandContext
 from enode_django.commanding.corrections import CorrectionLookout
 from enode_django.commanding.dead_letters import as_told, is_withdrawn
-from enode_django.commanding.decisions import POSTPONED, STORED, STREAM, Decision, DecisionKind, Envelope, Recovery
+from enode_django.commanding.decisions import POSTPONED, STORED, Decision, DecisionKind, Envelope, Recovery
 from enode_django.commanding.handler_retries import NO_RETRIES, HandlerRetries, Postponed, PostponedCommands, postponed
-from enode_django.commanding.identity import conflict_with_message, conflict_with_row
+from enode_django.commanding.identity import conflict_with_message, divided
 from enode_django.commanding.logged_steps import logged
 from enode_django.commanding.outcomes import (
     SENDERS_ERRORS,
@@ -38,13 +39,12 @@ from enode_django.commanding.shared_state_writer import SharedStateWriter
 from enode_django.commanding.uniqueness import CLAIM_DEADLINE, Uniqueness
 from enode_django.concurrency.backoff import Persist
 from enode_django.concurrency.in_flight import NOTHING_IN_FLIGHT, InFlightMarker
-from enode_django.domain.aggregate import AggregateRoot, accept_events
+from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.handlers import Handlers
 from enode_django.domain.origin import handled_command
 from enode_django.domain.refusals import DomainException
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.eventstore.base import Shard
-from enode_django.eventstore.unique_values import Change
 from enode_django.exceptions import EnodeError, StoreUnavailable, UnknownMessageType, UnusableSnapshot
 from enode_django.repository.loading import AggregateLoader, Begin, History, replay_record
 from enode_django.repository.unique_keys import Values, kept_values_of
@@ -98,6 +98,7 @@ class CommandProcessor:
         self._store_away: StoreUnavailable | None = None
         self._corrections = CorrectionLookout(shard, clock) if shard is not None else None
         self._uniqueness = Uniqueness(loader, claim_deadline)
+        self._claiming = ClaimingCommands(self._uniqueness, self._note, self._decide)
         self._epoch = 0
         self._handle = current_tracing().handling(self._handle_untraced)
 
@@ -107,20 +108,10 @@ class CommandProcessor:
         return len(self._cache)
 
     def take_stored(self, envelopes: Sequence[Envelope]) -> tuple[list[Decision], list[Envelope]]:
-        """Divide the backlog of a queue. Return the decisions on commands that are already stored, to be published
-        first, and the commands that are left to `handle`. Block on the store if there is a backlog."""
+        """Return the decisions on those commands of a queue's backlog that are stored, to be published first, and the
+        commands that are left to `handle`. Block on the store if there is a backlog."""
         keys = [(envelope.id, envelope.aggregate_root_id) for envelope in envelopes if envelope.is_backlog]
-        found = self._persist(lambda: self._loader.store.find(keys)) if keys else {}
-        entries: list[Decision] = []
-        left: list[Envelope] = []
-        for envelope in envelopes:
-            record = found.get((envelope.id, envelope.aggregate_root_id))
-            if record is None:
-                left.append(envelope)
-            else:
-                conflict, id = conflict_with_row(envelope, record), envelope.aggregate_root_id
-                entries.append(Decision(STORED, id, 0, envelope, None, None if conflict else record, conflict))
-        return entries, left
+        return divided(envelopes, self._persist(lambda: self._loader.store.find(keys)) if keys else {})
 
     def handle(self, envelopes: Sequence[Envelope], most_bytes: int | None = None) -> list[Decision]:
         """Handle commands in order. Return one decision for each, with its record encoded. Stop after the command that
@@ -128,16 +119,17 @@ class CommandProcessor:
         self._heed_corrections()
         self._load_missing(envelopes)
         slots = self._cache.slots
-        take = logged(self._take) if steplog.enabled() else self._take
+        take = logged(self._take_alone) if steplog.enabled() else self._take
+        self._claiming.begin()
         entries: list[Decision] = []
         left = sys.maxsize if most_bytes is None else most_bytes
         for envelope in envelopes:
+            self._claiming.make_way(envelope, entries)
             entry = take(slots[envelope.aggregate_root_id], envelope)
-            entries.append(entry)
-            if (record := entry.record) is not None:
-                left -= len(record.events)
-                if left <= 0:
-                    break
+            self._claiming.add(entry, entries)
+            if entry.record is not None and (left := left - len(entry.record.events)) <= 0:
+                break
+        self._claiming.claim(entries)
         self._note[0] = NOTHING_IN_FLIGHT
         self._let_go_of_postponed(entries)
         return entries
@@ -167,8 +159,8 @@ class CommandProcessor:
             return postponed(envelope, slot.epoch, 0.0, None)
         known = self._recent.find(envelope.id, id)
         if known is None:
-            entry = self._execute(slot, envelope)
-        elif (conflict := conflict_with_message(envelope, known.body)) is not None:
+            return self._execute(slot, envelope)
+        if (conflict := conflict_with_message(envelope, known.body)) is not None:
             entry = Decision(DecisionKind.VERDICT, slot.id, slot.epoch, envelope, None, None, conflict)
         elif known.result is None:
             entry = Decision(DecisionKind.REPEAT, slot.id, slot.epoch, envelope, None)
@@ -177,9 +169,11 @@ class CommandProcessor:
             if result is not known.result:
                 self._recent.remember(envelope.id, slot.id, result, known.body)
             entry = Decision(DecisionKind.VERDICT, slot.id, slot.epoch, envelope, None, None, result)
-        if entry.kind is not POSTPONED:
-            self._cache.pin(slot, entry)
+        self._cache.pin(slot, entry)
         return entry
+
+    def _take_alone(self, slot: Slot, envelope: Envelope) -> Decision:
+        return self._claiming.alone(self._take(slot, envelope))
 
     def finish(self, entries: Sequence[Decision]) -> None:
         """Release decisions that are durable, or no longer this worker's to finish, in any order."""
@@ -246,7 +240,7 @@ class CommandProcessor:
         slot = self._cache.slots[id]
         entries = [Decision(DecisionKind.RESUMED, id, slot.epoch, None, None)]
         seen: set[str] = set()
-        take = logged(self._take) if steplog.enabled() else self._take
+        take = logged(self._take_alone) if steplog.enabled() else self._take_alone
         for entry, envelope in decided:
             # A verdict from memory repeats the answer of a finished copy, which must not change.
             if envelope.id not in seen and not (entry.kind is DecisionKind.VERDICT and entry.rests_on is None):
@@ -390,18 +384,33 @@ class CommandProcessor:
             self._note[0] = NOTHING_IN_FLIGHT  # nothing is handled while this waits
             with self._suspects:
                 self._is_alone = True
-                entry = self._handle(slot, envelope)
+                entry = self._claiming.alone(self._conclude(slot, envelope, self._handle(slot, envelope)))
                 self._is_alone = False
                 self._note[0] = NOTHING_IN_FLIGHT
-        else:
-            entry = self._handle(slot, envelope)
+            return entry
+        return self._conclude(slot, envelope, self._handle(slot, envelope))
+
+    def _conclude(self, slot: Slot, envelope: Envelope, entry: Decision) -> Decision:
         if isinstance(entry, Postponed):
             self._postponed.begin(envelope, entry.due)
-        else:
+        elif not isinstance(entry, Claiming):
             self._recent.remember(envelope.id, slot.id, entry.result, envelope.body)
             if self._failures:
                 self._postponed.decide(envelope)
+            self._cache.pin(slot, entry)
         return entry
+
+    def _decide(self, waiting: Claiming, error: Exception | None) -> Decision:
+        """Decide on a command whose values are claimed, or could not be: that is as if its handler had raised this."""
+        slot, envelope, context = waiting.slot, waiting.handled, waiting.context
+        if error is None:
+            entry = accepted(slot, envelope, waiting.aggregate, waiting.record, waiting.values.claim.change)
+        elif isinstance(error, DomainException):
+            entry = self._refused(slot, envelope, context, error)
+        else:
+            self._store_away = error if isinstance(error, StoreUnavailable) else None
+            entry = self._raised(slot, envelope, context, error)
+        return self._conclude(slot, envelope, entry)
 
     def _handle_untraced(self, slot: Slot, envelope: Envelope) -> Decision:
         command = envelope.command
@@ -438,18 +447,10 @@ class CommandProcessor:
             result = nothing_changed(envelope, version, context.result, self._max_bytes)
             return Decision(DecisionKind.VERDICT, slot.id, slot.epoch, envelope, version, None, result)
         record = stream_of(envelope, aggregate, context.result, context.sent, self._max_bytes)
-        change = self._claim(envelope, aggregate, before) if aggregate._enode_unique else None
-        accept_events(aggregate)
-        slot.aggregate, rests_on = aggregate, aggregate.version - 1
-        return Decision(STREAM, envelope.aggregate_root_id, slot.epoch, envelope, rests_on, record, None, change)
-
-    def _claim(self, envelope: Envelope, aggregate: AggregateRoot, before: Values) -> Change | None:
-        """Claim unique values, in the handler's time. A `StoreUnavailable` ends the attempt, as in `_load_foreign`."""
-        try:
-            return self._uniqueness.claim(envelope, aggregate, before)
-        except StoreUnavailable as error:
-            self._store_away = error
-            raise
+        values = self._uniqueness.change_of(envelope, aggregate, before) if aggregate._enode_unique else None
+        if values is not None:
+            return claiming(slot, envelope, context, aggregate, record, values)
+        return accepted(slot, envelope, aggregate, record)
 
     def _refused(self, slot: Slot, envelope: Envelope, context: CommandContext, refusal: DomainException) -> Decision:
         record, result = None, None

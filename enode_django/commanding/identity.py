@@ -9,15 +9,16 @@ message, the remembered answers a digest. Commands are compared only when ids re
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
 
 from enode_django.bus.results import Crash, crash
-from enode_django.commanding.decisions import Envelope
+from enode_django.commanding.decisions import STORED, Decision, Envelope
 from enode_django.domain.declarations import plain_of, schema_of
 from enode_django.domain.messages import Command
-from enode_django.eventstore.base import StreamRecord
+from enode_django.eventstore.base import CommandKey, StreamRecord
 from enode_django.exceptions import CommandIdReused, EnodeError, MalformedMessage, UnknownMessageType
 from enode_django.serialization.codec import decode_command, decode_metadata, restore_command
 from enode_django.serialization.plain import pack
@@ -54,6 +55,22 @@ def _settled(value: Any) -> Any:
     if type(value) is dict:
         return sorted(pack((key, _settled(each))) for key, each in value.items())
     return value
+
+
+def divided(
+    envelopes: Iterable[Envelope], found: Mapping[CommandKey, StreamRecord]
+) -> tuple[list[Decision], list[Envelope]]:
+    """Return the decisions on those commands whose outcome is ``found`` in the store, and the other commands."""
+    entries: list[Decision] = []
+    left: list[Envelope] = []
+    for envelope in envelopes:
+        record = found.get((envelope.id, envelope.aggregate_root_id))
+        if record is None:
+            left.append(envelope)
+        else:
+            conflict, id = conflict_with_row(envelope, record), envelope.aggregate_root_id
+            entries.append(Decision(STORED, id, 0, envelope, None, None if conflict else record, conflict))
+    return entries, left
 
 
 def conflict_with_message(envelope: Envelope, known: bytes | None) -> Crash | None:

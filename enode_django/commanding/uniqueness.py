@@ -21,15 +21,19 @@ import logging
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from enum import Enum
+from typing import NamedTuple
 
 from enode_django.commanding.decisions import Decision, Envelope
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.refusals import ValueTaken
+from enode_django.domain.unique import Unique
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.unique_values import (
     Change,
+    Claim,
     Confirmed,
     Owner,
+    UniqueKey,
     UniqueValue,
     UniqueValues,
     unique_values_of,
@@ -57,9 +61,16 @@ class Found(Enum):
     """The row was changed meanwhile. Look again."""
 
 
+class NewValues(NamedTuple):
+    """The claim of a command, and the declarations of all values that its aggregate has then."""
+
+    claim: Claim
+    fields: Mapping[UniqueKey, Unique]
+
+
 class Uniqueness:
-    """Claims, confirms and settles the unique values of aggregates. All methods block and raise `StoreUnavailable`, but
-    for `confirm`. Used by one thread, like its ``loader``. ``deadline`` is in seconds."""
+    """Claims, confirms and settles the unique values of aggregates. Methods block and raise `StoreUnavailable`, unless
+    they say otherwise. Used by one thread, like its ``loader``. ``deadline`` is in seconds."""
 
     def __init__(self, loader: AggregateLoader, deadline: float = CLAIM_DEADLINE) -> None:
         self._loader = loader
@@ -75,29 +86,36 @@ class Uniqueness:
 
     # -- of a command ---------------------------------------------------------------------------------------------
 
-    def claim(self, envelope: Envelope, aggregate: AggregateRoot, before: Values) -> Change | None:
-        """Claim the values that a command sets, and note those that it gives up. ``before`` are the values before it.
-        Return None if they are the same.
-
-        Raises `ValueTaken` for a value that another aggregate holds, or may be about to hold. Safe to call again for
-        the same command.
-        """
+    def change_of(self, envelope: Envelope, aggregate: AggregateRoot, before: Values) -> NewValues | None:
+        """Return the values that a command sets, and those that it gives up; None if they are the same as ``before``.
+        Does not block."""
         values = values_of(aggregate)
         if values == before:
             return None
         cls = type(aggregate)
         old, new = keys_of(cls, before) if before else {}, keys_of(cls, values)
         change = Change([key for key in new if key not in old], [key for key in old if key not in new])
-        if not any(change):
-            return None
-        owner = self._owner_of(envelope, aggregate.version + 1)
-        others = self.values.claim(owner, *change)
+        return NewValues(Claim(self._owner_of(envelope, aggregate.version + 1), change), new) if any(change) else None
+
+    def claim(self, claims: Sequence[Claim]) -> Sequence[Sequence[UniqueValue] | Exception]:
+        """Claim values of many commands together. Return for each the rows that others have, for `settle_others`, or
+        the error that has kept it from claiming. Safe to call again for the same commands."""
+        try:
+            return self.values.claim_all(claims)
+        except Exception as error:
+            if len(claims) == 1 or isinstance(error, StoreUnavailable):
+                return [error] * len(claims)
+        return [self.claim([one])[0] for one in claims]  # only what the error is about has failed
+
+    def settle_others(self, values: NewValues, others: Sequence[UniqueValue]) -> None:
+        """Take over what the rows of others do not hold any more. Raises `ValueTaken` for a value that another
+        aggregate holds, or may be about to hold."""
+        owner, change = values.claim
         while others:
             for row in others:
                 if self.settle(row, owner) is Found.HELD:
-                    raise new[row.key].refused()
+                    raise values.fields[row.key].refused()
             others = self.values.claim(owner, [row.key for row in others], change.releases)
-        return change
 
     def _owner_of(self, envelope: Envelope, version: int) -> Owner:
         id = envelope.aggregate_root_id
@@ -112,7 +130,7 @@ class Uniqueness:
 
     def confirm(self, decisions: Sequence[Decision]) -> None:
         """Confirm the claims of those decisions that are stored as they were made. The others are settled by whoever
-        meets them, and so are these if the store is away."""
+        meets them, and so are these if the store is away: that raises nothing."""
         changes = {(one.envelope.id, one.aggregate_root_id): one for one in decisions if one.envelope is not None}
         try:
             found = self._store.find(changes)

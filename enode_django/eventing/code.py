@@ -57,7 +57,7 @@ def _description(subscriber: Subscriber, followed: Sequence[Followed], reader: C
         yield from reader.methods_named(type(subscriber), method)
     if has_state(subscriber):
         yield from reader.own_methods(state_type_of(subscriber).cls)
-    if subscriber._enode_has_keys:
+    if subscriber._enode_has_keys or subscriber._enode_key is not None:
         yield f"key {reader.value(subscriber._enode_key)}"
     yield from sorted(f"knows {name} {getattr(cls, 'schema_version', 0)}" for cls, name in types.names().items())
 

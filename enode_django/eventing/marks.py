@@ -40,19 +40,21 @@ class MarksMethod(Protocol[Event]):
 class HandlerMark(NamedTuple):
     """The options of a handler, as its decorator was given them. ``key`` returns the key of the row or process that an
     event concerns, or None if it concerns none. A process begins with the event if the handler ``starts`` it. It ends
-    with the event if the handler ``ends`` it, and ``when``, if there is one, returns True for the state."""
+    with the event if the handler ``ends`` it, and ``when``, if there is one, returns True for the state. With ``join``
+    the handler is called once a process, when it has had an event of each class."""
 
     key: EventKey | None = None
     starts: bool = False
     ends: bool = False
     when: Callable[[Any], bool] | None = None
+    join: bool = False
 
 
 @overload
 def handles(one: type[E1], /, *, creates: bool = ..., key: Callable[[E1], object] = ...) -> MarksMethod[E1]: ...
 @overload
 def handles(
-    one: type[E1], two: type[E2], /, *, creates: bool = ..., key: Callable[[E1 | E2], object] = ...
+    one: type[E1], two: type[E2], /, *, creates: bool = ..., key: Callable[[E1 | E2], object] = ..., join: bool = ...
 ) -> MarksMethod[E1 | E2]: ...
 @overload
 def handles(
@@ -63,6 +65,7 @@ def handles(
     *,
     creates: bool = ...,
     key: Callable[[E1 | E2 | E3], object] = ...,
+    join: bool = ...,
 ) -> MarksMethod[E1 | E2 | E3]: ...
 @overload
 def handles(
@@ -74,6 +77,7 @@ def handles(
     *,
     creates: bool = ...,
     key: Callable[[E1 | E2 | E3 | E4], object] = ...,
+    join: bool = ...,
 ) -> MarksMethod[E1 | E2 | E3 | E4]: ...
 @overload
 def handles(
@@ -86,22 +90,26 @@ def handles(
     *,
     creates: bool = ...,
     key: Callable[[E1 | E2 | E3 | E4 | E5], object] = ...,
+    join: bool = ...,
 ) -> MarksMethod[E1 | E2 | E3 | E4 | E5]: ...
 @overload
-def handles(*, creates: bool = ..., key: Callable[[Any], object] = ...) -> Callable[[Method], Method]: ...
+def handles(
+    *, creates: bool = ..., key: Callable[[Any], object] = ..., join: bool = ...
+) -> Callable[[Method], Method]: ...
 @overload
-def handles(*followed: Followed, creates: bool = ...) -> Callable[[Method], Method]: ...
+def handles(*followed: Followed, creates: bool = ..., join: bool = ...) -> Callable[[Method], Method]: ...
 @overload
 def handles(method: Method, /) -> Method: ...
-def handles(*followed: Any, creates: bool = False, key: EventKey | None = None) -> Any:
+def handles(*followed: Any, creates: bool = False, key: EventKey | None = None, join: bool = False) -> Any:
     """Mark a method of a subscriber as the handler of these classes of events and their subclasses; without a class, of
     those that the annotation of its event names.
 
     Process managers and event handlers may also handle domain exceptions: refusals that were stored. ``creates`` is for
     a `ModelProjection` or `MultiProjection`: once a handler says so, the others are called only for a row that exists.
     ``key`` is for a `MultiProjection`, where it returns the key of the row, and for a process manager with a ``state``,
-    where it returns the key of the process (by default the aggregate root id). It returns None for an event that
-    concerns none. Raises `DefinitionError`.
+    where it returns the key of the process (by default that of the class). It returns None for an event that concerns
+    none. ``join`` is for a process manager with a ``state``: the handler is called once for each process, with the
+    event that completes one of each of its classes. Raises `DefinitionError`.
 
     For example::
 
@@ -112,7 +120,8 @@ def handles(*followed: Any, creates: bool = False, key: EventKey | None = None) 
             def opened(self, event: AccountOpened) -> Iterator[Command]:
                 yield Deposit(event.aggregate_root_id, amount=Decimal(10))
     """
-    return _marking("handles", followed, creates, HandlerMark(key) if key is not None else None)
+    mark = HandlerMark(key, join=join)
+    return _marking("handles", followed, creates, None if mark == HandlerMark() else mark)
 
 
 @overload
@@ -152,7 +161,7 @@ def ends(
 ) -> MarksMethod[E1]: ...
 @overload
 def ends(
-    *, key: Callable[[Any], str | None] = ..., when: Callable[[Any], bool] = ...
+    *, key: Callable[[Any], str | None] = ..., when: Callable[[Any], bool] = ..., join: bool = ...
 ) -> Callable[[Method], Method]: ...
 @overload
 def ends(
@@ -162,6 +171,7 @@ def ends(
     *,
     key: Callable[[E1 | E2], str | None] = ...,
     when: Callable[[Any], bool] = ...,
+    join: bool = ...,
 ) -> MarksMethod[E1 | E2]: ...
 @overload
 def ends(
@@ -172,14 +182,19 @@ def ends(
     *more: Followed,
     key: Callable[[Any], str | None] = ...,
     when: Callable[[Any], bool] = ...,
+    join: bool = ...,
 ) -> Callable[[Method], Method]: ...
 @overload
 def ends(method: Method, /) -> Method: ...
 def ends(
-    *followed: Any, key: Callable[[Any], str | None] | None = None, when: Callable[[Any], bool] | None = None
+    *followed: Any,
+    key: Callable[[Any], str | None] | None = None,
+    when: Callable[[Any], bool] | None = None,
+    join: bool = False,
 ) -> Any:
     """Mark a method of a process manager as `handles` does. After the handler the process of the ``key`` has ended, if
-    ``when`` returns True for the state; without ``when`` always. Raises `DefinitionError`.
+    ``when`` returns True for the state; without ``when`` always. ``join`` is that of `handles`. Raises
+    `DefinitionError`.
 
     For example::
 
@@ -194,7 +209,7 @@ def ends(
             def deposited(self, greeting: Greeting, event: Deposited) -> None:
                 greeting.deposits += 1
     """
-    return _marking("ends", followed, False, HandlerMark(key, ends=True, when=when))
+    return _marking("ends", followed, False, HandlerMark(key, ends=True, when=when, join=join))
 
 
 def _marking(decorator: str, followed: tuple[Any, ...], creates: bool, marked_as: HandlerMark | None) -> Any:
@@ -205,10 +220,13 @@ def _marking(decorator: str, followed: tuple[Any, ...], creates: bool, marked_as
         checked_mark(decorator, marked_as)
 
     def mark(method: Method) -> Method:
-        check_unmarked(decorator, method)
+        crashes = _crashes_beside(decorator, method)
         marked = handled_classes(decorator, method, given, DomainEvent | DomainException, last=True)
+        marked = [cls for cls in marked if cls not in crashes]
         check_followed(decorator, marked)
-        method._enode_handles = marked  # type: ignore[attr-defined]
+        if marked_as is not None and marked_as.join and (crashes or len(marked) < 2):
+            raise DefinitionError(f"{decorator}(join=True) marks {method.__qualname__}; give it two classes of events")
+        method._enode_handles = (*marked, *crashes)  # type: ignore[attr-defined]
         method._enode_creates = creates  # type: ignore[attr-defined]
         method._enode_mark = marked_as  # type: ignore[attr-defined]
         return method
@@ -224,12 +242,26 @@ def checked_mark(decorator: str, mark: HandlerMark) -> HandlerMark:
     return mark
 
 
+def _crashes_beside(decorator: str, method: Callable[..., Any]) -> tuple[type[CommandCrashed], ...]:
+    """Return the class of crashes if a plain `handles_crash` has marked the method, else nothing. Raises
+    `DefinitionError` for any other mark."""
+    if decorator != "starts" and getattr(method, "_enode_handles", ()) == (CommandCrashed,):
+        if method._enode_mark is None:  # type: ignore[attr-defined]
+            return (CommandCrashed,)
+        raise DefinitionError(
+            f"{method.__qualname__} is marked with @{decorator} above @handles_crash, which has a key or ends the "
+            f"process; say so in @{decorator}"
+        )
+    check_unmarked(decorator, method)
+    return ()
+
+
 def check_unmarked(decorator: str, method: Callable[..., Any]) -> None:
     """Raise `DefinitionError` for a method that has a mark, which a second one would replace."""
     if hasattr(method, "_enode_handles"):
         raise DefinitionError(
             f"{decorator}() got {getattr(method, '__qualname__', repr(method))}, which is marked already; a method "
-            "takes one of @handles, @starts, @ends and @handles_crash"
+            "takes one of @handles, @starts and @ends, and below it @handles_crash"
         )
 
 

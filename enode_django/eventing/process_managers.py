@@ -11,7 +11,7 @@ from enode_django.bus.command_bus import CrashHandler, outbox_rows
 from enode_django.bus.derived_ids import derived_id, with_id
 from enode_django.domain.messages import Command
 from enode_django.eventing.deadlines import CancelDeadline, Deadline
-from enode_django.eventing.marks import HandlerMark, Method, check_unmarked, checked_mark
+from enode_django.eventing.marks import EventKey, HandlerMark, Method, check_unmarked, checked_mark
 from enode_django.eventing.state_types import StateType
 from enode_django.eventing.subscribers import NOW, Subscriber, key_of
 from enode_django.exceptions import DefinitionError
@@ -47,6 +47,10 @@ class ProcessManager(Subscriber):
     None``. They change the state of the process that an event's key names. `starts` marks the handlers that begin a
     process, `ends` those that end one. State, checkpoint and commands are stored in one transaction, each event exactly
     once. Such a process manager does not resend.
+
+    ``key``, a parameter of the class, is for handlers without a key of their own: a function of the event, or the name
+    of a field. Then the key is this field of the event, or of the crashed command, and the aggregate root id of a
+    message without it. If the state has a field of this name, it begins with the key.
     """
 
     abstract: ClassVar[bool] = True
@@ -59,9 +63,12 @@ class ProcessManager(Subscriber):
     _enode_may_yield: ClassVar[bool] = True
     _enode_crashes: ClassVar[tuple[type[Command], ...]] = ()
     _enode_state_type: ClassVar[StateType | None] = None
+    _enode_key_field: ClassVar[str] = ""
 
-    def __init_subclass__(cls, **options: Any) -> None:
+    def __init_subclass__(cls, *, key: EventKey | str | None = None, **options: Any) -> None:
         super().__init_subclass__(**options)
+        if key is not None:
+            cls._enode_key, cls._enode_key_field = _key_of_class(cls, key)
         method = cls._enode_methods.get(CommandCrashed)
         cls._enode_crashes = () if method is None else _crashes_of(cls, method)
         if cls.state is not None:
@@ -71,6 +78,28 @@ class ProcessManager(Subscriber):
     @classmethod
     def _enode_arguments_of_handlers(cls) -> tuple[str, ...]:
         return ("event",) if cls.state is None else ("state", "event")
+
+
+def _key_of_class(cls: type[ProcessManager], key: EventKey | str) -> tuple[EventKey, str]:
+    """Return the function for the keys of messages, and the field that it reads, if it was given by its name."""
+    if cls.state is None:
+        raise DefinitionError(f"{cls.__qualname__} has a key and no state; write state = SomeDataclass in its body")
+    if isinstance(key, str) and key.isidentifier():
+        return FieldKey(key), key
+    if not callable(key):
+        raise DefinitionError(f"{cls.__qualname__} has key={key!r}; give it the name of a field, or a function")
+    return key, ""
+
+
+@dataclasses.dataclass(frozen=True)
+class FieldKey:
+    """The key of a message that has it in a field."""
+
+    field: str
+
+    def __call__(self, message: Any) -> object:
+        bearer = message.command if isinstance(message, CommandCrashed) else message
+        return getattr(bearer, self.field, message.aggregate_root_id)
 
 
 def _check_process(cls: type[ProcessManager]) -> None:
@@ -111,7 +140,8 @@ def handles_crash(
     """Mark the method of a process manager that handles the crashes of commands of these classes, and their subclasses,
     which this process manager has sent. It gets a `CommandCrashed` when an exception that is not a refusal has ended
     one, and yields the commands that follow. Other crashed commands become dead letters. ``key`` is that of
-    `handles`; with ``ends`` the process has ended after the handler.
+    `handles`; with ``ends`` the process has ended after the handler. A method that also handles events or refusals has
+    `handles` or `ends` above, with the key.
 
     For example::
 

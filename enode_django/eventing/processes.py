@@ -25,12 +25,13 @@ from enode_django.eventing.process_managers import (
     mark_of,
     with_derived_ids,
 )
-from enode_django.eventing.state_types import StateType
+from enode_django.eventing.state_types import StateType, joined_in
 from enode_django.eventing.subscribers import Handler, Subscriber, key_of
 from enode_django.eventstore.base import CommandKey, StreamRecord
 from enode_django.exceptions import DefinitionError, InvalidId, TooManyWaiting, shown
 from enode_django.ids import check_id
 from enode_django.scheduling.due import DeadlineKey, Scheduled
+from enode_django.serialization.registry import types
 
 logger = logging.getLogger("enode_django.subscribers")
 
@@ -78,7 +79,8 @@ def steps_of(manager: ProcessManager, followed: Iterable[HandledEvent]) -> list[
 def _steps(manager: ProcessManager, followed: Iterable[HandledEvent]) -> Iterator[Step]:
     for message, handlers in followed:
         mark = _mark(manager, message)
-        key = message.aggregate_root_id if mark.key is None else mark.key(message)
+        key_of_message = mark.key or type(manager)._enode_key
+        key = message.aggregate_root_id if key_of_message is None else key_of_message(message)
         if key is None:
             continue
         try:
@@ -146,6 +148,13 @@ class Processes:
     def _handled(self, process: Process, step: Step, turn: _Turn) -> Process:
         message, when = step.message, step.mark.when
         state = self._type.read(process.packed)
+        if not process.has_begun and self._manager._enode_key_field in self._type.schema.names:
+            setattr(state, self._manager._enode_key_field, step.key)
+        joined, is_called = self._joined(process, step)
+        if not is_called:
+            return dataclasses.replace(
+                process, packed=self._type.write(state, process.packed, joined), version=process.version + 1
+            )
         metadata = dataclasses.replace(message.metadata, causation_id=message.id)
         with ambient_metadata(metadata):
             yielded = step.handler(state, message)
@@ -155,7 +164,22 @@ class Processes:
                 turn.deadlines.update(deadline_changes(derived, self._manager, message, step.key))
                 turn.yielded.extend(derived)
             has_ended = step.mark.ends and (when is None or bool(when(state)))
-        return Process(self._type.write(state, process.packed), (), process.version + 1, has_ended)
+        return Process(self._type.write(state, process.packed, joined), (), process.version + 1, has_ended)
+
+    def _joined(self, process: Process, step: Step) -> tuple[Sequence[str], bool]:
+        """Return the names of the classes whose events handlers have joined, if this one adds to them, and whether the
+        handler is called."""
+        if not step.mark.join:
+            return (), True
+        before = joined_in(process.packed)
+        methods = self._manager._enode_methods
+        came = next(cls for cls in type(step.message).__mro__ if cls in methods)
+        names = {types.first_name_of(cls) for cls, method in methods.items() if method == methods[came]}
+        name = types.first_name_of(came)
+        if name in before:
+            return (), False
+        joined = [*before, name]
+        return joined, names.issubset(joined)
 
     def _waits(self, process: Process, step: Step) -> Process:
         message = step.message

@@ -7,6 +7,7 @@ they are when the state is stored again: newer code has added them, and runs bes
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -16,6 +17,8 @@ from enode_django.exceptions import DefinitionError, InvalidField, MalformedMess
 from enode_django.serialization.plain import pack, unpack
 
 FORMAT = b"\x01"
+JOINED = "@joined"
+"""The stored field with the names of the classes whose events have come to handlers that join them."""
 
 
 class StateType:
@@ -53,12 +56,20 @@ class StateType:
         except Exception as error:  # its own __post_init__
             raise InvalidField(f"{self.cls.__qualname__} refuses {shown(fields)}: {error}") from error
 
-    def write(self, state: Any, over: bytes = b"") -> bytes:
+    def write(self, state: Any, over: bytes = b"", joined: Sequence[str] = ()) -> bytes:
         """Return the bytes of a state that was read from ``over``. Raises `InvalidField` for a value that does not fit
         its field."""
         unknown = {name: value for name, value in plain_state(over).items() if name not in self.schema.types}
+        if joined:
+            unknown[JOINED] = list(joined)
         fields = self.schema.checked({name: getattr(state, name) for name in self.schema.names})
         return FORMAT + pack({**unknown, **self.schema.encode(fields)})
+
+
+def joined_in(packed: bytes) -> Sequence[str]:
+    """Return the names of the classes of events that a stored state has joined. Raises `MalformedMessage`."""
+    joined: Sequence[str] = plain_state(packed).get(JOINED, ())
+    return joined
 
 
 def plain_state(packed: bytes) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -10,7 +10,7 @@ from psycopg.types.json import Jsonb
 
 from enode_django.databases import in_transaction
 from enode_django.eventstore.rows import connected, execute, run
-from enode_django.eventstore.unique_values import Confirmed, Owner, UniqueKey, UniqueValue
+from enode_django.eventstore.unique_values import Change, Claim, Confirmed, Owner, UniqueKey, UniqueValue
 from enode_django.exceptions import ConfigurationError
 
 TABLE = "enode_django_uniquevalue"
@@ -20,32 +20,36 @@ _ROW = """name, digest, aggregate_root_id, claims, releases, version,
     greatest(0, extract(epoch FROM statement_timestamp() - changed_at))::float8, id, revision"""
 _KEYS = "unnest(%s::text[], %s::bytea[])"
 
-# Sorted: all writers lock rows in the same order, so deadlocks are rare. A row of another owner stays as it is. Then
-# nothing is released: a refused command would leave that to be looked into again and again.
+# Sorted: all writers lock rows in the same order, so they do not deadlock. A row of another owner stays as it is.
 _CLAIM = f"""
-    WITH claimed AS (
-        INSERT INTO {TABLE} AS known
-            (name, digest, aggregate_root_id, claims, releases, version, changed_at, revision)
-        SELECT name, digest, %s, %s::jsonb, '{{}}', 0, statement_timestamp(), 0
-        FROM {_KEYS} AS wanted (name, digest) ORDER BY name, digest
-        ON CONFLICT (name, digest) DO UPDATE SET claims = known.claims || EXCLUDED.claims,
-            changed_at = EXCLUDED.changed_at, revision = known.revision + 1
-        WHERE known.aggregate_root_id = EXCLUDED.aggregate_root_id
-        RETURNING name, digest
-    ), released AS (
-        UPDATE {TABLE} SET releases = array_append(array_remove(releases, %s), %s),
-            changed_at = statement_timestamp(), revision = revision + 1
-        WHERE (name, digest) IN (SELECT * FROM {_KEYS}) AND aggregate_root_id = %s
-            AND (SELECT count(*) FROM claimed) = %s
+    INSERT INTO {TABLE} AS known (name, digest, aggregate_root_id, claims, releases, version, changed_at, revision)
+    SELECT name, digest, aggregate_root_id, jsonb_build_object(command_id, command_type), '{{}}', 0,
+        statement_timestamp(), 0
+    FROM unnest(%s::text[], %s::bytea[], %s::text[], %s::text[], %s::text[])
+        AS wanted (name, digest, aggregate_root_id, command_id, command_type)
+    ORDER BY name, digest
+    ON CONFLICT (name, digest) DO UPDATE SET claims = known.claims || EXCLUDED.claims,
+        changed_at = EXCLUDED.changed_at, revision = known.revision + 1
+    WHERE known.aggregate_root_id = EXCLUDED.aggregate_root_id
+    RETURNING name, digest
+"""
+_RELEASE = f"""
+    WITH given_up AS (
+        SELECT known.id, wanted.version
+        FROM unnest(%s::text[], %s::bytea[], %s::text[], %s::bigint[])
+            AS wanted (name, digest, aggregate_root_id, version)
+        JOIN {TABLE} AS known USING (name, digest, aggregate_root_id)
+        ORDER BY name, digest FOR UPDATE OF known
     )
-    SELECT name, digest FROM claimed
+    UPDATE {TABLE} AS known SET releases = array_append(array_remove(releases, given_up.version), given_up.version),
+        changed_at = statement_timestamp(), revision = revision + 1
+    FROM given_up WHERE known.id = given_up.id
 """
 # The claim's commit need not be waited for if the stream is stored in the same database afterwards: what is durable
 # there is so in the order of the commits.
-_CLAIM_BEFORE = _CLAIM.replace(
-    "AS wanted (name, digest)",
-    "AS wanted (name, digest), (SELECT set_config('synchronous_commit', 'off', true)) AS without_waiting",
-)
+_WITHOUT_WAITING = ", (SELECT set_config('synchronous_commit', 'off', true)) AS without_waiting"
+_CLAIM_BEFORE = _CLAIM.replace("command_type)\n    ORDER", f"command_type){_WITHOUT_WAITING}\n    ORDER")
+_RELEASE_BEFORE = _RELEASE.replace("aggregate_root_id)\n", f"aggregate_root_id){_WITHOUT_WAITING}\n")
 _FIND = f"SELECT {_ROW} FROM {TABLE} WHERE (name, digest) IN (SELECT * FROM {_KEYS}) ORDER BY name, digest"
 _NEWEST = "WHERE id = %s AND revision = %s"
 _TAKE_OVER = f"""
@@ -58,34 +62,30 @@ _KEEP = f"""
 """
 _FREE = f"DELETE FROM {TABLE} {_NEWEST}"
 
-_CONFIRM_CLAIMS = f"""
-    UPDATE {TABLE} AS known SET claims = known.claims - stored.command_id, version = stored.version,
-        revision = known.revision + 1
-    FROM (
-        SELECT name, digest, aggregate_root_id, command_id, version
-        FROM unnest(%s::text[], %s::bytea[], %s::text[], %s::text[], %s::bigint[])
-            AS sent (name, digest, aggregate_root_id, command_id, version)
-    ) AS stored
-    WHERE (known.name, known.digest, known.aggregate_root_id)
-        = (stored.name, stored.digest, stored.aggregate_root_id)
-        AND known.claims ? stored.command_id AND stored.version >= known.version
-"""
-_CONFIRM_RELEASES = f"""
+_STORED = f"""
     WITH stored AS (
         SELECT * FROM unnest(%s::text[], %s::bytea[], %s::text[], %s::text[], %s::bigint[])
             AS sent (name, digest, aggregate_root_id, command_id, version)
-    ), kept AS (
-        UPDATE {TABLE} AS known SET releases = array_remove(known.releases, stored.version),
-            version = greatest(known.version, stored.version), revision = known.revision + 1
-        FROM stored
-        WHERE (known.name, known.digest, known.aggregate_root_id)
-            = (stored.name, stored.digest, stored.aggregate_root_id)
-            AND stored.version = ANY(known.releases) AND NOT (stored.version > known.version AND known.claims = '{{}}')
+    ), found AS (
+        SELECT known.id, stored.command_id, stored.version
+        FROM stored JOIN {TABLE} AS known USING (name, digest, aggregate_root_id)
+        ORDER BY name, digest FOR UPDATE OF known
     )
-    DELETE FROM {TABLE} AS known USING stored
-    WHERE (known.name, known.digest, known.aggregate_root_id)
-        = (stored.name, stored.digest, stored.aggregate_root_id)
-        AND stored.version > known.version AND known.claims = '{{}}'
+"""
+_CONFIRM_CLAIMS = f"""{_STORED}
+    UPDATE {TABLE} AS known SET claims = known.claims - found.command_id, version = found.version,
+        revision = known.revision + 1
+    FROM found WHERE known.id = found.id AND known.claims ? found.command_id AND found.version >= known.version
+"""
+_CONFIRM_RELEASES = f"""{_STORED}, kept AS (
+        UPDATE {TABLE} AS known SET releases = array_remove(known.releases, found.version),
+            version = greatest(known.version, found.version), revision = known.revision + 1
+        FROM found
+        WHERE known.id = found.id AND found.version = ANY(known.releases)
+            AND NOT (found.version > known.version AND known.claims = '{{}}')
+    )
+    DELETE FROM {TABLE} AS known USING found
+    WHERE known.id = found.id AND found.version > known.version AND known.claims = '{{}}'
 """
 _ADOPT = f"""
     INSERT INTO {TABLE} (name, digest, aggregate_root_id, claims, releases, version, changed_at, revision)
@@ -117,19 +117,41 @@ class PostgresUniqueValues:
         self.alias = alias
 
     def claim(self, owner: Owner, claims: Sequence[UniqueKey], releases: Sequence[UniqueKey]) -> Sequence[UniqueValue]:
-        id, version, mark = owner.aggregate_root_id, owner.version, Jsonb({owner.command_id: owner.command_type})
+        return self.claim_all([Claim(owner, Change(claims, releases))])[0]
+
+    def claim_all(self, claims: Sequence[Claim]) -> Sequence[Sequence[UniqueValue]]:
+        wanted = {key: owner for owner, change in claims for key in change.claims}
         with connected(self.alias) as connection:
-            _check_transaction(connection, owner.shard)
-            is_alone = owner.shard == self.alias and not in_transaction(connection)
-            statement = _CLAIM_BEFORE if is_alone else _CLAIM
-            while True:
-                parameters = (id, mark, *_columns(claims), version, version, *_columns(releases), id, len(claims))
-                claimed = {UniqueKey(*row) for row in execute(connection, statement, parameters)}
-                missing = [key for key in claims if key not in claimed]
-                others = _read(connection, _FIND, _columns(missing)) if missing else []
-                if len(others) == len(missing):
-                    return others
-                claims = missing  # a row was deleted in between
+            for shard in {owner.shard for owner, _ in claims}:
+                _check_transaction(connection, shard)
+            is_alone = not in_transaction(connection) and all(owner.shard == self.alias for owner, _ in claims)
+            others = {row.key: row for row in self._claim(connection, wanted, is_alone)}
+            # A refused command gives nothing up: that would have to be looked into again and again.
+            releases = [
+                (*key, owner.aggregate_root_id, owner.version)
+                for owner, change in claims
+                if others.keys().isdisjoint(change.claims)
+                for key in change.releases
+            ]
+            if releases:
+                run(connection, _RELEASE_BEFORE if is_alone else _RELEASE, _transposed(releases))
+        return [[others[key] for key in change.claims if key in others] for _, change in claims]
+
+    def _claim(
+        self, connection: BaseDatabaseWrapper, wanted: Mapping[UniqueKey, Owner], is_alone: bool
+    ) -> Sequence[UniqueValue]:
+        """Claim what is free, and return the rows of others."""
+        others: list[UniqueValue] = []
+        left = [(*key, owner.aggregate_root_id, owner.command_id, owner.command_type) for key, owner in wanted.items()]
+        while left:
+            rows = execute(connection, _CLAIM_BEFORE if is_alone else _CLAIM, _transposed(left))
+            done = {UniqueKey(*row) for row in rows}
+            left = [one for one in left if UniqueKey(*one[:2]) not in done]
+            if left:
+                others += _read(connection, _FIND, _columns([UniqueKey(*one[:2]) for one in left]))
+                found = {row.key for row in others}
+                left = [one for one in left if UniqueKey(*one[:2]) not in found]  # a row was deleted in between
+        return others
 
     def is_certain(self, shard: str) -> bool:
         if shard in ("", self.alias):
@@ -154,7 +176,7 @@ class PostgresUniqueValues:
                 releases = [(*key, *one[:3]) for one in batch for key in one.releases]
                 for statement, rows in ((_CONFIRM_CLAIMS, claims), (_CONFIRM_RELEASES, releases)):
                     if rows:
-                        run(connection, statement, tuple(map(list, zip(*sorted(rows), strict=True))))
+                        run(connection, statement, _transposed(sorted(rows)))
 
     def adopt(self, aggregate_root_id: str, version: int, keys: Sequence[UniqueKey]) -> Sequence[UniqueValue]:
         with connected(self.alias) as connection:
@@ -187,7 +209,11 @@ def _read(connection: BaseDatabaseWrapper, statement: str, parameters: Sequence[
     ]
 
 
-def _columns(keys: Iterable[UniqueKey]) -> tuple[list[str], list[bytes]]:
+def _transposed(rows: Iterable[Sequence[object]]) -> tuple[list[object], ...]:
+    return tuple(map(list, zip(*rows, strict=True)))
+
+
+def _columns(keys: Sequence[UniqueKey]) -> tuple[list[str], list[bytes]]:
     return [key.name for key in keys], [key.digest for key in keys]
 
 

@@ -19,6 +19,7 @@ from enode_django.exceptions import ConfigurationError
 
 __all__ = [
     "Change",
+    "Claim",
     "Confirmed",
     "MemoryUniqueValues",
     "Owner",
@@ -74,6 +75,13 @@ class Change(NamedTuple):
     releases: Sequence[UniqueKey]
 
 
+class Claim(NamedTuple):
+    """What a command of the ``owner`` is about to set and to give up."""
+
+    owner: Owner
+    change: Change
+
+
 class Confirmed(NamedTuple):
     """A stored stream of an aggregate that has claimed and released values."""
 
@@ -94,6 +102,11 @@ class UniqueValues(Protocol):
 
         Inside a transaction of the caller, the rows are durable when it commits. Raises `ConfigurationError` if that
         transaction does not span the database of the owner's streams, which could outlive the claim."""
+
+    def claim_all(self, claims: Sequence[Claim]) -> Sequence[Sequence[UniqueValue]]:
+        """Do what `claim` does for many commands at once, and return for each the rows that belong to others. What one
+        of them cannot have keeps nothing from another. No value is claimed twice in one call, and no two claims have
+        one owner's id. A call that raises may have claimed some of the values."""
 
     def is_certain(self, shard: str) -> bool:
         """Return False if a rollback may undo what the caller has stored in the database ``shard``, but not what it
@@ -176,6 +189,9 @@ class MemoryUniqueValues:
                 if row is not None and row.aggregate_root_id == owner.aggregate_root_id:
                     self._put(row._replace(releases=sorted({*row.releases, owner.version}), age=self._clock()))
             return others
+
+    def claim_all(self, claims: Sequence[Claim]) -> Sequence[Sequence[UniqueValue]]:
+        return [self.claim(owner, *change) for owner, change in claims]
 
     def is_certain(self, shard: str) -> bool:
         return True

@@ -132,6 +132,9 @@ class ImmediateCommandBus:
         `catch_up`: no process waits for it."""
         scheduling.insert(alias, outbox_rows(commands, nobody, expected_versions), due)
 
+    def cancel(self, alias: str, command_id: str) -> bool:
+        return scheduling.cancel(alias, command_id)
+
     def change_deadlines(self, alias: str, changes: Changes) -> None:
         """Write deadlines in the transaction that is open in the database. Raises `ConfigurationError` without one."""
         scheduling.change(alias, changes)

@@ -54,7 +54,10 @@ class ScheduledCommand(models.Model):
         verbose_name = "scheduled command"
         verbose_name_plural = "scheduled commands"
         default_permissions = ("view", "change")
-        indexes = [models.Index(fields=["due_at", "id"], name="enode_scheduled_due")]
+        indexes = [
+            models.Index(fields=["due_at", "id"], name="enode_scheduled_due"),
+            models.Index(fields=["command_id"], name="enode_scheduled_command", condition=models.Q(subscriber="")),
+        ]
         constraints = [
             models.UniqueConstraint(
                 fields=["subscriber", "scope", "name"], name="enode_deadline", condition=~models.Q(subscriber="")

@@ -26,6 +26,15 @@ class MemorySchedule:
         number = next(self._numbers)
         self._waiting[number] = (self._moment(due), number, command)
 
+    def cancel(self, command_id: str) -> bool:
+        """Remove a command that is no deadline. Return False if none waits."""
+        found = [
+            key for key, (*_, row) in self._waiting.items() if isinstance(key, int) and row.command_id == command_id
+        ]
+        for key in found:
+            del self._waiting[key]
+        return bool(found)
+
     def change(self, changes: Changes) -> None:
         """Set and cancel deadlines."""
         for key, scheduled in changes.items():

@@ -31,17 +31,26 @@ _SET = f"""
         aggregate_root_id = excluded.aggregate_root_id, command_id = excluded.command_id, body = excluded.body,
         due_at = excluded.due_at, scheduled_at = excluded.scheduled_at
 """
+_CANCEL_COMMAND = f"DELETE FROM {TABLE} WHERE command_id = %s AND subscriber = ''"
+# Whoever locks several rows locks them in the order of their ids. So a relay and a worker do not deadlock.
+_LOCK = f"""
+    SELECT FROM {TABLE} WHERE (subscriber, scope, name) IN (SELECT * FROM unnest(%s::text[], %s::text[], %s::text[]))
+        AND subscriber <> '' ORDER BY id FOR UPDATE
+"""
 _CANCEL = f"DELETE FROM {TABLE} WHERE subscriber = %s AND scope = %s AND name = %s AND subscriber <> ''"
 _NEXT = f"SELECT extract(epoch FROM due_at - statement_timestamp()) FROM {TABLE} ORDER BY due_at, id LIMIT 1"
 _LOOK = f"""
     SELECT EXISTS (SELECT FROM {outbox.TABLE} WHERE rejected_at IS NULL), ({_NEXT})
 """
-# The outer condition is looked at again if somebody has changed the row meanwhile: a deadline that was put off stays.
+# The outer conditions are looked at again if somebody has changed the row meanwhile: a deadline that was put off stays.
 _FIRE = f"""
-    WITH due AS (
-        DELETE FROM {TABLE} WHERE due_at <= statement_timestamp() AND id IN (
-            SELECT id FROM {TABLE} WHERE due_at <= statement_timestamp() ORDER BY due_at, id LIMIT %s
-        ) RETURNING *
+    WITH first AS MATERIALIZED (
+        SELECT id FROM {TABLE} WHERE due_at <= statement_timestamp() ORDER BY due_at, id LIMIT %s
+    ), locked AS MATERIALIZED (
+        SELECT id FROM {TABLE} WHERE due_at <= statement_timestamp() AND id IN (SELECT id FROM first)
+        ORDER BY id FOR UPDATE
+    ), due AS (
+        DELETE FROM {TABLE} WHERE due_at <= statement_timestamp() AND id IN (SELECT id FROM locked) RETURNING *
     )
     INSERT INTO {outbox.TABLE} (aggregate_root_id, command_id, body)
     SELECT aggregate_root_id, command_id, body FROM due ORDER BY due_at, id
@@ -58,11 +67,20 @@ def insert(alias: str, commands: Sequence[NewRow], due: Due) -> None:
             outbox.wake_after_commit(alias)
 
 
+def cancel(alias: str, command_id: str) -> bool:
+    """Delete a scheduled command that is no deadline. Return False if none waits. If it is being fired, or changed by
+    another transaction, block until that ends. Raises as `insert` does."""
+    with outbox.named_tables(alias):
+        return execute(alias, _CANCEL_COMMAND, (command_id,)).rowcount > 0
+
+
 def change(alias: str, changes: Changes) -> None:
     """Set and cancel deadlines in the transaction that is open in the database. Doing it again changes nothing. Raises
     as `insert` does."""
     if changes:
         with outbox.named_tables(alias):
+            if len(changes) > 1:
+                execute(alias, _LOCK, tuple(map(list, zip(*changes, strict=True))))
             for key, scheduled in sorted(changes.items(), key=lambda item: item[0]):
                 _change(alias, key, scheduled)
             if any(changes.values()):

@@ -89,6 +89,9 @@ class InlineCommandBus(ImmediateCommandBus):
         for row in outbox_rows(commands, nobody, expected_versions):
             self.scheduled.add(row, due)
 
+    def cancel(self, alias: str, command_id: str) -> bool:
+        return self.scheduled.cancel(command_id)
+
     def change_deadlines(self, alias: str, changes: Changes) -> None:
         self.scheduled.change(changes)
 

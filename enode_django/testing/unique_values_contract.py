@@ -8,7 +8,7 @@ from threading import Barrier
 
 import pytest
 
-from enode_django.eventstore.unique_values import Confirmed, Owner, UniqueKey, UniqueValue, UniqueValues
+from enode_django.eventstore.unique_values import Change, Claim, Confirmed, Owner, UniqueKey, UniqueValue, UniqueValues
 
 TYPE = "members.Join"
 
@@ -48,6 +48,42 @@ class UniqueValuesContract:
         return next((row for row in values.rows() if row.key == key(value)), None)
 
     # -- claims ---------------------------------------------------------------------------------------------------
+
+    def test_what_one_of_many_commands_cannot_have_keeps_nothing_from_the_others(self, values: UniqueValues) -> None:
+        values.claim(by("a"), [key("ada")], [])
+        values.claim(by("d"), [key("dan")], [])
+        values.claim(by("e"), [key("eve")], [])
+        found = values.claim_all(
+            [
+                Claim(by("c"), Change([key("cyd")], [])),
+                Claim(by("b"), Change([key("ada"), key("bob")], [])),
+                Claim(by("d", "leave", 2), Change([], [key("dan")])),
+                Claim(by("e", "change", 2), Change([key("eva")], [key("eve")])),
+            ]
+        )
+        assert [[row.aggregate_root_id for row in others] for others in found] == [[], ["a"], [], []]
+        owners = {row.key: (row.aggregate_root_id, list(row.claims), list(row.releases)) for row in values.rows()}
+        assert owners == {
+            key("ada"): ("a", ["command of a"], []),
+            key("bob"): ("b", ["command of b"], []),
+            key("cyd"): ("c", ["command of c"], []),
+            key("dan"): ("d", ["command of d"], [2]),
+            key("eva"): ("e", ["change"], []),
+            key("eve"): ("e", ["command of e"], [2]),
+        }
+
+    def test_who_is_refused_among_many_gives_nothing_up(self, values: UniqueValues) -> None:
+        values.claim(by("a"), [key("ada")], [])
+        values.claim(by("b"), [key("bob")], [])
+        others, none = values.claim_all(
+            [
+                Claim(by("b", "change", 2), Change([key("ada")], [key("bob")])),
+                Claim(by("c"), Change([key("cyd")], [])),
+            ]
+        )
+        assert ([row.key for row in others], none) == ([key("ada")], [])
+        assert [list(row.releases) for row in values.rows()] == [[], [], []]
+        assert values.claim_all([]) == []
 
     def test_the_first_claim_wins_and_the_others_are_shown_its_row(self, values: UniqueValues) -> None:
         assert values.claim(by("a"), [key("ada"), key("bob")], []) == []

@@ -217,9 +217,9 @@ def _processor(subscriber: Any) -> Any:
 
 
 def _models_of(subscriber: Any) -> Sequence[type[models.Model]]:
-    from enode_django import ModelProjection, Projection
+    from enode_django import ModelProjection, MultiProjection, Projection
 
-    if isinstance(subscriber, ModelProjection):
+    if isinstance(subscriber, ModelProjection | MultiProjection):
         return [subscriber.model]
     return subscriber.models if isinstance(subscriber, Projection) else []
 

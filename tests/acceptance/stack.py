@@ -284,7 +284,7 @@ class Stack:
         return Facts(
             self.journal,
             self.stored(),
-            [decode_published(body).record for body in self._messages(EVENTS)] if published else None,
+            [decode_published(body).record for body in self.messages(EVENTS)] if published else None,
             self.transport.committed(GROUP, COMMANDS),
             self.transport.end_offsets(COMMANDS),
         )
@@ -297,7 +297,8 @@ class Stack:
         """Command type and error type of each, the oldest first."""
         return self.query("SELECT command_type, error_type FROM enode_django_deadletter ORDER BY id")  # type: ignore[return-value]
 
-    def _messages(self, topic: str) -> Iterator[bytes]:
+    def messages(self, topic: str) -> Iterator[bytes]:
+        """What is in a topic. Redis keeps messages that a group has not committed."""
         for queue, end in self.transport.end_offsets(topic).items():
             offset = 0
             while offset < end:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from django.contrib.auth.models import User
 from playwright.sync_api import Browser, Page, Route, expect
 from pytest_django.live_server_helper import LiveServer
 
+from enode_django import execute_command
 from enode_django.testing import inline
+from sample_project.bank.domain import Deposit
 from sample_project.bank.models import LedgerEntry
 from sample_project.bank.tellers import tellers
 
@@ -94,6 +99,21 @@ def test_with_javascript_money_goes_in_and_out_by_the_api_and_once(live_server: 
         expect(page.locator("#balance")).to_have_text("6.00")
     context.close()
     assert [str(entry.amount) for entry in LedgerEntry.objects.order_by("version")] == ["10.00", "-4.00"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_axe_finds_nothing_on_an_account_whose_entries_are_wider_than_a_phone(
+    live_server: LiveServer, page: Page
+) -> None:
+    with inline():
+        open_account(page, live_server)
+        execute_command(Deposit(page.url.split("/")[-2], amount=Decimal("123456789012.50")))
+    page.set_viewport_size({"width": 300, "height": 844})
+    page.reload()
+    entries = page.get_by_role("region", name="Last entries")
+    assert entries.evaluate("(one) => one.scrollWidth > one.clientWidth")
+    violations = Axe().run(page).response["violations"]
+    assert [(one["id"], [node["html"][:160] for node in one["nodes"]]) for one in violations] == []
 
 
 @pytest.mark.django_db(transaction=True)

@@ -56,6 +56,8 @@ COMPILED = {
 }
 """Names whose examples do not run here, with what they would need."""
 WITH_DATABASE = {
+    "enode_django.asend_command",
+    "enode_django.cancel_command",
     "enode_django.eventstore.postgres.PostgresEventStore",
     "enode_django.history.causation",
     "enode_django.history.reached",

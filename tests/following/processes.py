@@ -70,6 +70,12 @@ class Ship(Command):
     paid: int
 
 
+class Deliver(Command):
+    type_name = "processes.Deliver"
+    order: str
+    price: int
+
+
 class Remind(Command):
     type_name = "processes.Remind"
     why: str
@@ -134,3 +140,32 @@ class Patience(ProcessManager):
     def paid(self, sale: Sale, event: Paid) -> Iterator[Command | CancelDeadline]:
         behaviour.handle(event)
         yield CancelDeadline("paid")
+
+
+@dataclasses.dataclass
+class Delivery:
+    order: str = ""
+    price: int = 0
+
+
+class Deliveries(ProcessManager, key="order"):
+    """Ships an order that is paid and finished, whichever comes first."""
+
+    name = "processes.deliveries"
+    abstract = True  # it runs only in tests that name it
+    start = "beginning"
+    state = Delivery
+
+    @starts
+    def placed(self, delivery: Delivery, event: Placed) -> None:
+        delivery.price = event.price
+
+    @handles(join=True)
+    def complete(self, delivery: Delivery, event: Paid | Finished) -> Iterator[Command]:
+        behaviour.handle(event)
+        yield Deliver(f"parcel-{delivery.order}", order=delivery.order, price=delivery.price)
+
+    @ends
+    @handles_crash(Deliver)
+    def failed(self, delivery: Delivery, failure: NotPaid | CommandCrashed) -> Iterator[Command]:
+        yield Remind(delivery.order, why=type(failure).__name__)

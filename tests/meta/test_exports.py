@@ -15,7 +15,7 @@ PUBLIC = {
     "AggregateRoot", "CancelDeadline", "Command", "CommandContext", "CommandCrashed", "CommandResult",
     "CommandStatus", "Deadline", "DomainEvent", "DomainException", "Metadata", "ModelProjection", "MultiProjection",
     "ProcessManager", "Projection", "Retries", "Retry", "Unique", "ValueTaken", "VersionMismatch", "WaitFor",
-    "aexecute_command", "applies", "aresult_of", "asend_command", "atry_command", "command_handler",
+    "aexecute_command", "applies", "aresult_of", "asend_command", "atry_command", "cancel_command", "command_handler",
     "current_metadata", "ends", "event_handler", "execute_command", "handles", "handles_crash", "metadata",
     "result_of", "send_command", "send_command_on_commit", "send_commands", "starts", "try_command", "upcasts",
 }  # fmt: skip

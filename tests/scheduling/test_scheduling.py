@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
 from math import inf
 from typing import Any
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.db import connection, transaction
 from django.db.models import F
 from django.db.models.functions import Now
 
-from enode_django import metadata, send_command
+from enode_django import asend_command, cancel_command, metadata, send_command
 from enode_django.exceptions import ConfigurationError, InvalidField
 from enode_django.models import OutboxCommand, ScheduledCommand
 from enode_django.outbox.relay import Relay
@@ -22,7 +24,7 @@ from enode_django.processors.outbox_relay import OutboxThread
 from enode_django.runtime import make_relay
 from enode_django.scheduling import rows
 from enode_django.scheduling.due import DeadlineKey, Due, Scheduled
-from enode_django.serialization.codec import decode_metadata
+from enode_django.serialization.codec import decode_command, decode_metadata
 from tests.outbox.harness import BreakingSender, Harness, another_thread
 from tests.outbox.test_relaying import Killed, kill
 from tests.outbox.test_threads import until
@@ -116,6 +118,51 @@ def test_a_database_without_the_table_is_named(harness: Harness) -> None:
     finally:
         with connection.cursor() as cursor:
             cursor.execute("ALTER TABLE away RENAME TO enode_django_scheduledcommand")
+
+
+def test_what_waits_is_cancelled_by_its_id_and_nothing_else(harness: Harness) -> None:
+    for id in ("a1", "a2"):
+        send_command(Add("a", id=id), at=FUTURE)
+    rows.change("default", {key(): scheduled("a1", Due(FUTURE))})
+    assert cancel_command("a1")
+    assert not cancel_command("a1")
+    left = {(row.subscriber, row.command_id) for row in ScheduledCommand.objects.all()}
+    assert left == {("", "a2"), ("s", "a1")}, "a deadline is another thing"
+
+
+def test_a_cancellation_belongs_to_the_transaction(harness: Harness) -> None:
+    send_command(Add("a", id="a1"), at=FUTURE)
+    with transaction.atomic():
+        assert cancel_command("a1")
+        transaction.set_rollback(True)
+    assert ScheduledCommand.objects.count() == 1
+
+
+def test_what_is_being_fired_is_not_cancelled(harness: Harness) -> None:
+    send_command(Add("a", id="a1"), at=PAST)
+    with another_thread() as elsewhere:
+        with transaction.atomic():
+            rows.fire("default")
+            cancelling = elsewhere(lambda: cancel_command("a1"))
+            until(waits_for_a_lock)
+        assert cancelling.result() is False
+    assert OutboxCommand.objects.count() == 1
+
+
+def test_async_code_schedules_and_writes_to_the_outbox(harness: Harness) -> None:
+    async def send() -> None:
+        await asend_command(Add("a", amount=1), after=timedelta(hours=1), expected_version=4)
+        await asend_command(Add("a", amount=2), at=FUTURE)
+        await asend_command(Add("a", amount=3), outbox=True)
+
+    with metadata(user_id="7"):
+        async_to_sync(send)()
+    bodies = [row.body for model in (ScheduledCommand, OutboxCommand) for row in model.objects.order_by("id")]
+    wires = [decode_command(bytes(body)) for body in bodies]
+    assert [(wire.fields["amount"], wire.expected_version) for wire in wires] == [(1, 4), (2, None), (3, None)]
+    assert {decode_metadata(wire.metadata).user_id for wire in wires} == {"7"}
+    with pytest.raises(InvalidField):
+        async_to_sync(asend_command)(Add("a"), at=FUTURE, after=1)
 
 
 # -- crashes, clocks, several relays -----------------------------------------------------------------------------------
@@ -233,6 +280,30 @@ def test_a_deadline_that_is_put_off_while_it_is_fired_does_not_fire(harness: Har
         assert firing.result() > 0
     assert OutboxCommand.objects.count() == 0
     assert ScheduledCommand.objects.get().command_id == "c2"
+
+
+def test_a_worker_and_a_relay_that_change_several_deadlines_do_not_deadlock(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows were made in the other order than that of their keys, by which the worker changes them."""
+    for name in ("b", "a"):
+        rows.change("default", {key(name): scheduled(name, Due(PAST))})
+    change = rows._change
+    with another_thread() as elsewhere:
+        firing: list[Future[float]] = []
+
+        def slowly(alias: str, key: DeadlineKey, scheduled: Scheduled | None) -> None:
+            change(alias, key, scheduled)
+            if not firing:
+                firing.append(elsewhere(lambda: rows.fire("default")))
+                until(waits_for_a_lock)
+
+        monkeypatch.setattr(rows, "_change", slowly)
+        with transaction.atomic():
+            rows.change("default", {key(name): scheduled(f"new {name}", Due(FUTURE)) for name in ("a", "b")})
+        assert firing[0].result() > 0
+    assert {row.command_id for row in ScheduledCommand.objects.all()} == {"new a", "new b"}
+    assert OutboxCommand.objects.count() == 0
 
 
 def waits_for_a_lock() -> bool:

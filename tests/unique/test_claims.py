@@ -18,7 +18,14 @@ from enode_django.domain.refusals import ValueTaken
 from enode_django.domain.unique import Unique
 from enode_django.eventstore.base import EventStore, StreamRecord
 from enode_django.eventstore.memory import MemoryEventStore
-from enode_django.eventstore.unique_values import MemoryUniqueValues, Owner, UniqueKey, UniqueValue, unique_values_of
+from enode_django.eventstore.unique_values import (
+    Claim,
+    MemoryUniqueValues,
+    Owner,
+    UniqueKey,
+    UniqueValue,
+    unique_values_of,
+)
 from enode_django.exceptions import ConfigurationError, DefinitionError, StoreUnavailable
 from enode_django.repository.unique_keys import names_of
 from tests.races.harness import Worker
@@ -151,6 +158,63 @@ def test_a_command_that_changes_nothing_unique_asks_nobody(store: MemoryEventSto
 class Untouchable:
     def __getattr__(self, name: str) -> object:
         raise AssertionError(f"{name} is called")
+
+
+class Counted(MemoryUniqueValues):
+    """Notes the ids of the aggregates that claim together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.together: list[list[str]] = []
+
+    def claim_all(self, claims: Sequence[Claim]) -> Sequence[Sequence[UniqueValue]]:
+        self.together.append([one.owner.aggregate_root_id for one in claims])
+        return super().claim_all(claims)
+
+
+def counted(worker: Worker) -> Counted:
+    values = Counted()
+    worker.processor._uniqueness._found = values
+    return values
+
+
+def test_the_commands_of_a_batch_claim_together_and_a_refused_one_breaks_no_other(worker: Worker) -> None:
+    values = counted(worker)
+    worker.run(Join("z", email="3"))
+    results = worker.run(*(Join(f"m{n}", email=str(n)) for n in range(6)))
+    assert [result.status for result in results] == [SUCCESS] * 3 + [REFUSED] + [SUCCESS] * 2
+    assert taken(results[3], "email")
+    assert values.together == [["z"], [f"m{n}" for n in range(6)]]
+    assert {row.aggregate_root_id for row in values.rows()} == {"z", "m0", "m1", "m2", "m4", "m5"}
+
+
+def test_who_meets_a_command_that_waits_for_its_values_waits_for_its_decision(worker: Worker) -> None:
+    """A second command of its aggregate, and another one for its value."""
+    values = counted(worker)
+    commands = [
+        Join("a", email="x"),
+        Join("b", email="y"),
+        Wave("a"),
+        Join("c", email="z"),
+        Join("d", email="Z"),
+        Join("e", email="w"),
+    ]
+    results = worker.run(*commands)
+    assert [result.status for result in results] == [SUCCESS] * 4 + [REFUSED, SUCCESS]
+    assert values.together == [["a", "b"], ["c"], ["d", "e"]]
+    assert results[2].version == 2
+
+
+def test_an_error_of_one_claim_fails_its_command_alone(worker: Worker) -> None:
+    class Particular(Counted):
+        def claim_all(self, claims: Sequence[Claim]) -> Sequence[Sequence[UniqueValue]]:
+            if any(one.owner.aggregate_root_id == "b" for one in claims):
+                raise ValueError("not this one")
+            return super().claim_all(claims)
+
+    worker.processor._uniqueness._found = Particular()
+    results = worker.run(*(Join(id, email=id) for id in "abc"))
+    assert [result.status for result in results] == [SUCCESS, CommandStatus.FAILED, SUCCESS]
 
 
 class AwayForOneClaim(MemoryUniqueValues):

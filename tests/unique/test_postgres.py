@@ -15,7 +15,9 @@ from pytest_django import DjangoDbBlocker
 from enode_django import ValueTaken, execute_command
 from enode_django.bus.results import CommandStatus
 from enode_django.eventstore.postgres import PostgresEventStore
+from enode_django.eventstore.postgres_unique_values import PostgresUniqueValues
 from enode_django.eventstore.sharding import ShardedEventStore
+from enode_django.eventstore.unique_values import Change, Claim, Confirmed, Owner, UniqueKey
 from enode_django.exceptions import ConfigurationError, StoreUnavailable
 from enode_django.models import OperatorAction, UniqueValue
 from enode_django.processors.housekeeping import store_duties
@@ -105,6 +107,31 @@ def test_the_worker_that_owns_the_first_queue_settles_old_claims() -> None:
     owner.owned = (0,)  # type: ignore[assignment]
     settle()
     assert UniqueValue.objects.count() == 0
+
+
+def test_claims_and_confirmations_of_the_same_values_in_opposite_orders_do_not_deadlock() -> None:
+    """A claim locks also the rows of others that it finds."""
+    keys = [UniqueKey("name", bytes([n]) * 32) for n in range(60)]
+    begin = Barrier(2)
+
+    def work(racer: str) -> None:
+        values = PostgresUniqueValues()
+        order = keys if racer == "a" else keys[::-1]
+        begin.wait(60)
+        for version in range(1, 25):
+            owners = [Owner(f"{racer}{n}", version, f"{racer}{n}{version}", "T") for n in range(len(keys))]
+            changes = [Change([key], [order[n - 1]]) for n, key in enumerate(order)]
+            values.claim_all([Claim(owner, change) for owner, change in zip(owners, changes, strict=True)])
+            values.confirm(
+                [
+                    Confirmed(owner.aggregate_root_id, owner.command_id, version, *change)
+                    for owner, change in zip(owners, changes, strict=True)
+                ]
+            )
+        connections["default"].close()
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(work, "ab"))
 
 
 # -- a caller's transaction -------------------------------------------------------------------------------------------

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import types
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
-from enode_django import ModelProjection, ProcessManager, ends, handles, handles_crash, starts
+from enode_django import CommandCrashed, ModelProjection, ProcessManager, ends, handles, handles_crash, starts
 from enode_django.eventing.code import code_fingerprint
 from enode_django.eventing.process_managers import can_resend, has_state, mark_of
 from enode_django.eventing.state_types import StateType, plain_state
 from enode_django.exceptions import DefinitionError, InvalidField, MalformedMessage
 from enode_django.serialization.plain import pack
-from tests.following.processes import Finished, Paid, Placed, Sale, Sales, Ship
+from tests.following.processes import Deliver, Deliveries, Finished, NotPaid, Paid, Placed, Sale, Sales, Ship
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,11 +123,44 @@ def test_a_decorator_names_what_is_wrong(call: Callable[[], Any], why: str) -> N
 
 
 @pytest.mark.parametrize("second", [starts(Placed), ends(Placed), handles(Placed), handles_crash(Ship)])
-@pytest.mark.parametrize("first", [starts(Placed), ends(Placed), handles_crash(Ship)])
+@pytest.mark.parametrize("first", [starts(Placed), ends(Placed)])
 def test_a_method_has_one_mark(first: Any, second: Any) -> None:
     """The second one would take the place of the first: a process that begins and ends with an event would not end."""
     with pytest.raises(DefinitionError, match="which is marked already; a method takes one of @handles, @starts"):
         second(first(lambda self, sale, event: None))
+
+
+def test_one_method_handles_refusals_and_crashes() -> None:
+    assert (mark_of(Deliveries, "failed").ends, Deliveries._enode_crashes) == (True, (Deliver,))
+    assert Deliveries._enode_method_for(NotPaid) == Deliveries._enode_method_for(CommandCrashed) == "failed"
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "why"),
+    [
+        (ends(Placed), handles_crash(Ship, ends=True), "which has a key or ends the process; say so in @ends"),
+        (starts(Placed), handles_crash(Ship), "which is marked already"),
+        (handles_crash(Ship), handles_crash(Ship), "which is marked already"),
+        (handles(Placed, Paid, join=True), handles_crash(Ship), r"give it two classes of events"),
+        (handles(Placed, join=True), lambda method: method, r"handles\(join=True\) marks .*give it two classes"),
+    ],
+)
+def test_marks_that_do_not_go_together_are_refused(outer: Any, inner: Any, why: str) -> None:
+    with pytest.raises(DefinitionError, match=why):
+        outer(inner(lambda self, sale, event: None))
+
+
+@pytest.mark.parametrize(
+    ("key", "state", "why"),
+    [
+        ("order", None, "Some has a key and no state; write state = SomeDataclass in its body"),
+        ("an order", Sale, "Some has key='an order'; give it the name of a field, or a function"),
+        (5, Sale, "Some has key=5; give it the name of a field, or a function"),
+    ],
+)
+def test_a_key_of_the_class_is_a_field_or_a_function_and_needs_a_state(key: Any, state: Any, why: str) -> None:
+    with pytest.raises(DefinitionError, match=why):
+        types.new_class("Some", (ProcessManager,), {"key": key}, lambda body: body.update(abstract=True, state=state))
 
 
 def test_a_method_that_is_overridden_keeps_its_route() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from decimal import Decimal
 
 from django.test import SimpleTestCase, TestCase
@@ -13,6 +14,7 @@ from enode_django import (
     aexecute_command,
     aresult_of,
     asend_command,
+    cancel_command,
     current_metadata,
     execute_command,
     metadata,
@@ -25,7 +27,7 @@ from enode_django import (
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.models import EventStream
 from enode_django.testing import inline
-from sample_project.bank.domain import BankAccount, Deposit, Deposited, OpenAccount, Withdraw
+from sample_project.bank.domain import BankAccount, CloseAccount, Deposit, Deposited, OpenAccount, Withdraw
 
 
 class Accounts(TestCase):
@@ -66,6 +68,15 @@ class Accounts(TestCase):
                 send_command_on_commit(OpenAccount("a", owner="Ada"))
                 assert bus.results == []
             assert bus.results[0].status == CommandStatus.SUCCESS
+
+    def test_a_closing_that_is_cancelled_before_its_time_does_not_happen(self) -> None:
+        with inline() as bus:
+            execute_command(OpenAccount("a", owner="Ada"))
+            closing = CloseAccount("a")
+            send_command(closing, after=timedelta(days=30))
+            assert cancel_command(closing.id)
+            bus.advance(days=31)
+            assert not BankAccount.load("a").closed
 
     def test_a_test_leaves_nothing_behind(self) -> None:
         assert not EventStream.objects.exists()

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from enode_django import (
     Command,
+    CommandCrashed,
     DomainEvent,
     DomainException,
     ModelProjection,
@@ -15,6 +16,7 @@ from enode_django import (
     ends,
     event_handler,
     handles,
+    handles_crash,
     starts,
 )
 from enode_django.models import ReadModel
@@ -112,12 +114,16 @@ class Manager(ProcessManager):
         yield from ()
 
 
+class Thaw(Command):
+    why: str
+
+
 @dataclasses.dataclass
 class Rent:
     months: int = 0
 
 
-class Rents(ProcessManager):
+class Rents(ProcessManager, key="owner"):
     state = Rent
 
     @starts
@@ -136,6 +142,20 @@ class Rents(ProcessManager):
 
     @ends(Closed, Frozen, Thawed, Renamed, key=lambda event: event.id, when=lambda rent: rent.months > 1)
     def four(self, rent: Rent, event: DomainEvent) -> None: ...
+
+    @handles(join=True)
+    def both(self, rent: Rent, event: Opened | Moved) -> None: ...
+
+    @ends(Closed, Thawed, join=True)
+    def last(self, rent: Rent, event: Closed | Thawed) -> None: ...
+
+    @ends
+    @handles_crash(Thaw)
+    def failed(self, rent: Rent, failure: Refused | CommandCrashed) -> Iterator[Command]:
+        yield Thaw(failure.aggregate_root_id, why=failure.message)
+
+    @ends(Closed, join=True)  # error
+    def alone(self, rent: Rent, event: Closed) -> None: ...
 
     @starts(Frozen)  # error
     def thawed(self, rent: Rent, event: Thawed) -> None: ...
@@ -183,3 +203,7 @@ def use(event: Opened) -> None:
     Ledger().five(event)
     Ledger().opened(Frozen())  # error
     mail(Frozen())  # error
+
+
+class Numbered(ProcessManager, key=5):  # error
+    state = Rent
