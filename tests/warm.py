@@ -170,14 +170,16 @@ def _server() -> Server:
     with theirs:
         command = [sys.executable, "-m", "tests.warm", str(theirs.fileno())]
         process = subprocess.Popen(command, cwd=ROOT, pass_fds=[theirs.fileno()], start_new_session=True)
-    atexit.register(_end, process)
-    return Server(process, requests)
+    server = Server(process, requests)
+    atexit.register(_end, server)
+    return server
 
 
-def _end(server: subprocess.Popen[bytes]) -> None:
+def _end(server: Server) -> None:
+    server.requests.close()
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(server.pid, signal.SIGKILL)
-    server.wait()
+        os.killpg(server.process.pid, signal.SIGKILL)
+    server.process.wait()
 
 
 # -- the server -----------------------------------------------------------------------------------------------------
