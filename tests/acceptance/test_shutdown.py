@@ -13,6 +13,8 @@ from tests.acceptance.processors import Processors
 from tests.acceptance.stack import COMMANDS, GROUP, QUEUES, Stack
 from tests.acceptance.waiting import PATIENCE, wait_until
 
+BLOCKED_WORKER = r"WARNING \S+/\d+-\w+ enode_django\.outages: .*(?:\n\t.*)*trying again until"
+"""A worker waits for the database, and cannot finish what it has. The relay says the same in another process."""
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 
 
@@ -101,7 +103,7 @@ def test_a_drain_without_postgres_or_redis_ends_with_the_grace_time_and_loses_no
     first = stack.start_ready(2, WORKERS={"GRACE": 2.0})
     with stack.load(seed):
         stack.postgres.stop()
-        first.wait_for("trying again until")  # something waits for the database, and cannot be finished
+        first.wait_for(BLOCKED_WORKER)
         first.signal(signal.SIGTERM)
         assert first.wait_end() == 1
         first.wait_for("could not finish in 2.0 s; what is left comes again")

@@ -26,6 +26,14 @@ def open_account(page: Page, live_server: LiveServer) -> None:
     page.get_by_role("link", name="Open an account").click()
     page.fill("#id_owner", "Ada")
     page.get_by_role("button", name="Open an account").click()
+    expect(page.get_by_role("link", name="Deposit")).to_be_visible()
+
+
+def fill_form_with_script(page: Page, name: str, amount: str) -> None:
+    """Follow the link to a form, and fill it when its script has run: earlier, the browser itself would send it."""
+    page.get_by_role("link", name=name).click()
+    page.wait_for_function("document.querySelector('form[data-api]') && document.readyState === 'complete'")
+    page.fill("#id_amount", amount)
 
 
 @pytest.mark.django_db(transaction=True)
@@ -71,8 +79,7 @@ def test_with_javascript_money_goes_in_and_out_by_the_api_and_once(live_server: 
     context.route("**/bank/accounts/*/*/", lose_the_first)
     with inline():
         open_account(page, live_server)
-        page.get_by_role("link", name="Deposit").click()
-        page.fill("#id_amount", "10")
+        fill_form_with_script(page, "Deposit", "10")
         page.get_by_role("button", name="Deposit").click()
         expect(page.get_by_role("alert")).to_have_text("The bank cannot be reached. Send it again: it is done once.")
         page.get_by_role("button", name="Deposit").click()
@@ -84,8 +91,7 @@ def test_with_javascript_money_goes_in_and_out_by_the_api_and_once(live_server: 
         page.go_back()
         page.get_by_role("link", name="Back").click()
         expect(page.get_by_role("status")).to_have_count(0)
-        page.get_by_role("link", name="Withdraw").click()
-        page.fill("#id_amount", "10.01")
+        fill_form_with_script(page, "Withdraw", "10.01")
         page.get_by_role("button", name="Withdraw").click()
         expect(page.get_by_role("alert")).to_have_text("the balance is too low")
         page.evaluate("document.querySelector('form[data-api]').dataset.api += 'unknown/'")
@@ -122,8 +128,7 @@ def test_a_form_says_that_it_waits_keeps_the_focus_and_is_sent_once(live_server:
     page.route("**/bank/accounts/*/deposit/", lambda route: held.append(route))
     with inline():
         open_account(page, live_server)
-        page.get_by_role("link", name="Deposit").click()
-        page.fill("#id_amount", "10")
+        fill_form_with_script(page, "Deposit", "10")
         button = page.get_by_role("button", name="Deposit")
         button.focus()
         page.keyboard.press("Enter")
