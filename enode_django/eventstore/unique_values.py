@@ -76,7 +76,7 @@ class Change(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """What a command of the ``owner`` is about to set and to give up."""
+    """The values that a command of the ``owner`` is about to set and to give up."""
 
     owner: Owner
     change: Change
