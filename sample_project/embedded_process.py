@@ -60,6 +60,8 @@ class Server(ABC):
     package: ClassVar[str]
     variable: ClassVar[str]
     stop_signal: ClassVar[signal.Signals]
+    parent: ClassVar[str | None] = None
+    """Where the server's directory is made; None stands for the system's temporary directory."""
 
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
         self.settings = dict(settings or {})
@@ -110,7 +112,8 @@ class Server(ABC):
         if self.running:
             return
         if self._directory is None:
-            self._directory = Path(tempfile.mkdtemp(prefix=f"enode-{type(self).__name__.lower()}-")).resolve()
+            prefix = f"enode-{type(self).__name__.lower()}-"
+            self._directory = Path(tempfile.mkdtemp(prefix=prefix, dir=self.parent)).resolve()
             self._guard = _start_guard(self._directory)
             self._prepare()
         with (self.directory / "server.log").open("ab") as log:

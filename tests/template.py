@@ -17,10 +17,9 @@ import psycopg
 
 from sample_project.embedded import Postgres
 from tests import warm
+from tests.memory import MEMORY
 from tests.meta.tree import ROOT
 
-UNSYNCED = {"fsync": "off", "autovacuum": "off"}
-"""Settings of a PostgreSQL whose data survive a kill of its processes, but no crash of the machine."""
 VARIABLE = "ENODE_TESTS_TEMPLATE"
 """The environment variable with the directory of the template's data, and its password, as JSON."""
 SECONDS = 120.0
@@ -42,7 +41,16 @@ ENVIRONMENTS: Mapping[str, Mapping[str, str]] = {
 }
 
 
-class CopiedPostgres(Postgres):
+class QuickPostgres(Postgres):
+    """A PostgreSQL whose data survive a kill of its processes, but no crash of the machine."""
+
+    parent = MEMORY
+
+    def __init__(self) -> None:
+        super().__init__({"fsync": "off", "autovacuum": "off"})
+
+
+class CopiedPostgres(QuickPostgres):
     """A PostgreSQL that starts with a copy of the stopped template's data. It has the template's password."""
 
     def __init__(self, data: Path, password: str) -> None:
@@ -64,7 +72,7 @@ def new_postgres() -> Postgres:
     """Return a server that is not started yet: a copy of the template, if there is one."""
     given = os.environ.get(VARIABLE)
     if given is None:
-        return Postgres(UNSYNCED)
+        return QuickPostgres()
     data, password = json.loads(given)
     return CopiedPostgres(Path(data), password)
 
@@ -75,7 +83,7 @@ def template() -> Iterator[None]:
 
     Raises `ServerUnavailable`.
     """
-    with Postgres(UNSYNCED) as server:
+    with QuickPostgres() as server:
         for name in ENVIRONMENTS:
             migrate(server.url, name)
         server.stop()

@@ -13,7 +13,7 @@ from sample_project.embedded import Postgres, Redis
 from tests.acceptance.shards import ShardedStack
 from tests.acceptance.stack import SUBSCRIBERS, BrokerStack, Stack
 from tests.services import WarmBroker, private
-from tests.template import ACCEPTANCE, UNSYNCED, migrate, new_postgres
+from tests.template import ACCEPTANCE, QuickPostgres, migrate, new_postgres
 
 
 def _with_template(server: Postgres) -> Postgres:
@@ -31,7 +31,7 @@ def faulty_postgres() -> Iterator[Postgres]:
 @pytest.fixture(scope="session")
 def shard_servers(faulty_postgres: Postgres) -> Iterator[Sequence[Postgres]]:
     """Two, each with the template database; the other is not a copy, as two copies would be the same cluster."""
-    for other in map(_with_template, private(Postgres(UNSYNCED))):
+    for other in map(_with_template, private(QuickPostgres())):
         yield [faulty_postgres, other]
 
 

@@ -148,7 +148,10 @@ class Stack:
             process = warm.start(arguments, cwd=self.directory, env=environment, stdout=file)
         try:
             yield output
-            assert process.poll() is None, f"{arguments} ended early:\n{output.read_text()}"
+            assert process.poll() is None, f"{arguments} ended early"
+        except BaseException:
+            print(f"---- {' '.join(arguments)}\n{output.read_text()}")
+            raise
         finally:
             process.kill()
             process.wait()

@@ -15,9 +15,7 @@ from enode_django.equeue.broker import index
 from enode_django.equeue.broker.batches import ALIGNMENT, NewBatch
 from enode_django.equeue.records import encode_records
 from tests.equeue.storing import bodies, messages, opened, send
-
-MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
-"""A file system on which a flush of a directory costs nothing; None for the default."""
+from tests.memory import MEMORY
 
 QUEUES = [("orders", 0), ("orders", 1), ("events", 0)]
 

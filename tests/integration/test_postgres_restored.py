@@ -20,7 +20,7 @@ from enode_django.testing.event_store_read_contract import history, refusal, str
 from sample_project.embedded import Postgres
 from tests.integration.store_sessions import Call, bare_session, database_alias, insert, wait_until
 from tests.services import private
-from tests.template import UNSYNCED
+from tests.template import QuickPostgres
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -61,7 +61,7 @@ def restore_into(server: Postgres) -> None:
 @pytest.fixture
 def private_postgres() -> Iterator[Postgres]:
     """No copy of the template: that would be the same cluster, as its system identifier says."""
-    yield from private(Postgres(UNSYNCED))
+    yield from private(QuickPostgres())
 
 
 @pytest.fixture

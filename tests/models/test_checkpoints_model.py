@@ -24,11 +24,10 @@ from enode_django.equeue.broker.store import MessageStore
 from enode_django.equeue.messages import Commit, Receipt
 from enode_django.equeue.records import encode_records
 from enode_django.exceptions import QueueBacklog, QueueError, QueueFull, QueueHeld
+from tests.memory import MEMORY
 from tests.models.profiles import as_test
 from tests.models.torn_disks import TEARS, spoil
 
-MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
-"""Where a directory costs nothing to flush."""
 GROUPS, TOPICS, MEMBERS = (st.sampled_from(names) for names in (["g", "g", "h"], ["t", "t", "u"], ["one", "two"]))
 QUEUES = st.integers(0, 2)
 SECONDS = st.sampled_from([20.0, 60.0])

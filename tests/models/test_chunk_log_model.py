@@ -18,11 +18,10 @@ from enode_django.equeue.broker.checkpointing import PendingCheckpoint
 from enode_django.equeue.broker.retention import Retention
 from enode_django.equeue.records import decode_records, encode_records
 from tests.equeue.storing import Heard, chunks, opened
+from tests.memory import MEMORY
 from tests.models.profiles import as_test
 from tests.models.torn_disks import TEARS, spoil
 
-MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
-"""Where a directory costs nothing to flush."""
 TOPICS = st.sampled_from(["orders", "orders", "events"])
 QUEUES = [("orders", 0), ("orders", 1), ("events", 0), ("events", 1)]
 MOST_PARTS = 3

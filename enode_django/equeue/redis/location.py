@@ -7,6 +7,7 @@ Sentinels and their service, ``redis+cluster://`` some nodes of a Redis Cluster;
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -19,6 +20,7 @@ Address = tuple[str, int]
 
 SENTINEL_PORT = 26379
 CLUSTER_PORT = 6379
+_NETLOC = re.compile(r"[^/?#]*")
 _OF_SENTINELS = {"sentinel_username": "username", "sentinel_password": "password"}
 
 
@@ -111,8 +113,10 @@ def _several(
     transport: str, rest: str, port: int
 ) -> tuple[tuple[Address, ...], str, Mapping[str, str], dict[str, Any]]:
     """Return addresses, path, query, and redis-py's options from a location with several addresses."""
-    parts = urlsplit(f"{transport}://{rest}")
-    login, _, hosts = parts.netloc.rpartition("@")
+    # Without the hosts: Python would take them for one, and refuses a bracket inside it.
+    netloc = _NETLOC.match(rest)[0]  # type: ignore[index]
+    parts = urlsplit(f"{transport}://{rest.removeprefix(netloc)}")
+    login, _, hosts = netloc.rpartition("@")
     addresses = tuple(_address(host, port) for host in hosts.split(","))
     query = dict(parse_qsl(parts.query))
     known = urlencode({name: value for name, value in query.items() if name not in _OF_SENTINELS})
