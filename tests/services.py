@@ -26,6 +26,8 @@ BROKERS_SETTINGS = {"DJANGO_SETTINGS_MODULE": "tests.acceptance.settings"}
 """The sample's settings with few apps."""
 REAL_QUEUE = {"SEND_IN_TESTS": True}
 """Settings for tests that send to a queue without ``inline()``. Most tests of the framework may do so."""
+QUICK_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+"""As Django's documentation advises: each password of a test would take a third of a second."""
 
 AnyServer = TypeVar("AnyServer", bound=Server)
 
@@ -74,6 +76,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if VARIABLE in os.environ:
         settings.DATABASES["default"]["TEST"] = {"TEMPLATE": OWN}
     settings.ENODE = {**settings.ENODE, **REAL_QUEUE}
+    settings.PASSWORD_HASHERS = QUICK_HASHERS
 
 
 def pytest_unconfigure() -> None:

@@ -22,12 +22,6 @@ send `api.Own` to some aggregates."""
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-@pytest.fixture(autouse=True)
-def passwords_are_cheap() -> Iterator[None]:
-    with override_settings(PASSWORD_HASHERS=["django.contrib.auth.hashers.MD5PasswordHasher"]):
-        yield
-
-
 @contextmanager
 def unfinished(server: LiveServer, *headers: str, length: int = 1_000) -> Iterator[socket.socket]:
     """Send a request with only the first byte of its body. Yield the connection."""
