@@ -159,7 +159,7 @@ class Server(ABC):
         for process in family:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.suspend()
-        wait_until(lambda: all(_stands(process) for process in family), STOP_SECONDS)
+        wait_until(lambda: all(stands(process.pid) for process in family), STOP_SECONDS)
 
     def resume(self) -> None:
         for process in self._family():
@@ -263,11 +263,17 @@ def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
     return True
 
 
-def _stands(process: psutil.Process) -> bool:
+def stands(pid: int) -> bool:
+    """Return True if each thread of the process is stopped, or has ended. After a SIGSTOP, threads go on for some
+    milliseconds until the one that gets the signal runs on a busy processor."""
+    tasks = Path(f"/proc/{pid}/task")
     try:
-        return process.status() in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return True
+        if not tasks.exists():  # not Linux, or ended
+            return psutil.Process(pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
+        states = [path.read_text().rpartition(") ")[2][0] for path in tasks.glob("*/stat")]
+    except (OSError, psutil.NoSuchProcess):
+        return not psutil.pid_exists(pid)
+    return all(state in "TtZX" for state in states)
 
 
 def _start_guard(directory: Path) -> subprocess.Popen[bytes]:

@@ -15,7 +15,10 @@ from xdist.scheduler import LoadScopeScheduling
 
 TOGETHER = ("tests/spark/test_cluster.py", "tests/spark", "tests/browser", "tests/acceptance/test_shards.py")
 APART = ("tests/acceptance",)
-LONGEST_FIRST = (*TOGETHER, *APART, "tests/chaos", "tests/docs", "sample_project", "tests/integration")
+LONGEST_FIRST = (
+    *(*TOGETHER, *APART, "tests/chaos", "tests/docs", "sample_project", "tests/integration", "tests/rebuilding"),
+    *("tests/equeue/test_redis_failover.py", "tests/equeue/test_redis_dead_master.py", "tests/jobs"),
+)
 """Long tests begin first, so that no process works on one when the others have nothing left to do."""
 
 

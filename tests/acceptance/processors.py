@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 
 from chaos.processes import PROJECT, is_running
+from sample_project.embedded_process import stands
 from tests import warm
 from tests.acceptance.waiting import PATIENCE, wait_until
 
@@ -22,6 +23,12 @@ _STARTED = re.compile(r"started worker (\S+), process (\d+)")
 _STARTED_EVENT = re.compile(r"started event worker (\S+), process (\d+)")
 _FOLLOWS = re.compile(r"INFO (\S+) enode_django\.equeue: acquired events/")
 _ACQUIRED = re.compile(r"INFO (\S+) enode_django\.equeue: acquired commands/([\d, ]+) for ")
+
+
+def stop(pid: int) -> None:
+    """Stop a process (SIGSTOP), and return when none of its threads goes on."""
+    os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: stands(pid), f"process {pid} stands still")
 
 
 class Group:
@@ -46,6 +53,10 @@ class Group:
         return len(re.findall(text, self.log))
 
     # -- what is done to it ---------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Stop the first process (SIGSTOP), and return when it stands still."""
+        stop(self.pid)
 
     def signal(self, number: int) -> None:
         self._process.send_signal(number)

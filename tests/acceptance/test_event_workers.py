@@ -11,7 +11,7 @@ import pytest
 
 from enode_django.ids import new_id
 from sample_project.bank.domain import Deposit, OpenAccount
-from tests.acceptance.processors import Processors
+from tests.acceptance.processors import Processors, stop
 from tests.acceptance.stack import EVENTS, QUEUES, Stack
 from tests.acceptance.waiting import PATIENCE, wait_until
 
@@ -80,7 +80,7 @@ def let_one_stand_still(stack: Stack, events: Processors) -> None:
     for name in events.living_event_workers():
         events.wait_for(rf"INFO {name} .*acquired events/[\d, ]+ for {LEDGER}")
     name, pid = next(iter(events.living_event_workers().items()))
-    os.kill(pid, signal.SIGSTOP)
+    stop(pid)
     open_accounts(stack)
     events.wait_for(rf"{LEDGER} took events/[\d, ]+ from {name}, ending \d+ of its sessions")
     stack.wait_followed()

@@ -14,7 +14,7 @@ from enode_django.bus.messages import decode_published
 from enode_django.ids import new_id
 from sample_project.bank.domain import Deposit, OpenAccount, StartTransfer, Withdraw
 from sample_project.notes.domain import ChangeTitle, CreateNote, DeleteNote
-from tests.acceptance.processors import Processors, is_running
+from tests.acceptance.processors import Processors, is_running, stop
 from tests.acceptance.redelivering import Redelivery
 from tests.acceptance.stack import EVENTS, HINDERED, QUEUES, SLOW_REDIS_STREAMS, Stack
 from tests.acceptance.waiting import PATIENCE, last_for, wait_until
@@ -101,7 +101,7 @@ def test_a_worker_that_comes_late_brings_no_deleted_row_back(stack: Stack) -> No
     hold, held = stack.directory / "holding-notes.Notes", stack.directory / "held-notes.Notes"
     hold.touch()
     with stack.beside("-m", "tests.acceptance.intruder", "2", apps=HINDERED) as output:
-        os.kill(worker, signal.SIGSTOP)
+        stop(worker)
         stack.client.send([ChangeTitle(note, title="another title")])
         wait_until(held.exists, "the intruder has changed the row and not committed it")
         stack.client.send([DeleteNote(note)])
@@ -150,7 +150,7 @@ def test_the_end_of_the_events_topic_may_be_lost(stack: Stack, seed: int) -> Non
     with stack.load(seed, varied=True) as load:
         wait_until(events.following_event_workers, "an event worker that follows")
         (worker,) = events.following_event_workers().values()
-        os.kill(worker, signal.SIGSTOP)
+        stop(worker)
         load.wait_for_rounds(80)
     wait_until(stack.is_quiet, "all commands are finished and committed")
     stack.delete_end(EVENTS, 0.05)
@@ -184,7 +184,7 @@ def send_reservations_and_stop(stack: Stack, commands: Processors, events: Proce
     stack.client.send(transfers)
     wait_until(held.exists, "the process manager is in the middle of it")
     (worker,) = commands.living_workers().values()
-    os.kill(worker, signal.SIGSTOP)
+    stop(worker)
     hold.unlink()
     wait_until(lambda: stack.is_through("bank.transfers"), "the process manager is done with all there is")
     events.signal(signal.SIGTERM)

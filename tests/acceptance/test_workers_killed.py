@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from tests.acceptance.load import Load
-from tests.acceptance.processors import Processors, is_running
+from tests.acceptance.processors import Processors, is_running, stop
 from tests.acceptance.stack import SLOW_REDIS_STREAMS, Stack
 from tests.acceptance.waiting import PATIENCE, last_for, wait_until
 
@@ -28,7 +28,7 @@ def test_workers_may_be_killed_again_and_again_and_the_others_serve_their_queues
             victim = _kill_one(processors, random_)
             processors.wait_for(f"worker {victim} died: killed by SIGKILL; starting another")
     _wait_two_own(processors)
-    processors.signal(signal.SIGSTOP)
+    processors.stop()
     victim = _kill_one(processors, random_)
     (survivor,) = {*processors.living_workers()} - {victim}
     wait_until(lambda: {*processors.owners().values()} == {survivor}, f"{survivor} owns all queues")
@@ -68,7 +68,7 @@ def test_neither_a_worker_that_stands_still_past_its_lease_nor_a_supervisor_does
     processors = stack.start_ready(2, COMMANDS={"TIME_LIMIT": PATIENCE})
     with stack.load(seed) as load:
         _stand_still_past_the_lease(processors, load, *next(iter(processors.workers().items())))
-        processors.signal(signal.SIGSTOP)
+        processors.stop()
         last_for(2.5)
         load.wait_for_rounds(20)
         processors.signal(signal.SIGCONT)
@@ -80,7 +80,7 @@ def test_neither_a_worker_that_stands_still_past_its_lease_nor_a_supervisor_does
 def _stand_still_past_the_lease(processors: Processors, load: Load, name: str, pid: int) -> None:
     took = rf"took commands/. from {name}"
     before = processors.count(took)
-    os.kill(pid, signal.SIGSTOP)
+    stop(pid)
     processors.wait_for(took, times=before + 1)
     wait_until(lambda: name not in processors.owners().values(), f"{name} owns no queue")
     load.wait_for_rounds(20)
@@ -92,7 +92,7 @@ def test_a_worker_that_stays_silent_is_killed_and_replaced(stack: Stack, seed: i
     """Silent for longer than GRACE and HANDLER_TIME_LIMIT together; no command of it is to blame."""
     processors = stack.start_ready(WORKERS={"GRACE": 1.0}, COMMANDS={"TIME_LIMIT": 4.0})
     name, pid = next(iter(processors.workers().items()))
-    os.kill(pid, signal.SIGSTOP)
+    stop(pid)
     with stack.load(seed):
         processors.wait_for(rf"worker {name}, process {pid}, is silent for .* s; killing it")
         (seconds,) = re.findall(rf"process {pid}, is silent for (.*) s; killing it", processors.log)
