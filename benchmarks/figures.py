@@ -9,6 +9,8 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from benchmarks.interpreter import loop_seconds
+
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
@@ -310,7 +312,7 @@ def _number(value: float) -> str:
 def machine(postgres: str) -> dict[str, Any]:
     return {
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "python": platform.python_version(),
+        "python": f"{platform.python_version()}, a fixed loop in {1_000 * loop_seconds():.0f} ms",
         "postgresql": postgres,
         "system": f"{platform.system()} {platform.machine()}",
     }
