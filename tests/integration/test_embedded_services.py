@@ -5,8 +5,10 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from redis.retry import Retry
 
 from sample_project.embedded import Postgres, Redis
 from sample_project.embedded_guard import processes_working_in
-from sample_project.embedded_process import wait_until
+from sample_project.embedded_process import stands, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -43,11 +45,25 @@ with Postgres() as postgres, Redis() as cache:
     sys.stdin.read()
 """
 
+COUNTING = """
+import os, sys, threading, time
+file = os.open(sys.argv[1], os.O_CREAT | os.O_WRONLY)
+def count():
+    for number in range(1, 10**9):
+        os.pwrite(file, b"%d" % number, 0)
+threading.Thread(target=count, daemon=True).start()
+time.sleep(600)  # the thread that gets the signal
+"""
+
 
 def ask(server: Postgres, statement: str) -> Any:
     with psycopg.connect(server.url, autocommit=True) as connection:
         cursor = connection.execute(statement)
         return cursor.fetchone() if cursor.description else None
+
+
+def has_changed(file: Path, text: str) -> bool:
+    return file.read_text() != text
 
 
 def is_listening(port: int) -> bool:
@@ -96,6 +112,23 @@ def test_paused_postgres_leaves_sessions_unanswered_until_it_is_resumed(private_
         result = connection.pgconn.get_result()
         assert result is not None
         assert result.get_value(0, 0) == b"1"
+
+
+def test_a_process_stands_when_no_thread_of_it_goes_on(tmp_path: Path) -> None:
+    counting = tmp_path / "counting"
+    with subprocess.Popen([sys.executable, "-c", COUNTING, counting]) as process:
+        assert wait_until(lambda: counting.exists() and int(counting.read_text() or 0) > 100, 60.0)
+        assert not stands(process.pid)
+        for _ in range(20):
+            process.send_signal(signal.SIGSTOP)
+            assert wait_until(lambda: stands(process.pid), 60.0)
+            before = counting.read_text()
+            time.sleep(0.02)  # a thread that goes on would count a thousand
+            assert counting.read_text() == before
+            process.send_signal(signal.SIGCONT)
+            assert wait_until(partial(has_changed, counting, before), 60.0)
+        process.kill()
+    assert stands(process.pid), "one that has ended does nothing any more"
 
 
 def test_redis_keeps_what_it_appended_when_killed() -> None:
