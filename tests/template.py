@@ -47,7 +47,7 @@ class QuickPostgres(Postgres):
     parent = MEMORY
 
     def __init__(self) -> None:
-        super().__init__({"fsync": "off", "autovacuum": "off"})
+        super().__init__({"fsync": "off", "autovacuum": "off", "max_wal_size": "256MB"})
 
 
 class CopiedPostgres(QuickPostgres):
