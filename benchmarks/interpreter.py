@@ -1,5 +1,5 @@
-"""The speed of the interpreter alone. One that was compiled without optimisation by profiles takes 1.4 times as long,
-also for most of what is measured here, while PostgreSQL does not: so ratios to raw COPY depend on it."""
+"""The speed of the interpreter alone. The framework runs on it and PostgreSQL does not, so ratios to raw COPY depend on
+it."""
 
 from __future__ import annotations
 
@@ -31,5 +31,4 @@ def _loop() -> float:
         known[number & 1023] = point.moved(3)
         if point.name.startswith("7"):
             known.pop(3, None)
-        sum(each for each in (1, 2, 3))
     return time.process_time() - began
