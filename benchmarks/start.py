@@ -100,7 +100,7 @@ def _processor_time(processes: list[psutil.Process]) -> float:
 def _checks(services: Services, rounds: int) -> list[Figure]:
     """Measure ``manage.py check`` in a new ``startproject`` project on PostgreSQL, with and without the app in turn."""
     with services.database() as url, _project(url) as directory:
-        pairs = [(_check(directory, "enode_django"), _check(directory, "")) for _ in range(rounds + 1)][1:]
+        pairs = [(_check(directory, "enode_django"), _check(directory, "")) for _ in range(3 * rounds + 1)][1:]
     return [
         median("check with the app", [ours for ours, _ in pairs], "s", "processor time"),
         median("check without the app", [plain for _, plain in pairs], "s", "processor time"),

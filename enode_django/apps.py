@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,28 +22,25 @@ class EnodeConfig(AppConfig):
     def ready(self) -> None:
         from enode_django.checks.api import check_api
         from enode_django.checks.backends import check_backends
-        from enode_django.checks.settings import check_definitions, check_settings
+        from enode_django.checks.settings import check_settings
         from enode_django.checks.store import check_constraints, check_sessions, check_shards, check_store
-        from enode_django.checks.subscribers import check_owners, check_rebuilds, check_subscribers
         from enode_django.conf import conf
         from enode_django.conf.groups import DISCOVERED_MODULES
-        from enode_django.domain.reading import provide_reader
+        from enode_django.domain.provided import provided
         from enode_django.exceptions import ConfigurationError
-        from enode_django.serialization.registry import types
 
-        types.label_of = _label_of
-        provide_reader(_make_reader)
+        provided.label_of = _label_of
+        provided.make_reader = _make_reader
         register(check_settings, Tags.compatibility)
         register(check_backends, Tags.compatibility)
-        register(check_definitions, Tags.models)
+        register(_check_definitions, Tags.models)
         register(check_api, Tags.models)
         register(check_store, Tags.compatibility)
         register(check_shards, Tags.database)
         register(check_constraints, Tags.database)
         register(check_sessions, Tags.database, deploy=True)
-        register(check_subscribers, Tags.models)
-        register(check_rebuilds, Tags.database)
-        register(check_owners, Tags.database)
+        register(_check_subscribers, Tags.models)
+        register(_check_subscriptions, Tags.database)
         register(_check_queue, Tags.compatibility, deploy=True)
         register(_check_production, Tags.security, deploy=True)
         try:
@@ -58,7 +56,38 @@ class EnodeConfig(AppConfig):
             join(address)
 
 
-# Few processes need these (`check --deploy`, reading histories), so each imports its module when it is called.
+# Few processes need these (`check --deploy`, reading histories), so each imports its module when it is called. A
+# process that has not imported the domain has declared nothing, and need not import it to check that.
+
+
+def _is_anything_declared() -> bool:
+    return "enode_django.domain.declarations" in sys.modules
+
+
+def _check_definitions(app_configs: Sequence[AppConfig] | None, **options: Any) -> list[CheckMessage]:
+    if not _is_anything_declared():
+        return []
+    from enode_django.checks.definitions import check_definitions
+
+    return check_definitions(app_configs, **options)
+
+
+def _check_subscribers(app_configs: Sequence[AppConfig] | None, **options: Any) -> list[CheckMessage]:
+    if not _is_anything_declared():
+        return []
+    from enode_django.checks.subscribers import check_subscribers
+
+    return check_subscribers(app_configs, **options)
+
+
+def _check_subscriptions(
+    app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **options: Any
+) -> list[CheckMessage]:
+    if not databases:
+        return []
+    from enode_django.checks.subscribers import check_owners, check_rebuilds
+
+    return [*check_rebuilds(app_configs, databases), *check_owners(app_configs, databases)]
 
 
 def _check_queue(app_configs: Sequence[AppConfig] | None, **options: Any) -> list[CheckMessage]:

@@ -13,7 +13,6 @@ from django.http import Http404, HttpRequest
 
 from enode_django.admin.showing import Listing, ReadOnly
 from enode_django.conf import conf
-from enode_django.eventing.subscribers import checkpoint_database
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
@@ -27,7 +26,8 @@ PARAMETER = "database"
 
 def databases() -> list[str]:
     """Return the database of checkpoints, then the other databases of subscribers."""
-    from enode_django.runtime import running_subscribers  # see the package
+    from enode_django.eventing.subscribers import checkpoint_database  # see the package
+    from enode_django.runtime import running_subscribers
 
     own = sorted(subscriber.database for subscriber in running_subscribers())
     return list(dict.fromkeys([checkpoint_database(), *own]))

@@ -10,9 +10,7 @@ from django.core.checks import CheckMessage, Error
 from django.utils.module_loading import import_string
 
 from enode_django.conf import conf
-from enode_django.domain.messages import Command
 from enode_django.exceptions import ConfigurationError
-from enode_django.serialization.registry import types
 
 
 def check_api(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
@@ -22,10 +20,13 @@ def check_api(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMe
         return []
     if not isinstance(commands, Mapping):
         return [_wrong("COMMANDS", commands, "a dictionary of lists by type name")]
-    return [*_commands(commands)]
+    return [*_commands(commands)] if commands else []
 
 
 def _commands(commands: Mapping[Any, Any]) -> Iterator[CheckMessage]:
+    from enode_django.domain.messages import Command  # a project without commands does not import the domain
+    from enode_django.serialization.registry import types
+
     known = types.names_of(Command)
     labels = {name.rpartition(".")[0] for name in known}
     for name, permissions in commands.items():

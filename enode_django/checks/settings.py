@@ -1,34 +1,23 @@
-"""System checks of the settings and of what the project's code declares. ``docs/reference/checks.md`` has every id."""
+"""System checks of the settings. ``docs/reference/checks.md`` has every id."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from typing import Any
 
 from django.apps import AppConfig
-from django.core.checks import CheckMessage, Error, Warning
+from django.core.checks import CheckMessage, Error
 from django.db import connections
 from django.utils.module_loading import import_string
 
 from enode_django import conf as settings
 from enode_django.checks.moved_keys import MOVED, MOVED_OF_API
 from enode_django.conf import groups
-from enode_django.domain.aggregate import AggregateRoot, applied_events
-from enode_django.domain.declarations import declared, schema_of
-from enode_django.domain.handlers import command_handlers
-from enode_django.domain.messages import DomainEvent
-from enode_django.exceptions import ConfigurationError, DefinitionError
-from enode_django.serialization.registry import Kind, types
+from enode_django.exceptions import ConfigurationError
 
 
 def check_settings(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
     return [*_settings()]
-
-
-def check_definitions(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
-    return [*_handlers(), *_names(), *_fields(), *_appliers(), *_shared_ids(), *_uniques()]
 
 
 def _settings() -> Iterator[CheckMessage]:
@@ -41,7 +30,7 @@ def _settings() -> Iterator[CheckMessage]:
     for key, group in groups.GROUPS.items():
         moved = MOVED_OF_API if key == "API" else {}
         yield from _keys(f"ENODE[{key!r}]", given.get(key, {}), group, moved)
-    for place, value, rule in settings.broken_rules(settings.conf()):
+    for place, value, rule in settings.broken_rules(settings.conf(), given):
         yield Error(f"{place} is {value!r}; it must be {rule.wanted}.", id=rule.id)
     yield from _retries()
     yield from _sizes()
@@ -189,124 +178,3 @@ def _broker() -> Iterator[CheckMessage]:
         broker_options(current)
     except ConfigurationError as error:
         yield Error(str(error), id="enode_django.E026")
-
-
-def _handlers() -> Iterator[CheckMessage]:
-    for command, names in command_handlers.duplicates():
-        yield Error(
-            f"{command.__qualname__} has several handlers: {names}.",
-            hint="Keep one.",
-            obj=command,
-            id="enode_django.E010",
-        )
-    for stray in sorted(command_handlers.strays, key=lambda stray: stray.name):
-        yield Error(
-            f"{stray.name}() is marked with @command_handler in a class that is not an aggregate root.",
-            hint="Derive the class from AggregateRoot, or move the function out of it.",
-            id="enode_django.E150",
-        )
-
-
-def _names() -> Iterator[CheckMessage]:
-    for name, one, other in types.duplicates():
-        yield Error(
-            f"{one.__module__}.{one.__qualname__} and {other.__module__}.{other.__qualname__} are both named {name!r}.",
-            hint="Give one of them another type_name in its body, or take the alias away.",
-            id="enode_django.E011",
-        )
-    for cls in types.unnamed():
-        yield Warning(
-            f"{cls.__module__}.{cls.__qualname__} belongs to no installed app: it cannot be sent or stored.",
-            hint='Give it a type_name = "label.Name" in its body, or install its app.',
-            id="enode_django.W012",
-        )
-
-
-def _fields() -> Iterator[CheckMessage]:
-    for cls in declared():
-        try:
-            schema_of(cls)
-        except DefinitionError as error:
-            yield Error(f"{cls.__module__}: {error}", obj=cls, id="enode_django.E013")
-
-
-def _appliers() -> Iterator[CheckMessage]:
-    """Warn about events without an applier in apps that have aggregates. Events of other apps may be applied in another
-    project."""
-    aggregates = _named(AggregateRoot)
-    applied = {event for cls in aggregates for event in applied_events(cls)}
-    for event, name in _named(DomainEvent).items():
-        candidates = sorted(cls.__qualname__ for cls, known in aggregates.items() if _app(known) == _app(name))
-        if candidates and not _is_applied(event, applied):
-            yield Warning(
-                f"{event.__module__}.{event.__qualname__} is applied by no aggregate: apply() would refuse it, and no "
-                f"aggregate that has such an event could be loaded.",
-                hint=f"Mark a method of {' or '.join(candidates)} with @applies, and annotate its parameter with "
-                f"{event.__name__}, or say applied = False in the body of the event.",
-                obj=event,
-                id="enode_django.W028",
-            )
-
-
-def _shared_ids() -> Iterator[CheckMessage]:
-    """Warn about classes of aggregates that can have the same ids, with one warning for all."""
-    prefixes = {name: cls.id_prefix for cls, name in _named(AggregateRoot).items() if applied_events(cls)}
-    shared = sorted(
-        name
-        for name, prefix in prefixes.items()
-        if any(prefix.startswith(p) or p.startswith(prefix) for n, p in prefixes.items() if n != name)
-    )
-    if shared:
-        yield Warning(
-            f"Aggregates of {', '.join(shared)} can have the same ids, but an id belongs to one aggregate: if one "
-            "class has used it, no other class can.",
-            hint='Give each an id_prefix, such as id_prefix = "account-". If ids are UUIDs, or differ for other '
-            "reasons, silence it: SILENCED_SYSTEM_CHECKS = ['enode_django.W171'].",
-            id="enode_django.W171",
-        )
-
-
-def _uniques() -> Iterator[CheckMessage]:
-    for cls, name in _named(AggregateRoot).items():
-        for unique in cls._enode_unique:
-            try:
-                known = schema_of(cls).names
-            except DefinitionError:  # E013 says so
-                continue
-            for field in unique.fields:
-                if field not in known:
-                    yield Error(
-                        f"{name} declares {unique!r}, but has no field {field!r}.",
-                        hint=f"It has {', '.join(known) or 'none'}.",
-                        obj=cls,
-                        id="enode_django.E270",
-                    )
-            if unique.normalize is not None and not callable(unique.normalize):
-                yield Error(
-                    f"{name} declares {unique!r} with normalize = {unique.normalize!r}, which cannot be called.",
-                    hint="Give it a function, such as str.casefold, or leave it out.",
-                    obj=cls,
-                    id="enode_django.E271",
-                )
-
-
-def _named(kind: type[Kind]) -> dict[type[Kind], str]:
-    """Return the project's registered classes with their present names. If a reloaded module has defined a class again,
-    only the new one is returned."""
-    classes = {types.class_of(kind, name) for name in types.names_of(kind)}
-    return {cls: types.name_of(cls) for cls in classes if not cls.__module__.startswith("enode_django.")}
-
-
-def _app(name: str) -> str:
-    return name.partition(".")[0]
-
-
-def _is_applied(event: type[DomainEvent], applied: AbstractSet[type[DomainEvent]]) -> bool:
-    """Return True if the event, one of its bases, or an event derived from it is applied, or if its own body has
-    ``applied = False``."""
-    given = event.__dict__.get("applied", True) is False and "applied" not in inspect.get_annotations(event)
-    return (
-        given
-        or any(base in applied for base in event.__mro__)
-        or any(_is_applied(derived, applied) for derived in event.__subclasses__())
-    )

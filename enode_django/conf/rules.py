@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 BY_SIZE, IN_PROCESSES, ON_SPARK = "auto", "processes", "spark"
 ENGINES = (BY_SIZE, IN_PROCESSES, ON_SPARK)
 """The engines of a rebuild that ``REBUILDS`` may name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(NamedTuple):
     """A constraint on a value. ``accepts`` decides; ``wanted`` is its text in messages; the check ``id`` reports it."""
 
     wanted: str

@@ -1,12 +1,13 @@
-"""Loading of aggregates. The domain does not know the store; `provide_reader` registers a `Reader` that does."""
+"""Loading of aggregates. The domain does not know the store; the project provides a `Reader` that does."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import datetime
 from typing import Any, Protocol, Self, TypeVar
 
 from enode_django.domain.messages import DomainEvent
+from enode_django.domain.provided import provided
 from enode_django.exceptions import ConfigurationError
 
 T = TypeVar("T")
@@ -58,19 +59,10 @@ class Readable:
         return _reader().ahistory(cls, id, after_version)
 
 
-_make: Callable[[], Reader] | None = None
-
-
-def provide_reader(make: Callable[[], Reader]) -> None:
-    """Register the factory of the `Reader`. It is called for each reading."""
-    global _make
-    _make = make
-
-
 def _reader() -> Reader:
-    if _make is None:
+    if provided.make_reader is None:
         raise ConfigurationError(
             "no event store is known to read aggregates from; add enode_django to INSTALLED_APPS, and call "
             "django.setup() first in a script"
         )
-    return _make()
+    return provided.make_reader()

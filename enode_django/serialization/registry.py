@@ -8,20 +8,18 @@ events, refusals and aggregates have separate namespaces.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TypeVar
 
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.declarations import aliases_of, declared
 from enode_django.domain.messages import Command, DomainEvent
+from enode_django.domain.provided import LabelOf, provided
 from enode_django.domain.refusals import DomainException
 from enode_django.exceptions import TypeNameError, UnknownMessageType
 
 Kind = TypeVar("Kind", Command, DomainEvent, DomainException, AggregateRoot)
 KINDS: tuple[type, ...] = (Command, DomainEvent, DomainException, AggregateRoot)
-
-LabelOf = Callable[[str], str | None]
-"""Maps the dotted name of a module to the label of its app."""
 
 
 class TypeRegistry:
@@ -128,5 +126,5 @@ def _place(cls: type) -> tuple[str, str]:
     return cls.__module__, cls.__qualname__
 
 
-types = TypeRegistry()
-"""The registry of this process; `enode_django.apps` sets its ``label_of``."""
+types = TypeRegistry(lambda module: provided.label_of(module))
+"""The registry of this process."""

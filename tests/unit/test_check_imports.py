@@ -54,12 +54,7 @@ call_command("check", fail_level="WARNING")
 print(*sys.modules)
 """
 NEEDED = {
-    *(
-        "enode_django.checks.settings",
-        "enode_django.checks.store",
-        "enode_django.checks.subscribers",
-        "enode_django.checks.api",
-    ),
+    *("enode_django.checks.settings", "enode_django.checks.store", "enode_django.checks.api"),
     *("enode_django.admin.dashboard", "enode_django.admin.streams", "enode_django.admin.topics"),
 }
 NEEDLESS = [
@@ -77,20 +72,46 @@ NEEDLESS = [
     ),
     *("enode_django.admin.stream_pages", "enode_django.admin.topic_pages", "enode_django.admin.job_operations"),
     *("enode_django.admin.new_commands", "enode_django.checks.deploy", "enode_django.testing"),
+    *("enode_django.domain.declarations", "enode_django.eventing", "enode_django.serialization"),
+    *("enode_django.checks.definitions", "enode_django.checks.subscribers"),
 ]
+DECLARING = """
+import sys
+import django
+from django.core import checks
+django.setup()
+from enode_django import DomainEvent, ProcessManager, handles
+class Twice(DomainEvent):
+    type_name = "shop.Twice"
+class Again(DomainEvent):
+    type_name = "shop.Twice"
+class Nameless(ProcessManager):
+    @handles
+    def on(self, event: Again): ...
+print(*(message.id for message in checks.run_checks()))
+"""
 
 
-def test_a_check_imports_only_what_it_looks_at(tmp_path: Path) -> None:
-    (tmp_path / "shop_settings.py").write_text(SETTINGS)
-    (tmp_path / "shop_urls.py").write_text(URLS)
+def printed(code: str, directory: Path) -> set[str]:
+    """Run the code in a new project, and return the words of its last line."""
+    (directory / "shop_settings.py").write_text(SETTINGS)
+    (directory / "shop_urls.py").write_text(URLS)
     done = subprocess.run(
-        [sys.executable, "-c", CHECK],
-        cwd=tmp_path,
+        [sys.executable, "-c", code],
+        cwd=directory,
         env={"PYTHONPATH": str(PROJECT), "DJANGO_SETTINGS_MODULE": "shop_settings"},
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    imported = set(done.stdout.splitlines()[-1].split())
+    return set(done.stdout.splitlines()[-1].split())
+
+
+def test_what_is_declared_is_checked(tmp_path: Path) -> None:
+    assert {"enode_django.E011", "enode_django.W018"} <= printed(DECLARING, tmp_path)
+
+
+def test_a_check_imports_only_what_it_looks_at(tmp_path: Path) -> None:
+    imported = printed(CHECK, tmp_path)
     assert sorted(NEEDED - imported) == []
     assert sorted(imported.intersection(NEEDLESS)) == []

@@ -8,11 +8,12 @@ from django.core.checks import run_checks
 from django.db import connections
 from django.test import override_settings
 
+from enode_django.checks.definitions import check_definitions
 from enode_django.checks.moved_keys import MOVED
-from enode_django.checks.settings import check_definitions, check_settings
+from enode_django.checks.settings import check_settings
 from enode_django.checks.store import check_store
-from enode_django.conf import conf, make_conf
-from enode_django.conf.groups import REDIS_STREAMS, Conf
+from enode_django.conf import broken_rules, conf, make_conf
+from enode_django.conf.groups import GROUPS, REDIS_STREAMS, Conf
 from enode_django.domain.handlers import command_handlers
 from enode_django.domain.messages import Command
 from enode_django.equeue.transport import ROOM_AROUND
@@ -223,6 +224,13 @@ def test_the_old_key_of_the_api_is_refused_with_its_new_spelling() -> None:
         (message,) = check_settings(None)
     assert message.msg == "ENODE['API']['KEY_RETENTION_DAYS'] is now ENODE['API']['KEY_RETENTION']."
     assert message.hint == 'Write ENODE = {"API": {"KEY_RETENTION": timedelta(days=3)}}.'
+
+
+def test_the_defaults_keep_all_rules() -> None:
+    assert [*broken_rules(make_conf({}), GROUPS)] == []
+    assert [place for place, _, _ in broken_rules(make_conf({"WORKERS": {"PROCESSES": 0}}), GROUPS)] == [
+        "ENODE['WORKERS']['PROCESSES']"
+    ]
 
 
 def test_times_are_seconds_or_durations() -> None:

@@ -23,7 +23,7 @@ from enode_django import (
     command_handler,
     try_command,
 )
-from enode_django.checks.settings import check_definitions
+from enode_django.checks.definitions import check_definitions
 from enode_django.domain.handlers import command_handlers
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import AggregateNotFound, DefinitionError, DuplicateHandler

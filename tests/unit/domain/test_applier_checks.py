@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from enode_django import AggregateRoot, DomainEvent, applies, handles
-from enode_django.checks.settings import check_definitions
+from enode_django.checks.definitions import check_definitions
 from enode_django.exceptions import DefinitionError
 
 pytestmark = pytest.mark.usefixtures("undeclared")

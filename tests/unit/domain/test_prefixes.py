@@ -15,7 +15,7 @@ from enode_django import (
     command_handler,
     try_command,
 )
-from enode_django.checks.settings import check_definitions
+from enode_django.checks.definitions import check_definitions
 from enode_django.commanding.context import CommandContext as Context
 from enode_django.domain.prefixes import target_of
 from enode_django.eventstore.memory import MemoryEventStore

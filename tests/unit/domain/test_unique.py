@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enode_django.checks.settings import check_definitions
+from enode_django.checks.definitions import check_definitions
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.unique import Unique
 

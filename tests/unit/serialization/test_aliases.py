@@ -20,7 +20,7 @@ from enode_django import (
     command_handler,
     handles,
 )
-from enode_django.checks.settings import check_definitions
+from enode_django.checks.definitions import check_definitions
 from enode_django.domain.handlers import command_handlers
 from enode_django.eventing.process_managers import with_derived_ids
 from enode_django.eventing.registry import subscribers
