@@ -40,10 +40,12 @@ if TYPE_CHECKING:
     from enode_django.eventing.projections import ModelProjection, Projection
     from enode_django.eventing.retry_policy import Retries
     from enode_django.exceptions import Retry
+    from enode_django.ids import AggregateId
     from enode_django.serialization.crashes import CommandCrashed
     from enode_django.serialization.upcasting import upcasts
 
 __all__ = [
+    "AggregateId",
     "AggregateRoot",
     "CancelDeadline",
     "Command",
@@ -121,6 +123,7 @@ _PLACES = {
     "eventing.projections": ("ModelProjection", "Projection"),
     "eventing.retry_policy": ("Retries",),
     "exceptions": ("Retry",),
+    "ids": ("AggregateId",),
     "serialization.upcasting": ("upcasts",),
 }
 _MODULES = {name: f"{__name__}.{place}" for place, names in _PLACES.items() for name in names}

@@ -5,24 +5,31 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, ClassVar, TypeGuard
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeGuard, TypeVar, get_args, get_origin
 
 from enode_django.bus.command_bus import CrashHandler, outbox_rows
 from enode_django.bus.derived_ids import derived_id, with_id
 from enode_django.domain.messages import Command
 from enode_django.eventing.deadlines import CancelDeadline, Deadline
 from enode_django.eventing.marks import EventKey, HandlerMark, Method, check_unmarked, checked_mark
-from enode_django.eventing.state_types import StateType
+from enode_django.eventing.state_types import EventState, StateType, state_type
 from enode_django.eventing.subscribers import NOW, Subscriber, key_of
-from enode_django.exceptions import DefinitionError
+from enode_django.exceptions import DefinitionError, shown
 from enode_django.scheduling.due import Changes, DeadlineKey, Scheduled, due_of
 from enode_django.serialization.crashes import CommandCrashed
 from enode_django.serialization.registry import types
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    State = TypeVarWithDefault("State", default=Any)
+else:
+    State = TypeVar("State")
+
 Yielded = Command | Deadline | CancelDeadline
 
 
-class ProcessManager(Subscriber):
+class ProcessManager(Subscriber, Generic[State]):
     """A subscriber that lets commands follow from events. Handlers are ``(self, event) -> Iterable[Command] | None``:
     they yield the commands that follow from an event, or from a stored refusal, and do nothing else. Beside commands
     they may yield a `Deadline` or a `CancelDeadline`.
@@ -43,10 +50,13 @@ class ProcessManager(Subscriber):
         execute_command(OpenAccount("ada", owner="Ada"), wait_for=WaitFor.HANDLED)
         assert BankAccount.load("ada").balance == 10
 
-    With a ``state``, a dataclass whose fields have defaults, handlers are ``(self, state, event) -> Iterable[Command] |
-    None``. They change the state of the process that an event's key names. `starts` marks the handlers that begin a
-    process, `ends` those that end one. State, checkpoint and commands are stored in one transaction, each event exactly
-    once. Such a process manager does not resend.
+    With a state, ``ProcessManager[SomeState]`` or ``state = SomeState``, handlers are ``(self, state, event) ->
+    Iterable[Command] | None``. `starts` marks the handlers that begin a process, `ends` those that end one. State,
+    checkpoint and commands are stored in one transaction, each event exactly once. Such a process manager does not
+    resend. The state is one of two:
+
+    - a dataclass whose fields have defaults. The handlers change the state of the process that an event's key names;
+    - the class of the event that begins a process. The process keeps that event, which does not change.
 
     ``key``, a parameter of the class, is for handlers without a key of their own: a function of the event, or the name
     of a field. Then the key is this field of the event, or of the crashed command, and the aggregate root id of a
@@ -66,13 +76,14 @@ class ProcessManager(Subscriber):
     _enode_key_field: ClassVar[str] = ""
 
     def __init_subclass__(cls, *, key: EventKey | str | None = None, **options: Any) -> None:
+        _take_state(cls)
         super().__init_subclass__(**options)
         if key is not None:
             cls._enode_key, cls._enode_key_field = _key_of_class(cls, key)
         method = cls._enode_methods.get(CommandCrashed)
         cls._enode_crashes = () if method is None else _crashes_of(cls, method)
         if cls.state is not None:
-            cls._enode_state_type = StateType(cls.state, cls.__qualname__)
+            cls._enode_state_type = state_type(cls.state, cls.__qualname__)
             _check_process(cls)
 
     @classmethod
@@ -102,17 +113,44 @@ class FieldKey:
         return getattr(bearer, self.field, message.aggregate_root_id)
 
 
+def _take_state(cls: type[ProcessManager]) -> None:
+    """Take the state from the parameter of the class, unless it is a variable."""
+    for base in cls.__dict__.get("__orig_bases__", ()):
+        origin = get_origin(base)
+        if isinstance(origin, type) and issubclass(origin, ProcessManager):
+            (parameter,) = get_args(base)
+            if isinstance(parameter, TypeVar):
+                continue
+            if cls.__dict__.get("state", parameter) is not parameter:
+                raise DefinitionError(
+                    f"{cls.__qualname__} is a ProcessManager[{parameter.__name__}] with state = {shown(cls.state)}; "
+                    "leave state out, or correct one of them"
+                )
+            cls.state = parameter
+
+
 def _check_process(cls: type[ProcessManager]) -> None:
     if cls.__dict__.get("resends", False):
         raise DefinitionError(
             f"{cls.__qualname__} has a state and resends = True, but its handlers cannot be called again for an event; "
             "leave resends out"
         )
-    is_run = cls._enode_methods and not cls.__dict__.get("abstract", False)
-    if is_run and not any(mark_of(cls, method).starts for method in cls._enode_methods.values()):
+    if not cls._enode_methods or cls.__dict__.get("abstract", False):
+        return
+    beginning = [message for message, method in cls._enode_methods.items() if mark_of(cls, method).starts]
+    if not beginning:
         raise DefinitionError(
             f"{cls.__qualname__} has a state, but none of its processes ever begins; mark a handler with @starts"
         )
+    if isinstance(cls._enode_state_type, EventState):
+        state = cls._enode_state_type.cls
+        for message in beginning:
+            if not issubclass(message, state):
+                raise DefinitionError(
+                    f"{cls.__qualname__} keeps the {state.__qualname__} that begins a process, but "
+                    f"{message.__qualname__} begins one, too; give it a dataclass as its state, or mark handlers of "
+                    f"{state.__qualname__} alone with @starts"
+                )
 
 
 def mark_of(cls: type[Subscriber], method: str) -> HandlerMark:

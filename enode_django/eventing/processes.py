@@ -147,9 +147,10 @@ class Processes:
 
     def _handled(self, process: Process, step: Step, turn: _Turn) -> Process:
         message, when = step.message, step.mark.when
-        state = self._type.read(process.packed)
-        if not process.has_begun and self._manager._enode_key_field in self._type.schema.names:
-            setattr(state, self._manager._enode_key_field, step.key)
+        if process.has_begun:
+            state = self._type.read(process.packed)
+        else:
+            state = self._type.begin(step.key, self._manager._enode_key_field, message)
         joined, is_called = self._joined(process, step)
         if not is_called:
             return dataclasses.replace(

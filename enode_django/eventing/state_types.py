@@ -2,32 +2,72 @@
 
 Fields can be added: a stored state without them gets their defaults. Fields that this code does not know are kept as
 they are when the state is stored again: newer code has added them, and runs beside this one during a deploy.
+
+A state that is an event is stored once, when the process begins, with the name and schema version of its class, and is
+read like a stored event: upcasters apply.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from datetime import datetime
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
-from enode_django.domain.declarations import resolved_schema
+from enode_django.domain.declarations import resolved_schema, schema_of
 from enode_django.domain.fields import Schema
+from enode_django.domain.messages import DomainEvent, EventStamp, sealed_plain, stamp_of
+from enode_django.domain.metadata import Metadata
+from enode_django.domain.origin import KnownOrigin
 from enode_django.exceptions import DefinitionError, InvalidField, MalformedMessage, shown
+from enode_django.serialization.codec import restorer_of
 from enode_django.serialization.plain import pack, unpack
+from enode_django.serialization.registry import types
 
 FORMAT = b"\x01"
 JOINED = "@joined"
 """The stored field with the names of the classes whose events have come to handlers that join them."""
+EVENT = "@event"
+"""The stored field of a state that is an event, with what its fields do not have: class, place, time and command."""
 
 
-class StateType:
-    """The dataclass of a process manager's states. The constructor raises `DefinitionError` if ``cls`` is no dataclass,
-    is frozen, or has a field without a default."""
+class StateType(Protocol):
+    """The class ``cls`` of a process manager's states."""
+
+    cls: type[Any]
+
+    def check(self) -> None:
+        """Raise `DefinitionError` for a field that cannot be stored."""
+
+    def begin(self, key: str, key_field: str, message: Any) -> Any:
+        """Return the state of a process that ``message`` begins. ``key_field`` is the field for the key, if any."""
+
+    def read(self, packed: bytes) -> Any:
+        """Return a stored state. Raises `MalformedMessage` and `InvalidField`."""
+
+    def write(self, state: Any, over: bytes = b"", joined: Sequence[str] = ()) -> bytes:
+        """Return the bytes of a state that was read from ``over``, if it was stored before. Raises `InvalidField` for a
+        value that does not fit its field."""
+
+
+def state_type(cls: Any, owner: str) -> StateType:
+    """Return the type of ``owner``'s states. Raises `DefinitionError` for a class that cannot be a state."""
+    if isinstance(cls, type) and issubclass(cls, DomainEvent):
+        return EventState(cls)
+    return DataclassState(cls, owner)
+
+
+class DataclassState:
+    """A dataclass, whose instances the handlers change. The constructor raises `DefinitionError` if ``cls`` is no
+    dataclass, is frozen, or has a field without a default."""
 
     def __init__(self, cls: Any, owner: str) -> None:
         if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
-            raise DefinitionError(f"{owner} has state = {shown(cls)}; give it a class marked with @dataclass")
+            raise DefinitionError(
+                f"{owner} has state = {shown(cls)}; give it a class marked with @dataclass, or the class of the event "
+                "that begins its processes"
+            )
         if cls.__dataclass_params__.frozen:  # type: ignore[attr-defined]
             raise DefinitionError(f"{owner} has the state {cls.__qualname__}, which is frozen; its handlers change it")
         for field in dataclasses.fields(cls):
@@ -40,30 +80,72 @@ class StateType:
         self.cls = cls
 
     @cached_property
-    def schema(self) -> Schema:
-        """The fields, resolved at first use. Raises `DefinitionError`, which names an unstorable field."""
+    def _schema(self) -> Schema:
         return resolved_schema(self.cls)
 
     def check(self) -> None:
-        """Raise `DefinitionError` for a field that cannot be stored."""
-        assert self.schema
+        assert self._schema
+
+    def begin(self, key: str, key_field: str, message: Any) -> Any:
+        state = self._made({})
+        if key_field in self._schema.names:
+            setattr(state, key_field, key)
+        return state
 
     def read(self, packed: bytes) -> Any:
-        """Return the state; a new one for no bytes. Raises `MalformedMessage` and `InvalidField`."""
-        fields = self.schema.decode(plain_state(packed)) if packed else {}
+        return self._made(self._schema.decode(plain_state(packed)))
+
+    def _made(self, fields: dict[str, Any]) -> Any:
         try:
             return self.cls(**fields)
         except Exception as error:  # its own __post_init__
             raise InvalidField(f"{self.cls.__qualname__} refuses {shown(fields)}: {error}") from error
 
     def write(self, state: Any, over: bytes = b"", joined: Sequence[str] = ()) -> bytes:
-        """Return the bytes of a state that was read from ``over``. Raises `InvalidField` for a value that does not fit
-        its field."""
-        unknown = {name: value for name, value in plain_state(over).items() if name not in self.schema.types}
+        schema = self._schema
+        unknown = {name: value for name, value in plain_state(over).items() if name not in schema.types}
         if joined:
             unknown[JOINED] = list(joined)
-        fields = self.schema.checked({name: getattr(state, name) for name in self.schema.names})
-        return FORMAT + pack({**unknown, **self.schema.encode(fields)})
+        fields = schema.checked({name: getattr(state, name) for name in schema.names})
+        return FORMAT + pack({**unknown, **schema.encode(fields)})
+
+
+class EventState:
+    """The event that has begun a process. It does not change."""
+
+    def __init__(self, cls: type[DomainEvent]) -> None:
+        self.cls = cls
+
+    def check(self) -> None:
+        assert schema_of(self.cls)
+
+    def begin(self, key: str, key_field: str, message: Any) -> Any:
+        return message
+
+    def read(self, packed: bytes) -> Any:
+        fields = plain_state(packed)
+        try:
+            name, schema_version, id, version, index, time, command_id, metadata = fields.pop(EVENT)
+            fields.pop(JOINED, None)
+            origin = KnownOrigin(command_id, Metadata.from_map(metadata))
+            stamp = EventStamp(id, version, datetime.fromisoformat(time), origin)
+        except (KeyError, TypeError, ValueError) as error:
+            raise MalformedMessage(
+                f"the state {shown(fields)} is not an event; a process keeps the kind of state that it began with"
+            ) from error
+        return restorer_of(name, schema_version)(fields, stamp, index)
+
+    def write(self, state: Any, over: bytes = b"", joined: Sequence[str] = ()) -> bytes:
+        fields = plain_state(over) or self._first(state)
+        if joined:
+            fields[JOINED] = list(joined)
+        return FORMAT + pack(fields)
+
+    def _first(self, event: DomainEvent) -> dict[str, Any]:
+        stamp = stamp_of(event)
+        origin = (stamp.origin.command_id, stamp.origin.metadata.as_map())
+        place = (stamp.aggregate_root_id, stamp.version, event._enode_index, stamp.timestamp.isoformat())
+        return {**sealed_plain(event), EVENT: (types.name_of(type(event)), event.schema_version, *place, *origin)}
 
 
 def joined_in(packed: bytes) -> Sequence[str]:

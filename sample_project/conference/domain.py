@@ -11,8 +11,16 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from enode_django import AggregateRoot, Command, DomainEvent, DomainException, Unique, applies, command_handler
-from enode_django.ids import check_id
+from enode_django import (
+    AggregateId,
+    AggregateRoot,
+    Command,
+    DomainEvent,
+    DomainException,
+    Unique,
+    applies,
+    command_handler,
+)
 
 Seats = Annotated[int, Meta(ge=1, le=1_000)]
 Price = Annotated[int, Meta(ge=0, le=100_000)]
@@ -156,7 +164,7 @@ class OrderState(Enum):
 
 class PlaceOrder(Command):
     customer: str
-    conference: str
+    conference: AggregateId
     seats: Seats
 
 
@@ -236,8 +244,6 @@ class Order(AggregateRoot):
 
     @command_handler(creates=True)
     def place(self, command: PlaceOrder) -> None:
-        """Place an order. Raises `InvalidId` for an id of a conference to which no command can be sent."""
-        check_id(command.conference, "conference")
         self.apply(OrderPlaced(customer=command.customer, conference=command.conference, seats=command.seats))
 
     @command_handler

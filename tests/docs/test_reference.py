@@ -16,6 +16,7 @@ from django.test import override_settings
 import enode_django
 from enode_django.checks import api as api_checks
 from enode_django.checks import backends as backend_checks
+from enode_django.checks import definitions as definition_checks
 from enode_django.checks import deploy as deploy_checks
 from enode_django.checks import settings as checks
 from enode_django.checks import store as store_checks
@@ -70,7 +71,16 @@ def test_options_of_the_brokers_transport_are_documented_with_their_defaults() -
 
 
 def test_every_check_is_documented_once() -> None:
-    modules = (backend_checks, checks, rules, api_checks, deploy_checks, store_checks, subscriber_checks)
+    modules = (
+        backend_checks,
+        checks,
+        definition_checks,
+        rules,
+        api_checks,
+        deploy_checks,
+        store_checks,
+        subscriber_checks,
+    )
     ids = re.findall(r'id="(enode_django\.[EW]\d{3})"', "".join(map(inspect.getsource, modules)))
     rows = rows_by_code(REFERENCE / "checks.md")
     assert len(ids) == len(set(ids)) > 0

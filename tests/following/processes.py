@@ -169,3 +169,24 @@ class Deliveries(ProcessManager, key="order"):
     @handles_crash(Deliver)
     def failed(self, delivery: Delivery, failure: NotPaid | CommandCrashed) -> Iterator[Command]:
         yield Remind(delivery.order, why=type(failure).__name__)
+
+
+class Parcels(ProcessManager[Placed], key="order"):
+    """Ships an order that is paid and finished. It keeps the event that has begun it."""
+
+    name = "processes.parcels"
+    abstract = True  # it runs only in tests that name it
+    start = "beginning"
+
+    @starts
+    def placed(self, order: Placed, event: Placed) -> Iterator[Command]:
+        yield Remind(order.aggregate_root_id, why=f"placed for {order.price}")
+
+    @handles(join=True)
+    def complete(self, order: Placed, event: Paid | Finished) -> Iterator[Command]:
+        behaviour.handle(event)
+        yield Deliver(f"parcel-{order.aggregate_root_id}", order=order.command_id, price=order.price)
+
+    @ends
+    def failed(self, order: Placed, refusal: NotPaid) -> Iterator[Command]:
+        yield Remind(order.aggregate_root_id, why="not paid")

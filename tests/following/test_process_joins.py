@@ -1,4 +1,5 @@
-"""A key for the whole process manager, handlers that join events, and one handler for refusals and crashes."""
+"""A key for the whole process manager, handlers that join events, one handler for refusals and crashes, and a process
+that keeps the event which began it."""
 
 from __future__ import annotations
 
@@ -12,9 +13,21 @@ from enode_django.eventing.event_subscription import EventSubscription
 from enode_django.eventing.state_types import plain_state
 from enode_django.eventstore.base import StreamRecord
 from enode_django.models import ProcessState
+from enode_django.testing import given
 from tests.following.domain import Behaviour
 from tests.following.harness import Harness, stream_of
-from tests.following.processes import Deliver, Deliveries, Finished, NotPaid, Order, Paid, Payment, Placed, Remind
+from tests.following.processes import (
+    Deliver,
+    Deliveries,
+    Finished,
+    NotPaid,
+    Order,
+    Paid,
+    Parcels,
+    Payment,
+    Placed,
+    Remind,
+)
 
 PARTS: dict[str, Sequence[DomainEvent]] = {
     "o1": [Placed(price=9), Finished()],
@@ -90,3 +103,25 @@ def test_a_refusal_alone_comes_there_too(harness: Harness) -> None:
     harness.deliver(going, streams["o1"][:1])
     harness.deliver(going, [harness.refused("p9", NotPaid("no", order="o1"), kind="processes.Payment")])
     assert [one.why for one in harness.sent if isinstance(one, Remind)] == ["NotPaid"]
+
+
+@pytest.mark.parametrize("order", sorted(set(permutations(["o1", "o1", "p1"]))))
+def test_a_process_keeps_the_event_that_began_it(harness: Harness, order: Sequence[str]) -> None:
+    streams = parts(harness)
+    going, began = harness.subscription(Parcels()), streams["o1"][0]
+    for id in order:
+        harness.deliver(going, [streams[id].pop(0)])
+    sent = [one for one in harness.sent if isinstance(one, Deliver)]
+    assert [(one.aggregate_root_id, one.order, one.price) for one in sent] == [("parcel-o1", began.command_id, 9)]
+    assert [one.why for one in harness.sent if isinstance(one, Remind)] == ["placed for 9"]
+    harness.deliver(going, [harness.refused("p9", NotPaid("no", order="o1"), kind="processes.Payment")])
+    assert [one.why for one in harness.sent if isinstance(one, Remind)] == ["placed for 9", "not paid"]
+    assert ProcessState.objects.get().ended_at is not None
+
+
+def test_the_kit_shows_the_event_that_a_process_keeps() -> None:
+    scenario = given(Parcels, "o1", Placed(price=9)).when(Finished())
+    scenario.then_nothing().then_state(Placed(price=9))
+    scenario.when(Paid(order="o1", amount=9), of="p1").then(
+        Deliver("parcel-o1", order=scenario.state.command_id, price=9)
+    )

@@ -12,7 +12,7 @@ from enode_django.domain import refusals
 from tests.meta.tree import ROOT
 
 PUBLIC = {
-    "AggregateRoot", "CancelDeadline", "Command", "CommandContext", "CommandCrashed", "CommandResult",
+    "AggregateId", "AggregateRoot", "CancelDeadline", "Command", "CommandContext", "CommandCrashed", "CommandResult",
     "CommandStatus", "Deadline", "DomainEvent", "DomainException", "Metadata", "ModelProjection", "MultiProjection",
     "ProcessManager", "Projection", "Retries", "Retry", "Unique", "ValueTaken", "VersionMismatch", "WaitFor",
     "aexecute_command", "applies", "aresult_of", "asend_command", "atry_command", "cancel_command", "command_handler",

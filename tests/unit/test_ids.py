@@ -5,7 +5,31 @@ import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
+from enode_django import AggregateId, Command
+from enode_django.exceptions import InvalidField, InvalidId
 from enode_django.ids import check_id, new_id
+
+
+class NamesAnother(Command):
+    type_name = "ids.NamesAnother"
+    another: AggregateId
+
+
+@pytest.mark.parametrize("id", ["a", "é", "a\nb", "x" * 255, "1/2"])
+def test_a_field_for_ids_takes_every_id(id: str) -> None:
+    assert NamesAnother("one", another=id).another == check_id(id)
+
+
+@pytest.mark.parametrize(
+    ("id", "why"), [("", "length of at least 1"), ("x" * 256, "at most 255"), ("a\0", "pattern"), (5, "str")]
+)
+def test_a_field_for_ids_takes_nothing_else(id: str, why: str) -> None:
+    with pytest.raises(InvalidField, match=rf"NamesAnother\.another.*{why}"):
+        NamesAnother("one", another=id)
+    with pytest.raises(InvalidId):
+        check_id(id)
 
 
 def test_new_ids_are_uuids_of_version_7_that_sort_by_time() -> None:

@@ -5,18 +5,45 @@ from __future__ import annotations
 import dataclasses
 import types
 from collections.abc import Callable
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
-from enode_django import CommandCrashed, ModelProjection, ProcessManager, ends, handles, handles_crash, starts
+from enode_django import (
+    CommandCrashed,
+    DomainEvent,
+    Metadata,
+    ModelProjection,
+    ProcessManager,
+    ends,
+    handles,
+    handles_crash,
+    starts,
+    upcasts,
+)
+from enode_django.domain.messages import EventStamp
+from enode_django.domain.origin import KnownOrigin
 from enode_django.eventing.code import code_fingerprint
 from enode_django.eventing.process_managers import can_resend, has_state, mark_of
-from enode_django.eventing.state_types import StateType, plain_state
-from enode_django.exceptions import DefinitionError, InvalidField, MalformedMessage
+from enode_django.eventing.state_types import EVENT, FORMAT, DataclassState, EventState, joined_in, plain_state
+from enode_django.exceptions import DefinitionError, InvalidField, MalformedMessage, UnknownMessageType
+from enode_django.serialization.codec import decode_events, encode_stream
 from enode_django.serialization.plain import pack
-from tests.following.processes import Deliver, Deliveries, Finished, NotPaid, Paid, Placed, Sale, Sales, Ship
+from tests.following.processes import (
+    Deliver,
+    Deliveries,
+    Delivery,
+    Finished,
+    NotPaid,
+    Paid,
+    Parcels,
+    Placed,
+    Sale,
+    Sales,
+    Ship,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +97,7 @@ def test_a_state_that_no_process_could_begin_with_is_refused(state: Any, why: st
 
 def test_a_field_that_cannot_be_stored_is_refused_when_it_is_first_needed() -> None:
     with pytest.raises(DefinitionError, match=r"Odd\.what: object cannot be stored"):
-        StateType(Odd, "Some").read(b"\x01" + pack({}))
+        DataclassState(Odd, "Some").read(b"\x01" + pack({}))
 
 
 def test_a_state_needs_a_beginning_and_handlers_that_take_it() -> None:
@@ -206,14 +233,14 @@ class Other:
 
 
 def test_a_state_comes_back_as_it_was() -> None:
-    kind = StateType(Sale, "Some")
+    kind = DataclassState(Sale, "Some")
     sale = Sale(price=3, payments=["a"], rate=Decimal("1.50"))
     assert kind.read(kind.write(sale)) == sale
-    assert kind.read(b"") == Sale()
+    assert kind.begin("o1", "order", None) == Sale()
 
 
 def test_a_field_that_was_added_gets_its_default_and_one_of_newer_code_is_kept() -> None:
-    kind = StateType(Sale, "Some")
+    kind = DataclassState(Sale, "Some")
     stored = b"\x01" + pack({"price": 3, "of_newer_code": [1]})
     sale = kind.read(stored)
     assert sale == Sale(price=3)
@@ -230,14 +257,96 @@ def test_a_field_that_was_added_gets_its_default_and_one_of_newer_code_is_kept()
 @pytest.mark.parametrize("packed", [b"\x02" + pack({}), b"\x01" + pack([]), b"{}"])
 def test_bytes_that_are_no_state_are_refused(packed: bytes) -> None:
     with pytest.raises(MalformedMessage, match="which is not a format of ours"):
-        StateType(Sale, "Some").read(packed)
+        DataclassState(Sale, "Some").read(packed)
 
 
 def test_a_value_that_does_not_fit_its_field_is_refused() -> None:
-    kind = StateType(Sale, "Some")
+    kind = DataclassState(Sale, "Some")
     with pytest.raises(InvalidField, match=r"Sale\.price"):
         kind.write(Sale(price="much"))  # type: ignore[arg-type]
     with pytest.raises(InvalidField, match=r"Sale\.price"):
         kind.read(b"\x01" + pack({"price": "much"}))
     with pytest.raises(InvalidField, match=r"Positive refuses .*: not positive"):
-        StateType(Positive, "Some").read(b"\x01" + pack({"price": -1}))
+        DataclassState(Positive, "Some").read(b"\x01" + pack({"price": -1}))
+
+
+def test_the_parameter_of_the_class_is_its_state() -> None:
+    class Later(Parcels):
+        abstract = True
+
+    class Typed(ProcessManager[Sale]):
+        abstract = True
+
+    assert (Parcels.state, Later.state, Typed.state, ProcessManager.state) == (Placed, Placed, Sale, None)
+    assert (has_state(Parcels()), can_resend(Parcels())) == (True, False)
+    with pytest.raises(DefinitionError, match=r"a ProcessManager\[Sale\] with state = .*Delivery.*; leave state out"):
+
+        class Torn(ProcessManager[Sale]):
+            state = Delivery
+
+
+def test_a_process_that_keeps_an_event_begins_with_that_event_alone() -> None:
+    with pytest.raises(DefinitionError, match="keeps the Placed that begins a process, but NotPaid begins one, too"):
+
+        class Torn(ProcessManager[Placed]):
+            name = "some"
+
+            @starts
+            def placed(self, order: Placed, event: Placed | NotPaid) -> None: ...
+
+
+def stored_event(price: int = 3) -> Placed:
+    (event,) = decode_events(encode_stream([Placed(price=price)]), STAMP)
+    assert isinstance(event, Placed)
+    return event
+
+
+STAMP = EventStamp("o1", 7, datetime(2026, 1, 2, 3, 4, 5, 6, UTC), KnownOrigin("c1", Metadata(user_id="ada")))
+
+
+def test_an_event_that_is_kept_comes_back_with_its_place_time_and_origin() -> None:
+    kind, event = EventState(Placed), stored_event()
+    kind.check()
+    packed = kind.write(kind.begin("o1", "order", event))
+    kept = kind.read(packed)
+    assert (kept, kept.id, kept.version, kept.timestamp) == (event, "o1/7/0", 7, STAMP.timestamp)
+    assert (kept.command_id, kept.metadata) == ("c1", event.metadata)
+    joined = kind.write(kept, packed, ["processes.Paid"])
+    assert (joined_in(joined), kind.read(joined)) == (["processes.Paid"], event)
+    assert joined_in(kind.write(kept, joined)) == ["processes.Paid"]
+
+
+class Ordered(DomainEvent):
+    type_name = "processes.Ordered"
+    schema_version = 2
+    cents: int
+
+
+@upcasts(Ordered, from_version=1)
+def in_cents(fields: dict[str, Any]) -> dict[str, Any]:
+    return {"cents": 100 * fields["price"]}
+
+
+def kept_event(schema_version: int, fields: dict[str, Any]) -> bytes:
+    kept = plain_state(EventState(Placed).write(stored_event()))
+    return FORMAT + pack({**fields, EVENT: ["processes.Ordered", schema_version, *kept[EVENT][2:]]})
+
+
+def test_an_event_that_is_kept_is_upcast_like_a_stored_one() -> None:
+    kind, packed = EventState(Ordered), kept_event(1, {"price": 3})
+    assert kind.read(packed) == Ordered(cents=300)
+    assert kind.read(kind.write(kind.read(packed), packed, ["x"])) == Ordered(cents=300)
+
+
+def test_an_event_of_newer_code_waits_for_that_code() -> None:
+    with pytest.raises(UnknownMessageType, match=r"'processes\.Ordered' comes with schema version 3"):
+        EventState(Ordered).read(kept_event(3, {"dollars": 3}))
+
+
+def test_a_state_of_the_other_kind_is_refused() -> None:
+    packed = DataclassState(Sale, "Some").write(Sale(price=3))
+    with pytest.raises(MalformedMessage, match="is not an event; a process keeps the kind of state that it began with"):
+        EventState(Placed).read(packed)
+    kept = EventState(Placed).write(stored_event(3))
+    assert DataclassState(Sale, "Some").read(kept) == Sale(price=3)
+    assert EVENT in plain_state(DataclassState(Sale, "Some").write(Sale(price=4), kept))
