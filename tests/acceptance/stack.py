@@ -227,6 +227,8 @@ class Stack:
         while True:
             wait_until(self.is_quiet, "all commands are finished and committed")
             ends = self.transport.end_offsets(COMMANDS)
+            if self.transport.committed(GROUP, COMMANDS) != ends:
+                continue  # sent after it was quiet
             found = violations(self._facts(published))
             if self.transport.end_offsets(COMMANDS) == ends:
                 return found

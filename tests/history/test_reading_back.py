@@ -21,7 +21,7 @@ from enode_django import (
     send_commands,
     try_command,
 )
-from enode_django.domain import reading
+from enode_django.domain.provided import provided
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import (
@@ -259,6 +259,6 @@ def test_a_class_that_is_gone_is_named(in_memory: MemoryEventStore) -> None:
 
 
 def test_without_django_it_is_said_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "_make", None)
+    monkeypatch.setattr(provided, "make_reader", None)
     with pytest.raises(ConfigurationError, match=r"call django\.setup\(\)"):
         Counter.load("c")
