@@ -60,8 +60,12 @@ def _seconds(processors: Processors, server: Broker, workspace: Workspace) -> Ma
 
 
 def _of(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system)
+    """Return the seconds of processor time, with those of ended children; none of a process that has just ended, which
+    is a child by now."""
+    try:
+        return float(sum(process.cpu_times()[:4]))
+    except psutil.NoSuchProcess:
+        return 0.0
 
 
 def _by_stage(services: Services, count: int, rounds: int) -> list[Figure]:

@@ -90,9 +90,11 @@ def pipeline_seconds(
     return seconds
 
 
-def pipeline(workspace: Workspace, opening: loads.Messages, messages: loads.Messages) -> tuple[float, float]:
+def pipeline(
+    workspace: Workspace, opening: loads.Messages, messages: loads.Messages, workers: int = 2
+) -> tuple[float, float]:
     """Return the seconds until the last stream is published, and the workers' processor time meanwhile."""
-    with Processors(workspace) as processors:
+    with Processors(workspace, workers) as processors:
         workspace.send(opening)
         processors.wait_published(len(opening))
         before = processors.processor_seconds()
