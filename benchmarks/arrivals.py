@@ -2,7 +2,7 @@
 
 It answers each line ``RATE SECONDS SEED`` when it has encoded that many deposits; the next line, a time of
 `time.perf_counter`, which processes share, begins them. They arrive at random times (exponential gaps), whether or not
-earlier ones are handled. The answer says how many were sent, and how late the last one was.
+earlier ones are handled. The answer says how many were sent, and how late the latest one was.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def main(accounts: Sequence[str]) -> None:
             now = time.perf_counter() - began
             due = bisect_right(times, now, sent)
             if due > sent:
-                late = now - times[sent]
+                late = max(late, now - times[sent])
                 producer.send_batch(topic, messages[sent:due])
                 sent = due
             else:

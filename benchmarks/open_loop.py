@@ -79,7 +79,7 @@ def _at(
     late = load.answer()["late"]
     processors.wait_published(before + arriving + len(latencies))
     name = f"open loop, {share:.0%} of the peak"
-    note = f"of {len(latencies):,} among {arriving / seconds:,.0f} commands/s, whose sender was {late:.3f} s late"
+    note = f"of {len(latencies):,} among {arriving / seconds:,.0f} commands/s, sent up to {late:.3f} s late"
     return [
         Figure(f"{name}: {percentile}", 1e3 * quantile(latencies, at), "ms", note=note if at == 0.5 else "")
         for percentile, at in PERCENTILES.items()

@@ -20,7 +20,8 @@ MAX_ID_LENGTH = 255
 
 
 AggregateId = Annotated[str, Meta(min_length=1, max_length=MAX_ID_LENGTH, pattern=r"^[^\x00]+$")]
-"""The type of a field that names an aggregate: a text that `check_id` accepts, checked when a message is made.
+"""The type of a field that names an aggregate: a text of 1 to 255 characters without NUL, checked when a message is
+made. Lone surrogates are refused when it is sent, as in every text.
 
 For example::
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Generic, TypeVar, get_args, get_origin
+from typing import Any, ClassVar, Generic, TypeVar
 
 from django.db import models, router
 
 from enode_django.domain.messages import DomainEvent
-from enode_django.eventing.subscribers import BEGINNING, Subscriber
+from enode_django.eventing.parameters import parameter_of
+from enode_django.eventing.subscribers import BEGINNING, Subscriber, is_declared
 from enode_django.exceptions import DefinitionError
 
 Row = TypeVar("Row", bound=models.Model)
@@ -29,11 +30,6 @@ class BaseProjection(Subscriber):
             raise DefinitionError(f"{cls.__qualname__} has start = {cls.start!r}; half a past makes no projection")
 
 
-def is_declared(cls: type[Subscriber]) -> bool:
-    """Return True if the class has handlers and is not abstract: then its settings have to be complete."""
-    return bool(cls._enode_methods) and not cls.__dict__.get("abstract", False)
-
-
 def models_of(projection: BaseProjection) -> Sequence[type[models.Model]]:
     """Return the models that the projection names."""
     return [projection.model] if isinstance(projection, RowProjection) else getattr(projection, "models", ())
@@ -47,7 +43,6 @@ class RowProjection(BaseProjection, Generic[Row]):
     _enode_settings: ClassVar[frozenset[str]] = frozenset({"model"})
     _enode_arguments: ClassVar[tuple[str, ...]] = ("row", "event")
     _enode_may_create: ClassVar[bool] = True
-    _enode_parameter: ClassVar[Any]
     model: ClassVar[type[models.Model]]
     indexes_after_load: ClassVar[bool] = True
 
@@ -82,13 +77,7 @@ def makes_row(projection: RowProjection[Any] | type[RowProjection[Any]]) -> Call
 
 def _take_model(cls: type[RowProjection[Any]]) -> None:
     """Take the model from the parameter of the class, or of a base, unless it is a variable or an abstract model."""
-    for base in cls.__dict__.get("__orig_bases__", ()):
-        origin = get_origin(base)
-        if isinstance(origin, type) and issubclass(origin, RowProjection):
-            parameter = origin._enode_parameter
-            parameters = dict(zip(getattr(origin, "__parameters__", ()), get_args(base), strict=False))
-            cls._enode_parameter = parameters.get(parameter, parameter)
-    parameter = cls._enode_parameter
+    parameter = parameter_of(cls, RowProjection)
     if not is_model(parameter) or parameter is models.Model or parameter._meta.abstract:
         return
     if getattr(cls, "model", parameter) is not parameter:
@@ -97,9 +86,6 @@ def _take_model(cls: type[RowProjection[Any]]) -> None:
             "leave model out, or correct one of them"
         )
     cls.model = parameter
-
-
-RowProjection._enode_parameter = Row
 
 
 def is_model(value: object) -> bool:

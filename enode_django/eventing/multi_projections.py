@@ -9,8 +9,9 @@ from django.core.exceptions import FieldDoesNotExist
 from django.db import models
 
 from enode_django.domain.messages import DomainEvent
-from enode_django.eventing.base_projections import Row, RowProjection, is_declared
+from enode_django.eventing.base_projections import Row, RowProjection
 from enode_django.eventing.marks import EventKey
+from enode_django.eventing.subscribers import is_declared
 from enode_django.exceptions import DefinitionError
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeGuard, TypeVar, get_args, get_origin
+from types import NoneType
+from typing import TYPE_CHECKING, Any, ClassVar, ForwardRef, Generic, TypeGuard, TypeVar
 
 from enode_django.bus.command_bus import CrashHandler, outbox_rows
 from enode_django.bus.derived_ids import derived_id, with_id
 from enode_django.domain.messages import Command
 from enode_django.eventing.deadlines import CancelDeadline, Deadline
 from enode_django.eventing.marks import EventKey, HandlerMark, Method, check_unmarked, checked_mark
+from enode_django.eventing.parameters import parameter_of
 from enode_django.eventing.state_types import EventState, StateType, state_type
-from enode_django.eventing.subscribers import NOW, Subscriber, key_of
+from enode_django.eventing.subscribers import NOW, Subscriber, is_declared, key_of
 from enode_django.exceptions import DefinitionError, shown
 from enode_django.scheduling.due import Changes, DeadlineKey, Scheduled, due_of
 from enode_django.serialization.crashes import CommandCrashed
@@ -85,10 +87,15 @@ class ProcessManager(Subscriber, Generic[State]):
         if cls.state is not None:
             cls._enode_state_type = state_type(cls.state, cls.__qualname__)
             _check_process(cls)
+        elif _has_open_state(cls) and is_declared(cls):
+            raise DefinitionError(
+                f"{cls.__qualname__} does not say which state {parameter_of(cls, ProcessManager)} is; derive it from a "
+                "base with [SomeState], or write abstract = True into its body"
+            )
 
     @classmethod
     def _enode_arguments_of_handlers(cls) -> tuple[str, ...]:
-        return ("event",) if cls.state is None else ("state", "event")
+        return ("state", "event") if cls.state is not None or _has_open_state(cls) else ("event",)
 
 
 def _key_of_class(cls: type[ProcessManager], key: EventKey | str) -> tuple[EventKey, str]:
@@ -114,19 +121,31 @@ class FieldKey:
 
 
 def _take_state(cls: type[ProcessManager]) -> None:
-    """Take the state from the parameter of the class, unless it is a variable."""
-    for base in cls.__dict__.get("__orig_bases__", ()):
-        origin = get_origin(base)
-        if isinstance(origin, type) and issubclass(origin, ProcessManager):
-            (parameter,) = get_args(base)
-            if isinstance(parameter, TypeVar):
-                continue
-            if cls.__dict__.get("state", parameter) is not parameter:
-                raise DefinitionError(
-                    f"{cls.__qualname__} is a ProcessManager[{parameter.__name__}] with state = {shown(cls.state)}; "
-                    "leave state out, or correct one of them"
-                )
-            cls.state = parameter
+    """Take the state from the parameter of the class, unless that is a variable, or says nothing."""
+    parameter = parameter_of(cls, ProcessManager)
+    if parameter is Any or parameter is NoneType or isinstance(parameter, TypeVar):
+        return
+    if isinstance(parameter, ForwardRef):
+        raise DefinitionError(
+            f"{cls.__qualname__} is a ProcessManager of {parameter.__forward_arg__!r} in quotes; define the class "
+            "above, and name it without quotes"
+        )
+    if cls.__dict__.get("state", parameter) is not parameter:
+        raise DefinitionError(
+            f"{cls.__qualname__} is a ProcessManager[{_name(parameter)}] with state = {shown(cls.state)}; leave state "
+            "out, or correct one of them"
+        )
+    cls.state = parameter
+
+
+def _name(parameter: Any) -> str:
+    return getattr(parameter, "__name__", None) or shown(parameter)
+
+
+def _has_open_state(cls: type[ProcessManager]) -> bool:
+    """Return True for a generic class, whose subclasses name the state."""
+    parameter = parameter_of(cls, ProcessManager)
+    return cls.state is None and isinstance(parameter, TypeVar) and parameter is not State
 
 
 def _check_process(cls: type[ProcessManager]) -> None:
@@ -135,7 +154,7 @@ def _check_process(cls: type[ProcessManager]) -> None:
             f"{cls.__qualname__} has a state and resends = True, but its handlers cannot be called again for an event; "
             "leave resends out"
         )
-    if not cls._enode_methods or cls.__dict__.get("abstract", False):
+    if not is_declared(cls):
         return
     beginning = [message for message, method in cls._enode_methods.items() if mark_of(cls, method).starts]
     if not beginning:

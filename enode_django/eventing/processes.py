@@ -148,13 +148,13 @@ class Processes:
     def _handled(self, process: Process, step: Step, turn: _Turn) -> Process:
         message, when = step.message, step.mark.when
         if process.has_begun:
-            state = self._type.read(process.packed)
+            state, packed = self._type.read(process.packed), process.packed
         else:
-            state = self._type.begin(step.key, self._manager._enode_key_field, message)
+            state, packed = self._type.begin(step.key, self._manager._enode_key_field, message)
         joined, is_called = self._joined(process, step)
         if not is_called:
             return dataclasses.replace(
-                process, packed=self._type.write(state, process.packed, joined), version=process.version + 1
+                process, packed=self._type.write(state, packed, joined), version=process.version + 1
             )
         metadata = dataclasses.replace(message.metadata, causation_id=message.id)
         with ambient_metadata(metadata):
@@ -165,7 +165,7 @@ class Processes:
                 turn.deadlines.update(deadline_changes(derived, self._manager, message, step.key))
                 turn.yielded.extend(derived)
             has_ended = step.mark.ends and (when is None or bool(when(state)))
-        return Process(self._type.write(state, process.packed, joined), (), process.version + 1, has_ended)
+        return Process(self._type.write(state, packed, joined), (), process.version + 1, has_ended)
 
     def _joined(self, process: Process, step: Step) -> tuple[Sequence[str], bool]:
         """Return the names of the classes whose events handlers have joined, if this one adds to them, and whether the

@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 from django.db import models, router
 from django.db.models import Model
 
-from enode_django.eventing.base_projections import BaseProjection, Row, RowProjection, is_declared, is_model
+from enode_django.eventing.base_projections import BaseProjection, Row, RowProjection, is_model
 from enode_django.eventing.read_models.waiting_inserts import insert
+from enode_django.eventing.subscribers import is_declared
 from enode_django.exceptions import DefinitionError, shown
 
 

@@ -20,7 +20,7 @@ from enode_django.domain.fields import Schema
 from enode_django.domain.messages import DomainEvent, EventStamp, sealed_plain, stamp_of
 from enode_django.domain.metadata import Metadata
 from enode_django.domain.origin import KnownOrigin
-from enode_django.exceptions import DefinitionError, InvalidField, MalformedMessage, shown
+from enode_django.exceptions import DefinitionError, EnodeError, InvalidField, MalformedMessage, shown
 from enode_django.serialization.codec import restorer_of
 from enode_django.serialization.plain import pack, unpack
 from enode_django.serialization.registry import types
@@ -30,6 +30,7 @@ JOINED = "@joined"
 """The stored field with the names of the classes whose events have come to handlers that join them."""
 EVENT = "@event"
 """The stored field of a state that is an event, with what its fields do not have: class, place, time and command."""
+KEEPS_ITS_KIND = "a process keeps the kind of state that it began with"
 
 
 class StateType(Protocol):
@@ -40,8 +41,9 @@ class StateType(Protocol):
     def check(self) -> None:
         """Raise `DefinitionError` for a field that cannot be stored."""
 
-    def begin(self, key: str, key_field: str, message: Any) -> Any:
-        """Return the state of a process that ``message`` begins. ``key_field`` is the field for the key, if any."""
+    def begin(self, key: str, key_field: str, message: Any) -> tuple[Any, bytes]:
+        """Return the state of a process that ``message`` begins, and its bytes if it will not change. ``key_field`` is
+        the field for the key, if any."""
 
     def read(self, packed: bytes) -> Any:
         """Return a stored state. Raises `MalformedMessage` and `InvalidField`."""
@@ -84,16 +86,20 @@ class DataclassState:
         return resolved_schema(self.cls)
 
     def check(self) -> None:
-        assert self._schema
+        resolved_schema(self.cls)
 
-    def begin(self, key: str, key_field: str, message: Any) -> Any:
+    def begin(self, key: str, key_field: str, message: Any) -> tuple[Any, bytes]:
         state = self._made({})
         if key_field in self._schema.names:
             setattr(state, key_field, key)
-        return state
+        return state, b""
 
     def read(self, packed: bytes) -> Any:
-        return self._made(self._schema.decode(plain_state(packed)))
+        plain = plain_state(packed)
+        if EVENT in plain:
+            name = self.cls.__qualname__
+            raise MalformedMessage(f"the state {shown(plain)} is an event, not a {name}; {KEEPS_ITS_KIND}")
+        return self._made(self._schema.decode(plain))
 
     def _made(self, fields: dict[str, Any]) -> Any:
         try:
@@ -117,35 +123,52 @@ class EventState:
         self.cls = cls
 
     def check(self) -> None:
-        assert schema_of(self.cls)
+        schema_of(self.cls)
 
-    def begin(self, key: str, key_field: str, message: Any) -> Any:
-        return message
+    def begin(self, key: str, key_field: str, message: Any) -> tuple[Any, bytes]:
+        packed = FORMAT + pack({**sealed_plain(message), EVENT: _place_of(message)})
+        return self.read(packed), packed  # a copy, because a handler may change lists of the event that it is given
 
     def read(self, packed: bytes) -> Any:
-        fields = plain_state(packed)
+        plain = plain_state(packed)
+        kept = plain.get(EVENT)
+        if kept is None:
+            raise MalformedMessage(f"the state {shown(plain)} is not an event; {KEEPS_ITS_KIND}")
+        fields = {name: value for name, value in plain.items() if name not in (EVENT, JOINED)}
         try:
-            name, schema_version, id, version, index, time, command_id, metadata = fields.pop(EVENT)
-            fields.pop(JOINED, None)
-            origin = KnownOrigin(command_id, Metadata.from_map(metadata))
-            stamp = EventStamp(id, version, datetime.fromisoformat(time), origin)
-        except (KeyError, TypeError, ValueError) as error:
-            raise MalformedMessage(
-                f"the state {shown(fields)} is not an event; a process keeps the kind of state that it began with"
-            ) from error
-        return restorer_of(name, schema_version)(fields, stamp, index)
+            event = _restored(kept, fields)
+        except EnodeError:
+            raise
+        except Exception as error:
+            raise MalformedMessage(f"an event cannot be made of {shown(plain)}: {error}") from error
+        if not isinstance(event, self.cls):
+            raise MalformedMessage(f"the state is {shown(event)}, not a {self.cls.__qualname__}; {KEEPS_ITS_KIND}")
+        return event
 
     def write(self, state: Any, over: bytes = b"", joined: Sequence[str] = ()) -> bytes:
-        fields = plain_state(over) or self._first(state)
-        if joined:
-            fields[JOINED] = list(joined)
-        return FORMAT + pack(fields)
+        return FORMAT + pack({**plain_state(over), JOINED: list(joined)}) if joined else over
 
-    def _first(self, event: DomainEvent) -> dict[str, Any]:
-        stamp = stamp_of(event)
-        origin = (stamp.origin.command_id, stamp.origin.metadata.as_map())
-        place = (stamp.aggregate_root_id, stamp.version, event._enode_index, stamp.timestamp.isoformat())
-        return {**sealed_plain(event), EVENT: (types.name_of(type(event)), event.schema_version, *place, *origin)}
+
+def _place_of(event: DomainEvent) -> dict[str, Any]:
+    """Return what the fields of an applied event do not say."""
+    stamp = stamp_of(event)
+    return {
+        "type": types.name_of(type(event)),
+        "schema_version": event.schema_version,
+        "aggregate_root_id": stamp.aggregate_root_id,
+        "version": stamp.version,
+        "index": event._enode_index,
+        "timestamp": stamp.timestamp.isoformat(),
+        "command_id": stamp.origin.command_id,
+        "metadata": stamp.origin.metadata.as_map(),
+    }
+
+
+def _restored(kept: dict[str, Any], fields: dict[str, Any]) -> DomainEvent:
+    origin = KnownOrigin(kept["command_id"], Metadata.from_map(kept["metadata"]))
+    time = datetime.fromisoformat(kept["timestamp"])
+    stamp = EventStamp(kept["aggregate_root_id"], kept["version"], time, origin)
+    return restorer_of(kept["type"], kept["schema_version"])(fields, stamp, kept["index"])
 
 
 def joined_in(packed: bytes) -> Sequence[str]:

@@ -85,7 +85,7 @@ class Subscriber:
                         f"{cls.__qualname__} handles {followed.__qualname__}: a refusal changes nothing, so there is "
                         "nothing to project; let a process manager or an event handler handle it"
                     )
-        if cls._enode_methods and not cls.__dict__.get("abstract", False):
+        if is_declared(cls):
             _declared.append(cls)
 
     def __init__(self) -> None:
@@ -223,6 +223,11 @@ def checkpoint_database() -> str:
     return router.db_for_write(apps.get_model("enode_django", "Checkpoint"))
 
 
+def is_declared(cls: type[Subscriber]) -> bool:
+    """Return True if the class has handlers and is not abstract: then its settings have to be complete."""
+    return bool(cls._enode_methods) and not cls.__dict__.get("abstract", False)
+
+
 _declared: list[type[Subscriber]] = []
 
 
@@ -273,8 +278,8 @@ def _collect_keys(cls: type[Subscriber]) -> dict[str, EventKey]:
         ):
             raise DefinitionError(
                 f"{cls.__qualname__}.{name} is marked with a key, @starts or @ends, which are for process managers "
-                "with a state, and the key for a MultiProjection; write state = SomeDataclass in the body, or "
-                "leave them out"
+                "with a state, and the key for a MultiProjection; derive it from ProcessManager[SomeState], or leave "
+                "them out"
             )
     return {name: mark.key for name, mark in marks.items() if mark.key is not None}
 
