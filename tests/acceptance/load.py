@@ -159,7 +159,7 @@ class Load:
             yield from random_.choices(list(steps), list(steps.values()))
 
     def _steps(self) -> dict[Callable[[random.Random], None], int]:
-        """What there is to do, and how often."""
+        """Return the steps of a sender with their weights."""
         varied = {self._transfer: 25, self._note: 10} if self.varied else {}
         return {
             self._one: 60,
@@ -225,8 +225,9 @@ class Load:
         self._execute(random_, CloseAccount(account))
 
     def _transfer(self, random_: random.Random) -> None:
-        """Of four one is from or to nobody, and so is cancelled; the source of two gets the amount first, so that they
-        are completed. The rest may be more than there is, or to oneself."""
+        """Start a transfer. One in four has an unknown source or target, and is cancelled. For two in four the source
+        gets the amount first, so that they are completed. The amount may exceed the balance, and source and target may
+        be the same."""
         source, target = self._some_account(random_), self._some_account(random_)
         amount = Decimal(random_.randint(1, 300))
         number = next(self._transfer_numbers)

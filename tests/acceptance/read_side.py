@@ -1,8 +1,8 @@
-"""What must hold of the read side when all is quiet: run by itself, with the settings of the processors under test.
+"""Check the read side when the system is quiet. It runs by itself, with the settings of the processors under test.
 
-Prints ``{"problems": [sentences], "figures": {…}}``. Options: ``--parked``, some aggregates are parked, so that
-transfers may stand still; ``--lost``, commands were lost on their way, with the same consequence; ``--no-cache``, two
-workers were at one account at once, which the cache does not stand.
+Prints ``{"problems": [sentences], "figures": {…}}``. Options: ``--parked``, some aggregates are parked, so transfers
+may be unfinished; ``--lost``, commands were lost on their way, with the same consequence; ``--no-cache``, two workers
+handled one account at once, which the cache does not tolerate.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Reading:
         return [parked.version - 1] if parked.version is not None else range(head + 1)
 
     def tables(self) -> Iterator[str]:
-        """No checkpoint and no parked event of what is not stored."""
+        """Check that each checkpoint and each parked event belongs to a stored aggregate."""
         from enode_django.models import Checkpoint, ParkedEvent
 
         for model in (Checkpoint, ParkedEvent):
@@ -140,7 +140,8 @@ class Reading:
     # -- money ----------------------------------------------------------------------------------------------------
 
     def money(self, *, may_stand_still: bool) -> Iterator[str]:
-        """What is in the accounts was paid in; every transfer has ended, and has moved its amount twice or never."""
+        """Check that the balances add up to the money paid in, and that every transfer has ended and moved its amount
+        twice or never."""
         from sample_project.bank.domain import TransferStatus
 
         paid_in, moved = self._movements()
@@ -165,7 +166,8 @@ class Reading:
             yield f"transfer {id} has moved money, and was never started"
 
     def _movements(self) -> tuple[Decimal, dict[str, list[tuple[str, Decimal]]]]:
-        """What was paid in at the counters, less what was paid out; and what each transfer added to which account."""
+        """Return the money paid in minus the money paid out at the counters, and for each transfer the amounts that it
+        added to accounts."""
         from enode_django.repository.loading import events_of
         from sample_project.bank.domain import DepositConfirmed, Deposited, WithdrawalConfirmed, Withdrawn
 

@@ -30,7 +30,7 @@ SPARK = {
     },
 }
 DAEMONS = str(PROJECT / "tests" / "spark" / "daemons")
-"""What Spark's Python daemons import once, instead of each of their workers."""
+"""The directory of the module that Spark's Python daemons import once, instead of each of their workers."""
 CLUSTER = "local-cluster[1,1,1024]"
 JOBS = {"LEASE": 5.0}
 REBUILDS = {"ENGINE": "spark"}
@@ -141,14 +141,15 @@ class RebuildStack(CeleryStack):
     # -- what there is --------------------------------------------------------------------------------------------
 
     def in_use(self, table: str) -> tuple[Any, ...]:
-        """Which table it is, and a digest of its rows and of who wrote them."""
+        """Return the table's oid, the number of its rows, and a digest of the rows and of the transactions that wrote
+        them."""
         digest = "md5(string_agg(concat(row, row.xmin), ' ' ORDER BY row::text))"
         (found,) = self.query(f"SELECT '{table}'::regclass::oid, count(*), {digest} FROM {table} AS row")
         assert found[1] > 0, f"{table} is empty"
         return found
 
     def oid(self, table: str) -> int:
-        """Of the table that is in use under this name."""
+        """Return the oid of the table that is in use under this name."""
         ((oid,),) = self.query("SELECT %s::regclass::oid", table)
         return int(oid)
 
@@ -157,7 +158,7 @@ class RebuildStack(CeleryStack):
         return sum(generation for (generation,) in self.query(asked, subscriber))
 
     def schemas(self) -> list[str]:
-        """Of generations that are not in use."""
+        """Return the schemas of generations that are not in use."""
         return [name for (name,) in self.query("SELECT nspname FROM pg_namespace WHERE nspname ~ '^enode_'")]
 
     def wait_lease_ran_out(self) -> None:

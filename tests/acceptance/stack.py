@@ -196,7 +196,7 @@ class Stack:
         return self.delete_from(topic, {queue: math.floor(end * (1 - share)) for queue, end in ends.items()})
 
     def delete_from(self, topic: str, offsets: Mapping[int, int]) -> list[bytes]:
-        """As `delete_end`, the messages from these offsets on."""
+        """Let Redis forget the messages from these offsets on. Return their bodies."""
         lost: list[bytes] = []
         with redis.from_url(self.redis.url) as client:
             for queue, offset in offsets.items():
@@ -274,13 +274,13 @@ class Stack:
         wait_until(lambda: {*self.subscribers} <= {name for (name,) in self.query(begun)}, "subscribers have begun")
 
     def wait_swept(self) -> None:
-        """Wait until every subscriber has compared its checkpoints with what is stored by now."""
+        """Wait until every subscriber has compared its checkpoints with all streams that are stored by now."""
         ((position,),) = self.query("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint")
         behind = "SELECT subscriber FROM enode_django_subscription WHERE swept_position < %s"
         wait_until(lambda: not self.query(behind, position), f"all sweeps have passed {position}")
 
     def is_through(self, group: str, topic: str = EVENTS) -> bool:
-        """Whether the group has committed all messages that there are."""
+        """Return True if the group has committed all messages of the topic."""
         ends = self.transport.end_offsets(topic)
         behind = {queue: at for queue, at in self.transport.committed(group, topic).items() if at < ends[queue]}
         return not self.transport.pull(topic, behind, limit=1, wait=0)
@@ -303,7 +303,7 @@ class Stack:
         return self.query("SELECT command_type, error_type FROM enode_django_deadletter ORDER BY id")  # type: ignore[return-value]
 
     def messages(self, topic: str) -> Iterator[bytes]:
-        """What is in a topic. Redis keeps messages that a group has not committed."""
+        """Yield the messages of a topic. Redis keeps messages that a group has not committed."""
         for queue, end in self.transport.end_offsets(topic).items():
             offset = 0
             while offset < end:

@@ -39,7 +39,7 @@ def test_a_broker_may_be_killed_restarted_and_stand_still(broker_stack: BrokerSt
 
 @pytest.fixture
 def hosting(broker_stack: BrokerStack) -> BrokerStack:
-    """With no broker but the one that processors bring."""
+    """Return a stack whose only broker is the one that its processors bring."""
     broker_stack.broker.stop()
     return broker_stack
 

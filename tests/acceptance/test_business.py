@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 
 CONFERENCES, WAVES, ORDERS, EMAILS, RIVALS = 2, 3, 16, 6, 3
 SEATS = 2 * ORDERS * WAVES * 3 // 4 // CONFERENCES
-"""Of each conference: too few for all orders."""
+"""Seats of each conference: too few for all orders."""
 PROCESSES = """
     SELECT key, version, ended_at IS NOT NULL FROM enode_django_processstate WHERE subscriber = 'conference.bookings'
 """
@@ -84,7 +84,7 @@ def _kill(processors: Processors, workers: Mapping[str, int], random_: random.Ra
 
 
 class _World:
-    """The load, and what is stored of it."""
+    """The load, and checks of the stored results."""
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack

@@ -37,7 +37,7 @@ def handled(stack: Stack, command: Command, timeout: float = PATIENCE, by: WaitF
 
 
 def missing(stack: Stack, command: Command) -> tuple[str, ...]:
-    """Who has not handled it half a second after it was sent once more."""
+    """Send the command once more. Return the subscribers that have not handled it half a second later."""
     with pytest.raises(CommandTimeout) as caught:
         handled(stack, command, 0.5)
     return caught.value.missing

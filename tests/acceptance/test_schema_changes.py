@@ -27,7 +27,7 @@ METERS = "tests.acceptance.meters"
 FIRST, THIRD = f"{METERS} {METERS}.first", f"{METERS} {METERS}.third"
 READINGS, SNAPSHOTS = "meters.Readings", "enode.snapshots"
 DELAYS = [0.1, 0.2]
-"""How long old code waits for newer code that it may become."""
+"""Seconds that old code waits for newer code to take over, by attempt."""
 
 
 @pytest.fixture

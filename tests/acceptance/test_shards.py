@@ -136,7 +136,7 @@ def test_processors_and_workers_start_while_shards_are_away(sharded: ShardedStac
 
 
 def test_processors_do_not_start_with_other_databases(sharded: ShardedStack) -> None:
-    """What a shard has recorded counts, not its place in the settings."""
+    """A database is identified by its recorded shard, not by its place in the settings."""
     sharded.away.stop()
     assert_refused(sharded, "cannot know which buckets to own")  # whoever has nothing recorded might own anything
     assert sharded.query_shard(HERE, "SELECT count(*) FROM enode_django_shard") == [(0,)]

@@ -46,7 +46,7 @@ class States:
 
     @property
     def hits(self) -> int:
-        """How many states workers have found so far."""
+        """Return the number of states that workers have found so far."""
         return int(self.client.info("stats")["keyspace_hits"])
 
     def wait_used(self) -> None:
@@ -101,8 +101,8 @@ def test_stale_foreign_and_garbled_states_may_be_planted_and_workers_killed(
 
 
 def plant(client: redis.Redis, key: bytes, seen: dict[bytes, list[bytes]], random_: random.Random) -> None:
-    """What was there before, what is another's, other bytes, or nothing; and what is another's as somebody would plant
-    it who knows the project's secret."""
+    """Replace a state by an earlier one, by one of another key, by other bytes, or by nothing. One of another key may
+    be sealed again, as an attacker who knows the project's secret would do."""
     value = client.get(key)
     if not value:
         return  # it is gone by now, or empty already

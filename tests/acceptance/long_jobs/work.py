@@ -1,4 +1,4 @@
-"""What the jobs do: one counts until it is stopped, the others get SIGTERM at an awkward moment."""
+"""The work of the jobs: one counts until it is stopped, the others get SIGTERM at an awkward moment."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def stop_by_sigterm(job: RunningJob) -> None:
 
 
 def hear_two(job: RunningJob) -> None:
-    """As `stop_by_sigterm`, and once more while the work clears away."""
+    """Do as `stop_by_sigterm`, and send SIGTERM again during the cleanup."""
     try:
         stop_by_sigterm(job)
     except JobStopped:
