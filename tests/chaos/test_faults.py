@@ -161,7 +161,7 @@ print(json.dumps({
 
 
 def look(dials: Path, file: Path) -> dict[str, float]:
-    """What a process sees of its clock, relative to the machine's, and of its disk."""
+    """Return the clock, relative to the machine's, and the disk as a process sees them."""
     environment = {
         **os.environ,
         VARIABLE: str(dials),

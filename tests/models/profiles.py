@@ -1,4 +1,4 @@
-"""How long the models run."""
+"""The number and length of a model's runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine
 
 LONG = "long"
 LONGER = 40
-"""How many times as many runs the long profile makes."""
+"""The long profile multiplies the number of runs by this factor."""
 SHRINKS = 600
 """Seconds within which a run that failed is made short and told: hypothesis gives up after half of that."""
 

@@ -175,7 +175,7 @@ class SteppedWorker:
         self.publisher.publish(_take(self.finished, count))
 
     def keep(self) -> None:
-        """What happens on a timer."""
+        """Do the work of the timer: renew the leases, and commit."""
         self.consumer.renew()
         self.consumer.commit()
 

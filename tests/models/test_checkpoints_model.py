@@ -1,7 +1,7 @@
-"""What the broker knows beside the messages, against what it showed: after a crash it is what it was at one moment.
+"""The broker's state beside the messages, against a model: after a crash it is the state at one earlier moment.
 
-The model is a list: how the log ended after each call, and what could be seen of the broker then. Of a crash it says
-that what is seen afterwards is the entry of the last record that is left, and that every record that was flushed is.
+The model is a list: the end of the log after each call, and the visible state of the broker then. After a crash, the
+visible state is the entry of the last record that is left, and every flushed record is left.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Owned(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """What was seen when the log ended at ``position``, and the highest epoch that is written there."""
+    """The visible state when the log ended at ``position``, and the highest epoch written by then."""
 
     position: int
     seen: list[Any]
@@ -188,7 +188,7 @@ class CheckpointMachine(RuleBasedStateMachine):
 
     @rule(group=GROUPS, queue=QUEUES, member=MEMBERS, receipt=st.booleans(), release=st.booleans())
     def consume(self, group: str, queue: int, member: str, receipt: bool, release: bool) -> None:
-        """What a member does all the time."""
+        """Send, acquire and commit, as a member does all the time. Maybe release."""
         queue = self._queue("t", queue)
         self.send("t", queue, b"p" * 16, 2)
         self.acquire(group, "t", queue, member, 60.0)

@@ -56,7 +56,7 @@ class Part(NamedTuple):
 
 @dataclass
 class Item:
-    """What one call has put into the log. ``whole``: the end of what has to be there for it to count."""
+    """The bytes that one call appended to the log. ``whole``: the item counts if the log is intact up to here."""
 
     start: int
     end: int
@@ -202,7 +202,7 @@ class ChunkLogMachine(RuleBasedStateMachine):
 
     @rule(tear=TEARS, place=st.integers(0, 1_000), lost=st.sampled_from(["", "", "indexes", "checkpoint"]))
     def crash(self, tear: tuple[str, bytes], place: int, lost: str) -> None:
-        """What was flushed stays, and of the rest whatever a disk leaves."""
+        """Flushed bytes stay. The disk leaves any part of the others, or something else."""
         self.store.abandon()
         torn = self.flushed + place * (self.end - self.flushed) // 1_000
         changed = spoil(self.directory, torn, tear)
@@ -222,8 +222,8 @@ class ChunkLogMachine(RuleBasedStateMachine):
             self._make_indexes_anew()
 
     def _make_indexes_anew(self) -> None:
-        """Until a queue is read, its first offset is known to be no higher than what is told. Before a checkpoint the
-        new index is in memory alone."""
+        """Read each queue, which makes its index. Before that, the first offset that the store returns may be too low.
+        Before a checkpoint the new index is in memory only."""
         for key in QUEUES:
             parts, first = self._parts(key), self.store.bounds(*key)[0]
             assert first <= (parts[0].first if parts else self.ends.get(key, 0))
@@ -317,7 +317,8 @@ class ChunkLogMachine(RuleBasedStateMachine):
 
     @staticmethod
     def _how_many(parts: list[Part], offset: int, limit: int, max_bytes: int) -> int:
-        """Until they reach the limit or the bytes; one in any case, but no other that is too many."""
+        """Return the number of parts that reach the limit or the bytes: at least one, and none after it that exceeds
+        the bytes."""
         size = 0
         for place, part in enumerate(parts):
             size += part.size

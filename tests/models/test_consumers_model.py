@@ -120,7 +120,7 @@ class ConsumersMachine(RuleBasedStateMachine):
         member.consumer.commit()
 
     def _finish(self, member: Member, count: int, *, oldest: bool = False) -> None:
-        """What a lost lease pulled may be handled, too: nobody notices at once."""
+        """A member may also handle messages that it pulled under a lost lease: it does not notice the loss at once."""
         for _ in range(min(count, len(member.pulled))):
             window, offset = member.pulled.pop(0 if oldest else -1)
             window.finish(offset)

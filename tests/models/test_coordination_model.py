@@ -24,7 +24,7 @@ PATIENCE = 10.0
 
 @dataclass
 class Held:
-    """What a group has of a queue; ``acquired``: its offset was set by something."""
+    """A group's state of a queue. ``acquired``: something has set its offset."""
 
     owner: str | None = None
     until: float = 0.0

@@ -1,6 +1,6 @@
-"""The mailbox against two lists: what is urgent, and what is not. Others post between the steps of `Mailbox.take`, too.
+"""The mailbox against two lists: urgent items, and others. Other threads post between the steps of `Mailbox.take`, too.
 
-The mailbox asks for an item's weight when it takes it; what the weight's function posts then comes as from another
+The mailbox asks for an item's weight when it takes it. An item that the weight's function posts arrives as from another
 thread in the middle of the call, at the same place in every run.
 """
 

@@ -77,7 +77,7 @@ class WindowMachine(RuleBasedStateMachine):
 
     @rule(places=st.lists(PLACES, max_size=4), beyond=st.integers(0, 2))
     def finish(self, places: list[int], beyond: int) -> None:
-        """Also what is finished already, and what never came."""
+        """Finish offsets, including some that are finished already, and some that were never added."""
         known = [offset for offset in self.added if offset >= self._committable] or [self.committed]
         offsets = [known[place % len(known)] for place in places] + [self.next + 5] * beyond
         self.window.finish_many(offsets)

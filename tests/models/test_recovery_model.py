@@ -61,11 +61,11 @@ STEPS = st.lists(
     min_size=1,
     max_size=6,
 )
-"""What a worker does next, and with how many."""
+"""The next steps of a worker, each with a number of items."""
 
 
 class Decision(NamedTuple):
-    """What a command comes to: its status, the name of its error, and the total after it."""
+    """The outcome of a command: its status, the name of its error, and the total after it."""
 
     status: CommandStatus
     error: str
@@ -138,7 +138,7 @@ class RecoveryMachine(RuleBasedStateMachine):
         return SteppedWorker(self.transport, self.store, owner, clock=self._clock, max_aggregates=self.cached)
 
     def _plant(self, command: Command) -> None:
-        """Somebody else changes what is stored, not through this queue."""
+        """Change the stored aggregate as another writer would, not through this queue."""
         with self.store.reached():
             Rival(self.store).run(command)
 
@@ -202,7 +202,7 @@ class RecoveryMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.calm >= CALM)
     @rule(how=st.sampled_from(["crash", "silence", "taken again", "taken by another"]))
     def lose_queue(self, how: str) -> None:
-        """By a crash; or the lease ends, of which the worker does not hear: what is under way goes on."""
+        """The worker crashes. Or its lease ends without its knowledge, and its work goes on."""
         self.calm = 0
         if how == "crash":
             self.transport.bury(GROUP, COMMANDS, self.worker.owner)
@@ -267,7 +267,7 @@ class RecoveryMachine(RuleBasedStateMachine):
             self._check_committed()
 
     def _check_history(self, root: str) -> None:
-        """What was stored stays; what is new follows from it."""
+        """Check that stored streams stay, and that new ones follow from them."""
         stored_by = self.stored_by[root]
         records = list(self.store.load(root))
         assert [record.command_id for record in records[: len(stored_by)]] == stored_by
@@ -329,7 +329,8 @@ class RecoveryMachine(RuleBasedStateMachine):
                 seen.append(record.version)
 
     def _came_sooner(self, record: StreamRecord, version: int) -> bool:
-        """What was decided anew follows the versions of commands behind it, and the queue is published in its order."""
+        """Return True if the command of ``version`` is earlier in the queue. A command that is decided again may follow
+        the versions of commands behind it, and events are published in the order of the queue."""
         root = record.aggregate_root_id
         return self.sent[self.stored_by[root][version - 1], root].place < self.sent[record.command_id, root].place
 

@@ -22,7 +22,7 @@ def divisions(draw: st.DrawFn) -> dict[str, frozenset[int]]:
 
 
 def fewest_moves(queues: set[int], workers: list[str], current: dict[str, frozenset[int]]) -> int:
-    """How many queues have to move at least, counted apart from how `divide` does it."""
+    """Return the minimum number of queues that have to move, computed independently of `divide`."""
     share, odd = divmod(len(queues), len(workers))
     held = sorted((len(current.get(worker, frozenset()) & queues) for worker in workers), reverse=True)
     kept = sum(min(count, share + (place < odd)) for place, count in enumerate(held))

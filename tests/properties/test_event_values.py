@@ -1,4 +1,4 @@
-"""What an event holds when it is applied is what is stored, whatever appliers and handlers do with it later."""
+"""An event is stored with the values that it had when it was applied, whatever appliers and handlers do to it later."""
 
 from __future__ import annotations
 

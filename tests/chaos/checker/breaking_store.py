@@ -245,7 +245,7 @@ def follow_up_that_is_lost() -> Facts:
 
 
 def follow_up_under_another_id() -> Facts:
-    """As if the process manager had made up an id: a repeat of the event would let it take effect twice."""
+    """The process manager has made up an id: a repeat of the event would let its command take effect twice."""
     facts = small_world().facts()
     place = row_of(facts, "bank.NoteMoved")
     row = rebuilt(facts.stored[place], command_id="made-up")

@@ -60,7 +60,7 @@ def make_row(
 
 
 class World:
-    """`do` lets a client execute a command; `settle` lets the process manager come to rest; `facts` are what is left.
+    """`do` executes a command of a client. `settle` runs the process manager to its end. `facts` returns the result.
 
     ``jump``: the next stored version is one too high, whatever follows from it.
     """

@@ -1,4 +1,4 @@
-"""What may happen in a run without any promise being broken."""
+"""Runs that break no promise, although they look unusual."""
 
 from __future__ import annotations
 

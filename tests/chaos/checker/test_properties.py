@@ -96,7 +96,7 @@ def alter_amount(facts: Facts, place: int) -> Facts:
 
 
 def alter_sent_amount(facts: Facts, place: int) -> Facts:
-    """As if each stored amount were another one than the client has sent."""
+    """Change the amount of one accepted command that the client sent. The stored amount then differs from it."""
     accepted = {answer.command_id for answer in facts.answers if answer.status == "SUCCESS"}
     sends = [at for at, send in enumerate(facts.sends) if "amount" in send.fields and send.command_id in accepted]
     at = sends[place % len(sends)]
