@@ -82,7 +82,7 @@ class Reader:
 
     @property
     def _own_port(self) -> str:
-        """What the page need not say: tests that run beside this one must not meet its broker."""
+        """Return settings that the page need not show: parallel tests must not reach this test's broker."""
         place = f"tcp://127.0.0.1:{free_port()}"
         return f"\nENODE = {{'QUEUE': {{'LOCATION': {place!r}}}, 'BROKER': {{'LISTEN': {place!r}}}}}\n"
 

@@ -1,4 +1,4 @@
-"""What the page on two hosts says of certificates, settings and secrets is enough, and lets in nobody else."""
+"""The page on two hosts: its certificates, settings and secrets suffice, and admit nobody else."""
 
 from __future__ import annotations
 

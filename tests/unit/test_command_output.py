@@ -1,4 +1,4 @@
-"""What management commands print does not control the terminal."""
+"""The output of management commands does not control the terminal."""
 
 from __future__ import annotations
 

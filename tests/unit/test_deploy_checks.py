@@ -1,4 +1,4 @@
-"""What `manage.py check --deploy` says of a project that is not ready for others."""
+"""`manage.py check --deploy` reports settings that are unsafe for production."""
 
 from __future__ import annotations
 

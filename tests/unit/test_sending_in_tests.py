@@ -116,7 +116,7 @@ def without_an_outbox(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
 
 
 def without_the_host_of_the_test_client(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
-    """As in a project whose mail goes to memory."""
+    """Keep `mail.outbox`, as in a project that sends its mail to memory."""
     settings.ALLOWED_HOSTS = ["example.com"]
 
 

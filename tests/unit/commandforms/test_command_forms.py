@@ -28,7 +28,7 @@ def bus() -> Iterator[InlineCommandBus]:
 
 
 def token_of(form: CommandForm) -> str:
-    """As the page hides it."""
+    """Return the command id that the page hides."""
     found = re.search(r'name="command_id" value="([^"]+)"', str(form))
     assert found
     return found[1]

@@ -1,4 +1,4 @@
-"""What the counter of the sample's bank does not show of views."""
+"""Behaviour of views that the counter of the sample's bank does not show."""
 
 from __future__ import annotations
 

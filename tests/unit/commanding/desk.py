@@ -20,7 +20,7 @@ BOTH = ("bank.Ledger", "bank.Summaries")
 
 
 def both(event_types: Sequence[str]) -> Mapping[str, str]:
-    """Two subscribers that follow what is added."""
+    """Return two subscribers if ``event_types`` contains `Added`."""
     return {name: name for name in BOTH} if "races.Added" in event_types else {}
 
 
@@ -85,5 +85,5 @@ class Desk:
 
     @property
     def remembered(self) -> int:
-        """Commands of which the sender's process knows anything."""
+        """Return the number of commands that the sender's process remembers."""
         return len(self.bus._replies._expected)

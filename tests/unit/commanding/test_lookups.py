@@ -24,7 +24,7 @@ def test_what_is_asked_for_follows_from_what_has_come() -> None:
 
 @pytest.fixture
 def loader(monkeypatch: pytest.MonkeyPatch) -> AggregateLoader:
-    """Of a store with a history of small streams and one of large ones."""
+    """Return the loader of a store with one history of small streams and one of large ones."""
     monkeypatch.setattr(loading, "PORTION_BYTES", 400_000)
     monkeypatch.setattr(loading, "FIRST_PORTION", 8)
     store = MemoryEventStore()

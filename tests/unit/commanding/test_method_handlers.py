@@ -160,7 +160,7 @@ def _bus() -> Iterator[None]:
 
 @pytest.fixture
 def cleared() -> Iterator[None]:
-    """What the test marks is forgotten after it."""
+    """Forget the handlers that the test marks."""
     known = {command: list(handlers) for command, handlers in command_handlers._handlers.items()}
     yield
     command_handlers._handlers.clear()

@@ -1,4 +1,4 @@
-"""What a handler handles is read from its annotation; what the decorator says besides must not contradict that."""
+"""The classes that a handler handles are read from its annotation. The decorator's classes must not contradict it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a `MultiProjection` says of its rows and their keys, and its tests without a database."""
+"""The rows and keys that a `MultiProjection` declares, and its tests without a database."""
 
 from __future__ import annotations
 

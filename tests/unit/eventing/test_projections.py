@@ -1,4 +1,4 @@
-"""What a projection's class says of its rows."""
+"""The rows that a projection's class declares."""
 
 from __future__ import annotations
 

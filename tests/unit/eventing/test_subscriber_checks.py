@@ -1,4 +1,4 @@
-"""What the system checks say of subscribers that are declared wrongly."""
+"""System checks of wrongly declared subscribers."""
 
 from __future__ import annotations
 

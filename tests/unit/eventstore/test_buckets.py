@@ -1,4 +1,4 @@
-"""Which shard owns which buckets: what is recorded first, and what is refused."""
+"""The buckets that each shard owns: how they are recorded, and refusals."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def new(*aliases: str, has_streams: bool = False) -> list[Found]:
 
 
 def test_the_bucket_of_an_id_never_changes() -> None:
-    """What is stored lies where this says."""
+    """Stored aggregates would not be found in another bucket."""
     assert [bucket_of(id) for id in ("a", "account-1", "größe ☃", "x" * 255)] == [393, 218, 640, 821]
 
 

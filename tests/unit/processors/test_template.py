@@ -92,7 +92,7 @@ class Rendezvous(Connection):
 
 
 def test_two_threads_may_wait_for_the_end_of_a_child() -> None:
-    """With ``--reload`` the supervisor's thread and the one that ends the process do."""
+    """With ``--reload`` the supervisor's thread and the thread that ends the process both wait."""
     ours, theirs = Pipe(duplex=False)
     theirs.send_bytes(template._NUMBER.pack(4711))
     child = ForkedChild(Rendezvous(os.dup(ours.fileno()), writable=False))
