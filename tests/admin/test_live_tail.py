@@ -39,7 +39,7 @@ START = write_cursor({0: BEGINNING})
 
 
 class Sent(NamedTuple):
-    """What one response shows, and the place that the browser goes on from."""
+    """The rows of one response, and the cursor at which the browser goes on."""
 
     rows: Sequence[dict[str, Any]]
     cursor: str

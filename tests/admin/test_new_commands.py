@@ -1,4 +1,4 @@
-"""A new command in answer to what is parked."""
+"""A new command answers a parked event."""
 
 from __future__ import annotations
 

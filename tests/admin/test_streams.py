@@ -55,7 +55,7 @@ def store_rows(count: int, *, type_of: Any = lambda number: "gone.Type") -> list
 
 
 def begin_sequences_anew() -> None:
-    """Until the end of the test, whose transaction takes it back."""
+    """Restart the sequence. The rollback of the test's transaction takes it back."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_get_serial_sequence('enode_django_eventstream', 'sequence')")
         cursor.execute(f"ALTER SEQUENCE {cursor.fetchone()[0]} RESTART")

@@ -18,7 +18,7 @@ NewProcess = Callable[..., None]
 
 @pytest.fixture(scope="session")
 def tables(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> None:
-    """Of models that belong to no installed app."""
+    """Create the tables of models that belong to no installed app."""
     from tests.immediate.domain import MODELS
 
     with django_db_blocker.unblock(), connection.schema_editor() as editor:

@@ -1,4 +1,4 @@
-"""What a command does in immediate mode, and who follows its events."""
+"""In immediate mode, the caller's thread handles the command, and subscribers follow its events."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def crashed(running: Processors, note: str) -> Iterator[CountWhenMended]:
 
 
 def counted(note: str) -> int:
-    """How often the note was counted up, before this."""
+    """Count the note up. Return how often that happened before."""
     value: int = try_command(Count(note)).value
     return value - 1
 

@@ -1,4 +1,4 @@
-"""What becomes of a command, on the real store and the real queue."""
+"""Outcomes of commands, on the real store and the real queue."""
 
 from __future__ import annotations
 

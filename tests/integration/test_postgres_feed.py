@@ -63,8 +63,8 @@ def test_a_row_that_is_committed_late_is_not_skipped(store: PostgresEventStore) 
 
 
 STORED, ROLLED_BACK, PAGES = 400, 21, 11
-"""What there has to be at least before the writers end: rows, transactions without an effect, pages with rows. A
-generation's part of the rows is more than what eight writers can have committed without having counted it yet."""
+"""The minimum before the writers end: rows, transactions without an effect, pages with rows. A generation's share of
+the rows exceeds the number that eight writers can have committed without having counted them yet."""
 
 
 def _stored() -> list[tuple[Position, str]]:
@@ -198,7 +198,7 @@ def assert_pages_are_found_by_the_index() -> None:
 
 
 class _Looks:
-    """How often the feed asks the database for rows."""
+    """Counts the feed's queries for rows."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0

@@ -38,7 +38,7 @@ def rows_below(store: PostgresEventStore, position: Position, after: Position = 
 
 
 def wait_until_settled(store: PostgresEventStore, *root_ids: str) -> Position:
-    """A position above what is stored of these aggregates."""
+    """Wait until the streams of these aggregates are settled. Return a position above them."""
     wait_until(lambda: set(root_ids) <= set(rows_below(store, store.position()).heads))
     return store.position()
 

@@ -1,4 +1,4 @@
-"""The event store over two databases: where things lie, who may write, what is refused."""
+"""The event store over two databases: the shard of each aggregate, permitted writers, refusals."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def stored_in(alias: str) -> list[str]:
 
 
 class TestContract(EventStoreAppendContract):
-    """What holds for one database holds for two."""
+    """A store over two databases fulfils the contract of a store."""
 
     @pytest.fixture
     def store(self, store: ShardedEventStore) -> ShardedEventStore:

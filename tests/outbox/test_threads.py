@@ -62,7 +62,7 @@ def test_a_commit_wakes_the_thread(harness: Harness, started: Callable[..., Outb
 def test_a_wake_up_that_is_lost_costs_an_interval_alone(
     harness: Harness, started: Callable[..., OutboxThread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As when the sender dies after its commit, or where a pooler keeps messages from the relay."""
+    """A wake-up is lost if the sender dies after its commit, or if a pooler keeps messages from the relay."""
     started(0.01)
     with transaction.atomic():
         send_command(Add("a"), outbox=True)

@@ -26,7 +26,7 @@ from tests.integration.rowsapp.models import Colour, Every, Odd, Region, Remembe
 from tests.projection_rows.rows import stored, table
 
 Given = dict[str, Any]
-"""What an event gives to fields, by name."""
+"""The values that an event gives to fields, by name of the field."""
 Seen = list[dict[str, Any]]
 
 REFUSALS = (Error, ValueError, TypeError, ValidationError)

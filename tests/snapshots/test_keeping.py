@@ -1,4 +1,4 @@
-"""What of a command mailbox's aggregates is shared, and when."""
+"""A command mailbox shares the states of its aggregates: which ones, and when."""
 
 from __future__ import annotations
 

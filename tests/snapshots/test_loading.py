@@ -89,7 +89,7 @@ def load_one(store: EventStore, snapshots: SnapshotStore, id: str = "a") -> Aggr
 
 
 def load_in_batch(store: EventStore, snapshots: SnapshotStore, id: str = "a") -> AggregateRoot | None:
-    """As a command mailbox does."""
+    """Load the aggregate as a command mailbox does."""
     loader = AggregateLoader(store, snapshots)
     portions, large = loader.sorted_by_size(["other", id])
     histories: dict[str, History] = {}

@@ -55,7 +55,7 @@ def _nothing_told() -> None:
 
 
 def state_at(store: EventStore, id: str, version: int) -> Snapshot:
-    """As a command mailbox shares it."""
+    """Return the state as a command mailbox shares it."""
     (last,) = store.load(id, after=version - 1, until=version)
     return snapshot_at(store, id, version)._replace(created_at=last.created_at)
 
@@ -65,7 +65,7 @@ def load_one(loader: AggregateLoader, id: str = "a") -> AggregateRoot | None:
 
 
 def load_in_batch(loader: AggregateLoader, id: str = "a") -> AggregateRoot | None:
-    """As a command mailbox does."""
+    """Load the aggregate as a command mailbox does."""
     portions, large = loader.sorted_by_size(["other", id])
     histories: dict[str, History] = {}
     for portion in portions:

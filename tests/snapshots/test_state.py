@@ -1,4 +1,4 @@
-"""What is restored is what was kept, or nothing is kept."""
+"""A restored state equals the saved one. A state that cannot be restored is not saved."""
 
 from __future__ import annotations
 

@@ -70,7 +70,8 @@ def client(server: Redis) -> Iterator[redis.Redis]:
 
 @pytest.fixture
 def states(server: Redis, client: redis.Redis, clock: Clock) -> Iterator[RealRedisStates]:
-    """With a clock that stands, so that the server is never slow, and left alone until the test says so."""
+    """Yield states with a stopped clock: the server is never too slow, and after a failure it is left alone until the
+    test advances the clock."""
     with contextlib.closing(RedisStates(server.url, ttl=60, timeout=NO_MATTER_HOW_SLOW, clock=clock)) as states:
         yield states
 

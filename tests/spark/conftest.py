@@ -45,7 +45,7 @@ def environment(**variables: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def standard_error_to(path: Path) -> Iterator[None]:
-    """What is started meanwhile writes there for ever."""
+    """Redirect standard error to a file. A process that is started meanwhile writes there for ever."""
     before = os.dup(2)
     with path.open("wb") as file:
         os.dup2(file.fileno(), 2)
@@ -65,7 +65,7 @@ def spark_output(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _with_path_to_daemons() -> str:
-    """Where `sitecustomize` lies."""
+    """Return a path for Python that begins with the directory of `sitecustomize`."""
     before = filter(None, [os.environ.get("PYTHONPATH")])
     return os.pathsep.join([str(Path(__file__).with_name("daemons")), *before])
 

@@ -1,4 +1,4 @@
-"""The files of an archive and what is merged, without Spark."""
+"""The files of an archive, and the choice of increments to merge, without Spark."""
 
 from __future__ import annotations
 

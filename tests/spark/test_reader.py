@@ -1,4 +1,4 @@
-"""What the data source plans and reads, asked of it without Spark."""
+"""The plans and reads of the data source, without Spark."""
 
 from __future__ import annotations
 

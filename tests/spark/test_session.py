@@ -1,4 +1,4 @@
-"""What a session is started with, and what is said where it cannot be."""
+"""The configuration of a session, and the errors if it cannot start."""
 
 from __future__ import annotations
 

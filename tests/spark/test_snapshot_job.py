@@ -122,7 +122,7 @@ def test_options_that_do_not_go_together_are_refused(arguments: list[str], said:
 def test_a_report_that_raises_ends_the_job_and_leaves_nothing(
     spark: SparkSession, store: PostgresEventStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the report of a job does that is to stop."""
+    """The report of a job that is to stop raises like this."""
     store.append(account("a", range(1, 101)))
     monkeypatch.setattr(progress, "TELL_EVERY", 0.01)
 

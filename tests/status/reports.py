@@ -19,7 +19,7 @@ def distribution(bounds: Sequence[float], value: float, count: int) -> dict[str,
 
 
 def figures(commands: int, *, seconds: float = 0.004, batch: int = 10, **others: Any) -> dict[str, Any]:
-    """After so many commands, all in batches of one size, each of which took the same time."""
+    """Return the figures after this number of commands, in batches of one size and one duration."""
     batches = commands // batch
     return {
         "finished": commands,

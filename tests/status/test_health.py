@@ -1,4 +1,4 @@
-"""What probes are told, who are strangers."""
+"""Answers to probes, which come from strangers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far subscribers are behind: by the queue, and by the comparison with the store."""
+"""The lag of subscribers: by the queue, and by comparison with the store."""
 
 from __future__ import annotations
 

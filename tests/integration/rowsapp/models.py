@@ -94,7 +94,7 @@ class Plain(Kinds):
 
 
 class WithArray(Kinds):
-    """What does not go into arrays takes another way."""
+    """Rows with an array field are not written in arrays."""
 
     tags = ArrayField(models.CharField(max_length=10), null=True)
 
@@ -182,7 +182,7 @@ class Every(ReadModel):
 
 
 class Odd(ReadModel):
-    """What PostgreSQL alone has, and what the database itself fills in."""
+    """Fields that only PostgreSQL has, and fields that the database fills in."""
 
     tags = ArrayField(models.CharField(max_length=3), null=True)
     amounts = ArrayField(models.DecimalField(max_digits=6, decimal_places=2), null=True)
