@@ -38,7 +38,7 @@ class Client:
         self._given_up = threading.Event()
 
     def give_up(self) -> None:
-        """To be called by a test that has failed: nobody need wait for answers any more."""
+        """End the waits for answers. A test that has failed calls this."""
         self._given_up.set()
 
     def _tries(self) -> Iterator[None]:
@@ -134,7 +134,7 @@ class Load:
 
     @property
     def under_way(self) -> bool:
-        """Every sender has got through its opening and some commands more."""
+        """True if every sender has finished its opening and sent some more commands."""
         return all(rounds > ACCOUNTS_EACH + 3 for rounds in self._rounds)
 
     def _run(self, number: int) -> None:
@@ -152,7 +152,7 @@ class Load:
             self._errors.append(error)
 
     def _plan(self, random_: random.Random) -> Iterator[Callable[[random.Random], None]]:
-        """First one of each kind, so that a short load tries them all, too."""
+        """Yield one step of each kind first, so that a short load tries them all, too."""
         steps = self._steps()
         yield from random_.sample(list(steps), len(steps))
         while True:
@@ -174,7 +174,8 @@ class Load:
         }
 
     def _some_account(self, random_: random.Random) -> str:
-        """Every third time the same one: what a fault does to one long row of commands is the hardest part."""
+        """Return the same account in about a third of all calls: faults are hardest in one long sequence of
+        commands."""
         with self._lock:
             return self._accounts[0] if random_.random() < 0.3 else random_.choice(self._accounts)
 
@@ -250,7 +251,8 @@ class Load:
         self.notes = number + 1
 
     def _too_early(self, random_: random.Random) -> None:
-        """Once a deposit has failed for want of an account, opening the account must let in neither it nor a copy."""
+        """Send a deposit before its account exists. When the account is opened, neither the failed deposit nor a copy
+        of it may take effect."""
         account = self._make_id("")
         deposit = Deposit(account, amount=Decimal(1))
         self.client.execute(deposit)

@@ -149,6 +149,6 @@ class Processors(Group):
         return {name: pid for name, pid in self.event_workers().items() if is_running(pid)}
 
     def following_event_workers(self) -> dict[str, int]:
-        """Those that live and have got as far as to own queues."""
+        """Return the living event workers that own queues."""
         following = set(_FOLLOWS.findall(self.log))
         return {name: pid for name, pid in self.living_event_workers().items() if name in following}

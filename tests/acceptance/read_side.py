@@ -74,7 +74,7 @@ class Reading:
     # -- checkpoints ----------------------------------------------------------------------------------------------
 
     def checkpoints(self) -> Iterator[str]:
-        """Each stands at the store's version, or where its aggregate is parked."""
+        """Check that each checkpoint is at the store's version, or at the version where its aggregate is parked."""
         from enode_django.eventing.subscribers import follows
 
         for subscriber in self.subscribers:
@@ -105,7 +105,8 @@ class Reading:
     # -- projections ----------------------------------------------------------------------------------------------
 
     def projections(self) -> Iterator[str]:
-        """Each is what a replay makes of the store, row by row; of a parked aggregate, up to where it is parked."""
+        """Compare each projection row by row with a replay of the store; that of a parked aggregate ends where it is
+        parked."""
         for subscriber in self.subscribers:
             written = _models_of(subscriber)
             if not written:
@@ -227,7 +228,7 @@ def _models_of(subscriber: Any) -> Sequence[type[models.Model]]:
 
 
 def _rows(model: type[models.Model]) -> Counter[Row]:
-    """All columns except surrogate keys, which tell the order of writing only."""
+    """Return all columns except surrogate keys, which show only the order of writing."""
     names = [field.attname for field in model._meta.concrete_fields if not isinstance(field, models.AutoField)]
     return Counter(model._default_manager.values_list(*names))
 

@@ -68,7 +68,7 @@ class Stack:
         self._directory = directory
         self._name = f"acceptance_{uuid.uuid4().hex}"
         self.directory = directory / self._name
-        """For files that tell the workers' apps something."""
+        """Holds files that tell something to the workers' apps."""
         self.subscribers = list(SUBSCRIBERS)
         self._apps = "tests.acceptance.faulty"
         self._started: list[Group] = []

@@ -169,7 +169,7 @@ class _World:
         return found
 
     def check_values(self) -> None:
-        """One of the rivals for each address has it, and its row says so."""
+        """Check that one of the rivals holds each address, and that its row says so."""
         held: dict[str, str] = {}
         for id, group in groupby(self._registered(), lambda record: record.aggregate_root_id):
             customer = replay_records(list(group))

@@ -22,7 +22,7 @@ from tests.acceptance.waiting import PATIENCE, last_for, wait_until
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 
 READING = "tests.acceptance.reading"
-"""Nothing but the checkpoints keeps its rows from being there twice."""
+"""Only the checkpoints protect its rows from being stored twice."""
 SHUFFLED = "shuffled"
 WAITING_FOR_LOCKS = "SELECT * FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 

@@ -32,7 +32,7 @@ DELAYS = [0.1, 0.2]
 
 @pytest.fixture
 def meters(stack: Stack) -> Stack:
-    """Whoever looks at the store at the end has the third edition."""
+    """The checks at the end use the third edition."""
     stack.install(f"{METERS} {METERS}.third", [READINGS])
     return stack
 

@@ -38,7 +38,7 @@ def deposit(account: str) -> Deposit:
 
 
 def check(stack: ShardedStack) -> None:
-    """All that must hold of both shards together, and of what follows them."""
+    """Check all invariants of both shards together, and of the read side."""
     stack.wait_followed()
     stack.wait_swept()
     stack.check()
@@ -72,8 +72,8 @@ def test_a_shard_that_stands_still_keeps_nobody_from_the_other_and_fills_its_own
 
 
 def test_queues_are_taken_over_while_a_shard_refuses_connections(sharded: ShardedStack, seed: int) -> None:
-    """Whoever takes a queue ends the sessions of the one who had it, which the shard that is away does not let him; and
-    a new worker asks both shards for what they own."""
+    """A worker that takes over a queue ends the former owner's sessions, which fails at the shard that is away. A new
+    worker asks both shards for the buckets that they own."""
     processors = sharded.start_ready(2, role="all", **FAST_SWEEPS)
     account = ids_of(HERE)("")
     open_account(sharded, account)

@@ -76,7 +76,7 @@ def assert_all_live(processors: Processors) -> None:
 def test_stale_foreign_and_garbled_states_may_be_planted_and_workers_killed(
     stack: Stack, states: States, seed: int
 ) -> None:
-    """Without snapshots, so that all there is to start from are shared states."""
+    """Snapshots are off: an aggregate can start from shared states only."""
     random_ = random.Random(seed)
     processors = start(stack, states, SNAPSHOTS={"ENABLED": False})
     seen: dict[bytes, list[bytes]] = {}

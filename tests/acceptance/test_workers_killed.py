@@ -104,7 +104,7 @@ def test_a_worker_that_stays_silent_is_killed_and_replaced(stack: Stack, seed: i
 
 
 def test_the_process_that_forks_may_be_killed(stack: Stack, seed: int) -> None:
-    """Then nobody knows how its children are, so that they are let go and replaced."""
+    """Nobody can watch its children after that, so they are released and replaced."""
     processors = stack.start_ready(2)
     before = processors.workers()
     (forking,) = {psutil.Process(pid).ppid() for pid in before.values()} - {processors.pid}

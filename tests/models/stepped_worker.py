@@ -26,7 +26,7 @@ from tests.races.whole_worker import COMMANDS, GROUP
 
 LEASE = 60.0
 STEPS = 2_000
-"""More than any run needs to come to rest."""
+"""More steps than any run needs to come to rest."""
 REMEMBERED = 1_000
 
 Value = TypeVar("Value")
@@ -180,7 +180,7 @@ class SteppedWorker:
         self.consumer.commit()
 
     def settle(self) -> None:
-        """Everything that is left, until nothing moves."""
+        """Work off everything, until nothing moves."""
         for _ in range(STEPS):
             self.pull(100)
             if not (self.commands or self.entries or self.outcomes or self.finished):

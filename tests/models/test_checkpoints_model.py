@@ -89,7 +89,8 @@ class CheckpointMachine(RuleBasedStateMachine):
     # -- what can be seen -----------------------------------------------------------------------------------------
 
     def _seen(self) -> list[Any]:
-        """All that is promised to survive: not for how long members and owners count, which a restart sets anew."""
+        """Return everything that must survive. The times until which members and owners count are not part of it: a
+        restart sets them anew."""
         return [self._seen_of(topic) for topic in sorted(self.state.coordinator.topics)] + [self._known_sends()]
 
     def _seen_of(self, topic: str) -> Any:
@@ -109,7 +110,7 @@ class CheckpointMachine(RuleBasedStateMachine):
         return {key: self.state.sends.answer(*key) for key in self.answers if self.state.sends.answer(*key) is not None}
 
     def _note(self) -> None:
-        """To be called after each change."""
+        """Record the end of the log and the visible state. Every change calls this."""
         self.moments.append(Moment(self.store.position, deepcopy(self._seen()), self.written))
 
     # -- topics and messages --------------------------------------------------------------------------------------
@@ -261,7 +262,7 @@ class CheckpointMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.pending is not None)
     @rule(told=st.booleans())
     def write_checkpoint(self, told: bool) -> None:
-        """Or write it, and believe that it failed."""
+        """Write the checkpoint. With ``told`` False, report that the write failed."""
         self.pending.write()
         self.flushed, self.pending = self.store.position, None
         self.state.finish_checkpoint(written=told)
@@ -327,7 +328,8 @@ class CheckpointMachine(RuleBasedStateMachine):
 
 
 def _promised(seen: list[Any], is_lost: bool) -> list[Any]:
-    """Without a checkpoint it is not known which restarts there were, and so not whose leases ended then."""
+    """Leave out what a lost checkpoint loses: without it the restarts are unknown, and so are the owners whose leases
+    they ended."""
     if not is_lost:
         return seen
     *topics, sends = seen
@@ -339,7 +341,7 @@ def _promised(seen: list[Any], is_lost: bool) -> list[Any]:
 
 @contextmanager
 def _no_room() -> Iterator[None]:
-    """No file of this process can be written to meanwhile."""
+    """Writes to all files of this process fail meanwhile."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
     try:

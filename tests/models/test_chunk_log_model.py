@@ -164,7 +164,7 @@ class ChunkLogMachine(RuleBasedStateMachine):
         self._finish(known)
 
     def _keep(self, known: Known) -> None:
-        """It is on the disk, and the one before stays there."""
+        """The checkpoint is on the disk. The one before stays there."""
         self.on_disk, self.before = known, self.on_disk or self.before
         self.lacks_indexes = False
 
@@ -243,7 +243,7 @@ class ChunkLogMachine(RuleBasedStateMachine):
         self._open()
 
     def _open(self) -> None:
-        """It hands out all that was put into it since the checkpoint, and nothing else."""
+        """Open the store. It must return everything since the checkpoint, and nothing else."""
         self.store, heard = opened(self.directory, **self.options)
         known = self.on_disk or self.before or Known(0, b"")
         since = [item for item in self.items if item.start >= known.position]

@@ -111,7 +111,7 @@ class ConsumersMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.members)
     @rule(place=PLACES, limit=st.integers(1, 4), finish=st.integers(0, 3), oldest=st.booleans())
     def work(self, place: int, limit: int, finish: int, oldest: bool) -> None:
-        """There is always something to do."""
+        """Send messages first, so that there is always something to do."""
         member = self._member(place)
         for queue in member.consumer.owned:
             self.send(queue, 2)
@@ -136,7 +136,7 @@ class ConsumersMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.members)
     @rule(place=PLACES, finish=st.booleans())
     def stop(self, place: int, finish: bool) -> None:
-        """It leaves and ends without waiting; what it has not finished is left to others."""
+        """The member leaves without waiting. It leaves unfinished messages to others."""
         member = self._member(place)
         member.consumer.leave()
         self._finish(member, len(member.pulled) if finish else 0)
@@ -153,7 +153,7 @@ class ConsumersMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.dead)
     @rule(place=PLACES)
     def mark_dead(self, place: int) -> None:
-        """Whoever has seen it die says so."""
+        """Report a dead member, as somebody who saw it die."""
         self.transport.bury(GROUP, TOPIC, self.dead.pop(place % len(self.dead)))
 
     @precondition(lambda self: self.steps >= UNQUIET)

@@ -38,7 +38,7 @@ class WindowMachine(RuleBasedStateMachine):
         self.acquire()
 
     def acquire(self) -> None:
-        """Whoever had the queue is gone, with all that it did not commit."""
+        """Take over the queue. The former owner is gone, with everything that it did not commit."""
         stale = self.window
         if stale is not None:
             stale.close()
@@ -118,7 +118,7 @@ class WindowMachine(RuleBasedStateMachine):
 
     @rule(messages=st.integers(1, 4), answered=st.integers(0, 4))
     def work(self, messages: int, answered: int) -> None:
-        """Some messages come, and the first of all are finished, each with a receipt."""
+        """Add messages, and finish the oldest ones with a receipt each."""
         self.add([0] * messages, contiguous=True)
         for _ in range(min(answered, len(self.unfinished))):
             self.remember(0, finish=True)

@@ -178,7 +178,7 @@ class RecoveryMachine(RuleBasedStateMachine):
 
     @rule(steps=STEPS, by_zombie=st.booleans())
     def work(self, steps: list[tuple[str, int]], by_zombie: bool) -> None:
-        """Also the one that has lost the queue, and does not know it."""
+        """A worker takes steps. It may be one that has lost the queue and does not know it."""
         worker = self.zombie if by_zombie and self.zombie is not None else self.worker
         for name, size in steps:
             getattr(worker, name)(*[size] * (name in SIZED))
@@ -191,7 +191,7 @@ class RecoveryMachine(RuleBasedStateMachine):
 
     @rule(takes_effect=st.booleans(), meanwhile=st.sampled_from(["nothing", "plant", "lease"]))
     def store_fails(self, takes_effect: bool, meanwhile: str) -> None:
-        """At its next call, whosever that is."""
+        """Make the next call of the store fail, whichever worker calls it."""
         happens: dict[str, Callable[[], object]] = {
             "nothing": lambda: None,
             "plant": lambda: self.plant("x", 1),
@@ -226,7 +226,7 @@ class RecoveryMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.steps >= UNQUIET)
     @rule()
     def settle(self) -> None:
-        """Nothing more goes wrong, and everything is worked off."""
+        """Work off everything, without further faults."""
         self.steps = 0
         self.store.faults.clear()
         if self.zombie is not None:
@@ -280,8 +280,8 @@ class RecoveryMachine(RuleBasedStateMachine):
             assert sooner.place < later.place or self._left_no_row(later, version), "in the order of the queue"
 
     def _left_no_row(self, sent: Sent, version: int) -> bool:
-        """It may have come to something else at first, which left no row and was not answered yet: after a crash it is
-        decided anew, on what those behind it have stored meanwhile."""
+        """Return True if the first decision may have left no row. If it was not answered before a crash, the command is
+        decided again, after the commands behind it were stored."""
         totals = self.totals[sent.command.aggregate_root_id][sent.since : version + 1]
         first = [decide(sent.command, total) for total in totals]
         return any(status is not SUCCESS and error != "races.TooMuch" for status, error, _ in first)
@@ -307,7 +307,7 @@ class RecoveryMachine(RuleBasedStateMachine):
             self._check_refusal(answer)
 
     def _check_refusal(self, answer: CommandResult) -> None:
-        """It was right at some time since the command was sent."""
+        """Check that the refusal was right at some moment since the command was sent."""
         command, _, since = self.sent[answer.command_id, answer.aggregate_root_id]
         totals = self.totals[answer.aggregate_root_id][since:]
         if answer.error_fields:

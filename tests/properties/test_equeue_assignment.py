@@ -14,7 +14,7 @@ WORKERS = st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=8)
 
 @st.composite
 def divisions(draw: st.DrawFn) -> dict[str, frozenset[int]]:
-    """Any disjoint holding of queues, also of workers and queues that are gone."""
+    """Draw any disjoint holding of queues, including workers and queues that are gone."""
     holding: dict[str, set[int]] = {}
     for queue in draw(QUEUES):
         holding.setdefault(draw(st.sampled_from("abcdefgh")), set()).add(queue)

@@ -156,7 +156,7 @@ amounts = st.integers(1, 9).map(Decimal)
 
 @st.composite
 def opened_accounts(draw: st.DrawFn) -> list[Command]:
-    """One of them may be closed from the start."""
+    """Draw commands that open the accounts, some with a deposit. Some accounts may be closed at once."""
     commands: list[Command] = []
     for id in ACCOUNTS:
         commands.append(OpenAccount(id, owner="somebody"))

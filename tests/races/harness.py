@@ -29,7 +29,7 @@ from tests.races.counting import handlers
 
 WRITE_INTERVAL = 1.0
 STEPS = 1_000
-"""More steps than any test needs until nothing is left: a protocol that never ends fails instead of hanging."""
+"""No test needs so many steps until nothing is left. A protocol that never ends fails instead of hanging."""
 
 
 class Clock:

@@ -39,7 +39,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 TIMEOUT = 60.0
 POLL = 0.25
-"""Each look reads all that the run has left so far."""
+"""In seconds. Each look reads everything that the run has left so far."""
 
 
 class Client:
