@@ -37,7 +37,7 @@ def ask(client: Client, since: object = 0, **parameters: str) -> dict[str, Any]:
 
 
 def write_reports(supervisor: str = "a", *, rate: int = 10) -> datetime:
-    """Every five seconds, for a minute; returns when the last one was written."""
+    """Write a report every five seconds for a minute. Return the time of the last one."""
     now = timezone.now()
     for at in range(5, 65, 5):
         write_report(supervisor, 60 - at, figures(rate * at), lived=at, now=now)
@@ -156,7 +156,7 @@ class TestFigures:
 @pytest.mark.django_db
 class TestRange:
     def ranges(self, client: Client, **parameters: str) -> dict[str, bool]:
-        """Those that the page offers, with whether it shows them."""
+        """Return the ranges that the page offers, and whether it shows each."""
         context = client.get(PAGE, parameters).context
         return {one.name: one == context["range"] for one in context["ranges"]}
 

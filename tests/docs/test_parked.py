@@ -18,7 +18,7 @@ from tests.docs.test_quickstart import matches
 
 DIGITS, TOO_FEW = 20, 8
 TOO_MUCH = Decimal(10) ** 6
-"""For a column of eight digits, two of them behind the point."""
+"""Too large for a column of eight digits with two decimal places."""
 
 
 @pytest.fixture

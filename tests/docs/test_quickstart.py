@@ -164,7 +164,7 @@ def test_following_the_quickstart_leads_to_what_it_promises(make_reader: Callabl
 
 @pytest.mark.acceptance
 def test_borrowed_services_take_what_the_quickstart_migrates(make_reader: Callable[..., Reader]) -> None:
-    """Nothing after that asks which services they are."""
+    """The later steps do not depend on the kind of services."""
     reader = make_reader(embedded=True)
     for block in blocks(PAGE):
         reader.follow(block)

@@ -32,7 +32,7 @@ def only(blocks: list[Block], with_text: str) -> str:
 
 @pytest.fixture
 def certificates(tmp_path: Path) -> Path:
-    """Those of the page, for an address that the test can connect to."""
+    """Make the page's certificates, for an address that the test can connect to."""
     needs_openssl()
     script = only(blocks(PAGE), "openssl req").replace(f"DNS:{NAME}", "IP:127.0.0.1").replace("rsa:3072", "rsa:2048")
     subprocess.run(["sh", "-ec", script], cwd=tmp_path, check=True, capture_output=True, timeout=DEADLINE)

@@ -307,7 +307,7 @@ def in_threads(*calls: Callable[[], object]) -> None:
 
 @pytest.mark.parametrize("keys", [1, 7])
 def test_workers_that_meet_in_keys_lose_nothing(orders: Harness, keys: int) -> None:
-    """Each handles other aggregates, and some that the other handles, too. All keys are new."""
+    """The workers handle different aggregates and some common ones. All keys are new."""
     records = {
         id: stored(orders, id, *[order(f"c{(number + place) % keys}", 1) for place in range(4)])
         for number, id in enumerate(f"o{number}" for number in range(40))

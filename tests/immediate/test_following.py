@@ -61,7 +61,7 @@ def waiting_for_locks() -> int:
 
 
 def in_threads(*calls: Callable[[], object]) -> None:
-    """Each in a thread with connections of its own, as another process has."""
+    """Make each call in a thread with its own connections, like another process."""
 
     def closing(call: Callable[[], object]) -> None:
         try:

@@ -208,7 +208,7 @@ def test_letters_that_nobody_settles_are_deleted_after_a_time(running: Processor
 def test_command_whose_sender_asked_later_and_was_told_that_it_failed_is_sent_again_under_another_id(
     running: Processors, note: str
 ) -> None:
-    """Else the queue would give its answer once more, and the letter would be gone."""
+    """With the same id the queue would repeat its answer, and the letter would be lost."""
     command = CountWhenMended(note)
     broken.add(note)
     send_command(command)

@@ -31,7 +31,7 @@ def store() -> PostgresEventStore:
 
 
 def use_transaction_ids(count: int) -> None:
-    """So that those of a new cluster are lower."""
+    """Use up transaction ids, so that those of a new cluster are lower."""
     with connection.cursor() as cursor:
         cursor.execute(
             f"DO $$ BEGIN FOR n IN 1..{count} LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$",

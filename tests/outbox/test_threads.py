@@ -124,7 +124,7 @@ def test_an_outage_has_ended_when_the_thread_relays_again(
 
 
 def test_it_stops_between_two_batches(harness: Harness) -> None:
-    """Not when the backlog is relayed, which may take longer than a supervisor waits."""
+    """It does not relay the whole backlog first, which may take longer than a supervisor waits."""
     threads: list[OutboxThread] = []
     may_stop = threading.Event()
 

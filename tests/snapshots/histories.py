@@ -19,7 +19,7 @@ from tests.snapshots.domain import Put, Shelf
 def streams(
     id: str, versions: Iterable[int], cls: type[AggregateRoot] = Shelf, *, fails_at: int = 0
 ) -> list[StreamRecord]:
-    """At version n there is one event, of the amount n."""
+    """Return a stream for each version n, with one event of the amount n."""
     return [
         StreamRecord(
             id,

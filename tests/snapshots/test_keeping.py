@@ -169,7 +169,7 @@ def test_a_mailbox_sleeps_until_the_next_round_and_for_ever_if_nothing_has_chang
 
 
 class RunningClock(Clock):
-    """It goes on by a step each time somebody looks."""
+    """A clock that advances by a step at each look."""
 
     step = 0.0
 

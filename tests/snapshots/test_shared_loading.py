@@ -188,7 +188,7 @@ def _by_another_command(one: Snapshot, store: MemoryEventStore) -> Snapshot:
 
 
 def _of_another_time(one: Snapshot, store: MemoryEventStore) -> Snapshot:
-    """By the same command, which came to something else where the store had lost its first outcome."""
+    """Return a state by the same command, with another outcome: the store has lost the first one."""
     return one._replace(created_at=one.created_at - timedelta(microseconds=1))
 
 

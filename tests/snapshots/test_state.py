@@ -31,7 +31,7 @@ PUTS = st.builds(
 
 
 def after(cls: type[AggregateRoot], *events: Put) -> Any:
-    """Each event is one stream."""
+    """Return an aggregate with these events, each a stream of its own."""
     aggregate = cls("a")
     for event in events:
         aggregate.apply(event)

@@ -204,7 +204,7 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def assert_left_alone(states: RealRedisStates, client: redis.Redis) -> None:
-    """It answers again, and is not asked."""
+    """Check that the server, which answers again, is not asked."""
     before = client.info("commandstats")
     states.save([state("x")])
     states.delete("x")
@@ -289,7 +289,7 @@ def test_one_that_answers_late_is_left_alone_too(
 
 
 def test_a_write_may_be_long_under_way(states: RealRedisStates, clock: Clock) -> None:
-    """No command waits for it, and on a busy machine it is our own thread that is late."""
+    """No command waits for a write, and on a busy machine the delay is our own thread's."""
     execute_all = states._connection.execute_all
 
     def slow(commands: Sequence[Sequence[str | int | bytes]]) -> object:

@@ -20,7 +20,7 @@ from tests.java import quick_options
 from tests.services import services_required
 
 SECONDS = 600
-"""For each test: the first ones of a session wait for much to be loaded, in several processes."""
+"""Seconds for each test. The first tests of a session wait until several processes have loaded much."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def url_of_database(name: str) -> str:
-    """On the server that the run shares."""
+    """Return the URL of a database on the server that the run shares."""
     return urlunsplit(urlsplit(os.environ["DATABASE_URL"])._replace(path=f"/{name}"))
 
 

@@ -77,7 +77,7 @@ def patient_probes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def landed() -> Iterator[None]:
-    """No thread may be left in the tests' database when it is emptied, or dropped."""
+    """Wait for threads in the tests' database: none may be left when it is emptied or dropped."""
     yield
     wait_until_landed()
 

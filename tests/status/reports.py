@@ -13,7 +13,7 @@ from enode_django.models import ProcessorReport
 
 
 def distribution(bounds: Sequence[float], value: float, count: int) -> dict[str, Any]:
-    """So many values, all of them the same."""
+    """Return the distribution of ``count`` equal values."""
     buckets = {f"{bound:g}": count if value <= bound else 0 for bound in bounds}
     return {"buckets": {**buckets, INFINITE: count}, "sum": count * value}
 
@@ -57,7 +57,7 @@ def write_report(
     ended: bool = False,
     now: datetime | None = None,
 ) -> None:
-    """One that was written ``ago`` seconds before now, ``lived`` seconds after the start."""
+    """Write a report dated ``ago`` seconds before now, ``lived`` seconds after the start."""
     at = (now or timezone.now()) - timedelta(seconds=ago)
     ProcessorReport.objects.create(
         supervisor=supervisor,

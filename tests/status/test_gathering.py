@@ -169,7 +169,7 @@ def test_who_asks_the_same_at_the_same_time_waits_for_the_same_answer() -> None:
         return Finding(rows=["answer"])
 
     class Lanes(dict[str, Any]):
-        """It tells when each of its lanes has been asked, or joined."""
+        """Tells when each of its lanes has been asked or joined."""
 
         def items(self) -> Any:
             yield from super().items()

@@ -208,7 +208,7 @@ def test_all_claims_of_one_value_that_are_under_way_are_fenced() -> None:
 
 
 def test_a_claim_that_its_own_worker_stores_meanwhile_stands() -> None:
-    """Between the question what became of the command, and the fence."""
+    """The worker stores it between the question about the command's outcome and the fence."""
     store = MemoryEventStore()
     slow = dies_after_claim(store, Join("a", email="x"))
 

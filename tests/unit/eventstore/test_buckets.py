@@ -21,7 +21,7 @@ from enode_django.eventstore.buckets import (
 from enode_django.exceptions import ShardMismatch
 
 ids = st.text(st.characters(), min_size=1, max_size=40)
-"""Also those that can be no ids, such as a lone surrogate."""
+"""Includes texts that cannot be ids, such as a lone surrogate."""
 HALVES = even_shares(2)
 
 
@@ -76,7 +76,8 @@ def test_recording_that_was_interrupted_goes_on() -> None:
 
 
 def test_a_store_from_before_there_were_records_keeps_all_its_buckets() -> None:
-    """And is shard 0, wherever it is named: its subscriptions were taken over as those of shard 0."""
+    """It becomes shard 0 at any place in the settings, because its subscriptions were taken over as those of shard
+    0."""
     found = [*new("new"), *new("old", has_streams=True), *new("newer")]
     assert first_claims(found) == {
         "new": ShardOwnership(1, 0, frozenset()),

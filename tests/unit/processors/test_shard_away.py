@@ -65,7 +65,7 @@ class Halves(ShardMap):
 
 
 class Unknown(Halves):
-    """At first none of the shards says what it owns."""
+    """No shard names its buckets at first."""
 
     refusals = 3
 
@@ -87,7 +87,7 @@ class Moving(Halves):
 
 
 class Stallable(MemoryEventStore):
-    """While it is ``stalled`` nothing comes back, as from a server that was stopped."""
+    """Does not answer while ``stalled``, like a stopped server."""
 
     def __init__(self) -> None:
         super().__init__()
