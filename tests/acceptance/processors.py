@@ -38,7 +38,7 @@ class Group:
     pid: int
     _process: subprocess.Popen[bytes] | warm.Started
 
-    # -- what it says ---------------------------------------------------------------------------------------------
+    # -- its output -----------------------------------------------------------------------------------------------
 
     @property
     def log(self) -> str:
@@ -52,7 +52,7 @@ class Group:
         """Return the number of matches of a regular expression in the log."""
         return len(re.findall(text, self.log))
 
-    # -- what is done to it ---------------------------------------------------------------------------------------
+    # -- signals and ends -----------------------------------------------------------------------------------------
 
     def stop(self) -> None:
         """Stop the first process (SIGSTOP), and return when it stands still."""

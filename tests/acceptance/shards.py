@@ -89,7 +89,7 @@ class ShardedStack(Stack):
         """Execute a command without waiting for its answer here."""
         return self._askers.submit(self.client.execute, command)
 
-    # -- what is in the shards ------------------------------------------------------------------------------------
+    # -- the rows of the shards -----------------------------------------------------------------------------------
 
     def query_shard(self, shard: int, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
         with psycopg.connect(self._urls[shard], autocommit=True) as connection:
@@ -114,7 +114,7 @@ class ShardedStack(Stack):
             connection.execute(STOP_WRITERS.encode())
             connection.execute(update.encode(), [bucket])
 
-    # -- what must hold -------------------------------------------------------------------------------------------
+    # -- invariants -----------------------------------------------------------------------------------------------
 
     def violations(self, published: bool) -> list[str]:
         found = list(misplaced([self.stored_in(shard) for shard in (HERE, AWAY)], self.owned()))

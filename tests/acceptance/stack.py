@@ -80,7 +80,7 @@ class Stack:
             connection.execute(f"CREATE DATABASE {self._name} TEMPLATE {ACCEPTANCE} {QUICKLY}")
         self.directory.mkdir()
         self.transport.create_topic(EVENTS, QUEUES)
-        for queue in range(QUEUES):  # by a group that commits nothing, so that what was published can be looked at
+        for queue in range(QUEUES):  # the group commits nothing, so published messages can be inspected
             self.transport.acquire("onlooker", EVENTS, queue, "onlooker", 1)
         self.transport.create_topic(COMMANDS, QUEUES)
         bus = QueueCommandBus(self.transport, Producer(self.transport, queues=QUEUES, selector=select_queue), COMMANDS)
@@ -208,7 +208,7 @@ class Stack:
         assert lost, f"there was nothing to delete in {topic}"
         return lost
 
-    # -- what must hold -------------------------------------------------------------------------------------------
+    # -- invariants -----------------------------------------------------------------------------------------------
 
     def check(self, *, loaded: bool = True, published: bool = True) -> None:
         """Wait until every command has its end, then fail for each invariant that does not hold. What was deleted

@@ -136,7 +136,7 @@ class _World:
     def claimed(self) -> list[tuple[object, ...]]:
         return self.stack.query("SELECT name FROM enode_django_uniquevalue WHERE claims <> '{}' OR releases <> '{}'")
 
-    # -- what must hold -----------------------------------------------------------------------------------------------
+    # -- invariants ---------------------------------------------------------------------------------------------------
 
     def check_processes(self) -> None:
         """Each process has handled each of its events once, and sent each of its commands once, or with the same id."""

@@ -180,7 +180,7 @@ def send_reservations_and_stop(stack: Stack, commands: Processors, events: Proce
     transfers = [transfer_from(new_id()) for _ in range(5)]
     named = stack.directory / "named"
     named.write_text(" ".join(transfer.aggregate_root_id for transfer in transfers))
-    named.replace(hold)  # at once: an empty one would hold what is older, whose commands are sent again
+    named.replace(hold)  # atomically: an empty file would also hold older transfers, whose commands are sent again
     stack.client.send(transfers)
     wait_until(held.exists, "the process manager is in the middle of it")
     (worker,) = commands.living_workers().values()

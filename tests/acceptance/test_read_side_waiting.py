@@ -63,7 +63,7 @@ def test_who_waits_until_all_is_handled_is_answered_though_one_is_slow_and_the_e
     stack.start_ready(role="command")
     events = stack.start(
         role="event", apps=HINDERED, COMMANDS={"TIME_LIMIT": PATIENCE}
-    )  # as long as a handler may be held
+    )  # a handler may be held this long
     account = open_account(stack)
     hold, held = stack.directory / f"holding-{LEDGER}", stack.directory / f"held-{LEDGER}"
     hold.touch()

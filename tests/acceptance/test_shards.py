@@ -82,7 +82,7 @@ def test_queues_are_taken_over_while_a_shard_refuses_connections(sharded: Sharde
         sharded.wait_subscribed()
         sharded.away.stop()
         os.kill(next(iter(processors.following_event_workers().values())), signal.SIGKILL)
-        for queue in (0, 3):  # of the shard that is there, and of the one that is away
+        for queue in (0, 3):  # one of the shard that is there, one of the shard that is away
             wait_until(lambda queue=queue: owner_of(processors, queue), f"queue {queue} has a living owner")  # type: ignore[misc]
             victim = owner_of(processors, queue)
             os.kill(processors.workers()[victim], signal.SIGKILL)
@@ -138,7 +138,7 @@ def test_processors_and_workers_start_while_shards_are_away(sharded: ShardedStac
 def test_processors_do_not_start_with_other_databases(sharded: ShardedStack) -> None:
     """A database is identified by its recorded shard, not by its place in the settings."""
     sharded.away.stop()
-    assert_refused(sharded, "cannot know which buckets to own")  # whoever has nothing recorded might own anything
+    assert_refused(sharded, "cannot know which buckets to own")  # a shard without a record might own any bucket
     assert sharded.query_shard(HERE, "SELECT count(*) FROM enode_django_shard") == [(0,)]
     sharded.away.start()
     given = list(sharded.given)

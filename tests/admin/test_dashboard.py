@@ -113,7 +113,7 @@ class TestFigures:
     def test_a_poll_is_cheap(self, operator: Client, django_assert_max_num_queries: Any) -> None:
         write_reports()
         since = ask(operator)["until"]
-        with django_assert_max_num_queries(6):  # who it is (4), the time, the newest reports
+        with django_assert_max_num_queries(6):  # the user (4), the time, the newest reports
             ask(operator, since)
 
     @pytest.mark.parametrize(("name", "hours"), [("15min", 0.25), ("1h", 1), ("6h", 6), ("24h", 24)])

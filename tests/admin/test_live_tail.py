@@ -63,7 +63,7 @@ def store(id: str, events: bytes = STREAM + pack(([("gone.Done", 1, {})], None))
     make_store().append([StreamRecord(id, 1, f"c-{id}", "gone.Type", "gone.Do", now, events, metadata)])
 
 
-# -- who may see what ---------------------------------------------------------------------------------------------
+# -- permissions --------------------------------------------------------------------------------------------------
 
 
 def test_without_the_permission_nothing_is_seen(client: Client, streams: Sequence[EventStream]) -> None:
@@ -152,7 +152,7 @@ def test_a_cursor_that_somebody_made_up_is_refused(reader: Client, cursor: str) 
     assert HOSTILE not in answer.content.decode()
 
 
-# -- what a response holds ----------------------------------------------------------------------------------------
+# -- the contents of a response -----------------------------------------------------------------------------------
 
 
 @override_settings(ENODE={"API": {"STREAM_SECONDS": 600.0, "STREAM_INTERVAL": 600.0}})

@@ -61,7 +61,7 @@ def begin_sequences_anew() -> None:
         cursor.execute(f"ALTER SEQUENCE {cursor.fetchone()[0]} RESTART")
 
 
-# -- who may see what ---------------------------------------------------------------------------------------------
+# -- permissions --------------------------------------------------------------------------------------------------
 
 
 def every_page(stream: EventStream) -> list[str]:

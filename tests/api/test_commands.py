@@ -150,7 +150,7 @@ def test_the_version_that_is_expected_must_be_there(sender: Caller, bus: InlineC
     assert sender.send("bank.Deposit", "a", {"amount": "1"}, query="?wait=executed", If_Match="*").status_code == 200
 
 
-# -- what is not valid ------------------------------------------------------------------------------------------------
+# -- invalid requests -------------------------------------------------------------------------------------------------
 
 
 def test_all_that_is_wrong_is_told_with_its_place(sender: Caller) -> None:

@@ -138,7 +138,7 @@ def test_under_asgi_a_stream_needs_no_thread_and_ends_with_its_client(reader: Ca
                 break
         waiting = asyncio.ensure_future(anext(chunks))
         await asyncio.sleep(0)
-        waiting.cancel()  # what Django does when the client is gone
+        waiting.cancel()  # Django does this when the client is gone
         with pytest.raises(asyncio.CancelledError):
             await waiting
         with pytest.raises(StopAsyncIteration):

@@ -250,7 +250,7 @@ def test_a_command_that_is_not_there_has_no_causation(id: str, version: int | No
         causation(id, version, command_id=command)
 
 
-# -- who has reached what -----------------------------------------------------------------------------------------
+# -- positions of subscribers -------------------------------------------------------------------------------------
 
 
 def test_subscribers_say_how_far_they_are(account: str) -> None:

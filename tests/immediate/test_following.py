@@ -313,7 +313,7 @@ def test_a_command_may_be_sent_when_a_transaction_commits(new_process: NewProces
     assert totals() == {"a": 1}
 
 
-# -- what is left behind ----------------------------------------------------------------------------------------------
+# -- leftovers --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("in_transaction", [False, True])
@@ -381,7 +381,7 @@ def test_nothing_of_a_command_stays_in_memory(new_process: NewProcess) -> None:
 
     def held() -> int:
         gc.collect()
-        # By the type itself: isinstance() asks weak proxies, too, of which others may have died.
+        # type() does not follow weak proxies. isinstance() does, and the objects behind them may have died.
         return sum(issubclass(type(one), Envelope | StreamRecord) for one in gc.get_objects())
 
     send_command(Fill(aggregate_root_id="a"))

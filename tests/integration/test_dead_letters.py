@@ -92,7 +92,7 @@ def test_sent_again_it_takes_effect_under_its_own_id_and_the_letter_is_gone(
     assert requeue(running.transport, Choice([crashed.id])) == 1
     assert counted(crashed.aggregate_root_id) == 1
     assert not DeadLetter.objects.filter(command_id=crashed.id).exists()
-    # As a process manager would, whose checkpoint was lost: it repeats the same command.
+    # A process manager that has lost its checkpoint repeats the same command.
     send_command(crashed)
     assert counted(crashed.aggregate_root_id) == 2, "only the count before this was added"
     result = try_command(crashed)

@@ -129,7 +129,7 @@ def test_readers_beside_eight_writers_see_each_committed_row_once_in_one_order(
     assert read_on(store, BEGINNING, limit=100)[0] == reader.seen
 
 
-# What it costs
+# Costs
 
 ROWS = 200_000
 LARGE = 50_000
@@ -239,7 +239,7 @@ def assert_pages_inside_a_transaction_of_very_many_rows_cost_a_page(
     assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < 500
 
 
-# Who holds it back
+# Sessions that hold it back
 
 
 def test_a_session_that_idles_in_a_transaction_is_named(store: PostgresEventStore) -> None:

@@ -47,7 +47,7 @@ def following(position: Position) -> Position:
     return Position(position.generation, position.transaction_id + 1)
 
 
-# What other sessions hold open
+# Open transactions of other sessions
 
 
 @pytest.mark.parametrize("commits", [True, False], ids=["commits", "rolls back"])
@@ -140,7 +140,7 @@ def test_a_reader_that_advances_sees_each_committed_row_once(store: PostgresEven
         assert (again.heads, sorted(again.refusals)) == (settled.heads, sorted(settled.refusals))
 
 
-# How they are found
+# Costs of a search
 
 ROWS = 200_000
 

@@ -141,7 +141,7 @@ def _lose_connection(store: PostgresEventStore) -> None:
         assert connection.connection is lost
 
 
-# What the database itself refuses
+# Refusals of the database itself
 
 
 @pytest.fixture

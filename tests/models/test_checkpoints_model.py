@@ -86,7 +86,7 @@ class CheckpointMachine(RuleBasedStateMachine):
         self.state.open()
         self.flushed, self.pending = self.store.position, None
 
-    # -- what can be seen -----------------------------------------------------------------------------------------
+    # -- the visible state ----------------------------------------------------------------------------------------
 
     def _seen(self) -> list[Any]:
         """Return everything that must survive. The times until which members and owners count are not part of it: a
@@ -319,7 +319,7 @@ class CheckpointMachine(RuleBasedStateMachine):
         known = self.state.coordinator.topics.get(topic)
         return known is not None and queue < known.queues
 
-    # -- what is always so ----------------------------------------------------------------------------------------
+    # -- invariants -----------------------------------------------------------------------------------------------
 
     @invariant()
     def sends_that_are_known_have_their_answer(self) -> None:

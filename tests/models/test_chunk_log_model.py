@@ -207,7 +207,7 @@ class ChunkLogMachine(RuleBasedStateMachine):
         torn = self.flushed + place * (self.end - self.flushed) // 1_000
         changed = spoil(self.directory, torn, tear)
         if lost == "checkpoint" and not self.before and not (self.items and self.items[0].start == 0):
-            lost = ""  # of queues whose messages were all deleted only a checkpoint tells the ends
+            lost = ""  # only a checkpoint has the end of a queue whose messages were all deleted
         if lost == "checkpoint":
             (self.directory / "checkpoint").unlink(missing_ok=True)
             self.on_disk = None
@@ -280,7 +280,7 @@ class ChunkLogMachine(RuleBasedStateMachine):
         deleted = self.store.delete(Retention(max_bytes=max_bytes), lambda topic, queue: consumed[topic, queue])
         assert deleted == expected
         if deleted:
-            self.flushed = self.end  # commits are safe before what they have made superfluous goes
+            self.flushed = self.end  # commits are flushed before the files that they made superfluous are deleted
             self.items = [item for item in self.items if item.start >= starts[deleted]]
 
     def _may_delete(self, starts: list[int], max_bytes: int, consumed: dict[Key, int | None]) -> bool:
@@ -338,7 +338,7 @@ class ChunkLogMachine(RuleBasedStateMachine):
     def let_idle_files_go(self) -> None:
         self.store.drop_idle()
 
-    # -- what is always so ----------------------------------------------------------------------------------------
+    # -- invariants -----------------------------------------------------------------------------------------------
 
     @invariant()
     def all_of_it_is_there(self) -> None:

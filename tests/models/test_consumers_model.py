@@ -184,7 +184,7 @@ class ConsumersMachine(RuleBasedStateMachine):
         committed = self.transport.committed(GROUP, TOPIC)
         assert {queue: committed[queue] for queue in consumed} == {queue: ends[queue] for queue in consumed}
 
-    # -- what is always so ----------------------------------------------------------------------------------------
+    # -- invariants -----------------------------------------------------------------------------------------------
 
     @invariant()
     def what_is_committed_was_handled(self) -> None:

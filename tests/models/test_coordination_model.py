@@ -263,7 +263,7 @@ class CoordinationMachine(RuleBasedStateMachine):
             held.epoch, held.until = 0, self.now + max(PATIENCE, held.lease) if held.until > 0 else 0.0
             held.committed = min(held.committed, self.ends[queue])
 
-    # -- what is always so ----------------------------------------------------------------------------------------
+    # -- invariants -----------------------------------------------------------------------------------------------
 
     @invariant()
     def offsets_are_those_committed(self) -> None:

@@ -35,7 +35,7 @@ class MailboxMachine(RuleBasedStateMachine):
 
     def _weigh(self, item: Item) -> int:
         if self._is_taking and self._meanwhile:
-            self._is_taking = False  # what is posted now is weighed as well, by who posts it
+            self._is_taking = False  # the caller also weighs the items that it posts now
             self._meanwhile.pop(0)()
             self._is_taking = True
         return item[2]

@@ -187,7 +187,7 @@ class RecoveryMachine(RuleBasedStateMachine):
     def work_on(self, steps: list[tuple[str, int]]) -> None:
         self.work(steps, by_zombie=False)
 
-    # -- what goes wrong ------------------------------------------------------------------------------------------
+    # -- faults ---------------------------------------------------------------------------------------------------
 
     @rule(takes_effect=st.booleans(), meanwhile=st.sampled_from(["nothing", "plant", "lease"]))
     def store_fails(self, takes_effect: bool, meanwhile: str) -> None:
@@ -249,7 +249,7 @@ class RecoveryMachine(RuleBasedStateMachine):
         assert not zombie.consumer.open_windows
         self.zombie = None
 
-    # -- what is always so ----------------------------------------------------------------------------------------
+    # -- invariants -----------------------------------------------------------------------------------------------
 
     @invariant()
     def all_that_is_seen_is_right(self) -> None:

@@ -141,7 +141,7 @@ def play(command: Play, context: CommandContext) -> None:
             holder.apply(event)
         elif step == "change":
             holder.apply(Changed())
-        else:  # the handler changes what it has given away
+        else:  # the handler changes a value that it has passed on
             change([getattr(event, name) for name in schema_of(Held).names])
 
 

@@ -148,7 +148,7 @@ class Worker:
         by_id = {one.envelope.id: answer_of(one) for one in self.finished[before:]}
         return [by_id[command.id] for command in commands]
 
-    # -- what came of it ------------------------------------------------------------------------------------------
+    # -- results --------------------------------------------------------------------------------------------------
 
     @property
     def answers(self) -> dict[str, CommandResult]:

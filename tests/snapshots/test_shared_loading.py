@@ -165,7 +165,7 @@ def test_a_state_newer_than_what_is_asked_for_is_not_used(store: Watched, states
     assert "a" in states.states
 
 
-# -- what cannot be used ----------------------------------------------------------------------------------------------
+# -- unusable states --------------------------------------------------------------------------------------------------
 
 
 def _garbled(one: Snapshot, store: MemoryEventStore) -> Snapshot:

@@ -76,7 +76,7 @@ def states(server: Redis, client: redis.Redis, clock: Clock) -> Iterator[RealRed
         yield states
 
 
-# -- what is in redis -------------------------------------------------------------------------------------------------
+# -- the contents of Redis --------------------------------------------------------------------------------------------
 
 
 def test_every_entry_bears_the_prefix_and_expires(states: RealRedisStates, client: redis.Redis) -> None:
@@ -120,7 +120,7 @@ def test_garbage_is_told_once_deleted_and_replaced(
     assert not states.breaker.is_open
 
 
-# -- who may write states ---------------------------------------------------------------------------------------------
+# -- permitted writers ------------------------------------------------------------------------------------------------
 
 
 def sealed_with(server: Redis, *secrets: str) -> RealRedisStates:

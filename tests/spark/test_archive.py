@@ -264,7 +264,7 @@ def test_archive_and_tail_are_what_the_source_gives(
     horizon = horizon_of(store)
     store.append(account("a03", [16]))
 
-    with connection.cursor() as cursor:  # what is pruned from the store stays in the archive
+    with connection.cursor() as cursor:  # rows that are pruned from the store stay in the archive
         cursor.execute("DELETE FROM enode_django_eventstream WHERE version IS NULL")
     expected = events(spark, horizon=horizon).collect()
     monkeypatch.setattr(archive_reading, "LEAST_TASK_BYTES", 1)

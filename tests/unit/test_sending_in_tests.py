@@ -101,7 +101,7 @@ def test_settings_may_allow_it() -> None:
     with override_settings(ENODE={**MEMORY, "SEND_IN_TESTS": True}):
         send_command(command())
     assert stored() == 1
-    with pytest.raises(SendInsideTest):  # not any more
+    with pytest.raises(SendInsideTest):  # the setting is back
         send_command(command())
 
 

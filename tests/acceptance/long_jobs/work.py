@@ -45,7 +45,7 @@ def hear_two(job: RunningJob) -> None:
 
 def hear_nothing(job: RunningJob) -> None:
     """Work that never asks whether it must stop."""
-    job_termination.PATIENCE = 1.0  # so that nobody waits for long
+    job_termination.PATIENCE = 1.0  # keeps the wait short
     terminate()
     while True:
         time.sleep(0.02)

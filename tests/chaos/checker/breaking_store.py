@@ -278,7 +278,7 @@ def balance_that_does_not_follow() -> Facts:
     world.do("bank.Deposit", "ada", amount=Decimal(1))
     facts = world.facts()
     row = list(facts.tables["bank_accountsummary"][0])
-    row[4] -= 1  # what is available adds up amounts
+    row[4] -= 1  # the available amount is a sum
     table = changed(facts.tables["bank_accountsummary"], 0, tuple(row))
     return replace(facts, tables={**facts.tables, "bank_accountsummary": table})
 

@@ -167,7 +167,7 @@ class World:
                 yield "bank.CancelReservation", fields["source"], {"transfer": id}
                 yield "bank.CancelReservation", fields["target"], {"transfer": id}
 
-    # -- what is left ---------------------------------------------------------------------------------------------
+    # -- the facts ------------------------------------------------------------------------------------------------
 
     def facts(self) -> Facts:
         self.settle()

@@ -152,7 +152,7 @@ def test_the_version_that_was_seen_is_expected(bus: InlineCommandBus) -> None:
         "It was changed meanwhile. Look at it as it is now, and send it again if you still want to."
     ]
     assert late.has_error("__all__", "enode.VersionMismatch")
-    assert 'name="expected_version" value="2"' in str(late)  # what the page shows now
+    assert 'name="expected_version" value="2"' in str(late)  # the version that the page shows now
     assert versions(bus) == [1, 2]
 
 

@@ -53,7 +53,7 @@ class Desk:
         future = self._callers.submit(self.bus.execute, command, timeout, both if handled else None)
         return Asked(future, self.received())
 
-    # -- what the processors would do -----------------------------------------------------------------------------
+    # -- the part of the processors -------------------------------------------------------------------------------
 
     def answer(self, wire: WireCommand, status: CommandStatus = CommandStatus.SUCCESS) -> CommandResult:
         done = status is CommandStatus.SUCCESS

@@ -241,7 +241,7 @@ def test_takeover_waits_for_the_sessions_of_each_shard_by_itself(towers: list[To
     assert tower.shards[0].ended == ["old", "old"]
 
 
-# What is counted
+# Counts
 
 
 def window(queue: int, unfinished: int) -> OffsetWindow:

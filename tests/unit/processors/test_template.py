@@ -99,7 +99,7 @@ def test_two_threads_may_wait_for_the_end_of_a_child() -> None:
     with ThreadPoolExecutor(2) as pool:
         waiting = [pool.submit(child.join) for _ in range(2)]
         theirs.send_bytes(template._NUMBER.pack(3))
-        theirs.close()  # else who finds nothing to read any more would wait for ever
+        theirs.close()  # otherwise a thread that finds nothing more to read would wait for ever
         for one in waiting:
             one.result(SOON)
     assert (child.pid, child.exitcode) == (4711, 3)
@@ -201,7 +201,7 @@ def test_closing_ends_those_that_live() -> None:
     children.close()
 
 
-# -- where nothing is forked ------------------------------------------------------------------------------------------
+# -- without a fork ---------------------------------------------------------------------------------------------------
 
 ASKS = """
 import sys, os
