@@ -26,8 +26,8 @@ PAUSE, HARD = 0.1, 0.01
 """Seconds between the steps of a sender. Under a hard load whatever starts waits for the processor, not for the fault
 under test."""
 ENOUGH, LONGER = 100, 3
-"""Steps of a load after which its senders rest so many times longer: a fault needs some load around it, and not more of
-it the slower the machine is."""
+"""After ``ENOUGH`` steps the senders of a load rest ``LONGER`` times as long: a fault needs some load around it, but
+not more of it on a slower machine."""
 
 
 class Client:
@@ -128,7 +128,7 @@ class Load:
         return sum(self._rounds)
 
     def wait_for_rounds(self, more: int) -> None:
-        """Blocks until the senders got so much further."""
+        """Block until the senders have made this number of further rounds."""
         goal = self.rounds + more
         wait_until(lambda: self.rounds >= goal, f"{more} more rounds of the senders")
 

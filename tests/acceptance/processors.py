@@ -45,7 +45,7 @@ class Group:
         return self.log_path.read_text(errors="replace")
 
     def wait_for(self, text: str, *, times: int = 1, seconds: float = PATIENCE) -> None:
-        """``text`` is a regular expression that the log must match so many times."""
+        """Wait until the log matches the regular expression ``text`` at least ``times`` times."""
         wait_until(lambda: self.count(text) >= times, f"{text!r} in the log of process {self.pid}", seconds)
 
     def count(self, text: str) -> int:

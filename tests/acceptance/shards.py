@@ -25,7 +25,7 @@ from tests.template import ACCEPTANCE
 HERE, AWAY = 0, 1
 SENDERS = 2
 CONNECT_SECONDS = 2
-"""A server that stands still takes connections and says nothing: whoever connects must give up by himself."""
+"""In seconds. A stopped server accepts connections and never answers, so clients need a timeout of their own."""
 
 
 def shard_url(server: Postgres, database: str) -> str:

@@ -141,7 +141,7 @@ class Stack:
 
     @contextlib.contextmanager
     def beside(self, *arguments: str, apps: str | None = None, **enode: Any) -> Iterator[Path]:
-        """Python at work beside the processors until the block ends; gives the file of what it prints."""
+        """Run Python beside the processors until the block ends. Yield the file of its output."""
         environment = {**os.environ, **self._environment(apps, REDIS_STREAMS, enode), "PYTHONPATH": str(PROJECT)}
         output = self.directory / "beside.log"
         with output.open("wb") as file:
@@ -191,7 +191,7 @@ class Stack:
             connection.execute(statement.encode())
 
     def delete_end(self, topic: str, share: float) -> list[bytes]:
-        """Let Redis forget this share of the messages of each queue, the last ones; returns what they said."""
+        """Let Redis forget the last messages of each queue, in this share. Return their bodies."""
         ends = self.transport.end_offsets(topic)
         return self.delete_from(topic, {queue: math.floor(end * (1 - share)) for queue, end in ends.items()})
 
@@ -211,8 +211,8 @@ class Stack:
     # -- invariants -----------------------------------------------------------------------------------------------
 
     def check(self, *, loaded: bool = True, published: bool = True) -> None:
-        """Wait until every command has its end, then fail for each invariant that does not hold. What was deleted
-        cannot be found ``published``."""
+        """Wait until every command has its end, then fail for each invariant that does not hold. ``published`` must be
+        False if event messages were deleted."""
         found = self.violations(published)
         kinds = variety(self.journal)
         print(kinds)
@@ -237,8 +237,8 @@ class Stack:
         return self.transport.committed(GROUP, COMMANDS) == self.transport.end_offsets(COMMANDS)
 
     def check_read_side(self, *options: str) -> dict[str, Any]:
-        """Fail for each difference between the store and what the subscribers made of it; returns figures. To be
-        called when all is quiet. As in `violations`, a later moment is judged if something came meanwhile."""
+        """Fail for each difference between the store and the results of the subscribers. Return figures. Call this when
+        all is quiet. As in `violations`, it judges again if something came meanwhile."""
         while True:
             ends = self._ends()
             found = json.loads(self.python("-m", "tests.acceptance.read_side", *options))
@@ -269,7 +269,7 @@ class Stack:
         return [self.transport.end_offsets(topic) for topic in (COMMANDS, EVENTS, *topics)]
 
     def wait_subscribed(self) -> None:
-        """Wait until every subscriber has begun: those that begin at *now* do not hear of what was stored before."""
+        """Wait until every subscriber has begun: one that begins at *now* misses all events stored before."""
         begun = "SELECT subscriber FROM enode_django_subscription"
         wait_until(lambda: {*self.subscribers} <= {name for (name,) in self.query(begun)}, "subscribers have begun")
 

@@ -1,4 +1,4 @@
-"""The broker fails under load; what was answered stays true."""
+"""The broker fails under load. Its answers stay true."""
 
 from __future__ import annotations
 

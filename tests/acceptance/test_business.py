@@ -111,7 +111,7 @@ class _World:
         self.stack.client.send(commands)
 
     def goes_on(self, rows: int, what: str) -> None:
-        """Pay, until so many rows of the last wave are stored. It makes three for each order at least."""
+        """Pay until this number of rows of the last wave is stored. Each order makes three rows at least."""
         wait_until(lambda: self.pay() or self._stored() >= self._before + rows, what)
 
     def _stored(self) -> int:

@@ -1,4 +1,4 @@
-"""The check of the read side finds what it is there to find."""
+"""The check of the read side finds each difference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each fault under a load with transfers; then the read side must be what a replay of the store makes."""
+"""Faults under a load with transfers. After each fault the read side must equal a replay of the store."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_the_end_of_the_events_topic_may_be_lost(stack: Stack, seed: int) -> Non
 
 
 def send_reservations_and_stop(stack: Stack, commands: Processors, events: Processors) -> None:
-    """The process manager has told accounts to reserve, none has done so yet, and nobody follows any more."""
+    """Let the process manager send reservations while the command worker is stopped. Then end the event workers."""
     hold, held = stack.directory / "holding-bank.transfers", stack.directory / "held-bank.transfers"
     transfers = [transfer_from(new_id()) for _ in range(5)]
     named = stack.directory / "named"

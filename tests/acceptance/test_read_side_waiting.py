@@ -1,4 +1,4 @@
-"""Waiting until events are handled, whoever is slow or dies meanwhile."""
+"""Waiting until events are handled, although some processes are slow or die meanwhile."""
 
 from __future__ import annotations
 

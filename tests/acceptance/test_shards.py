@@ -1,4 +1,4 @@
-"""Two shards on two servers: what becomes of one is nothing to the other's aggregates."""
+"""Two shards on two servers: a fault of one does not affect the other's aggregates."""
 
 from __future__ import annotations
 

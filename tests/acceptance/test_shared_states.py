@@ -50,7 +50,7 @@ class States:
         return int(self.client.info("stats")["keyspace_hits"])
 
     def wait_used(self) -> None:
-        """Workers write to it, and find what they wrote."""
+        """Wait until workers write to the server, and find the states that they wrote."""
         before = self.hits
         wait_until(lambda: self.keys and self.hits > before + 10, "shared states are written and found")
 

@@ -28,7 +28,7 @@ def work_briefly(job: RunningJob) -> None:
 
 
 def stop_by_sigterm(job: RunningJob) -> None:
-    """The process is told to end in the middle of the work."""
+    """Send SIGTERM to the own process in the middle of the work."""
     terminate()
     while True:
         job.pause(0.02)

@@ -145,7 +145,7 @@ def command_of_another_type_than_was_sent() -> Facts:
 
 
 def amount_that_nobody_sent() -> Facts:
-    """The money adds up, but it is not what the client has paid in."""
+    """The money adds up, but the amount differs from the one that the client has paid in."""
     world = small_world()
     world.do("bank.Deposit", "ada", amount=Decimal(7))
     facts = world.facts()
