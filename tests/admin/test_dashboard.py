@@ -1,4 +1,4 @@
-"""The live dashboard, as the server has it; what a browser makes of it is in `tests.browser.test_dashboard`."""
+"""The live dashboard on the server. `tests.browser.test_dashboard` tests it in a browser."""
 
 from __future__ import annotations
 

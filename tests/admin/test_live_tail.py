@@ -1,4 +1,4 @@
-"""The live tail, as the server has it; what a browser makes of it is in `tests.browser.test_live_tail`."""
+"""The live tail on the server. `tests.browser.test_live_tail` tests it in a browser."""
 
 from __future__ import annotations
 

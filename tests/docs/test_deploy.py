@@ -1,4 +1,4 @@
-"""The manifests name what there is: commands, options, ports, paths, settings."""
+"""The manifests name existing commands, options, ports, paths and settings."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ SECONDS = 120
 
 
 class Reader:
-    """Somebody at a terminal who does what the page says."""
+    """Somebody at a terminal who follows the page."""
 
     def __init__(self, directory: Path, postgres: Postgres, *, embedded: bool) -> None:
         self.directory = directory

@@ -68,7 +68,7 @@ def test_command_that_raises_while_somebody_waits_is_answered_and_not_kept(runni
 
 @pytest.fixture
 def crashed(running: Processors, note: str) -> Iterator[CountWhenMended]:
-    """A command that has failed while nobody waited; what was wrong is mended."""
+    """Yield a command that failed while nobody waited. The reason of its failure is gone."""
     command = CountWhenMended(note)
     broken.add(note)
     send_command(command)

@@ -68,8 +68,7 @@ the rows exceeds the number that eight writers can have committed without having
 
 
 def _stored() -> list[tuple[Position, str]]:
-    """Return the position and the aggregate of each row, in order, as the tables have them: what the feed has to
-    give."""
+    """Return the position and the aggregate of each row in the order of the tables, which the feed has to return."""
     with connection.cursor() as cursor:
         cursor.execute(f"""
             SELECT coalesce((SELECT max(generation) FROM {statements.GENERATIONS} WHERE after_sequence < sequence), 0),

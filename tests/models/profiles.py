@@ -16,7 +16,7 @@ SHRINKS = 600
 
 
 def as_test(machine: type[RuleBasedStateMachine], *, runs: int, steps: int = 40) -> type[unittest.TestCase]:
-    """The machine as a test case of so many runs, each of at most so many steps."""
+    """Return the machine as a test case of ``runs`` runs, each of at most ``steps`` steps."""
     is_long = settings.get_current_profile_name() == LONG
     case = machine.TestCase
     case.settings = settings(

@@ -157,7 +157,7 @@ class SteppedWorker:
         self.entries += [*stored, *self.processor.handle(left)]
 
     def commit(self, count: int) -> None:
-        """The event mailbox takes so many entries as one batch."""
+        """The event mailbox takes ``count`` entries as one batch."""
         if self.entries:
             committed = self.committer.commit(_take(self.entries, count))
             self.finished += committed.finished

@@ -1,4 +1,4 @@
-"""The broker's store against a list of what was put into it, over crashes, clean stops and deletions."""
+"""The broker's store against a list of the data put into it, over crashes, clean stops and deletions."""
 
 from __future__ import annotations
 
@@ -268,7 +268,7 @@ class ChunkLogMachine(RuleBasedStateMachine):
 
     @rule(max_bytes=st.sampled_from([0, 300, 2_000]), behind=st.lists(st.integers(0, 2), min_size=4, max_size=4))
     def delete(self, max_bytes: int, behind: list[int]) -> None:
-        """Consumers are so many messages behind the end, or (2) do not consume the queue at all."""
+        """The consumers' lag is a number of messages, or (2) they do not consume the queue at all."""
         consumed = {
             key: None if lag == 2 else max(0, self.ends.get(key, 0) - lag)
             for key, lag in zip(QUEUES, behind, strict=True)

@@ -23,7 +23,7 @@ BEAT, BEATS = 3.0, 10
 
 
 class Member:
-    """A consumer and what it has pulled; ``name`` is its own for ever."""
+    """A consumer and the messages that it has pulled. ``name`` is its own for ever."""
 
     def __init__(self, name: str, consumer: QueueConsumer) -> None:
         self.name = name
@@ -111,7 +111,7 @@ class ConsumersMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.members)
     @rule(place=PLACES, limit=st.integers(1, 4), finish=st.integers(0, 3), oldest=st.booleans())
     def work(self, place: int, limit: int, finish: int, oldest: bool) -> None:
-        """Send messages first, so that there is always something to do."""
+        """Send messages first, so that the member has work."""
         member = self._member(place)
         for queue in member.consumer.owned:
             self.send(queue, 2)
@@ -159,7 +159,7 @@ class ConsumersMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.steps >= UNQUIET)
     @rule()
     def be_quiet(self) -> None:
-        """Everybody does what it has to for a while, and nothing else happens."""
+        """All members do their usual work for a while, and nothing else happens."""
         self.steps = 0
         for _ in range(BEATS):
             self.now += BEAT

@@ -250,7 +250,7 @@ class CoordinationMachine(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        """The broker stops, and starts again from what it has written down."""
+        """The broker stops, and starts again from the records that it has written."""
         self.runs += 1
         plain = msgpack.unpackb(msgpack.packb(self.coordinator.plain()), strict_map_key=False)
         self.coordinator = Coordinator.restore(plain)

@@ -18,7 +18,7 @@ from tests.models.profiles import as_test
 
 GROUP, TOPIC, OWNER = "g", "orders", "one"
 PLACES = st.sampled_from([0, 0, 0, 1, 2, 5])
-"""Chooses one of what there is, the oldest most often."""
+"""Chooses one of several items, the oldest most often."""
 
 
 class WindowMachine(RuleBasedStateMachine):

@@ -116,7 +116,8 @@ def columns_of(model: type[models.Model]) -> dict[str, Any]:
 
 
 def handle(model: type[Any], batches: Sequence[Sequence[Given]], rows: RowTable[Any] | None = None) -> Seen | None:
-    """Return what each event found, and at last what a reader finds; None if one of the events is refused."""
+    """Return the row that each event found, and finally the one that a reader finds. None if one of the events is
+    refused."""
     seen: Seen = []
 
     def handler(row: Any, event: Any) -> None:

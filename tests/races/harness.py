@@ -114,7 +114,7 @@ class Worker:
         return committed
 
     def deliver(self) -> list[Decision]:
-        """Give the outcomes of the oldest batch to the command mailbox. Return what it decides again."""
+        """Give the outcomes of the oldest batch to the command mailbox. Return the commands that it decides again."""
         if not self.outcomes:
             return []
         committed = self.outcomes.popleft()

@@ -108,7 +108,7 @@ def fill() -> None:
 
 
 def ended() -> dict[str, Job]:
-    """The first job of each kind that has ended: beat may send what it should once a second time."""
+    """Return the first ended job of each kind: beat may send a task a second time."""
     return {job.kind: job for job in Job.objects.exclude(state="running").order_by("-pk")}
 
 

@@ -21,7 +21,7 @@ Configure = Callable[..., Mapping[str, Any]]
 
 @pytest.fixture
 def configure(redis_url: str) -> Iterator[Configure]:
-    """Changes ``ENODE`` for the test, with a queue of its own: what other tests have left in theirs is a backlog."""
+    """Change ``ENODE`` for the test, with a queue of its own: messages that other tests left would be a backlog."""
     with ExitStack() as stack:
 
         def change(**given: Any) -> Mapping[str, Any]:
@@ -44,7 +44,7 @@ def broker_at(port: int) -> Mapping[str, Any]:
 
 @pytest.fixture
 def silent_server() -> Iterator[socket.socket]:
-    """Gives no answer to whoever connects to it, and resets the connections when it is closed."""
+    """Yield a server that never answers. It resets its connections when it is closed."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server
 

@@ -34,7 +34,8 @@ from tests.status.conftest import BROKER, Configure, broker_at, wait_until_lande
 from tests.status.reports import figures, write_report
 
 BRIEF, LONG = 6.0, 60
-"""Seconds that who asks waits: a living database answers within them on a busy machine. And what a silent one takes."""
+"""Seconds that a caller waits for a living database, which answers within them on a busy machine. And the seconds that
+a silent one takes."""
 
 
 def reasons(finding: Finding) -> list[str]:

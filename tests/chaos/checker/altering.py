@@ -58,7 +58,7 @@ def rebuilt(row: StoredRow, **now: Any) -> StoredRow:
 
 
 def with_rows(facts: Facts, rows: Sequence[StoredRow]) -> Facts:
-    """Let the published messages agree with other rows, as far as those are published."""
+    """Replace the stored rows. Published messages agree with the new rows, and those without a row are left out."""
     digests = {row.key: (row.version, row.digest) for row in rows}
     published = []
     for message in facts.published or ():

@@ -44,7 +44,7 @@ class Nobody(models.Manager):
 
 
 class Lowered(models.CharField):
-    """Prepares what it is given, and gives something else back."""
+    """Prepares its value for the database, and returns another value."""
 
     def get_prep_value(self, value: Any) -> Any:
         return None if value is None else str(value).lower().strip("<>")
@@ -130,7 +130,7 @@ class Bare(ReadModel):
 
 
 class Remembering(ReadModel):
-    """A loaded row remembers what it was loaded with."""
+    """A loaded row remembers its loaded values."""
 
     count = models.IntegerField(default=0)
 

@@ -1,4 +1,4 @@
-"""Methods of aggregates handle commands: what they are called on, with what, and what becomes of what they return."""
+"""Methods of aggregates handle commands: their receivers, their arguments, and the use of their results."""
 
 from __future__ import annotations
 

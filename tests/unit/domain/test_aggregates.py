@@ -126,7 +126,7 @@ def test_event_is_applied_once() -> None:
 
 
 class Vine(Tree):
-    """Its applier does what only a method of the domain may do."""
+    """Its applier applies an event, which only a method of the domain may do."""
 
     type_name = "unit.Vine"
 

@@ -51,7 +51,7 @@ def echo(connection: Connection, notes: Any, prefix: str) -> None:
 
 
 def sees(connection: Connection, notes: Any) -> None:
-    """Says what a child finds: open connections, systemd's variables, threads."""
+    """Send the facts that a child finds: open connections, systemd's variables, threads."""
     pipes = template._connections()
     connection.send_bytes(
         json.dumps(["NOTIFY_SOCKET" in os.environ, len(pipes), threading.active_count(), os.getpid()]).encode()
