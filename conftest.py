@@ -31,7 +31,7 @@ def pytest_configure() -> None:
 
 @pytest.fixture(autouse=True)
 def no_outages() -> None:
-    """What was away in another test is not known any more."""
+    """Forget the outages of earlier tests."""
     outages.forget()
 
 

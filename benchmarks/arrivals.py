@@ -15,7 +15,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 
 SHORTEST_WAIT = 0.001
-"""Seconds. What is due meanwhile is sent in one batch, as a busy web process would."""
+"""In seconds. Messages that become due meanwhile are sent in one batch, as a busy web process sends them."""
 
 
 def arrival_times(rate: float, seconds: float, seed: int) -> list[float]:

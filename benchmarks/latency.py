@@ -25,7 +25,7 @@ def run(services: Services, quick: bool) -> list[Figure]:
 
 def run_handled(services: Services, quick: bool) -> list[Figure]:
     """Measure until a deposit is handled by both projections; the process manager ignores it."""
-    with subscribers.only(*map(subscribers.get, SUBSCRIBERS)):  # as in the workers, so that no other is awaited
+    with subscribers.only(*map(subscribers.get, SUBSCRIBERS)):  # as in the workers: others are not awaited
         return _run(services, 500 if quick else 2_000, "handled", WaitFor.HANDLED, "all")
 
 

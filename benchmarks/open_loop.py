@@ -26,7 +26,7 @@ from sample_project.bank.domain import Deposit
 
 ACCOUNTS = 2_000
 SHARES = (0.1, 0.5, 0.8)
-"""Of the peak, which is the rate with a sender that waits for nothing."""
+"""Arrival rates, as shares of the peak. The peak is the rate with a sender that waits for nothing."""
 SAMPLES = 500
 """Measured commands a second, beside those of the load."""
 THREADS = 32

@@ -1,8 +1,8 @@
 """``python -m benchmarks.peer_process spread|hot COUNT ENVIRONMENT`` prints commands per second.
 
 In its favour, every account is loaded into its cache first. Without deep copies, a lock per account keeps threads from
-using one instance at once, so that no command of the hot load is retried. With the defaults a thread works on a copy,
-and a command that lost a race is retried on the next version.
+using one instance at once, and no command of the hot load is retried. With the defaults a thread works on a copy, and a
+command that lost a race is retried on the next version.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where the processor time of a command goes: by process under the spread load, and by stage of a worker."""
+"""The processor time of a command: by process under the spread load, and by stage of a worker."""
 
 from __future__ import annotations
 

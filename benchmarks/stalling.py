@@ -79,7 +79,7 @@ def _own_pauses(samples: Samples) -> Late:
 
 
 def _each_millisecond(late: Iterable[float]) -> Late:
-    """Return, sorted, the waits of requests that arrive once per millisecond, of which many fall into a long pause."""
+    """Return, sorted, the waits of requests that arrive once per millisecond. A long pause delays many of them."""
     return sorted(pause - passed for pause in late for passed in range(max(1, int(pause))))
 
 

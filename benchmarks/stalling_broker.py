@@ -6,7 +6,7 @@ writes at its end. After SIGTERM the file SAMPLES holds, as JSON and in millisec
 waited for a core (``robbed``; 0 if the kernel does not report it), and the longest turns of the loop (``turns``, see
 `benchmarks.turns`).
 
-Without DIRECTORY there is no broker: an idle loop shows the delays of the machine itself. The measurement is inside the
+Without DIRECTORY it runs no broker: an idle loop shows the delays of the machine itself. The measurement is inside the
 process, because a client would also measure its own delays.
 """
 

@@ -58,7 +58,7 @@ def _has_bus(port: int) -> bool:
 
 
 class Servers(ABC):
-    """A group of servers with one password, each of which may be killed and restarted. One master has a replica."""
+    """A group of servers with one password. Each may be killed and restarted. One master has a replica."""
 
     @property
     @abstractmethod

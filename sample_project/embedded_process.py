@@ -61,7 +61,7 @@ class Server(ABC):
     variable: ClassVar[str]
     stop_signal: ClassVar[signal.Signals]
     parent: ClassVar[str | None] = None
-    """Where the server's directory is made; None stands for the system's temporary directory."""
+    """The directory in which the server's directory is made. None: the system's temporary directory."""
 
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
         self.settings = dict(settings or {})

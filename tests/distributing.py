@@ -19,7 +19,7 @@ LONGEST_FIRST = (
     *(*TOGETHER, *APART, "tests/chaos", "tests/docs", "sample_project", "tests/integration", "tests/rebuilding"),
     *("tests/equeue/test_redis_failover.py", "tests/equeue/test_redis_dead_master.py", "tests/jobs"),
 )
-"""Long tests begin first, so that no process works on one when the others have nothing left to do."""
+"""Long tests begin first. Otherwise the other processes would be idle while one works on a long test."""
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -27,7 +27,7 @@ BROKERS_SETTINGS = {"DJANGO_SETTINGS_MODULE": "tests.acceptance.settings"}
 REAL_QUEUE = {"SEND_IN_TESTS": True}
 """Settings for tests that send to a queue without ``inline()``. Most tests of the framework may do so."""
 QUICK_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
-"""As Django's documentation advises: each password of a test would take a third of a second."""
+"""Django's documentation recommends it for tests. The default hasher takes a third of a second for each password."""
 
 AnyServer = TypeVar("AnyServer", bound=Server)
 

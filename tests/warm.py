@@ -114,8 +114,8 @@ def start(
     stderr: IO[Any] | None = None,
     start_new_session: bool = False,
 ) -> Started:
-    """Start Python with these arguments: a script, ``-m MODULE`` or ``-c CODE``. By default there is no input, standard
-    output is a pipe of text, and errors go where standard output goes."""
+    """Start Python with these arguments: a script, ``-m MODULE`` or ``-c CODE``. By default the input is empty,
+    standard output is a pipe of text, and errors go to standard output."""
     request = {"argv": list(map(str, arguments)), "cwd": str(cwd), "session": start_new_session}
     request["env"] = dict(os.environ if env is None else env)
     piped = None

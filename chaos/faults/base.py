@@ -9,7 +9,7 @@ from chaos.world import World
 
 
 class Skipped(Exception):
-    """The fault cannot be made at this moment. The message says what is unavailable."""
+    """The fault cannot be injected at this moment. The message gives the reason."""
 
 
 class Fault(ABC):

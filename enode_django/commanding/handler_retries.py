@@ -25,7 +25,7 @@ LOOK_AGAIN = 0.5
 
 
 class HandlerRetries(NamedTuple):
-    """How often a command is attempted, ``attempts`` times at most, if its handler raises errors that pass.
+    """Limits the attempts of a command to ``attempts`` if its handler raises errors that pass.
 
     ``delay`` is the seconds between the first two attempts, and doubles with each further one, unless a `Retry` says
     how many. ``retry_on`` are the errors that pass, beside the package's own retriable ones. If nobody can wait

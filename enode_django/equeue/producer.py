@@ -34,7 +34,7 @@ Selector = Callable[[str, int], int]
 """(key, number of queues) → index of a queue, from 0. Called by many threads at once."""
 
 ROUTES_ASKED = 5
-"""How often one send asks for the route while the topic's queues keep changing and no message is stored."""
+"""One send asks at most this often for the route while the topic's queues keep changing and no message is stored."""
 ASK_AGAIN = 1.0
 """Seconds until a route that could not be fetched is asked for again."""
 

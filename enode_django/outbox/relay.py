@@ -43,7 +43,7 @@ class Sender(Protocol):
 
 
 class Schedule(Protocol):
-    """Where commands wait for their time."""
+    """Holds commands until they are due."""
 
     def look(self, alias: str, /) -> tuple[bool, float]:
         """Return whether rows wait in the outbox, and the seconds until a command is due. An idle relay asks this a few

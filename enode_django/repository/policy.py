@@ -1,4 +1,4 @@
-"""When the state of an aggregate is kept, as ``snapshot_every`` of its class says."""
+"""Decide when the state of an aggregate is kept, as ``snapshot_every`` of its class says."""
 
 from __future__ import annotations
 

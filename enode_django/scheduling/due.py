@@ -1,4 +1,4 @@
-"""When a scheduled command is due, and by which key a deadline is known."""
+"""The time at which a scheduled command is due, and the key of a deadline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the pages show, and the wishes that come with orders."""
+"""The rows that the pages show, and the wishes that come with orders."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class OrderSummary(ReadModel):
 
 
 class Wish(models.Model):
-    """What a customer asks for: food, access, a quiet seat. No rule needs it and it is personal, so it is no event."""
+    """A customer's wish: food, access, a quiet seat. No rule needs it and it is personal, so it is no event."""
 
     order = models.CharField(primary_key=True, max_length=255, db_collation="C")
     text = models.TextField()

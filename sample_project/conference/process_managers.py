@@ -47,7 +47,7 @@ def order_of(crash: CommandCrashed) -> str:
 
 @dataclass
 class Booking:
-    """What the process of one order has to remember."""
+    """The state of one order's process."""
 
     conference: str = ""
     declined: int = 0

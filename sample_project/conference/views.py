@@ -104,7 +104,7 @@ class PlaceOrder(DeskCommand):
 
 
 class Payment(DeskCommand):
-    """What the payment service would say: that an order is paid, or that the payment was declined."""
+    """Stands for the payment service: it says that an order is paid, or that the payment was declined."""
 
     model = OrderSummary
     aggregate_url_kwarg = "order"

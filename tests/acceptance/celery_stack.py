@@ -41,7 +41,7 @@ class CeleryProcess(Group):
         self.pid = self._process.pid
 
     def kill_all(self) -> None:
-        """As a machine that loses its power: all of its processes at once."""
+        """Kill all processes at once, as a power failure does."""
         self.signal_group(signal.SIGKILL)
         self.wait_gone()
 
@@ -101,7 +101,7 @@ class CeleryStack(Stack):
         return [state for state, _ in self.jobs(kind)]
 
     def wait_progress(self, key: str) -> Any:
-        """What the running job says of that."""
+        """Wait until the running job reports progress under this key. Return the value."""
         asked = "SELECT progress -> %s FROM enode_django_job WHERE state = 'running' AND progress ? %s"
         wait_until(lambda: self.query(asked, key, key), f"a running job tells its {key}")
         return self.query(asked, key, key)[0][0]

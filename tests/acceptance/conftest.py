@@ -66,7 +66,7 @@ def stack(faulty_postgres: Postgres, faulty_redis: Redis, processors_directory: 
 def sharded(
     shard_servers: Sequence[Postgres], faulty_redis: Redis, processors_directory: Path
 ) -> Iterator[ShardedStack]:
-    """As ``stack``, with an event store of two shards."""
+    """Yield a stack like ``stack``, with an event store of two shards."""
     for server in (*shard_servers, faulty_redis):
         server.resume()
         server.start()
@@ -76,7 +76,7 @@ def sharded(
 
 @pytest.fixture
 def broker_stack(faulty_postgres: Postgres, faulty_redis: Redis, processors_directory: Path) -> Iterator[BrokerStack]:
-    """As ``stack``, with the queues in a broker of the test's own; Redis is there for caches alone."""
+    """Yield a stack like ``stack``, with the queues in the test's own broker. Redis serves caches only."""
     faulty_postgres.start()
     faulty_redis.start()
     with (
@@ -88,7 +88,7 @@ def broker_stack(faulty_postgres: Postgres, faulty_redis: Redis, processors_dire
 
 @pytest.fixture
 def seed() -> int:
-    """Of the load and of the moments of faults; ``ACCEPTANCE_SEED`` repeats a run."""
+    """Return the seed of the load and of the times of faults. ``ACCEPTANCE_SEED`` repeats a run."""
     seed = int(os.environ.get("ACCEPTANCE_SEED") or random.randrange(1_000_000))
     print(f"ACCEPTANCE_SEED={seed}")
     return seed

@@ -1,6 +1,6 @@
-"""What must hold after every fault, once all is quiet: one checker for all acceptance tests.
+"""The invariants that hold after every fault, once the system is quiet: one checker for all acceptance tests.
 
-`violations` is pure; `Facts` are what the senders, the store and the queue say.
+`violations` is pure; `Facts` are the reports of the senders, the store and the queue.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ def violations(facts: Facts) -> list[str]:
 
 
 def misplaced(shards: Sequence[Sequence[StreamRecord]], owned: Sequence[Collection[int]]) -> Iterator[str]:
-    """What lies in another shard than the one that has recorded its bucket: ``owned`` are the buckets of each."""
+    """Yield a violation for each stream outside of the shard that recorded its bucket. ``owned``: the buckets of each
+    shard."""
     if sorted(bucket for buckets in owned for bucket in buckets) != list(range(BUCKETS)):
         yield "the shards have not recorded each bucket once"
     for number, (records, buckets) in enumerate(zip(shards, owned, strict=True)):
@@ -168,7 +169,7 @@ def _key(command: Command) -> CommandKey:
 
 
 def variety(journal: Journal) -> dict[str, Any]:
-    """How much of everything a load has brought about: a check of nothing proves nothing."""
+    """Return how often each kind of outcome occurred. A check proves nothing if the load had no effect."""
     answers = [answers[0] for answers in journal.answers.values()]
     return {
         "sent": len(journal.sent),

@@ -1,4 +1,4 @@
-"""What senders know: every command they sent, and every answer they got."""
+"""The senders' journal: every command they sent, and every answer they got."""
 
 from __future__ import annotations
 

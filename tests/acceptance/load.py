@@ -26,8 +26,8 @@ PAUSE, HARD = 0.1, 0.01
 """Seconds between the steps of a sender. Under a hard load whatever starts waits for the processor, not for the fault
 under test."""
 ENOUGH, LONGER = 100, 3
-"""Steps of a load after which its senders rest so many times longer: a fault needs some load around it, and not more of
-it the slower the machine is."""
+"""After ``ENOUGH`` steps the senders of a load rest ``LONGER`` times as long: a fault needs some load around it, but
+not more of it on a slower machine."""
 
 
 class Client:
@@ -38,7 +38,7 @@ class Client:
         self._given_up = threading.Event()
 
     def give_up(self) -> None:
-        """To be called by a test that has failed: nobody need wait for answers any more."""
+        """End the waits for answers. A test that has failed calls this."""
         self._given_up.set()
 
     def _tries(self) -> Iterator[None]:
@@ -128,13 +128,13 @@ class Load:
         return sum(self._rounds)
 
     def wait_for_rounds(self, more: int) -> None:
-        """Blocks until the senders got so much further."""
+        """Block until the senders have made this number of further rounds."""
         goal = self.rounds + more
         wait_until(lambda: self.rounds >= goal, f"{more} more rounds of the senders")
 
     @property
     def under_way(self) -> bool:
-        """Every sender has got through its opening and some commands more."""
+        """True if every sender has finished its opening and sent some more commands."""
         return all(rounds > ACCOUNTS_EACH + 3 for rounds in self._rounds)
 
     def _run(self, number: int) -> None:
@@ -152,14 +152,14 @@ class Load:
             self._errors.append(error)
 
     def _plan(self, random_: random.Random) -> Iterator[Callable[[random.Random], None]]:
-        """First one of each kind, so that a short load tries them all, too."""
+        """Yield one step of each kind first, so that a short load tries them all, too."""
         steps = self._steps()
         yield from random_.sample(list(steps), len(steps))
         while True:
             yield from random_.choices(list(steps), list(steps.values()))
 
     def _steps(self) -> dict[Callable[[random.Random], None], int]:
-        """What there is to do, and how often."""
+        """Return the steps of a sender with their weights."""
         varied = {self._transfer: 25, self._note: 10} if self.varied else {}
         return {
             self._one: 60,
@@ -174,7 +174,8 @@ class Load:
         }
 
     def _some_account(self, random_: random.Random) -> str:
-        """Every third time the same one: what a fault does to one long row of commands is the hardest part."""
+        """Return the same account in about a third of all calls: faults are hardest in one long sequence of
+        commands."""
         with self._lock:
             return self._accounts[0] if random_.random() < 0.3 else random_.choice(self._accounts)
 
@@ -225,8 +226,9 @@ class Load:
         self._execute(random_, CloseAccount(account))
 
     def _transfer(self, random_: random.Random) -> None:
-        """Of four one is from or to nobody, and so is cancelled; the source of two gets the amount first, so that they
-        are completed. The rest may be more than there is, or to oneself."""
+        """Start a transfer. One in four has an unknown source or target, and is cancelled. For two in four the source
+        gets the amount first, so that they are completed. The amount may exceed the balance, and source and target may
+        be the same."""
         source, target = self._some_account(random_), self._some_account(random_)
         amount = Decimal(random_.randint(1, 300))
         number = next(self._transfer_numbers)
@@ -249,7 +251,8 @@ class Load:
         self.notes = number + 1
 
     def _too_early(self, random_: random.Random) -> None:
-        """Once a deposit has failed for want of an account, opening the account must let in neither it nor a copy."""
+        """Send a deposit before its account exists. When the account is opened, neither the failed deposit nor a copy
+        of it may take effect."""
         account = self._make_id("")
         deposit = Deposit(account, amount=Decimal(1))
         self.client.execute(deposit)

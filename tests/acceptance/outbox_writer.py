@@ -24,7 +24,7 @@ def main(account: str) -> None:
         with transaction.atomic():
             send_command(Deposit(account, amount=Decimal(number)), outbox=True)
         print(number, flush=True)
-        time.sleep(PAUSE)  # what it writes while nobody relays stays little
+        time.sleep(PAUSE)  # it writes little while nobody relays
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from tests.acceptance.stack import Stack
 from tests.services import services_required
 
 CONNECTIONS = 8
-"""Of the server. The processes of a stack open more, so that they have to share them."""
+"""Connections to the server. The processes of a stack open more to the pooler, so they have to share these."""
 
 
 class PgBouncer(Server):

@@ -38,21 +38,21 @@ class Group:
     pid: int
     _process: subprocess.Popen[bytes] | warm.Started
 
-    # -- what it says ---------------------------------------------------------------------------------------------
+    # -- its output -----------------------------------------------------------------------------------------------
 
     @property
     def log(self) -> str:
         return self.log_path.read_text(errors="replace")
 
     def wait_for(self, text: str, *, times: int = 1, seconds: float = PATIENCE) -> None:
-        """``text`` is a regular expression that the log must match so many times."""
+        """Wait until the log matches the regular expression ``text`` at least ``times`` times."""
         wait_until(lambda: self.count(text) >= times, f"{text!r} in the log of process {self.pid}", seconds)
 
     def count(self, text: str) -> int:
-        """How often the log matches a regular expression."""
+        """Return the number of matches of a regular expression in the log."""
         return len(re.findall(text, self.log))
 
-    # -- what is done to it ---------------------------------------------------------------------------------------
+    # -- signals and ends -----------------------------------------------------------------------------------------
 
     def stop(self) -> None:
         """Stop the first process (SIGSTOP), and return when it stands still."""
@@ -82,7 +82,7 @@ class Group:
         return found
 
     def wait_gone(self, seconds: float = PATIENCE) -> None:
-        """Of the whole group."""
+        """Wait until all processes of the group have ended."""
         self._process.wait(seconds)
         wait_until(lambda: not self.members(), f"the end of the processes of group {self.pid}", seconds)
 
@@ -111,7 +111,7 @@ class Processors(Group):
         self.pid = self._process.pid
 
     def wait_ready(self) -> None:
-        """All workers live and share all queues evenly, so that no queue moves any more."""
+        """Wait until all workers run and share the queues evenly. No queue moves after that."""
         wait_until(self._is_divided, f"{self.processes} workers share the queues evenly")
 
     def _is_divided(self) -> bool:
@@ -132,7 +132,7 @@ class Processors(Group):
         return [(name, queue) for name, queues in _ACQUIRED.findall(self.log) for queue in queues.split(", ")]
 
     def owners(self) -> dict[int, str]:
-        """Who acquired each queue last."""
+        """Return, for each queue, the worker that acquired it last."""
         return {int(queue): name for name, queue in self._acquired()}
 
     def workers(self) -> dict[str, int]:
@@ -149,6 +149,6 @@ class Processors(Group):
         return {name: pid for name, pid in self.event_workers().items() if is_running(pid)}
 
     def following_event_workers(self) -> dict[str, int]:
-        """Those that live and have got as far as to own queues."""
+        """Return the living event workers that own queues."""
         following = set(_FOLLOWS.findall(self.log))
         return {name: pid for name, pid in self.living_event_workers().items() if name in following}

@@ -1,8 +1,8 @@
-"""What must hold of the read side when all is quiet: run by itself, with the settings of the processors under test.
+"""Check the read side when the system is quiet. It runs by itself, with the settings of the processors under test.
 
-Prints ``{"problems": [sentences], "figures": {…}}``. Options: ``--parked``, some aggregates are parked, so that
-transfers may stand still; ``--lost``, commands were lost on their way, with the same consequence; ``--no-cache``, two
-workers were at one account at once, which the cache does not stand.
+Prints ``{"problems": [sentences], "figures": {…}}``. Options: ``--parked``, some aggregates are parked, so transfers
+may be unfinished; ``--lost``, commands were lost on their way, with the same consequence; ``--no-cache``, two workers
+handled one account at once, which the cache does not tolerate.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Reading:
     # -- checkpoints ----------------------------------------------------------------------------------------------
 
     def checkpoints(self) -> Iterator[str]:
-        """Each stands at the store's version, or where its aggregate is parked."""
+        """Check that each checkpoint is at the store's version, or at the version where its aggregate is parked."""
         from enode_django.eventing.subscribers import follows
 
         for subscriber in self.subscribers:
@@ -94,7 +94,7 @@ class Reading:
         return [parked.version - 1] if parked.version is not None else range(head + 1)
 
     def tables(self) -> Iterator[str]:
-        """No checkpoint and no parked event of what is not stored."""
+        """Check that each checkpoint and each parked event belongs to a stored aggregate."""
         from enode_django.models import Checkpoint, ParkedEvent
 
         for model in (Checkpoint, ParkedEvent):
@@ -105,7 +105,8 @@ class Reading:
     # -- projections ----------------------------------------------------------------------------------------------
 
     def projections(self) -> Iterator[str]:
-        """Each is what a replay makes of the store, row by row; of a parked aggregate, up to where it is parked."""
+        """Compare each projection row by row with a replay of the store; that of a parked aggregate ends where it is
+        parked."""
         for subscriber in self.subscribers:
             written = _models_of(subscriber)
             if not written:
@@ -140,7 +141,8 @@ class Reading:
     # -- money ----------------------------------------------------------------------------------------------------
 
     def money(self, *, may_stand_still: bool) -> Iterator[str]:
-        """What is in the accounts was paid in; every transfer has ended, and has moved its amount twice or never."""
+        """Check that the balances add up to the money paid in, and that every transfer has ended and moved its amount
+        twice or never."""
         from sample_project.bank.domain import TransferStatus
 
         paid_in, moved = self._movements()
@@ -165,7 +167,8 @@ class Reading:
             yield f"transfer {id} has moved money, and was never started"
 
     def _movements(self) -> tuple[Decimal, dict[str, list[tuple[str, Decimal]]]]:
-        """What was paid in at the counters, less what was paid out; and what each transfer added to which account."""
+        """Return the money paid in minus the money paid out at the counters, and for each transfer the amounts that it
+        added to accounts."""
         from enode_django.repository.loading import events_of
         from sample_project.bank.domain import DepositConfirmed, Deposited, WithdrawalConfirmed, Withdrawn
 
@@ -225,7 +228,7 @@ def _models_of(subscriber: Any) -> Sequence[type[models.Model]]:
 
 
 def _rows(model: type[models.Model]) -> Counter[Row]:
-    """All columns except surrogate keys, which tell the order of writing only."""
+    """Return all columns except surrogate keys, which show only the order of writing."""
     names = [field.attname for field in model._meta.concrete_fields if not isinstance(field, models.AutoField)]
     return Counter(model._default_manager.values_list(*names))
 

@@ -30,12 +30,12 @@ SPARK = {
     },
 }
 DAEMONS = str(PROJECT / "tests" / "spark" / "daemons")
-"""What Spark's Python daemons import once, instead of each of their workers."""
+"""The directory of the module that Spark's Python daemons import once, instead of each of their workers."""
 CLUSTER = "local-cluster[1,1,1024]"
 JOBS = {"LEASE": 5.0}
 REBUILDS = {"ENGINE": "spark"}
 SECONDS = 240.0
-"""That a rebuild may last on a machine that has other things to do."""
+"""A rebuild may last this long on a busy machine."""
 
 
 class Rebuild(Group):
@@ -56,7 +56,7 @@ class Rebuild(Group):
         self.pid = self._process.pid
 
     def close(self) -> None:
-        """Whatever of Spark lives in other groups hears of it and ends, too."""
+        """Processes of Spark in other groups notice the end, and end, too."""
         left = family(self.pid)
         super().close()
         wait_gone(left)
@@ -93,7 +93,7 @@ def driver_of(pid: int) -> int:
 
 
 class RebuildStack(CeleryStack):
-    """Everything but the processors has handlers that can be held."""
+    """All processes except the processors have handlers that can be held."""
 
     def _environment(self, apps: str | None, transport: str, enode: dict[str, Any]) -> dict[str, str]:
         enode = {"SPARK": SPARK, "JOBS": JOBS, "REBUILDS": REBUILDS, **enode}
@@ -111,7 +111,7 @@ class RebuildStack(CeleryStack):
         return rebuild
 
     def rebuild(self, *arguments: str) -> Rebuild:
-        """One that has ended, well or not."""
+        """Run a rebuild to its end, successful or not."""
         rebuild = self.start_rebuild(*arguments)
         rebuild.wait_end(SECONDS)
         return rebuild
@@ -119,7 +119,7 @@ class RebuildStack(CeleryStack):
     # -- holding handlers -----------------------------------------------------------------------------------------
 
     def hold(self, subscriber: str) -> None:
-        """From now on its handlers wait, having done their work, until they are released."""
+        """Let the subscriber's handlers wait after their work until they are released."""
         (self.directory / f"held-{subscriber}").unlink(missing_ok=True)
         (self.directory / f"holding-{subscriber}").touch()
 
@@ -141,14 +141,15 @@ class RebuildStack(CeleryStack):
     # -- what there is --------------------------------------------------------------------------------------------
 
     def in_use(self, table: str) -> tuple[Any, ...]:
-        """Which table it is, and a digest of its rows and of who wrote them."""
+        """Return the table's oid, the number of its rows, and a digest of the rows and of the transactions that wrote
+        them."""
         digest = "md5(string_agg(concat(row, row.xmin), ' ' ORDER BY row::text))"
         (found,) = self.query(f"SELECT '{table}'::regclass::oid, count(*), {digest} FROM {table} AS row")
         assert found[1] > 0, f"{table} is empty"
         return found
 
     def oid(self, table: str) -> int:
-        """Of the table that is in use under this name."""
+        """Return the oid of the table that is in use under this name."""
         ((oid,),) = self.query("SELECT %s::regclass::oid", table)
         return int(oid)
 
@@ -157,7 +158,7 @@ class RebuildStack(CeleryStack):
         return sum(generation for (generation,) in self.query(asked, subscriber))
 
     def schemas(self) -> list[str]:
-        """Of generations that are not in use."""
+        """Return the schemas of generations that are not in use."""
         return [name for (name,) in self.query("SELECT nspname FROM pg_namespace WHERE nspname ~ '^enode_'")]
 
     def wait_lease_ran_out(self) -> None:

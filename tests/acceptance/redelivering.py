@@ -40,7 +40,7 @@ class Redelivery:
             raise self._errors[0]
 
     def is_done(self) -> bool:
-        """Whether all that the source has was delivered."""
+        """Return True if all messages of the source were delivered."""
         return self._offsets == self._transport.end_offsets(self._source)
 
     def _run(self) -> None:

@@ -1,4 +1,4 @@
-"""The sample's settings for processors under test: what a test changes comes through the environment."""
+"""The sample's settings for processors under test. The environment carries the changes of a test."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from tests.template import ACCEPTANCE
 HERE, AWAY = 0, 1
 SENDERS = 2
 CONNECT_SECONDS = 2
-"""A server that stands still takes connections and says nothing: whoever connects must give up by himself."""
+"""In seconds. A stopped server accepts connections and never answers, so clients need a timeout of their own."""
 
 
 def shard_url(server: Postgres, database: str) -> str:
@@ -89,7 +89,7 @@ class ShardedStack(Stack):
         """Execute a command without waiting for its answer here."""
         return self._askers.submit(self.client.execute, command)
 
-    # -- what is in the shards ------------------------------------------------------------------------------------
+    # -- the rows of the shards -----------------------------------------------------------------------------------
 
     def query_shard(self, shard: int, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
         with psycopg.connect(self._urls[shard], autocommit=True) as connection:
@@ -114,7 +114,7 @@ class ShardedStack(Stack):
             connection.execute(STOP_WRITERS.encode())
             connection.execute(update.encode(), [bucket])
 
-    # -- what must hold -------------------------------------------------------------------------------------------
+    # -- invariants -----------------------------------------------------------------------------------------------
 
     def violations(self, published: bool) -> list[str]:
         found = list(misplaced([self.stored_in(shard) for shard in (HERE, AWAY)], self.owned()))

@@ -68,7 +68,7 @@ class Stack:
         self._directory = directory
         self._name = f"acceptance_{uuid.uuid4().hex}"
         self.directory = directory / self._name
-        """For files that tell the workers' apps something."""
+        """Holds files that tell something to the workers' apps."""
         self.subscribers = list(SUBSCRIBERS)
         self._apps = "tests.acceptance.faulty"
         self._started: list[Group] = []
@@ -80,7 +80,7 @@ class Stack:
             connection.execute(f"CREATE DATABASE {self._name} TEMPLATE {ACCEPTANCE} {QUICKLY}")
         self.directory.mkdir()
         self.transport.create_topic(EVENTS, QUEUES)
-        for queue in range(QUEUES):  # by a group that commits nothing, so that what was published can be looked at
+        for queue in range(QUEUES):  # the group commits nothing, so published messages can be inspected
             self.transport.acquire("onlooker", EVENTS, queue, "onlooker", 1)
         self.transport.create_topic(COMMANDS, QUEUES)
         bus = QueueCommandBus(self.transport, Producer(self.transport, queues=QUEUES, selector=select_queue), COMMANDS)
@@ -141,7 +141,7 @@ class Stack:
 
     @contextlib.contextmanager
     def beside(self, *arguments: str, apps: str | None = None, **enode: Any) -> Iterator[Path]:
-        """Python at work beside the processors until the block ends; gives the file of what it prints."""
+        """Run Python beside the processors until the block ends. Yield the file of its output."""
         environment = {**os.environ, **self._environment(apps, REDIS_STREAMS, enode), "PYTHONPATH": str(PROJECT)}
         output = self.directory / "beside.log"
         with output.open("wb") as file:
@@ -191,12 +191,12 @@ class Stack:
             connection.execute(statement.encode())
 
     def delete_end(self, topic: str, share: float) -> list[bytes]:
-        """Let Redis forget this share of the messages of each queue, the last ones; returns what they said."""
+        """Let Redis forget the last messages of each queue, in this share. Return their bodies."""
         ends = self.transport.end_offsets(topic)
         return self.delete_from(topic, {queue: math.floor(end * (1 - share)) for queue, end in ends.items()})
 
     def delete_from(self, topic: str, offsets: Mapping[int, int]) -> list[bytes]:
-        """As `delete_end`, the messages from these offsets on."""
+        """Let Redis forget the messages from these offsets on. Return their bodies."""
         lost: list[bytes] = []
         with redis.from_url(self.redis.url) as client:
             for queue, offset in offsets.items():
@@ -208,11 +208,11 @@ class Stack:
         assert lost, f"there was nothing to delete in {topic}"
         return lost
 
-    # -- what must hold -------------------------------------------------------------------------------------------
+    # -- invariants -----------------------------------------------------------------------------------------------
 
     def check(self, *, loaded: bool = True, published: bool = True) -> None:
-        """Wait until every command has its end, then fail for each invariant that does not hold. What was deleted
-        cannot be found ``published``."""
+        """Wait until every command has its end, then fail for each invariant that does not hold. ``published`` must be
+        False if event messages were deleted."""
         found = self.violations(published)
         kinds = variety(self.journal)
         print(kinds)
@@ -237,8 +237,8 @@ class Stack:
         return self.transport.committed(GROUP, COMMANDS) == self.transport.end_offsets(COMMANDS)
 
     def check_read_side(self, *options: str) -> dict[str, Any]:
-        """Fail for each difference between the store and what the subscribers made of it; returns figures. To be
-        called when all is quiet. As in `violations`, a later moment is judged if something came meanwhile."""
+        """Fail for each difference between the store and the results of the subscribers. Return figures. Call this when
+        all is quiet. As in `violations`, it judges again if something came meanwhile."""
         while True:
             ends = self._ends()
             found = json.loads(self.python("-m", "tests.acceptance.read_side", *options))
@@ -269,18 +269,18 @@ class Stack:
         return [self.transport.end_offsets(topic) for topic in (COMMANDS, EVENTS, *topics)]
 
     def wait_subscribed(self) -> None:
-        """Wait until every subscriber has begun: those that begin at *now* do not hear of what was stored before."""
+        """Wait until every subscriber has begun: one that begins at *now* misses all events stored before."""
         begun = "SELECT subscriber FROM enode_django_subscription"
         wait_until(lambda: {*self.subscribers} <= {name for (name,) in self.query(begun)}, "subscribers have begun")
 
     def wait_swept(self) -> None:
-        """Wait until every subscriber has compared its checkpoints with what is stored by now."""
+        """Wait until every subscriber has compared its checkpoints with all streams that are stored by now."""
         ((position,),) = self.query("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint")
         behind = "SELECT subscriber FROM enode_django_subscription WHERE swept_position < %s"
         wait_until(lambda: not self.query(behind, position), f"all sweeps have passed {position}")
 
     def is_through(self, group: str, topic: str = EVENTS) -> bool:
-        """Whether the group has committed all messages that there are."""
+        """Return True if the group has committed all messages of the topic."""
         ends = self.transport.end_offsets(topic)
         behind = {queue: at for queue, at in self.transport.committed(group, topic).items() if at < ends[queue]}
         return not self.transport.pull(topic, behind, limit=1, wait=0)
@@ -303,7 +303,7 @@ class Stack:
         return self.query("SELECT command_type, error_type FROM enode_django_deadletter ORDER BY id")  # type: ignore[return-value]
 
     def messages(self, topic: str) -> Iterator[bytes]:
-        """What is in a topic. Redis keeps messages that a group has not committed."""
+        """Yield the messages of a topic. Redis keeps messages that a group has not committed."""
         for queue, end in self.transport.end_offsets(topic).items():
             offset = 0
             while offset < end:

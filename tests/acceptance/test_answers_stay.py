@@ -1,4 +1,4 @@
-"""What was answered without a row in the store is answered again, whatever has happened to the processors since."""
+"""A command that left no row in the store gets the same answer again after the processors were stopped or killed."""
 
 from __future__ import annotations
 

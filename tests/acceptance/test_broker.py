@@ -1,4 +1,4 @@
-"""The broker fails under load; what was answered stays true."""
+"""The broker fails under load. Its answers stay true."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_broker_may_be_killed_restarted_and_stand_still(broker_stack: BrokerSt
 
 @pytest.fixture
 def hosting(broker_stack: BrokerStack) -> BrokerStack:
-    """With no broker but the one that processors bring."""
+    """Return a stack whose only broker is the one that its processors bring."""
     broker_stack.broker.stop()
     return broker_stack
 

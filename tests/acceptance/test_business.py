@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 
 CONFERENCES, WAVES, ORDERS, EMAILS, RIVALS = 2, 3, 16, 6, 3
 SEATS = 2 * ORDERS * WAVES * 3 // 4 // CONFERENCES
-"""Of each conference: too few for all orders."""
+"""Seats of each conference: too few for all orders."""
 PROCESSES = """
     SELECT key, version, ended_at IS NOT NULL FROM enode_django_processstate WHERE subscriber = 'conference.bookings'
 """
@@ -84,7 +84,7 @@ def _kill(processors: Processors, workers: Mapping[str, int], random_: random.Ra
 
 
 class _World:
-    """The load, and what is stored of it."""
+    """The load, and checks of the stored results."""
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
@@ -111,7 +111,7 @@ class _World:
         self.stack.client.send(commands)
 
     def goes_on(self, rows: int, what: str) -> None:
-        """Pay, until so many rows of the last wave are stored. It makes three for each order at least."""
+        """Pay until this number of rows of the last wave is stored. Each order makes three rows at least."""
         wait_until(lambda: self.pay() or self._stored() >= self._before + rows, what)
 
     def _stored(self) -> int:
@@ -136,7 +136,7 @@ class _World:
     def claimed(self) -> list[tuple[object, ...]]:
         return self.stack.query("SELECT name FROM enode_django_uniquevalue WHERE claims <> '{}' OR releases <> '{}'")
 
-    # -- what must hold -----------------------------------------------------------------------------------------------
+    # -- invariants ---------------------------------------------------------------------------------------------------
 
     def check_processes(self) -> None:
         """Each process has handled each of its events once, and sent each of its commands once, or with the same id."""
@@ -169,7 +169,7 @@ class _World:
         return found
 
     def check_values(self) -> None:
-        """One of the rivals for each address has it, and its row says so."""
+        """Check that one of the rivals holds each address, and that its row says so."""
         held: dict[str, str] = {}
         for id, group in groupby(self._registered(), lambda record: record.aggregate_root_id):
             customer = replay_records(list(group))

@@ -145,7 +145,7 @@ def check(handled: list[tuple[int, ...]], transport: Transport) -> None:
         if attempt == 1 and (queue, offset) not in seen:
             seen.add((queue, offset))
             firsts[queue].append(offset)
-    # Each of them, and for the first time in order, whoever it was that handled it.
+    # Every message is handled, and the first times are in order, whichever consumer handles them.
     assert firsts == {queue: list(range(end)) for queue, end in transport.end_offsets("orders").items()}
     # A fourth time follows where the broker was away when a letter was to be sent, since the consumer keeps it then.
     assert {attempt for _, _, attempt, _ in handled} >= {1, 2, 3}

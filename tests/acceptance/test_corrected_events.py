@@ -23,7 +23,7 @@ TOO_MUCH = Decimal(10**18)
 
 
 def parked(stack: Stack) -> list[tuple[str, int]]:
-    """Subscriber and version of what is parked."""
+    """Return the subscriber and the version of each parked event."""
     return stack.query("SELECT subscriber, version FROM enode_django_parkedevent ORDER BY subscriber")  # type: ignore[return-value]
 
 

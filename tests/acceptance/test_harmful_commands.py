@@ -36,7 +36,7 @@ def fail(stack: Stack, command: Command) -> None:
 
 
 def test_a_thread_that_dies_takes_its_process_down_and_the_next_one_goes_on(stack: Stack, seed: int) -> None:
-    """No row can be written while the table is gone, and no retry helps: that is not an error a thread may survive."""
+    """While the table is gone, no row can be written and no retry helps. A thread must not survive this error."""
     processors = stack.start_ready()
     with stack.load(seed):
         stack.execute(f"ALTER TABLE {TABLE} RENAME TO away")

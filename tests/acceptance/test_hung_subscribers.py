@@ -16,7 +16,7 @@ PARKED = "SELECT subscriber, aggregate_root_id, version, error_type FROM enode_d
 
 
 def test_a_handler_of_events_that_hangs_has_its_worker_killed_and_its_aggregate_parked(stack: Stack) -> None:
-    """All else that its subscriber, and the others of the worker, have to handle is handled."""
+    """The subscriber's other events, and the other subscribers of the worker, are still handled."""
     stack.install("tests.acceptance.hanging", [GROUP])
     stack.start_ready(role="command")
     events = stack.start(2, role="event", WORKERS={"MAX_ABNORMAL_ENDS": ENDS})

@@ -1,4 +1,4 @@
-"""The checker of the other tests finds what it is there to find."""
+"""The checker of the other tests finds each violation."""
 
 from __future__ import annotations
 

@@ -56,8 +56,8 @@ def test_mailboxes_beside_one_another_keep_every_promise_through_conflicts_and_f
 
 
 def _change_behind_the_caches(stack: Stack, accounts: Sequence[str]) -> None:
-    """As if another worker had stored a deposit to each and said nothing of it: then the deposit comes to the worker
-    that has the account in its cache, and more behind it."""
+    """Store a deposit to each account as another worker would, without telling anybody. Then send the deposit, with
+    more behind it, to the worker that has the account in its cache."""
     for account in accounts:
         deposit = Deposit(account, amount=AMOUNT)
         stored = _store_as_another(stack, deposit)

@@ -18,7 +18,7 @@ from tests.acceptance.waiting import wait_until
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 
 OTHERS = ("command", "event")
-"""What the hosts beside the first one do."""
+"""The roles of the hosts beside the first one."""
 LONG = 60.0
 """A lease that runs out for nobody, however slow the machine is."""
 GROUPS = {"command": ("commands", "processors"), "event": ("events", "bank.transfers")}

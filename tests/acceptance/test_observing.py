@@ -1,4 +1,4 @@
-"""What is seen of real processors from outside: one start for all of it."""
+"""Real processors are observed from outside. One start serves all checks."""
 
 from __future__ import annotations
 
@@ -78,7 +78,8 @@ def newest(stack: Stack) -> tuple[dict[str, Any], bool, str]:
 
 
 def check_trace(stack: Stack) -> None:
-    """Of the one command that was sent with a trace context: across the processes, with the parents right."""
+    """Check the spans of the one command that was sent with a trace context: they cross processes and have the right
+    parents."""
     spans = [json.loads(line) for line in (stack.directory / SPANS).read_text().splitlines()]
     assert {span["trace"] for span in spans} == {TRACE}
     (handled,) = (span for span in spans if span["name"] == "handle bank.OpenAccount")

@@ -1,4 +1,4 @@
-"""The check of the read side finds what it is there to find."""
+"""The check of the read side finds each difference."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ HARM = {
         "bank.transfers has a5 at version 0, which is not in [2]",
     ),
     "INSERT INTO enode_django_checkpoint VALUES ('bank.Ledger', 'nobody', 1, 0)": ("of nothing that is stored",),
-    # What the commands of a process manager should have brought about:
+    # The expected effects of a process manager's commands:
     "DELETE FROM enode_django_eventstream WHERE command_type = 'bank.ConfirmDeposit' AND aggregate_root_id = 'a6'": (
         "account a6 has reservations: ['t0']",
         "transfer t0 is completed and has not moved just",

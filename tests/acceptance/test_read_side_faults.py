@@ -1,4 +1,4 @@
-"""Each fault under a load with transfers; then the read side must be what a replay of the store makes."""
+"""Faults under a load with transfers. After each fault the read side must equal a replay of the store."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.acceptance.waiting import PATIENCE, last_for, wait_until
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 
 READING = "tests.acceptance.reading"
-"""Nothing but the checkpoints keeps its rows from being there twice."""
+"""Only the checkpoints protect its rows from being stored twice."""
 SHUFFLED = "shuffled"
 WAITING_FOR_LOCKS = "SELECT * FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 
@@ -175,12 +175,12 @@ def test_the_end_of_the_events_topic_may_be_lost(stack: Stack, seed: int) -> Non
 
 
 def send_reservations_and_stop(stack: Stack, commands: Processors, events: Processors) -> None:
-    """The process manager has told accounts to reserve, none has done so yet, and nobody follows any more."""
+    """Let the process manager send reservations while the command worker is stopped. Then end the event workers."""
     hold, held = stack.directory / "holding-bank.transfers", stack.directory / "held-bank.transfers"
     transfers = [transfer_from(new_id()) for _ in range(5)]
     named = stack.directory / "named"
     named.write_text(" ".join(transfer.aggregate_root_id for transfer in transfers))
-    named.replace(hold)  # at once: an empty one would hold what is older, whose commands are sent again
+    named.replace(hold)  # atomically: an empty file would also hold older transfers, whose commands are sent again
     stack.client.send(transfers)
     wait_until(held.exists, "the process manager is in the middle of it")
     (worker,) = commands.living_workers().values()

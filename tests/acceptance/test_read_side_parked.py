@@ -28,7 +28,7 @@ def start_event_workers(stack: Stack) -> Processors:
 
 
 def transfers() -> Sequence[Command]:
-    """From and to unlucky accounts, and by way of others; a third of them is refused."""
+    """Return transfers from unlucky accounts, to them, and between others. A third of the transfers is refused."""
     return [
         StartTransfer(new_id(), source=source, target=target, amount=Decimal(amount))
         for unlucky in UNLUCKY_ACCOUNTS

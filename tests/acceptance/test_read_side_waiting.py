@@ -1,4 +1,4 @@
-"""Waiting until events are handled, whoever is slow or dies meanwhile."""
+"""Waiting until events are handled, although some processes are slow or die meanwhile."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def handled(stack: Stack, command: Command, timeout: float = PATIENCE, by: WaitF
 
 
 def missing(stack: Stack, command: Command) -> tuple[str, ...]:
-    """Who has not handled it half a second after it was sent once more."""
+    """Send the command once more. Return the subscribers that have not handled it half a second later."""
     with pytest.raises(CommandTimeout) as caught:
         handled(stack, command, 0.5)
     return caught.value.missing
@@ -63,7 +63,7 @@ def test_who_waits_until_all_is_handled_is_answered_though_one_is_slow_and_the_e
     stack.start_ready(role="command")
     events = stack.start(
         role="event", apps=HINDERED, COMMANDS={"TIME_LIMIT": PATIENCE}
-    )  # as long as a handler may be held
+    )  # a handler may be held this long
     account = open_account(stack)
     hold, held = stack.directory / f"holding-{LEDGER}", stack.directory / f"held-{LEDGER}"
     hold.touch()

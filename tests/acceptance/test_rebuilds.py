@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(900)]
 
 LEDGER = "bank.Ledger"
 READING, MOVEMENTS = "tests.acceptance.reading", "reading.Movements"
-"""Nothing but the checkpoints keeps its rows from being there twice."""
+"""Only the checkpoints protect its rows from being stored twice."""
 TABLES = {LEDGER: "bank_ledgerentry", MOVEMENTS: "reading_movement"}
 CALM: dict[str, Any] = {"threads": 2, "pause": 0.2, "rounds": 20}
 CALMER: dict[str, Any] = {**CALM, "varied": True, "pause": 0.6}
@@ -49,7 +49,7 @@ def stack(faulty_postgres: Postgres, faulty_redis: Redis, processors_directory: 
 
 
 def open_accounts(stack: RebuildStack) -> None:
-    """Each with a deposit, all of it followed."""
+    """Open the accounts with a deposit each. Wait until all events are followed."""
     stack.client.send([OpenAccount(account, owner="somebody") for account in ACCOUNTS])
     stack.client.send([Deposit(account, amount=Decimal(5)) for account in ACCOUNTS])
     stack.wait_followed()
@@ -93,7 +93,7 @@ def check(stack: RebuildStack) -> None:
 
 
 def kill_executor_of(stack: RebuildStack, held: str, by: Rebuild) -> None:
-    """That of the task which waits; another one has taken over then."""
+    """Kill the executor of the task that waits. Wait until another one has taken over."""
     worker = stack.wait_held(held, by)
     first = {pid for pid, name in family(by.pid).items() if name == "java"}
     executor = java_of(worker)

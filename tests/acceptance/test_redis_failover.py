@@ -18,7 +18,7 @@ from tests.services import needed
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 
 LOST = "was sent and has no end"
-"""So says the checker of a command that its sender did not wait for: all it knows is that the queue had it."""
+"""The checker's complaint about a command whose sender did not wait: it only knows that the queue had the command."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Redis is full of commands that nobody has handled; there is no room for the events that come of them."""
+"""Redis is full of unhandled commands, and has no room for the events that result from them."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class EditedApp:
         self.edit("first")
 
     def edit(self, edition: str) -> None:
-        """Save other code. The time moves by seconds, so that no change goes unnoticed."""
+        """Save other code. Its time of change advances by seconds, so every change is noticed."""
         self._module.write_text(HANDLER.format(edition=edition))
         self._saved += 10
         os.utime(self._module, (self._saved, self._saved))

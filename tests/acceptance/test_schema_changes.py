@@ -27,12 +27,12 @@ METERS = "tests.acceptance.meters"
 FIRST, THIRD = f"{METERS} {METERS}.first", f"{METERS} {METERS}.third"
 READINGS, SNAPSHOTS = "meters.Readings", "enode.snapshots"
 DELAYS = [0.1, 0.2]
-"""How long old code waits for newer code that it may become."""
+"""Seconds that old code waits for newer code to take over, by attempt."""
 
 
 @pytest.fixture
 def meters(stack: Stack) -> Stack:
-    """Whoever looks at the store at the end has the third edition."""
+    """The checks at the end use the third edition."""
     stack.install(f"{METERS} {METERS}.third", [READINGS])
     return stack
 
@@ -55,7 +55,8 @@ def accepted(stack: Stack) -> dict[str, list[int]]:
 
 
 def check(stack: Stack) -> None:
-    """Results, rows and snapshots are what the accepted commands add up to; nothing is left of the first edition."""
+    """Check that results, rows and snapshots agree with the accepted commands, and that none of the first edition is
+    left."""
     stack.check(loaded=False)
     stack.wait_followed()
     found = accepted(stack)
@@ -140,8 +141,8 @@ def wait_successes(stack: Stack, more: int = 30) -> None:
 
 
 def test_a_deploy_that_is_taken_back_and_made_again_falsifies_nothing(meters: Stack, seed: int) -> None:
-    """Old code and new work beside each other, and old workers wake when new ones have taken over, with all in memory
-    that they had. What old code cannot read it parks, passes over, or refuses as a failure that is not stored."""
+    """Old and new code work at the same time. Old workers wake after new ones have taken over, with everything in
+    memory. Old code parks or skips data that it cannot read, or refuses a command with a failure that is not stored."""
     with measuring(meters, seed):
         old = meters.start_ready(
             role="all", apps=FIRST, WORKERS={"UNKNOWN_TYPE_DELAYS": DELAYS}, COMMANDS={"TIME_LIMIT": PATIENCE}

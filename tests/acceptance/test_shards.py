@@ -1,4 +1,4 @@
-"""Two shards on two servers: what becomes of one is nothing to the other's aggregates."""
+"""Two shards on two servers: a fault of one does not affect the other's aggregates."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def deposit(account: str) -> Deposit:
 
 
 def check(stack: ShardedStack) -> None:
-    """All that must hold of both shards together, and of what follows them."""
+    """Check all invariants of both shards together, and of the read side."""
     stack.wait_followed()
     stack.wait_swept()
     stack.check()
@@ -72,8 +72,8 @@ def test_a_shard_that_stands_still_keeps_nobody_from_the_other_and_fills_its_own
 
 
 def test_queues_are_taken_over_while_a_shard_refuses_connections(sharded: ShardedStack, seed: int) -> None:
-    """Whoever takes a queue ends the sessions of the one who had it, which the shard that is away does not let him; and
-    a new worker asks both shards for what they own."""
+    """A worker that takes over a queue ends the former owner's sessions, which fails at the shard that is away. A new
+    worker asks both shards for the buckets that they own."""
     processors = sharded.start_ready(2, role="all", **FAST_SWEEPS)
     account = ids_of(HERE)("")
     open_account(sharded, account)
@@ -82,7 +82,7 @@ def test_queues_are_taken_over_while_a_shard_refuses_connections(sharded: Sharde
         sharded.wait_subscribed()
         sharded.away.stop()
         os.kill(next(iter(processors.following_event_workers().values())), signal.SIGKILL)
-        for queue in (0, 3):  # of the shard that is there, and of the one that is away
+        for queue in (0, 3):  # one of the shard that is there, one of the shard that is away
             wait_until(lambda queue=queue: owner_of(processors, queue), f"queue {queue} has a living owner")  # type: ignore[misc]
             victim = owner_of(processors, queue)
             os.kill(processors.workers()[victim], signal.SIGKILL)
@@ -136,9 +136,9 @@ def test_processors_and_workers_start_while_shards_are_away(sharded: ShardedStac
 
 
 def test_processors_do_not_start_with_other_databases(sharded: ShardedStack) -> None:
-    """What a shard has recorded counts, not its place in the settings."""
+    """A database is identified by its recorded shard, not by its place in the settings."""
     sharded.away.stop()
-    assert_refused(sharded, "cannot know which buckets to own")  # whoever has nothing recorded might own anything
+    assert_refused(sharded, "cannot know which buckets to own")  # a shard without a record might own any bucket
     assert sharded.query_shard(HERE, "SELECT count(*) FROM enode_django_shard") == [(0,)]
     sharded.away.start()
     given = list(sharded.given)

@@ -46,11 +46,11 @@ class States:
 
     @property
     def hits(self) -> int:
-        """How many states workers have found so far."""
+        """Return the number of states that workers have found so far."""
         return int(self.client.info("stats")["keyspace_hits"])
 
     def wait_used(self) -> None:
-        """Workers write to it, and find what they wrote."""
+        """Wait until workers write to the server, and find the states that they wrote."""
         before = self.hits
         wait_until(lambda: self.keys and self.hits > before + 10, "shared states are written and found")
 
@@ -76,7 +76,7 @@ def assert_all_live(processors: Processors) -> None:
 def test_stale_foreign_and_garbled_states_may_be_planted_and_workers_killed(
     stack: Stack, states: States, seed: int
 ) -> None:
-    """Without snapshots, so that all there is to start from are shared states."""
+    """Snapshots are off: an aggregate can start from shared states only."""
     random_ = random.Random(seed)
     processors = start(stack, states, SNAPSHOTS={"ENABLED": False})
     seen: dict[bytes, list[bytes]] = {}
@@ -101,8 +101,8 @@ def test_stale_foreign_and_garbled_states_may_be_planted_and_workers_killed(
 
 
 def plant(client: redis.Redis, key: bytes, seen: dict[bytes, list[bytes]], random_: random.Random) -> None:
-    """What was there before, what is another's, other bytes, or nothing; and what is another's as somebody would plant
-    it who knows the project's secret."""
+    """Replace a state by an earlier one, by one of another key, by other bytes, or by nothing. One of another key may
+    be sealed again, as an attacker who knows the project's secret would do."""
     value = client.get(key)
     if not value:
         return  # it is gone by now, or empty already

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 
 
 def released(stack: Stack) -> bool:
-    """Whether every queue can be had at once, none having been left to run out."""
+    """Return True if every queue was released: all can be acquired at once, and no lease had to expire."""
     leases = [stack.transport.acquire(GROUP, COMMANDS, queue, "test", 1) for queue in range(QUEUES)]
     stack.transport.release(GROUP, COMMANDS, "test", {queue: lease.epoch for queue, lease in enumerate(leases)})
     return all(lease.previous_owner is None for lease in leases)

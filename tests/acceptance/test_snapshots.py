@@ -40,7 +40,7 @@ def deposit(account: str) -> Deposit:
 
 
 def store_with_snapshots(stack: Stack, accounts: Sequence[str]) -> None:
-    """Each gets a history and a snapshot; then nobody runs, so that nobody holds one in memory."""
+    """Store a history and a snapshot for each account. Stop the processors, so that they keep none in memory."""
     processors = stack.start_ready(role="all")
     stack.client.send([OpenAccount(account, owner="somebody") for account in accounts])
     stack.client.send([deposit(account) for _ in range(DEPOSITS) for account in accounts])
@@ -55,7 +55,7 @@ def snapshot_versions(stack: Stack) -> dict[str, int]:
 
 
 def verified(stack: Stack, **settings: str) -> int:
-    """How many snapshots were held against their events; fails the test if one is not as replayed."""
+    """Return the number of snapshots that equal the replay of their events. Fail the test if one does not."""
     printed = _VERIFIED.search(stack.python("manage.py", "enode", "buildsnapshots", "--verify", "1000000", **settings))
     assert printed is not None
     same, differ, foreign = map(int, printed.groups())

@@ -51,7 +51,8 @@ def test_a_command_of_a_newer_deploy_waits_for_a_worker_that_knows_it_or_is_fail
 
 
 def newer_dead_letters(stack: Stack) -> list[tuple[str, str]]:
-    """Those of the newer deploy's commands. A copy of a command of the load that nobody waits for may be one, too."""
+    """Return the dead letters of the newer deploy's commands. The load may leave a dead letter, too: a copy that nobody
+    waits for."""
     return [letter for letter in stack.dead_letters() if letter[0].startswith("newer.")]
 
 

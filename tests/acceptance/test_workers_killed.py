@@ -17,8 +17,8 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 
 
 def test_workers_may_be_killed_again_and_again_and_the_others_serve_their_queues(stack: Stack, seed: int) -> None:
-    """Offsets are committed at once, which betrays what is committed too early, and steps of the write path take their
-    time. The last one is killed while the supervisor stands still: however slow the rest is, it is not back."""
+    """Offsets are committed at once, which reveals a commit that comes too early, and steps of the write path are slow.
+    The last worker is killed while the supervisor is stopped, so it does not come back, however slow the rest is."""
     random_ = random.Random(seed)
     processors = stack.start_ready(2, transport=SLOW_REDIS_STREAMS, WORKERS={"COMMIT_INTERVAL": 0.01})
     with stack.load(seed) as load:
@@ -104,7 +104,7 @@ def test_a_worker_that_stays_silent_is_killed_and_replaced(stack: Stack, seed: i
 
 
 def test_the_process_that_forks_may_be_killed(stack: Stack, seed: int) -> None:
-    """Then nobody knows how its children are, so that they are let go and replaced."""
+    """Nobody can watch its children after that, so they are released and replaced."""
     processors = stack.start_ready(2)
     before = processors.workers()
     (forking,) = {psutil.Process(pid).ppid() for pid in before.values()} - {processors.pid}

@@ -10,7 +10,7 @@ PATIENCE = 120.0
 
 
 def wait_until(condition: Callable[[], object], what: str, seconds: float = PATIENCE) -> None:
-    """Blocks until the condition holds; fails the test, saying what it waited for, when it does not in time."""
+    """Block until the condition holds. Fail the test, with a text that says ``what``, if it does not hold in time."""
     began = time.monotonic()
     while not condition():
         waited = time.monotonic() - began

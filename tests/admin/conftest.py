@@ -38,7 +38,7 @@ def streams(db: None) -> Sequence[EventStream]:
 
 @pytest.fixture
 def viewer(client: Client, db: None) -> Client:
-    """May view event streams, and not what is in them."""
+    """Return a client that may view event streams, but not their payloads."""
     from tests.admin.people import logged_in
 
     return logged_in(client, "view_eventstream")
@@ -46,7 +46,7 @@ def viewer(client: Client, db: None) -> Client:
 
 @pytest.fixture
 def reader(client: Client, db: None) -> Client:
-    """May view event streams and what is in them."""
+    """Return a client that may view event streams and their payloads."""
     from tests.admin.people import logged_in
 
     return logged_in(client, "view_eventstream", "view_payload")

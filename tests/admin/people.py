@@ -9,7 +9,7 @@ HOSTILE = "<script>alert(1)</script>"
 
 
 def logged_in(client: Client, *codenames: str) -> Client:
-    """As somebody with these permissions of the app, and no others."""
+    """Log in as a user with these permissions of the app and no others."""
     user = User.objects.create_user("clerk", is_staff=True)
     user.user_permissions.set(Permission.objects.filter(codename__in=codenames, content_type__app_label="enode_django"))
     client.force_login(user)

@@ -33,7 +33,7 @@ def page(client: Client, id: str = "a", **parameters: object) -> str:
 
 
 def section(text: str, name: str) -> str:
-    """Without tags, blanks put together."""
+    """Return the section without tags, each run of blanks as one."""
     found = re.search(rf'<section class="module" id="{name}">(.*?)</section>', text, re.DOTALL)
     return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", found[1])) if found else ""
 

@@ -1,4 +1,4 @@
-"""Correcting what is parked in the admin, and what the event browser shows of it."""
+"""Corrections of parked events in the admin, and their display in the event browser."""
 
 from __future__ import annotations
 

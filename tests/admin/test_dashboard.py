@@ -1,4 +1,4 @@
-"""The live dashboard, as the server has it; what a browser makes of it is in `tests.browser.test_dashboard`."""
+"""The live dashboard on the server. `tests.browser.test_dashboard` tests it in a browser."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def ask(client: Client, since: object = 0, **parameters: str) -> dict[str, Any]:
 
 
 def write_reports(supervisor: str = "a", *, rate: int = 10) -> datetime:
-    """Every five seconds, for a minute; returns when the last one was written."""
+    """Write a report every five seconds for a minute. Return the time of the last one."""
     now = timezone.now()
     for at in range(5, 65, 5):
         write_report(supervisor, 60 - at, figures(rate * at), lived=at, now=now)
@@ -113,7 +113,7 @@ class TestFigures:
     def test_a_poll_is_cheap(self, operator: Client, django_assert_max_num_queries: Any) -> None:
         write_reports()
         since = ask(operator)["until"]
-        with django_assert_max_num_queries(6):  # who it is (4), the time, the newest reports
+        with django_assert_max_num_queries(6):  # the user (4), the time, the newest reports
             ask(operator, since)
 
     @pytest.mark.parametrize(("name", "hours"), [("15min", 0.25), ("1h", 1), ("6h", 6), ("24h", 24)])
@@ -156,7 +156,7 @@ class TestFigures:
 @pytest.mark.django_db
 class TestRange:
     def ranges(self, client: Client, **parameters: str) -> dict[str, bool]:
-        """Those that the page offers, with whether it shows them."""
+        """Return the ranges that the page offers, and whether it shows each."""
         context = client.get(PAGE, parameters).context
         return {one.name: one == context["range"] for one in context["ranges"]}
 

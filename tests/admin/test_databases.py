@@ -1,4 +1,4 @@
-"""What projections with a database of their own have parked and rebuilt."""
+"""Parked events and rebuilds of projections with a database of their own."""
 
 from __future__ import annotations
 

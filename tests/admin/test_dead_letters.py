@@ -40,7 +40,7 @@ def shared_memory(location: str) -> MemoryTransport:
 
 @pytest.fixture
 def queue() -> Iterator[MemoryTransport]:
-    """What the settings of the test name."""
+    """Yield the transport that the settings of the test name."""
     global _memory
     _memory = MemoryTransport()
     _memory.create_topic("commands", 1)

@@ -57,7 +57,7 @@ def make_rebuild(state: str = "swapped") -> Rebuild:
 
 @pytest.fixture
 def work(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
-    """What jobs were given to do; tasks run when they are started."""
+    """Yield the arguments that jobs were given. Tasks run when they are started."""
     given: list[dict[str, Any]] = []
 
     def note(job: RunningJob, **arguments: Any) -> None:

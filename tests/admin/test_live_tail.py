@@ -1,4 +1,4 @@
-"""The live tail, as the server has it; what a browser makes of it is in `tests.browser.test_live_tail`."""
+"""The live tail on the server. `tests.browser.test_live_tail` tests it in a browser."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ START = write_cursor({0: BEGINNING})
 
 
 class Sent(NamedTuple):
-    """What one response shows, and the place that the browser goes on from."""
+    """The rows of one response, and the cursor at which the browser goes on."""
 
     rows: Sequence[dict[str, Any]]
     cursor: str
@@ -63,7 +63,7 @@ def store(id: str, events: bytes = STREAM + pack(([("gone.Done", 1, {})], None))
     make_store().append([StreamRecord(id, 1, f"c-{id}", "gone.Type", "gone.Do", now, events, metadata)])
 
 
-# -- who may see what ---------------------------------------------------------------------------------------------
+# -- permissions --------------------------------------------------------------------------------------------------
 
 
 def test_without_the_permission_nothing_is_seen(client: Client, streams: Sequence[EventStream]) -> None:
@@ -152,7 +152,7 @@ def test_a_cursor_that_somebody_made_up_is_refused(reader: Client, cursor: str) 
     assert HOSTILE not in answer.content.decode()
 
 
-# -- what a response holds ----------------------------------------------------------------------------------------
+# -- the contents of a response -----------------------------------------------------------------------------------
 
 
 @override_settings(ENODE={"API": {"STREAM_SECONDS": 600.0, "STREAM_INTERVAL": 600.0}})

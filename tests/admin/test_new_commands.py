@@ -1,4 +1,4 @@
-"""A new command in answer to what is parked."""
+"""A new command answers a parked event."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_it_needs_the_permission_and_a_token(parked: ParkedEvent, client: Client
 
 
 def test_what_the_error_says_is_for_who_may_read_events(parked: ParkedEvent) -> None:
-    """It may quote them."""
+    """The error may quote events."""
     page, listed = f"/admin/enode_django/parkedevent/{parked.pk}/change/", "/admin/enode_django/parkedevent/"
     blind, reader = client_of("view_parkedevent"), client_of("view_parkedevent", "view_payload")
     assert "alert(1)" in reader.get(page).content.decode()

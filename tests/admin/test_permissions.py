@@ -1,4 +1,4 @@
-"""The page on operating says which permission opens what, and `manage.py enode groups` grants what is needed."""
+"""The page on operating names the permission for each page and action, and `manage.py enode groups` grants them."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def stored(streams: Sequence[EventStream], settings: Any) -> Iterator[None]:
 
 
 def opens(path: str) -> Probe:
-    """Whether the page answers."""
+    """Return a probe that is True if the page answers."""
 
     def probe(client: Client) -> bool:
         status = client.get(ADMIN + _with_keys(path)).status_code
@@ -99,7 +99,7 @@ def opens(path: str) -> Probe:
 
 
 def offers(path: str, action: str) -> Probe:
-    """Whether a list offers the action to who may see the list."""
+    """Return a probe that is True if the client may see the list and the list offers the action."""
 
     def probe(client: Client) -> bool:
         response = client.get(ADMIN + path)
@@ -109,7 +109,7 @@ def offers(path: str, action: str) -> Probe:
 
 
 def shows(path: str, text: str) -> Probe:
-    """Whether the page shows the text to who may open it."""
+    """Return a probe that is True if the client may open the page and the page shows the text."""
 
     def probe(client: Client) -> bool:
         response = client.get(ADMIN + _with_keys(path))

@@ -34,7 +34,7 @@ def databases(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iter
 
 @pytest.fixture(autouse=True)
 def stored(databases: dict[str, str], transactional_db: None) -> Iterator[None]:
-    """In each shard an aggregate, the second's caused by the first's."""
+    """Store an aggregate in each shard. The first causes the second."""
     nothing = STREAM + pack(([("gone.Done", 1, {})], None))
     causes = {FIRST: b"", SECOND: pack({"causation_id": f"{FIRST}/1/0", "correlation_id": "c0"})}
     with opened(databases), sharded_settings():

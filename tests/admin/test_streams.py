@@ -41,7 +41,7 @@ def sequences(client: Client, url: str = LIST, **parameters: Any) -> list[int]:
 
 
 def store_rows(count: int, *, type_of: Any = lambda number: "gone.Type") -> list[int]:
-    """One a second, each another aggregate; returns their sequences."""
+    """Store one row a second, each of another aggregate. Return their sequences."""
     nothing = STREAM + pack(([], None))
     times = [BEGIN + timedelta(seconds=number) for number in range(count)]
     make_store().append(
@@ -55,13 +55,13 @@ def store_rows(count: int, *, type_of: Any = lambda number: "gone.Type") -> list
 
 
 def begin_sequences_anew() -> None:
-    """Until the end of the test, whose transaction takes it back."""
+    """Restart the sequence. The rollback of the test's transaction takes it back."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_get_serial_sequence('enode_django_eventstream', 'sequence')")
         cursor.execute(f"ALTER SEQUENCE {cursor.fetchone()[0]} RESTART")
 
 
-# -- who may see what ---------------------------------------------------------------------------------------------
+# -- permissions --------------------------------------------------------------------------------------------------
 
 
 def every_page(stream: EventStream) -> list[str]:
@@ -309,7 +309,7 @@ def test_a_large_table_is_estimated_and_not_counted(reader: Client, monkeypatch:
 
 @pytest.fixture
 def many(db: None) -> None:
-    """So many rows, with statistics, that the planner has a choice; a third of them of one aggregate."""
+    """Store enough rows, with statistics, to give the planner a choice. A third of them belongs to one aggregate."""
     with connection.cursor() as cursor:
         cursor.execute(
             """

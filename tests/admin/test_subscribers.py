@@ -1,4 +1,4 @@
-"""How far subscribers are behind, as the admin shows it."""
+"""The admin shows the lag of subscribers."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def shared_memory(location: str) -> MemoryTransport:
 
 @pytest.fixture
 def queue() -> Iterator[MemoryTransport]:
-    """What the settings name: a topic with a group, and one of its dead letters."""
+    """Yield the transport that the settings name: it has a topic with a group, and the topic of its dead letters."""
     global _memory
     _memory = MemoryTransport()
     _memory.create_topic("orders", 2)

@@ -1,4 +1,4 @@
-"""No page is a dead end: names are links for users who may see what they lead to."""
+"""No page is a dead end: names are links for users who may see their targets."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from django.test import Client
 
 
 def client_of(*permissions: str, checks: bool = False) -> Client:
-    """Of a staff user with these permissions of the app. ``checks``: posts need a CSRF token."""
+    """Return a client of a staff user with these permissions of the app. ``checks``: posts need a CSRF token."""
     user = User.objects.create_user(f"user-{User.objects.count()}", is_staff=True)
     granted = Permission.objects.filter(codename__in=permissions, content_type__app_label="enode_django")
     assert len(granted) == len({*permissions}), f"not all of {permissions} are there"

@@ -1,4 +1,4 @@
-"""Requests to the API, and what is checked of every answer."""
+"""Requests to the API, and checks that apply to every answer."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def problem(response: Any, status: int) -> dict[str, Any]:
 
 
 def wrong_parts(response: Any) -> dict[str, str]:
-    """What is wrong with a request, by its place."""
+    """Return the errors of an invalid request by their place."""
     found = problem(response, 400)
     assert found["type"] == "urn:problem-type:enode:invalid"
     return {each.get("pointer") or each["parameter"]: each["detail"] for each in found["errors"]}

@@ -22,14 +22,14 @@ class Size(Enum):
 
 
 class OnlyOwnParcels(BasePermission):
-    """Each by the user of its name."""
+    """A parcel is accessible to the user whose name begins its id."""
 
     def has_object_permission(self, request: Any, view: Any, obj: Any) -> bool:
         return bool(obj.aggregate_root_id.startswith(request.user.username))
 
 
 class Ship(Command):
-    """Every type that a field can have."""
+    """A command with a field of every type."""
 
     type_name = "api.Ship"
     weight: Decimal

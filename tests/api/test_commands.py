@@ -1,4 +1,4 @@
-"""``POST commands/``: what is taken, from whom, and what is answered."""
+"""``POST commands/``: accepted bodies, permitted senders, and answers."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_the_version_that_is_expected_must_be_there(sender: Caller, bus: InlineC
     assert sender.send("bank.Deposit", "a", {"amount": "1"}, query="?wait=executed", If_Match="*").status_code == 200
 
 
-# -- what is not valid ------------------------------------------------------------------------------------------------
+# -- invalid requests -------------------------------------------------------------------------------------------------
 
 
 def test_all_that_is_wrong_is_told_with_its_place(sender: Caller) -> None:
@@ -296,7 +296,8 @@ def test_a_session_needs_the_csrf_token(sender: Caller, bus: InlineCommandBus) -
 
 
 def test_a_command_is_never_sent_in_a_transaction_of_the_request() -> None:
-    """With ATOMIC_REQUESTS, of whichever database, it would be executed before what it rests on was durable."""
+    """In a transaction of ATOMIC_REQUESTS, for any database, the command would be executed before the data that it
+    rests on is durable."""
     assert resolve(COMMANDS).func._non_atomic_requests == set(connections)  # type: ignore[attr-defined]
     try:
         connections.settings["another"] = connections.settings["default"]
@@ -315,7 +316,7 @@ def test_too_many_commands_are_too_many(sender: Caller, bus: InlineCommandBus) -
 
 
 def test_the_frameworks_throttle_for_scopes_counts_no_request_again() -> None:
-    """Which a project has among its DEFAULT_THROTTLE_CLASSES for views of its own."""
+    """A project may have it among its DEFAULT_THROTTLE_CLASSES for its own views."""
     assert throttles([ScopedRateThrottle, UserRateThrottle]) == [Throttle, UserRateThrottle]
     assert ApiView.throttle_classes[0] is Throttle
 

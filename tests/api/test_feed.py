@@ -1,4 +1,4 @@
-"""``GET events/`` and ``GET events/stream/``: what is settled, in one order for everybody."""
+"""``GET events/`` and ``GET events/stream/`` show settled events, in one order for everybody."""
 
 from __future__ import annotations
 
@@ -105,7 +105,8 @@ def test_a_stream_begins_now_and_tells_what_comes_and_that_it_lives(reader: Call
 
 @override_settings(ENODE={"API": BRIEF})
 def test_a_stream_in_which_nothing_happened_goes_on_where_it_began(reader: Caller) -> None:
-    """What is stored until the client comes again is not missed: a browser remembers an id without data, too."""
+    """An event that is stored until the client reconnects is not missed: a browser remembers an id without data,
+    too."""
     (begun,) = re.findall(rb"^id: (.+)$", b"".join(reader.get("events/stream/").streaming_content), re.MULTILINE)
     deposit()
     response = reader.get("events/stream/", **{"Last-Event-ID": begun.decode()})
@@ -137,7 +138,7 @@ def test_under_asgi_a_stream_needs_no_thread_and_ends_with_its_client(reader: Ca
                 break
         waiting = asyncio.ensure_future(anext(chunks))
         await asyncio.sleep(0)
-        waiting.cancel()  # what Django does when the client is gone
+        waiting.cancel()  # Django does this when the client is gone
         with pytest.raises(asyncio.CancelledError):
             await waiting
         with pytest.raises(StopAsyncIteration):

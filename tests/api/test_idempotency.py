@@ -91,7 +91,7 @@ def test_a_key_that_an_earlier_version_took_for_the_id_still_stands_for_its_comm
 
 @pytest.mark.parametrize("user", ["somebody", None])
 def test_the_id_of_a_command_that_came_another_way_is_taken(sender: Caller, user: str | None) -> None:
-    """Nobody can make it so. Should it be taken nevertheless, nothing is told about whose command that is."""
+    """Nobody can produce such an id. If one is taken anyway, the answer does not reveal whose command that is."""
     taken = id_of_key(sender.key, "k")
     with metadata(user_id=user):
         execute_command(Deposit("a", amount=Decimal(5), id=taken))
@@ -102,7 +102,7 @@ def test_the_id_of_a_command_that_came_another_way_is_taken(sender: Caller, user
 
 @contextlib.contextmanager
 def store_away() -> Iterator[None]:
-    """Whoever reads the event store's table is told at once that it takes too long."""
+    """Lock the event store's table: every reader fails at once with a timeout."""
     connection.ensure_connection()
     with psycopg.connect(**connection.get_connection_params()) as other:
         other.execute(f"LOCK TABLE {EventStream._meta.db_table}")

@@ -1,4 +1,4 @@
-"""What is stored, for those who may see it."""
+"""Stored aggregates, events and commands, for clients that may see them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is answered by real processors, by none, and without a queue."""
+"""Answers with real processors, without processors, and without a queue."""
 
 from __future__ import annotations
 

@@ -51,8 +51,8 @@ def test_the_broker_stores_none_with_more_records_than_consumers_should_decode_a
 
 @pytest.fixture
 def spoilt(tmp_path: Path) -> Iterator[BrokerTransport]:
-    """The transport of a broker with malformed batches in the topic "orders", as an earlier version stored them. Queue
-    0 has five messages, of which the third and the fourth are one malformed batch. Queue 1 has a malformed one only."""
+    """Yield the transport of a broker with malformed batches in the topic "orders", as an earlier version stored them.
+    Queue 0 has five messages: the third and the fourth are one malformed batch. Queue 1 has a malformed one only."""
     with RunningBroker(tmp_path / "data") as broker:
         with closing(broker.transport()) as transport:
             transport.create_topic("orders", 2)

@@ -119,7 +119,7 @@ def test_where_nobody_waits_it_becomes_a_dead_letter(setting: Setting, pair: tup
 
 @pytest.mark.django_db
 def test_its_letter_is_sent_again_with_an_id_of_its_own() -> None:
-    """With the old id it would become a dead letter again: another command is stored under that id."""
+    """The old id would make it a dead letter again, because another command is stored under that id."""
     with inline():
         execute_command(OpenAccount("x", id="c", owner="Ada"))
     body, now = encode_command(Deposit(**ON_X, amount=Decimal(5)), b""), timezone.now()

@@ -55,7 +55,8 @@ def sign_in(live_server: LiveServer, page: Page) -> None:
 
 
 def write(now: datetime, at: int, commands: int) -> None:
-    """After so many seconds of 100. Dated ahead, so that a slow browser does not find the supervisor silent."""
+    """Write the report of second ``at``. It is dated ahead, so that a slow browser does not find the supervisor
+    silent."""
     subscribers = {HOSTILE: followed(2.5, at)}
     write_report("a", 60 - at, figures(commands, subscribers=subscribers), lived=at, now=now)
 

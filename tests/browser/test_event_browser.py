@@ -36,7 +36,7 @@ def account(live_server: LiveServer, page: Page) -> str:
 
 
 def test_the_slider_moves_the_state(account: str, page: Page) -> None:
-    """Under a policy that allows no inline scripts and styles."""
+    """The policy allows no inline scripts or styles."""
     page.route(
         account,
         lambda route: route.fulfill(

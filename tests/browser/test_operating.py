@@ -1,4 +1,4 @@
-"""What operators see change by itself."""
+"""Pages for operators update by themselves."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ STRICT = "default-src 'self'; frame-ancestors 'none'"
 
 @pytest.mark.django_db(transaction=True)
 def test_pages_work_under_a_policy_without_inline_scripts_and_styles(live_server: LiveServer, page: Page) -> None:
-    """Of our own: Django's admin keeps to it, too."""
+    """Django's admin complies with this policy, and so do our pages."""
     violations: list[str] = []
     page.on("console", lambda message: violations.append(message.text) if "Content Security" in message.text else None)
     page.route("**/admin/**", _with_policy)

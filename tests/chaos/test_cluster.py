@@ -23,7 +23,7 @@ QUEUES = 12
 
 @pytest.fixture
 def proxies() -> Iterator[dict[int, Proxy]]:
-    """By the port that each leads to."""
+    """Yield the proxies by the port that each leads to."""
     proxies: dict[int, Proxy] = {}
     yield proxies
     for proxy in proxies.values():

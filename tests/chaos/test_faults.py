@@ -161,7 +161,7 @@ print(json.dumps({
 
 
 def look(dials: Path, file: Path) -> dict[str, float]:
-    """What a process sees of its clock, relative to the machine's, and of its disk."""
+    """Return the clock, relative to the machine's, and the disk as a process sees them."""
     environment = {
         **os.environ,
         VARIABLE: str(dials),
@@ -220,7 +220,7 @@ def test_waiting_in_vain_says_for_what() -> None:
         wait_until(lambda: False, lambda: "the end of time", 0)
 
 
-# -- what is written and counted --------------------------------------------------------------------------------------
+# -- journals and counts ----------------------------------------------------------------------------------------------
 
 
 def test_journals_are_counted_while_they_grow(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the command line chooses: worlds, and the faults that they can have."""
+"""The command line selects worlds, and the faults that they can have."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class NeverLate(Late):
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """What a timeline needs of one."""
+    """Yield the part of a world that a timeline needs."""
     for kind in (Late, NeverLate):
         monkeypatch.setitem(KINDS, kind.name, kind)
         monkeypatch.setattr(kind, "tries", 0)

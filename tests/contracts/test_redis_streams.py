@@ -1,4 +1,4 @@
-"""What only a real Redis can show: faults of the server, and what is left behind in it."""
+"""Tests that need a real Redis: faults of the server, and the keys that are left in it."""
 
 from __future__ import annotations
 

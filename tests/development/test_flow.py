@@ -1,4 +1,4 @@
-"""The steps that a command's way is told in, and that nobody pays for them who does not listen."""
+"""A command's logged steps, which cost nothing without a listener."""
 
 from __future__ import annotations
 

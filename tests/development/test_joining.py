@@ -1,4 +1,4 @@
-"""What joins an `enodedev` by its environment, and what ends with it."""
+"""Processes join an `enodedev` by its environment, and end with it."""
 
 from __future__ import annotations
 

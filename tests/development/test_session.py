@@ -76,7 +76,7 @@ def test_what_others_need_ends_after_them(stage: Stage) -> None:
 
 
 def test_the_others_end_together(stage: Stage, tmp_path: Path) -> None:
-    """Each of them ends when both were told to."""
+    """Each process ends only when both were told to end."""
     stage.reactions["web up"] = stage.stop
     scripts = [
         f"{BLOCKED}; import pathlib, time; ours, other = map(pathlib.Path({str(tmp_path)!r}).joinpath, {names!r})\n"

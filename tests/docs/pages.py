@@ -33,7 +33,7 @@ def tables_of(text: str) -> Iterator[list[list[str]]]:
 
 
 def code_of(cell: str) -> str:
-    """What stands between backticks, for a cell that is nothing else."""
+    """Return the text between the backticks of a cell that contains nothing else, or an empty text."""
     return cell[1:-1] if len(cell) > 2 and cell[0] == cell[-1] == "`" and "`" not in cell[1:-1] else ""
 
 

@@ -97,7 +97,7 @@ while not groups_with_dead_letters(transport) or not list(dead_letters(transport
 consumer.stop()
 """,
 }
-"""What has happened before the examples of a module, or of a name."""
+"""Code that runs before the examples of a module or of a name."""
 
 
 def main(names: list[str]) -> None:
@@ -115,7 +115,7 @@ def main(names: list[str]) -> None:
 
 
 def in_child(public: Public) -> str:
-    """Run the examples in a forked process, so that nothing of what they define and store in memory stays. Return the
+    """Run the examples in a forked process, which takes their definitions and stored data with it. Return the
     traceback."""
     reading, writing = os.pipe()
     child = os.fork()

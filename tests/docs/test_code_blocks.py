@@ -46,8 +46,8 @@ DATABASES = {"default": {**database_from_url(os.environ["DATABASE_URL"]), "TEST"
 
 @pytest.fixture
 def project(tmp_path: Path, postgres_url: str) -> Path:
-    """The project that the pages speak of: what ``startproject`` writes, as far as it matters, and the app ``accounts``
-    as the README has it. A page adds its own files, and what it appends to those."""
+    """The project of the pages: the relevant files of ``startproject``, and the app ``accounts`` as the README has it.
+    A page adds its own files, and its additions to those."""
     (tmp_path / "settings.py").write_text(SETTINGS)
     (tmp_path / "urls.py").write_text("urlpatterns = []\n")
     (tmp_path / "accounts").mkdir()

@@ -1,4 +1,4 @@
-"""The manifests name what there is: commands, options, ports, paths, settings."""
+"""The manifests name existing commands, options, ports, paths and settings."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def container_of(workload: Manifest) -> Manifest:
 
 
 def options_of(workload: Manifest) -> dict[str, Any]:
-    """As its management command reads them; it must know all of them."""
+    """Return the options as the workload's management command parses them. It must know all of them."""
     container = container_of(workload)
     python, manage, name = container["command"]
     assert (python, manage) == ("python", "manage.py")

@@ -1,4 +1,4 @@
-"""What the page on changing events shows of ``enode eventschemas --check`` is what it prints, of the page's classes."""
+"""The page on changing events shows the output of ``enode eventschemas --check`` for the page's classes."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def links(page: Path) -> list[str]:
 
 
 def anchors(page: Path) -> set[str]:
-    """As the usual renderers make them: lower case, punctuation dropped, spaces to hyphens."""
+    """Return the anchors of a page as common renderers make them: lower case, no punctuation, hyphens for spaces."""
     headings = HEADING.findall(without_blocks(page.read_text(encoding="utf-8")))
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

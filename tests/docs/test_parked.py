@@ -1,4 +1,4 @@
-"""What the page on poison events shows of ``manage.py enode parked`` is what it prints."""
+"""The page on poison events shows the output of ``manage.py enode parked``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.docs.test_quickstart import matches
 
 DIGITS, TOO_FEW = 20, 8
 TOO_MUCH = Decimal(10) ** 6
-"""For a column of eight digits, two of them behind the point."""
+"""Too large for a column of eight digits with two decimal places."""
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def set_precision(digits: int) -> None:
 
 
 def run(block: Block, capsys: pytest.CaptureFixture[str]) -> int:
-    """Compare what is printed with the block; returns the exit status."""
+    """Compare the output with the block. Return the exit status."""
     (command,) = commands(block)
     words = shlex.split(command.line)
     assert words[:4] == ["python", "manage.py", "enode", "parked"]

@@ -28,7 +28,7 @@ SECONDS = 120
 
 
 class Reader:
-    """Somebody at a terminal who does what the page says."""
+    """Somebody at a terminal who follows the page."""
 
     def __init__(self, directory: Path, postgres: Postgres, *, embedded: bool) -> None:
         self.directory = directory
@@ -82,7 +82,7 @@ class Reader:
 
     @property
     def _own_port(self) -> str:
-        """What the page need not say: tests that run beside this one must not meet its broker."""
+        """Return settings that the page need not show: parallel tests must not reach this test's broker."""
         place = f"tcp://127.0.0.1:{free_port()}"
         return f"\nENODE = {{'QUEUE': {{'LOCATION': {place!r}}}, 'BROKER': {{'LISTEN': {place!r}}}}}\n"
 
@@ -164,7 +164,7 @@ def test_following_the_quickstart_leads_to_what_it_promises(make_reader: Callabl
 
 @pytest.mark.acceptance
 def test_borrowed_services_take_what_the_quickstart_migrates(make_reader: Callable[..., Reader]) -> None:
-    """Nothing after that asks which services they are."""
+    """The later steps do not depend on the kind of services."""
     reader = make_reader(embedded=True)
     for block in blocks(PAGE):
         reader.follow(block)

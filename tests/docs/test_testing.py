@@ -1,4 +1,4 @@
-"""The pages on testing: what they show for pytest passes, and they name all that there is."""
+"""The pages on testing: their examples for pytest pass, and they document the whole testing kit."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ FAR_REACHING_VIEWS = {"view_eventstream", "view_payload", "view_processorreport"
 
 
 def permissions() -> set[str]:
-    """Of all models, by their code names."""
+    """Return the code names of the permissions of all models."""
     found: set[str] = set()
     for model in apps.get_app_config("enode_django").get_models():
         options = model._meta

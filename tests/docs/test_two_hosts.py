@@ -1,4 +1,4 @@
-"""What the page on two hosts says of certificates, settings and secrets is enough, and lets in nobody else."""
+"""The page on two hosts: its certificates, settings and secrets suffice, and admit nobody else."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def only(blocks: list[Block], with_text: str) -> str:
 
 @pytest.fixture
 def certificates(tmp_path: Path) -> Path:
-    """Those of the page, for an address that the test can connect to."""
+    """Make the page's certificates, for an address that the test can connect to."""
     needs_openssl()
     script = only(blocks(PAGE), "openssl req").replace(f"DNS:{NAME}", "IP:127.0.0.1").replace("rsa:3072", "rsa:2048")
     subprocess.run(["sh", "-ec", script], cwd=tmp_path, check=True, capture_output=True, timeout=DEADLINE)

@@ -54,7 +54,7 @@ def own_broker(tmp_path: Path) -> Iterator[RunningBroker]:
 
 @pytest.fixture(params=["memory", "broker", "redis"])
 def orders(request: pytest.FixtureRequest) -> Transport:
-    """Each of the transports in turn, with one topic, "orders", of two queues."""
+    """Return each of the transports in turn, with one topic, "orders", of two queues."""
     transport: Transport = request.getfixturevalue(f"{request.param}_queue")
     transport.create_topic("orders", 2)
     return transport

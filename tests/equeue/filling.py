@@ -1,5 +1,6 @@
-"""Fills a message store until there is no room, and prints the results as JSON. A test runs it in a separate process,
-on a small file system, or with a limit on the size of files, which applies after the first message."""
+"""Fill a message store until the disk is full, and print the results as JSON. A test runs this in a separate process,
+on a small file system, or with a limit on the size of files, which applies after the first message.
+"""
 
 from __future__ import annotations
 

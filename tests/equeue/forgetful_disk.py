@@ -26,7 +26,7 @@ class ForgetfulDisk:
         self.fails = False
         """True if the next sync fails."""
         self.is_full = False
-        """True if there is no room for new files."""
+        """True if the disk has no room for new files."""
         self._pwrite, self._pwritev, self._fdatasync = os.pwrite, os.pwritev, os.fdatasync
         monkeypatch.setattr(os, "pwrite", self._on_pwrite)
         monkeypatch.setattr(os, "pwritev", self._on_pwritev)

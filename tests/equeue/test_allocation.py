@@ -105,7 +105,7 @@ def dividing(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
 
 
 def owned(transport: Transport, *members: str) -> list[frozenset[int]]:
-    """What each shall own, when all of them have joined."""
+    """Let the members join. Return the queues that each shall own when all have joined."""
     for member in members:
         transport.join("g", "t", member, 300.0)
     return [frozenset(transport.join("g", "t", member, 300.0).queues) for member in members]

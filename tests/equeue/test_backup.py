@@ -31,7 +31,7 @@ from tests.equeue.test_broadcasting import ALL
 
 SMALL = {"chunk_size": 4096}
 MOST_LEFT = 2_000
-"""The sender waits while there are so many messages that the broker has not deleted."""
+"""The sender waits while the broker has more messages than this that it has not deleted."""
 
 
 @pytest.fixture

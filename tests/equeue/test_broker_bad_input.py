@@ -312,7 +312,7 @@ def test_huge_messages_of_several_queues_come_one_after_the_other(transport: Bro
 def test_requests_that_come_together_are_answered_in_their_order_up_to_the_one_that_is_none(
     broker: RunningBroker, topic: str
 ) -> None:
-    """There are small and large answers, more than may be under way at once. Then the connection is closed."""
+    """Small and large answers are due, more than may be under way at once. Then the connection is closed."""
     record = encode_records([b"x" * 40_000])
     raw = Raw(broker.location)
     frames, expected = bytearray(), []

@@ -106,7 +106,7 @@ def test_rest_of_one_queue_does_not_keep_the_others_from_being_pulled(transport:
     assert {batch.queue for batch in transport.pull(topic, {0: 2, 1: 0}, limit=2, wait=0)} == {0, 1}
 
 
-# Cutting what is sent
+# Batches of a send
 
 
 @settings(deadline=None, max_examples=15)

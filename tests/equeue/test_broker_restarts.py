@@ -277,7 +277,7 @@ def test_full_disk_refuses_sends_serves_reads_and_recovers(tmp_path: Path) -> No
         body = b"x" * 30_000
         assert transport.send("t", {0: [body]}) == {0: 0}
         with pytest.raises(QueueFull):
-            transport.send("t", {0: [body] * 3})  # a file of its own, for which there is no room
+            transport.send("t", {0: [body] * 3})  # this needs another file, which has no room
         assert messages(transport, "t", 0) == [(0, body)]
         assert transport.send("t", {0: [body]}) == {0: 1}
         broker.kill()
@@ -325,7 +325,7 @@ def test_what_was_pulled_beyond_the_limit_before_messages_were_lost_is_given_to_
         transport = broker.transport()
         transport.create_topic("t", 1)
         broker.signal(signal.SIGSTOP)
-        shutil.copytree(broker.directory, tmp_path / "before")  # what a power cut leaves
+        shutil.copytree(broker.directory, tmp_path / "before")  # the files as a power cut leaves them
         broker.signal(signal.SIGCONT)
         transport.send("t", {0: [b"old %d" % n for n in range(10)]})
         assert [len(batch.bodies) for batch in transport.pull("t", {0: 0}, limit=7, wait=0)] == [7]

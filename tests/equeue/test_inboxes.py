@@ -14,7 +14,7 @@ def test_answers_are_given_again_until_they_have_arrived() -> None:
     assert inbox.given() == (103, [b"1", b"2", b"3"])
     inbox.arrived(following)
     assert inbox.given() == (103, [b"3"])
-    inbox.arrived(0)  # as a client does that knows another run of the broker
+    inbox.arrived(0)  # a client that knows another run of the broker does this
     assert inbox.given() == (103, [b"3"])
 
 

@@ -54,7 +54,7 @@ def transport(server: Redis, client: Any) -> Iterator[RedisStreamsTransport]:
 
 
 def fill(transport: RedisStreamsTransport) -> dict[int, int]:
-    """Send until no message is taken any more. Return the number of messages of each queue."""
+    """Send until the server refuses even a small message. Return the number of messages of each queue."""
     for body in (BODY * 20, BODY, b"x"):
         with contextlib.suppress(QueueFull):
             while True:

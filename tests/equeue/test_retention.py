@@ -57,7 +57,7 @@ def test_what_a_group_needs_is_spared() -> None:
 
 
 def test_what_nobody_consumes_goes_by_its_age_after_a_notice(caplog: pytest.LogCaptureFixture) -> None:
-    """So it is after a broker was away for longer than the age, or did not delete such messages before."""
+    """This happens if a broker was away for longer than the age, or did not delete such messages before."""
     rule, notices, day = Retention(max_age=3 * 86_400), Notices(), 86_400.0
     old, young = QueuePart("audit", 0, 10, 0.0), QueuePart("lonely", 0, 10, 9 * day)
     for now in (1.9 * day, 2.1 * day, 2.9 * day):

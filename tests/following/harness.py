@@ -103,7 +103,7 @@ class Harness:
     def deliver(self, subscription: EventSubscription, records: Iterable[StreamRecord], reply_to: str = "") -> None:
         subscription.handle([self.pulled(records, reply_to)])
 
-    # -- what came of it ------------------------------------------------------------------------------------------
+    # -- results --------------------------------------------------------------------------------------------------
 
     @staticmethod
     def checkpoint(subscriber: str, id: str) -> int | None:

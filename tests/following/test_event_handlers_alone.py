@@ -34,7 +34,7 @@ def declare(*, group: str = "") -> None:
 
 
 def follow_and_try_again(harness: Harness) -> Sequence[EventSubscription]:
-    """Deliver two events to each handler group, and retry what is due three times. Return the subscriptions."""
+    """Deliver two events to each handler group, and retry due events three times. Return the subscriptions."""
     subscriptions = [harness.subscription(group, attempts=2) for group in event_handlers.handler_groups()]
     records = harness.stored("c", Added(amount=1), Opened(owner="x"))
     for subscription in subscriptions:

@@ -133,7 +133,7 @@ def ahead(harness: Harness, *lost: StreamRecord) -> None:
 
 
 def test_two_failovers_before_anything_is_compared(harness: Harness, behaviour: Behaviour) -> None:
-    """The versions that the first failover lost were stored anew before the second."""
+    """The versions that the first failover lost were stored again before the second."""
     sweep = Sweep(harness, subscribers.instance(CounterRows))
     records = harness.stored("c", Added(amount=1), Added(amount=10), Added(amount=10))
     harness.deliver(sweep.subscription, records)

@@ -1,4 +1,4 @@
-"""Rows of many aggregates: each event changes them exactly once, whoever handles it and how often."""
+"""Rows of many aggregates: each event changes them exactly once, whichever workers handle it, and however often."""
 
 from __future__ import annotations
 
@@ -268,7 +268,7 @@ def test_a_crash_at_any_statement_loses_nothing_and_doubles_nothing(
 def _crashes_after(
     harness: Harness, records: Sequence[StreamRecord], statements: int, monkeypatch: pytest.MonkeyPatch
 ) -> bool:
-    """Handle the records, and crash after so many statements. Return False if there were not so many."""
+    """Handle the records, and crash after ``count`` statements. Return False if there were fewer."""
     import psycopg
 
     execute, left = psycopg.Cursor.execute, [statements]
@@ -307,7 +307,7 @@ def in_threads(*calls: Callable[[], object]) -> None:
 
 @pytest.mark.parametrize("keys", [1, 7])
 def test_workers_that_meet_in_keys_lose_nothing(orders: Harness, keys: int) -> None:
-    """Each handles other aggregates, and some that the other handles, too. All keys are new."""
+    """The workers handle different aggregates and some common ones. All keys are new."""
     records = {
         id: stored(orders, id, *[order(f"c{(number + place) % keys}", 1) for place in range(4)])
         for number, id in enumerate(f"o{number}" for number in range(40))

@@ -41,7 +41,7 @@ def test_an_event_that_comes_again_sends_the_same_commands(harness: Harness) -> 
     assert len(set(first)) == 2
     harness.deliver(harness.subscription(kindness), records)
     assert ids(harness) == first  # events up to the checkpoint are not handled again
-    # As after a crash between sending the commands and saving the checkpoint:
+    # The state after a crash between sending the commands and saving the checkpoint:
     from enode_django.models import Checkpoint
 
     Checkpoint.objects.all().delete()

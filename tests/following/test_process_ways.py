@@ -35,7 +35,7 @@ CLOSED = LotClosed(winner="bob", bids=3)
 
 
 def bid_three_times() -> None:
-    """One bid comes before the lot is opened, and one is refused."""
+    """Bid once before the lot is opened, once with an amount that is refused, and once with success."""
     try_command(Bid("ann", lot="lot", amount=4))
     try_command(OpenLot("lot"))
     try_command(Bid("cid", lot="lot", amount=0))

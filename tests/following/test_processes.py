@@ -122,7 +122,7 @@ def test_a_redelivered_event_changes_nothing_and_sends_nothing(harness: Harness)
 def test_a_crash_before_the_commit_leaves_nothing_and_the_second_run_sends_the_same(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The steps of the transaction, each of which may be the last one of a worker."""
+    """A worker may die before and after each step of the transaction."""
     records = [*order(harness, "o1", Placed(price=1)), *payment(harness, "p1", Paid(order="o1", amount=4))]
     refusal = _refused(harness, "o1")
     kept: list[str] = []
@@ -360,7 +360,7 @@ def test_one_that_begins_now_handles_the_later_events_only(harness: Harness, mon
 
 
 def _settle(harness: Harness, id: str) -> None:
-    """Wait until what is stored is below the shard's position: open transactions of other sessions delay that."""
+    """Wait until the stored streams are below the shard's position. Open transactions of other sessions delay that."""
     deadline = time.monotonic() + 30
     while not harness.store.heads_before([id], harness.store.position()):
         assert time.monotonic() < deadline, "what was stored does not settle"

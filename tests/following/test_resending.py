@@ -188,7 +188,7 @@ def test_the_next_worker_goes_on_where_the_last_one_was(harness: Harness) -> Non
 
 
 def test_what_was_handled_before_the_first_look_is_left_alone(harness: Harness) -> None:
-    """As after an upgrade: otherwise the resender would check years of events."""
+    """This happens after an upgrade: otherwise the resender would check years of events."""
     sweep = Sweep(harness, subscribers.instance(Kindness))
     harness.stored("c", Opened(owner="ann"))
     sweep.run()

@@ -41,7 +41,7 @@ def handled(behaviour: Behaviour) -> list[str]:
 
 
 def let_pass(harness: Harness, subscription: EventSubscription, seconds: float) -> None:
-    """Let ``seconds`` pass in steps of one second, and retry what is due after each."""
+    """Let ``seconds`` pass in steps of one second, and retry due events after each."""
     for _ in range(int(seconds)):
         harness.clock.now += 1.0
         subscription.retry_due()

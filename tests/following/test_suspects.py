@@ -295,7 +295,7 @@ def test_the_time_of_the_store_does_not_count(harness: Harness, behaviour: Behav
 def test_what_is_handed_over_between_portions_is_left_to_others(
     harness: Harness, behaviour: Behaviour, subscriber: Subscriber
 ) -> None:
-    """With portions of two streams, the queue is handed over after the first portion."""
+    """A portion has two streams. The queue is handed over after the first portion."""
     calls = iter([lambda: None, lambda: harness.window.close()])
     subscription = harness.subscription(subscriber, hand_over=lambda: next(calls, lambda: None)())
     subscription.runner.processor.at_once = 2

@@ -55,7 +55,7 @@ def transfer(account: str) -> str:
 
 
 def plant(id: str, command_id: str, cause: str | None = None, *, version: int = 1, **fields: Any) -> None:
-    """Of a class that there is not, caused by ``cause``."""
+    """Store a stream of a class that does not exist, caused by ``cause``."""
     about = {} if cause is None else {"causation_id": cause, "correlation_id": "root"}
     record = StreamRecord(id, version, command_id, "gone.Type", "gone.Do", datetime.now(UTC), NOTHING, pack(about))
     (appended,) = make_store().append([record._replace(**fields)])
@@ -102,7 +102,7 @@ def test_a_history_longer_than_wanted_is_not_replayed_unless_a_snapshot_shortens
 
 
 def planted_snapshot(account: str, *, command_id: str, payload: bytes = b"") -> Snapshot:
-    """Of version 2, made by that command; with the payload, if any, in the place of its own."""
+    """Save a snapshot of version 2, made by that command. ``payload``, if given, replaces its own."""
     store = make_store()
     loaded, snapshots = AggregateLoader(store).load(account, until=2), make_snapshots(store)
     assert loaded is not None
@@ -250,7 +250,7 @@ def test_a_command_that_is_not_there_has_no_causation(id: str, version: int | No
         causation(id, version, command_id=command)
 
 
-# -- who has reached what -----------------------------------------------------------------------------------------
+# -- positions of subscribers -------------------------------------------------------------------------------------
 
 
 def test_subscribers_say_how_far_they_are(account: str) -> None:

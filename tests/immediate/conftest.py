@@ -18,7 +18,7 @@ NewProcess = Callable[..., None]
 
 @pytest.fixture(scope="session")
 def tables(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> None:
-    """Of models that belong to no installed app."""
+    """Create the tables of models that belong to no installed app."""
     from tests.immediate.domain import MODELS
 
     with django_db_blocker.unblock(), connection.schema_editor() as editor:
@@ -37,7 +37,7 @@ def behaviour() -> Iterator[Behaviour]:
 
 @pytest.fixture
 def new_process(settings: Any, transactional_db: None, tables: None, behaviour: Behaviour) -> Iterator[NewProcess]:
-    """Begin anew as a process does that has these subscribers, in immediate mode."""
+    """Return a function that begins as a new process with these subscribers does, in immediate mode."""
     from enode_django.eventing.registry import subscribers
     from enode_django.runtime import close_bus
     from tests.immediate.domain import MODELS

@@ -1,4 +1,4 @@
-"""What a command does in immediate mode, and who follows its events."""
+"""In immediate mode, the caller's thread handles the command, and subscribers follow its events."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def waiting_for_locks() -> int:
 
 
 def in_threads(*calls: Callable[[], object]) -> None:
-    """Each in a thread with connections of its own, as another process has."""
+    """Make each call in a thread with its own connections, like another process."""
 
     def closing(call: Callable[[], object]) -> None:
         try:
@@ -313,7 +313,7 @@ def test_a_command_may_be_sent_when_a_transaction_commits(new_process: NewProces
     assert totals() == {"a": 1}
 
 
-# -- what is left behind ----------------------------------------------------------------------------------------------
+# -- leftovers --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("in_transaction", [False, True])
@@ -381,7 +381,7 @@ def test_nothing_of_a_command_stays_in_memory(new_process: NewProcess) -> None:
 
     def held() -> int:
         gc.collect()
-        # By the type itself: isinstance() asks weak proxies, too, of which others may have died.
+        # type() does not follow weak proxies. isinstance() does, and the objects behind them may have died.
         return sum(issubclass(type(one), Envelope | StreamRecord) for one in gc.get_objects())
 
     send_command(Fill(aggregate_root_id="a"))

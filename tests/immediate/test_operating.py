@@ -1,4 +1,4 @@
-"""What the commands, the checks and the status say where there is no queue."""
+"""Management commands, checks and the status of a project without a queue."""
 
 from __future__ import annotations
 

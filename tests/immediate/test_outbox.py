@@ -1,4 +1,4 @@
-"""The outbox where there is no queue: the thread that has written a command handles it after the commit."""
+"""The outbox without a queue: the thread that wrote a command handles it after the commit."""
 
 from __future__ import annotations
 

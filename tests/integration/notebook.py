@@ -48,7 +48,7 @@ class RaiseInHandler(Command):
 
 
 class CountWhenMended(Command):
-    """As `Count`, but its handler raises for the notes that are in `broken`."""
+    """Counts like `Count`, but the handler raises for the notes in `broken`."""
 
     type_name = "notebook.CountWhenMended"
 

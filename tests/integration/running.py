@@ -98,7 +98,7 @@ def processors(**settings: Any) -> Iterator[Processors]:
 
 
 def other_session() -> psycopg.Connection[Any]:
-    """To the tests' database, without Django."""
+    """Return a session in the tests' database, without Django."""
     parameters = {**connection.get_connection_params()}
     for name in ("context", "cursor_factory"):
         parameters.pop(name, None)

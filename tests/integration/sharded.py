@@ -73,7 +73,7 @@ def empty() -> None:
 
 
 def sharded_store() -> ShardedEventStore:
-    """As `make_store` makes it, with a map of its own."""
+    """Make the store as `make_store` does, with its own map of the shards."""
     shard_map = ShardMap(ALIASES)
     return ShardedEventStore([PostgresEventStore(alias, shard_map) for alias in ALIASES], shard_map)
 

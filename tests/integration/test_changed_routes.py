@@ -1,4 +1,4 @@
-"""Queues are added and hidden on a real queue: an answer without a row stays what it was."""
+"""Queues are added and hidden on a real queue. An answer without a row does not change."""
 
 from __future__ import annotations
 

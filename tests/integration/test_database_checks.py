@@ -1,4 +1,4 @@
-"""What `manage.py check --database` finds in the event store's real catalogue."""
+"""`manage.py check --database` reads the event store's real catalogue."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def test_command_that_raises_while_somebody_waits_is_answered_and_not_kept(runni
 
 @pytest.fixture
 def crashed(running: Processors, note: str) -> Iterator[CountWhenMended]:
-    """A command that has failed while nobody waited; what was wrong is mended."""
+    """Yield a command that failed while nobody waited. The reason of its failure is gone."""
     command = CountWhenMended(note)
     broken.add(note)
     send_command(command)
@@ -81,7 +81,7 @@ def crashed(running: Processors, note: str) -> Iterator[CountWhenMended]:
 
 
 def counted(note: str) -> int:
-    """How often the note was counted up, before this."""
+    """Count the note up. Return how often that happened before."""
     value: int = try_command(Count(note)).value
     return value - 1
 
@@ -92,7 +92,7 @@ def test_sent_again_it_takes_effect_under_its_own_id_and_the_letter_is_gone(
     assert requeue(running.transport, Choice([crashed.id])) == 1
     assert counted(crashed.aggregate_root_id) == 1
     assert not DeadLetter.objects.filter(command_id=crashed.id).exists()
-    # As a process manager would, whose checkpoint was lost: it repeats the same command.
+    # A process manager that has lost its checkpoint repeats the same command.
     send_command(crashed)
     assert counted(crashed.aggregate_root_id) == 2, "only the count before this was added"
     result = try_command(crashed)
@@ -208,7 +208,7 @@ def test_letters_that_nobody_settles_are_deleted_after_a_time(running: Processor
 def test_command_whose_sender_asked_later_and_was_told_that_it_failed_is_sent_again_under_another_id(
     running: Processors, note: str
 ) -> None:
-    """Else the queue would give its answer once more, and the letter would be gone."""
+    """With the same id the queue would repeat its answer, and the letter would be lost."""
     command = CountWhenMended(note)
     broken.add(note)
     send_command(command)

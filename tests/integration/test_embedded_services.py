@@ -73,7 +73,7 @@ def is_listening(port: int) -> bool:
 
 @pytest.fixture(scope="module")
 def private_postgres() -> Iterator[Postgres]:
-    """With the settings of the demo; each test leaves it running."""
+    """Yield a server with the settings of the demo. Each test leaves it running."""
     with Postgres() as server:
         yield server
 

@@ -1,4 +1,6 @@
-"""A database that refuses everything until somebody mends it: nothing is answered, nothing is lost, and it is told."""
+"""A database refuses everything until somebody mends it: nothing is answered, nothing is lost, and the outage is
+logged.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,8 @@ def run(*statements: str) -> None:
 
 @pytest.fixture
 def refuse(transactional_db: None) -> Iterator[Callable[..., None]]:
-    """Lets the database refuse rows with an SQLSTATE: all of them, or statements with more than so many."""
+    """Yield a function that lets the database refuse rows with an SQLSTATE: all rows, or statements with more than
+    ``above``."""
 
     def refuse(state: str, above: int = 0) -> None:
         run(

@@ -1,4 +1,4 @@
-"""What becomes of a command, on the real store and the real queue."""
+"""Outcomes of commands, on the real store and the real queue."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ def test_refusal_is_stored_and_repeated_whatever_has_changed_since(
     assert stored_versions(note) == [1, None, 2]
 
 
-# -- messages that are no commands --------------------------------------------------------------------------------
+# -- messages that are not commands -------------------------------------------------------------------------------
 
 
 def send_bytes(key: str, *bodies: bytes) -> None:

@@ -80,7 +80,7 @@ def test_the_examples_hold() -> None:
 def test_each_stream_is_in_one_range_of_one_round_whenever_its_transaction_ends(
     store: PostgresEventStore, sizes: list[int], open_ones: set[int], most: int, looks: set[int]
 ) -> None:
-    """Rounds are cut while some transactions are open; each shows what the ones before it did not."""
+    """Rounds are cut while some transactions are open. Each shows the streams that the rounds before it did not."""
     at = begin = frontier("default")
     seen: Counter[int] = Counter()
     stored: Counter[int] = Counter()

@@ -63,13 +63,12 @@ def test_a_row_that_is_committed_late_is_not_skipped(store: PostgresEventStore) 
 
 
 STORED, ROLLED_BACK, PAGES = 400, 21, 11
-"""What there has to be at least before the writers end: rows, transactions without an effect, pages with rows. A
-generation's part of the rows is more than what eight writers can have committed without having counted it yet."""
+"""The minimum before the writers end: rows, transactions without an effect, pages with rows. A generation's share of
+the rows exceeds the number that eight writers can have committed without having counted them yet."""
 
 
 def _stored() -> list[tuple[Position, str]]:
-    """Return the position and the aggregate of each row, in order, as the tables have them: what the feed has to
-    give."""
+    """Return the position and the aggregate of each row in the order of the tables, which the feed has to return."""
     with connection.cursor() as cursor:
         cursor.execute(f"""
             SELECT coalesce((SELECT max(generation) FROM {statements.GENERATIONS} WHERE after_sequence < sequence), 0),
@@ -129,7 +128,7 @@ def test_readers_beside_eight_writers_see_each_committed_row_once_in_one_order(
     assert read_on(store, BEGINNING, limit=100)[0] == reader.seen
 
 
-# What it costs
+# Costs
 
 ROWS = 200_000
 LARGE = 50_000
@@ -198,7 +197,7 @@ def assert_pages_are_found_by_the_index() -> None:
 
 
 class _Looks:
-    """How often the feed asks the database for rows."""
+    """Counts the feed's queries for rows."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
@@ -239,7 +238,7 @@ def assert_pages_inside_a_transaction_of_very_many_rows_cost_a_page(
     assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < 500
 
 
-# Who holds it back
+# Sessions that hold it back
 
 
 def test_a_session_that_idles_in_a_transaction_is_named(store: PostgresEventStore) -> None:

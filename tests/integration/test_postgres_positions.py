@@ -38,7 +38,7 @@ def rows_below(store: PostgresEventStore, position: Position, after: Position = 
 
 
 def wait_until_settled(store: PostgresEventStore, *root_ids: str) -> Position:
-    """A position above what is stored of these aggregates."""
+    """Wait until the streams of these aggregates are settled. Return a position above them."""
     wait_until(lambda: set(root_ids) <= set(rows_below(store, store.position()).heads))
     return store.position()
 
@@ -47,7 +47,7 @@ def following(position: Position) -> Position:
     return Position(position.generation, position.transaction_id + 1)
 
 
-# What other sessions hold open
+# Open transactions of other sessions
 
 
 @pytest.mark.parametrize("commits", [True, False], ids=["commits", "rolls back"])
@@ -140,7 +140,7 @@ def test_a_reader_that_advances_sees_each_committed_row_once(store: PostgresEven
         assert (again.heads, sorted(again.refusals)) == (settled.heads, sorted(settled.refusals))
 
 
-# How they are found
+# Costs of a search
 
 ROWS = 200_000
 

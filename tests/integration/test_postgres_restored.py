@@ -31,7 +31,7 @@ def store() -> PostgresEventStore:
 
 
 def use_transaction_ids(count: int) -> None:
-    """So that those of a new cluster are lower."""
+    """Use up transaction ids, so that those of a new cluster are lower."""
     with connection.cursor() as cursor:
         cursor.execute(
             f"DO $$ BEGIN FOR n IN 1..{count} LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$",
@@ -121,7 +121,7 @@ def test_rows_without_the_table_of_generations_are_known_by_their_transactions(
 
 
 def test_another_life_of_the_cluster_begins_a_generation_once(store: PostgresEventStore) -> None:
-    """What a promoted standby, or a recovery to a point in time, looks like from inside."""
+    """A promoted standby, or a recovery to a point in time, looks like this from inside."""
     store.append(history("a", 2))
     settle(store, 2)
     ahead = store.position()._replace(transaction_id=2**40)

@@ -1,4 +1,4 @@
-"""What only PostgreSQL can do to a store: other transactions, atomic blocks, constraints that are not ours."""
+"""Tests that need PostgreSQL: other transactions, atomic blocks, constraints that the store does not know."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def _lose_connection(store: PostgresEventStore) -> None:
         assert connection.connection is lost
 
 
-# What the database itself refuses
+# Refusals of the database itself
 
 
 @pytest.fixture

@@ -47,7 +47,8 @@ def store(proxy: PostgresProxy) -> PostgresEventStore:
 
 
 def batch(size: int = 350) -> list[StreamRecord]:
-    """More than one write of COPY data; from 1,000 rows on the server inserts some before it has seen them all."""
+    """Return a batch that takes more than one write of COPY data. From 1,000 rows on, the server inserts some before it
+    has seen all."""
     return [stream(f"root-{number % 7}", number // 7 + 1, events=bytes(1_000)) for number in range(size)]
 
 

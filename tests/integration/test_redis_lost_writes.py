@@ -38,7 +38,8 @@ def finish_all(consumer: QueueConsumer) -> list[bytes]:
 
 
 def wait_until_written(server: Redis) -> None:
-    """While its disk is busy, a Redis with ``appendfsync everysec`` answers before it has written to its log."""
+    """Wait until Redis has written to its log. With ``appendfsync everysec`` it answers earlier while its disk is
+    busy."""
     with redis.Redis.from_url(server.url) as client:
         deadline = time.monotonic() + DEADLINE
         while (log := client.info("persistence"))["aof_buffer_length"] or log["aof_pending_bio_fsync"]:

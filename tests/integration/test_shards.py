@@ -1,4 +1,4 @@
-"""The event store over two databases: where things lie, who may write, what is refused."""
+"""The event store over two databases: the shard of each aggregate, permitted writers, refusals."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def stored_in(alias: str) -> list[str]:
 
 
 class TestContract(EventStoreAppendContract):
-    """What holds for one database holds for two."""
+    """A store over two databases fulfils the contract of a store."""
 
     @pytest.fixture
     def store(self, store: ShardedEventStore) -> ShardedEventStore:
@@ -67,7 +67,7 @@ class TestContract(EventStoreAppendContract):
     test_writers_that_race_leave_histories_without_gap_or_repeat = None  # type: ignore[assignment]
 
 
-# Where things lie
+# The shard of each aggregate
 
 
 def test_each_aggregate_lies_in_the_shard_of_its_bucket(store: ShardedEventStore) -> None:
@@ -157,7 +157,7 @@ def test_new_shards_record_nothing_before_all_are_there(store: ShardedEventStore
     assert query("events0", "SELECT FROM enode_django_shard") == []
 
 
-# Who may write
+# Permitted writers
 
 
 def test_a_writer_whose_map_is_old_is_refused_and_asks_again(store: ShardedEventStore) -> None:

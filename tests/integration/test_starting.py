@@ -1,4 +1,4 @@
-"""What happens before the first command: discovery and system checks, in processes of their own."""
+"""Discovery and system checks before the first command, in processes of their own."""
 
 from __future__ import annotations
 

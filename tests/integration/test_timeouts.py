@@ -1,4 +1,4 @@
-"""`execute_command` waits for no longer than it is told to, whatever stands still."""
+"""`execute_command` waits no longer than its timeout, whichever process stands still."""
 
 from __future__ import annotations
 

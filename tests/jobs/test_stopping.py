@@ -138,7 +138,7 @@ def test_snapshots_in_this_process_are_cancelled_between_two_aggregates(
     store.append([one for number in range(3) for one in account(f"a{number}", range(1, 101))])
     opened: list[str] = []
     original = BankAccount._opened
-    fingerprint_of(BankAccount)  # which this process keeps, before it is that of other code
+    fingerprint_of(BankAccount)  # the process caches it now, before the code is replaced
 
     with override_settings(ENODE={"SPARK": {"MASTER": NO_MASTER}}), ending_in(JobCancelled, lease=LONG) as job:
 

@@ -127,7 +127,7 @@ def test_a_cancelled_task_is_revoked_and_not_tried_again(does: Callable[[Work], 
         job.check()
 
     does(cancelled)
-    assert work.apply().state == "IGNORED"  # of its message; the result backend knows more
+    assert work.apply().state == "IGNORED"  # the state of its message; the result backend knows more
     assert states() == ["cancelled"]
 
 

@@ -1,4 +1,4 @@
-"""What docs and sample import is public: the reference names the module, and what is in its ``__all__``."""
+"""Docs and sample import public names only: the reference names the module and the names in its ``__all__``."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def test_everything_imported_by_the_package_is_exported() -> None:
         for alias in node.names
     }
     assert set(places) == PUBLIC
-    assert places == enode_django._MODULES  # where they are imported from when they are used
+    assert places == enode_django._MODULES  # the modules that they are imported from on use
 
 
 def test_importing_the_package_imports_no_models() -> None:

@@ -33,12 +33,13 @@ STRAYS = {
     "enode_django/eventstore/stray.py": ("import enode_django.commanding", "downward only"),
     "enode_django/eventstore/foreign.py": ("import enode_django.models", "not the models"),
 }
-"""What they import, against which contract."""
+"""Modules with a forbidden import, and the contract that each import breaks."""
 
 
 @pytest.fixture(scope="module")
 def complaints(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
-    """By contract, what is said of a tree that has all the strays: one look at it takes seconds."""
+    """Return the linter's complaint by contract, for a tree with all strays. The tests share one run, which takes
+    seconds."""
     directory = tmp_path_factory.mktemp("layers")
     shutil.copy(ROOT / "pyproject.toml", directory)
     shutil.copytree(ROOT / "enode_django", directory / "enode_django", ignore=shutil.ignore_patterns("__pycache__"))

@@ -1,4 +1,4 @@
-"""What is public is used by the sample, or by its tests: so there is an example of everything."""
+"""The sample or its tests use every public name, so everything has an example."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SAMPLE = [ast.parse(path.read_text()) for path in modules("sample_project")]
 
 
 def imported(module: str) -> set[str]:
-    """Unused imports are no worry: the linter refuses them."""
+    """Return the names that the sample imports from the module. The linter refuses unused imports."""
     return {
         alias.name
         for tree in SAMPLE
@@ -28,7 +28,7 @@ def imported(module: str) -> set[str]:
 
 
 def parameters() -> Iterator[str]:
-    """Of the sample's tests."""
+    """Yield the parameters of the sample's tests."""
     for tree in SAMPLE:
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):

@@ -1,4 +1,4 @@
-"""How long the models run."""
+"""The number and length of a model's runs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from hypothesis.stateful import RuleBasedStateMachine
 
 LONG = "long"
 LONGER = 40
-"""How many times as many runs the long profile makes."""
+"""The long profile multiplies the number of runs by this factor."""
 SHRINKS = 600
 """Seconds within which a run that failed is made short and told: hypothesis gives up after half of that."""
 
 
 def as_test(machine: type[RuleBasedStateMachine], *, runs: int, steps: int = 40) -> type[unittest.TestCase]:
-    """The machine as a test case of so many runs, each of at most so many steps."""
+    """Return the machine as a test case of ``runs`` runs, each of at most ``steps`` steps."""
     is_long = settings.get_current_profile_name() == LONG
     case = machine.TestCase
     case.settings = settings(

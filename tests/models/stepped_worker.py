@@ -26,7 +26,7 @@ from tests.races.whole_worker import COMMANDS, GROUP
 
 LEASE = 60.0
 STEPS = 2_000
-"""More than any run needs to come to rest."""
+"""More steps than any run needs to come to rest."""
 REMEMBERED = 1_000
 
 Value = TypeVar("Value")
@@ -157,7 +157,7 @@ class SteppedWorker:
         self.entries += [*stored, *self.processor.handle(left)]
 
     def commit(self, count: int) -> None:
-        """The event mailbox takes so many entries as one batch."""
+        """The event mailbox takes ``count`` entries as one batch."""
         if self.entries:
             committed = self.committer.commit(_take(self.entries, count))
             self.finished += committed.finished
@@ -175,12 +175,12 @@ class SteppedWorker:
         self.publisher.publish(_take(self.finished, count))
 
     def keep(self) -> None:
-        """What happens on a timer."""
+        """Do the work of the timer: renew the leases, and commit."""
         self.consumer.renew()
         self.consumer.commit()
 
     def settle(self) -> None:
-        """Everything that is left, until nothing moves."""
+        """Work off everything, until nothing moves."""
         for _ in range(STEPS):
             self.pull(100)
             if not (self.commands or self.entries or self.outcomes or self.finished):

@@ -1,7 +1,7 @@
-"""What the broker knows beside the messages, against what it showed: after a crash it is what it was at one moment.
+"""The broker's state beside the messages, against a model: after a crash it is the state at one earlier moment.
 
-The model is a list: how the log ended after each call, and what could be seen of the broker then. Of a crash it says
-that what is seen afterwards is the entry of the last record that is left, and that every record that was flushed is.
+The model is a list: the end of the log after each call, and the visible state of the broker then. After a crash, the
+visible state is the entry of the last record that is left, and every flushed record is left.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Owned(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """What was seen when the log ended at ``position``, and the highest epoch that is written there."""
+    """The visible state when the log ended at ``position``, and the highest epoch written by then."""
 
     position: int
     seen: list[Any]
@@ -86,10 +86,11 @@ class CheckpointMachine(RuleBasedStateMachine):
         self.state.open()
         self.flushed, self.pending = self.store.position, None
 
-    # -- what can be seen -----------------------------------------------------------------------------------------
+    # -- the visible state ----------------------------------------------------------------------------------------
 
     def _seen(self) -> list[Any]:
-        """All that is promised to survive: not for how long members and owners count, which a restart sets anew."""
+        """Return everything that must survive. The times until which members and owners count are not part of it: a
+        restart sets them anew."""
         return [self._seen_of(topic) for topic in sorted(self.state.coordinator.topics)] + [self._known_sends()]
 
     def _seen_of(self, topic: str) -> Any:
@@ -109,7 +110,7 @@ class CheckpointMachine(RuleBasedStateMachine):
         return {key: self.state.sends.answer(*key) for key in self.answers if self.state.sends.answer(*key) is not None}
 
     def _note(self) -> None:
-        """To be called after each change."""
+        """Record the end of the log and the visible state. Every change calls this."""
         self.moments.append(Moment(self.store.position, deepcopy(self._seen()), self.written))
 
     # -- topics and messages --------------------------------------------------------------------------------------
@@ -188,7 +189,7 @@ class CheckpointMachine(RuleBasedStateMachine):
 
     @rule(group=GROUPS, queue=QUEUES, member=MEMBERS, receipt=st.booleans(), release=st.booleans())
     def consume(self, group: str, queue: int, member: str, receipt: bool, release: bool) -> None:
-        """What a member does all the time."""
+        """Send, acquire and commit, as a member does all the time. Maybe release."""
         queue = self._queue("t", queue)
         self.send("t", queue, b"p" * 16, 2)
         self.acquire(group, "t", queue, member, 60.0)
@@ -261,7 +262,7 @@ class CheckpointMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.pending is not None)
     @rule(told=st.booleans())
     def write_checkpoint(self, told: bool) -> None:
-        """Or write it, and believe that it failed."""
+        """Write the checkpoint. With ``told`` False, report that the write failed."""
         self.pending.write()
         self.flushed, self.pending = self.store.position, None
         self.state.finish_checkpoint(written=told)
@@ -318,7 +319,7 @@ class CheckpointMachine(RuleBasedStateMachine):
         known = self.state.coordinator.topics.get(topic)
         return known is not None and queue < known.queues
 
-    # -- what is always so ----------------------------------------------------------------------------------------
+    # -- invariants -----------------------------------------------------------------------------------------------
 
     @invariant()
     def sends_that_are_known_have_their_answer(self) -> None:
@@ -327,7 +328,8 @@ class CheckpointMachine(RuleBasedStateMachine):
 
 
 def _promised(seen: list[Any], is_lost: bool) -> list[Any]:
-    """Without a checkpoint it is not known which restarts there were, and so not whose leases ended then."""
+    """Leave out what a lost checkpoint loses: without it the restarts are unknown, and so are the owners whose leases
+    they ended."""
     if not is_lost:
         return seen
     *topics, sends = seen
@@ -339,7 +341,7 @@ def _promised(seen: list[Any], is_lost: bool) -> list[Any]:
 
 @contextmanager
 def _no_room() -> Iterator[None]:
-    """No file of this process can be written to meanwhile."""
+    """Writes to all files of this process fail meanwhile."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
     try:

@@ -1,4 +1,4 @@
-"""The broker's store against a list of what was put into it, over crashes, clean stops and deletions."""
+"""The broker's store against a list of the data put into it, over crashes, clean stops and deletions."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Part(NamedTuple):
 
 @dataclass
 class Item:
-    """What one call has put into the log. ``whole``: the end of what has to be there for it to count."""
+    """The bytes that one call appended to the log. ``whole``: the item counts if the log is intact up to here."""
 
     start: int
     end: int
@@ -164,7 +164,7 @@ class ChunkLogMachine(RuleBasedStateMachine):
         self._finish(known)
 
     def _keep(self, known: Known) -> None:
-        """It is on the disk, and the one before stays there."""
+        """The checkpoint is on the disk. The one before stays there."""
         self.on_disk, self.before = known, self.on_disk or self.before
         self.lacks_indexes = False
 
@@ -202,12 +202,12 @@ class ChunkLogMachine(RuleBasedStateMachine):
 
     @rule(tear=TEARS, place=st.integers(0, 1_000), lost=st.sampled_from(["", "", "indexes", "checkpoint"]))
     def crash(self, tear: tuple[str, bytes], place: int, lost: str) -> None:
-        """What was flushed stays, and of the rest whatever a disk leaves."""
+        """Flushed bytes stay. The disk leaves any part of the others, or something else."""
         self.store.abandon()
         torn = self.flushed + place * (self.end - self.flushed) // 1_000
         changed = spoil(self.directory, torn, tear)
         if lost == "checkpoint" and not self.before and not (self.items and self.items[0].start == 0):
-            lost = ""  # of queues whose messages were all deleted only a checkpoint tells the ends
+            lost = ""  # only a checkpoint has the end of a queue whose messages were all deleted
         if lost == "checkpoint":
             (self.directory / "checkpoint").unlink(missing_ok=True)
             self.on_disk = None
@@ -222,8 +222,8 @@ class ChunkLogMachine(RuleBasedStateMachine):
             self._make_indexes_anew()
 
     def _make_indexes_anew(self) -> None:
-        """Until a queue is read, its first offset is known to be no higher than what is told. Before a checkpoint the
-        new index is in memory alone."""
+        """Read each queue, which makes its index. Before that, the first offset that the store returns may be too low.
+        Before a checkpoint the new index is in memory only."""
         for key in QUEUES:
             parts, first = self._parts(key), self.store.bounds(*key)[0]
             assert first <= (parts[0].first if parts else self.ends.get(key, 0))
@@ -243,7 +243,7 @@ class ChunkLogMachine(RuleBasedStateMachine):
         self._open()
 
     def _open(self) -> None:
-        """It hands out all that was put into it since the checkpoint, and nothing else."""
+        """Open the store. It must return everything since the checkpoint, and nothing else."""
         self.store, heard = opened(self.directory, **self.options)
         known = self.on_disk or self.before or Known(0, b"")
         since = [item for item in self.items if item.start >= known.position]
@@ -268,7 +268,7 @@ class ChunkLogMachine(RuleBasedStateMachine):
 
     @rule(max_bytes=st.sampled_from([0, 300, 2_000]), behind=st.lists(st.integers(0, 2), min_size=4, max_size=4))
     def delete(self, max_bytes: int, behind: list[int]) -> None:
-        """Consumers are so many messages behind the end, or (2) do not consume the queue at all."""
+        """The consumers' lag is a number of messages, or (2) they do not consume the queue at all."""
         consumed = {
             key: None if lag == 2 else max(0, self.ends.get(key, 0) - lag)
             for key, lag in zip(QUEUES, behind, strict=True)
@@ -280,7 +280,7 @@ class ChunkLogMachine(RuleBasedStateMachine):
         deleted = self.store.delete(Retention(max_bytes=max_bytes), lambda topic, queue: consumed[topic, queue])
         assert deleted == expected
         if deleted:
-            self.flushed = self.end  # commits are safe before what they have made superfluous goes
+            self.flushed = self.end  # commits are flushed before the files that they made superfluous are deleted
             self.items = [item for item in self.items if item.start >= starts[deleted]]
 
     def _may_delete(self, starts: list[int], max_bytes: int, consumed: dict[Key, int | None]) -> bool:
@@ -317,7 +317,8 @@ class ChunkLogMachine(RuleBasedStateMachine):
 
     @staticmethod
     def _how_many(parts: list[Part], offset: int, limit: int, max_bytes: int) -> int:
-        """Until they reach the limit or the bytes; one in any case, but no other that is too many."""
+        """Return the number of parts that reach the limit or the bytes: at least one, and none after it that exceeds
+        the bytes."""
         size = 0
         for place, part in enumerate(parts):
             size += part.size
@@ -337,7 +338,7 @@ class ChunkLogMachine(RuleBasedStateMachine):
     def let_idle_files_go(self) -> None:
         self.store.drop_idle()
 
-    # -- what is always so ----------------------------------------------------------------------------------------
+    # -- invariants -----------------------------------------------------------------------------------------------
 
     @invariant()
     def all_of_it_is_there(self) -> None:

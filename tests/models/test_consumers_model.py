@@ -23,7 +23,7 @@ BEAT, BEATS = 3.0, 10
 
 
 class Member:
-    """A consumer and what it has pulled; ``name`` is its own for ever."""
+    """A consumer and the messages that it has pulled. ``name`` is its own for ever."""
 
     def __init__(self, name: str, consumer: QueueConsumer) -> None:
         self.name = name
@@ -111,7 +111,7 @@ class ConsumersMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.members)
     @rule(place=PLACES, limit=st.integers(1, 4), finish=st.integers(0, 3), oldest=st.booleans())
     def work(self, place: int, limit: int, finish: int, oldest: bool) -> None:
-        """There is always something to do."""
+        """Send messages first, so that the member has work."""
         member = self._member(place)
         for queue in member.consumer.owned:
             self.send(queue, 2)
@@ -120,7 +120,7 @@ class ConsumersMachine(RuleBasedStateMachine):
         member.consumer.commit()
 
     def _finish(self, member: Member, count: int, *, oldest: bool = False) -> None:
-        """What a lost lease pulled may be handled, too: nobody notices at once."""
+        """A member may also handle messages that it pulled under a lost lease: it does not notice the loss at once."""
         for _ in range(min(count, len(member.pulled))):
             window, offset = member.pulled.pop(0 if oldest else -1)
             window.finish(offset)
@@ -136,7 +136,7 @@ class ConsumersMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.members)
     @rule(place=PLACES, finish=st.booleans())
     def stop(self, place: int, finish: bool) -> None:
-        """It leaves and ends without waiting; what it has not finished is left to others."""
+        """The member leaves without waiting. It leaves unfinished messages to others."""
         member = self._member(place)
         member.consumer.leave()
         self._finish(member, len(member.pulled) if finish else 0)
@@ -153,13 +153,13 @@ class ConsumersMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.dead)
     @rule(place=PLACES)
     def mark_dead(self, place: int) -> None:
-        """Whoever has seen it die says so."""
+        """Report a dead member, as somebody who saw it die."""
         self.transport.bury(GROUP, TOPIC, self.dead.pop(place % len(self.dead)))
 
     @precondition(lambda self: self.steps >= UNQUIET)
     @rule()
     def be_quiet(self) -> None:
-        """Everybody does what it has to for a while, and nothing else happens."""
+        """All members do their usual work for a while, and nothing else happens."""
         self.steps = 0
         for _ in range(BEATS):
             self.now += BEAT
@@ -184,7 +184,7 @@ class ConsumersMachine(RuleBasedStateMachine):
         committed = self.transport.committed(GROUP, TOPIC)
         assert {queue: committed[queue] for queue in consumed} == {queue: ends[queue] for queue in consumed}
 
-    # -- what is always so ----------------------------------------------------------------------------------------
+    # -- invariants -----------------------------------------------------------------------------------------------
 
     @invariant()
     def what_is_committed_was_handled(self) -> None:

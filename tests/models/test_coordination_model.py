@@ -24,7 +24,7 @@ PATIENCE = 10.0
 
 @dataclass
 class Held:
-    """What a group has of a queue; ``acquired``: its offset was set by something."""
+    """A group's state of a queue. ``acquired``: something has set its offset."""
 
     owner: str | None = None
     until: float = 0.0
@@ -250,7 +250,7 @@ class CoordinationMachine(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        """The broker stops, and starts again from what it has written down."""
+        """The broker stops, and starts again from the records that it has written."""
         self.runs += 1
         plain = msgpack.unpackb(msgpack.packb(self.coordinator.plain()), strict_map_key=False)
         self.coordinator = Coordinator.restore(plain)
@@ -263,7 +263,7 @@ class CoordinationMachine(RuleBasedStateMachine):
             held.epoch, held.until = 0, self.now + max(PATIENCE, held.lease) if held.until > 0 else 0.0
             held.committed = min(held.committed, self.ends[queue])
 
-    # -- what is always so ----------------------------------------------------------------------------------------
+    # -- invariants -----------------------------------------------------------------------------------------------
 
     @invariant()
     def offsets_are_those_committed(self) -> None:

@@ -1,6 +1,6 @@
-"""The mailbox against two lists: what is urgent, and what is not. Others post between the steps of `Mailbox.take`, too.
+"""The mailbox against two lists: urgent items, and others. Other threads post between the steps of `Mailbox.take`, too.
 
-The mailbox asks for an item's weight when it takes it; what the weight's function posts then comes as from another
+The mailbox asks for an item's weight when it takes it. An item that the weight's function posts arrives as from another
 thread in the middle of the call, at the same place in every run.
 """
 
@@ -35,7 +35,7 @@ class MailboxMachine(RuleBasedStateMachine):
 
     def _weigh(self, item: Item) -> int:
         if self._is_taking and self._meanwhile:
-            self._is_taking = False  # what is posted now is weighed as well, by who posts it
+            self._is_taking = False  # the caller also weighs the items that it posts now
             self._meanwhile.pop(0)()
             self._is_taking = True
         return item[2]

@@ -18,7 +18,7 @@ from tests.models.profiles import as_test
 
 GROUP, TOPIC, OWNER = "g", "orders", "one"
 PLACES = st.sampled_from([0, 0, 0, 1, 2, 5])
-"""Chooses one of what there is, the oldest most often."""
+"""Chooses one of several items, the oldest most often."""
 
 
 class WindowMachine(RuleBasedStateMachine):
@@ -38,7 +38,7 @@ class WindowMachine(RuleBasedStateMachine):
         self.acquire()
 
     def acquire(self) -> None:
-        """Whoever had the queue is gone, with all that it did not commit."""
+        """Take over the queue. The former owner is gone, with everything that it did not commit."""
         stale = self.window
         if stale is not None:
             stale.close()
@@ -77,7 +77,7 @@ class WindowMachine(RuleBasedStateMachine):
 
     @rule(places=st.lists(PLACES, max_size=4), beyond=st.integers(0, 2))
     def finish(self, places: list[int], beyond: int) -> None:
-        """Also what is finished already, and what never came."""
+        """Finish offsets, including some that are finished already, and some that were never added."""
         known = [offset for offset in self.added if offset >= self._committable] or [self.committed]
         offsets = [known[place % len(known)] for place in places] + [self.next + 5] * beyond
         self.window.finish_many(offsets)
@@ -118,7 +118,7 @@ class WindowMachine(RuleBasedStateMachine):
 
     @rule(messages=st.integers(1, 4), answered=st.integers(0, 4))
     def work(self, messages: int, answered: int) -> None:
-        """Some messages come, and the first of all are finished, each with a receipt."""
+        """Add messages, and finish the oldest ones with a receipt each."""
         self.add([0] * messages, contiguous=True)
         for _ in range(min(answered, len(self.unfinished))):
             self.remember(0, finish=True)

@@ -61,11 +61,11 @@ STEPS = st.lists(
     min_size=1,
     max_size=6,
 )
-"""What a worker does next, and with how many."""
+"""The next steps of a worker, each with a number of items."""
 
 
 class Decision(NamedTuple):
-    """What a command comes to: its status, the name of its error, and the total after it."""
+    """The outcome of a command: its status, the name of its error, and the total after it."""
 
     status: CommandStatus
     error: str
@@ -138,7 +138,7 @@ class RecoveryMachine(RuleBasedStateMachine):
         return SteppedWorker(self.transport, self.store, owner, clock=self._clock, max_aggregates=self.cached)
 
     def _plant(self, command: Command) -> None:
-        """Somebody else changes what is stored, not through this queue."""
+        """Change the stored aggregate as another writer would, not through this queue."""
         with self.store.reached():
             Rival(self.store).run(command)
 
@@ -178,7 +178,7 @@ class RecoveryMachine(RuleBasedStateMachine):
 
     @rule(steps=STEPS, by_zombie=st.booleans())
     def work(self, steps: list[tuple[str, int]], by_zombie: bool) -> None:
-        """Also the one that has lost the queue, and does not know it."""
+        """A worker takes steps. It may be one that has lost the queue and does not know it."""
         worker = self.zombie if by_zombie and self.zombie is not None else self.worker
         for name, size in steps:
             getattr(worker, name)(*[size] * (name in SIZED))
@@ -187,11 +187,11 @@ class RecoveryMachine(RuleBasedStateMachine):
     def work_on(self, steps: list[tuple[str, int]]) -> None:
         self.work(steps, by_zombie=False)
 
-    # -- what goes wrong ------------------------------------------------------------------------------------------
+    # -- faults ---------------------------------------------------------------------------------------------------
 
     @rule(takes_effect=st.booleans(), meanwhile=st.sampled_from(["nothing", "plant", "lease"]))
     def store_fails(self, takes_effect: bool, meanwhile: str) -> None:
-        """At its next call, whosever that is."""
+        """Make the next call of the store fail, whichever worker calls it."""
         happens: dict[str, Callable[[], object]] = {
             "nothing": lambda: None,
             "plant": lambda: self.plant("x", 1),
@@ -202,7 +202,7 @@ class RecoveryMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.calm >= CALM)
     @rule(how=st.sampled_from(["crash", "silence", "taken again", "taken by another"]))
     def lose_queue(self, how: str) -> None:
-        """By a crash; or the lease ends, of which the worker does not hear: what is under way goes on."""
+        """The worker crashes. Or its lease ends without its knowledge, and its work goes on."""
         self.calm = 0
         if how == "crash":
             self.transport.bury(GROUP, COMMANDS, self.worker.owner)
@@ -226,7 +226,7 @@ class RecoveryMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.steps >= UNQUIET)
     @rule()
     def settle(self) -> None:
-        """Nothing more goes wrong, and everything is worked off."""
+        """Work off everything, without further faults."""
         self.steps = 0
         self.store.faults.clear()
         if self.zombie is not None:
@@ -249,7 +249,7 @@ class RecoveryMachine(RuleBasedStateMachine):
         assert not zombie.consumer.open_windows
         self.zombie = None
 
-    # -- what is always so ----------------------------------------------------------------------------------------
+    # -- invariants -----------------------------------------------------------------------------------------------
 
     @invariant()
     def all_that_is_seen_is_right(self) -> None:
@@ -267,7 +267,7 @@ class RecoveryMachine(RuleBasedStateMachine):
             self._check_committed()
 
     def _check_history(self, root: str) -> None:
-        """What was stored stays; what is new follows from it."""
+        """Check that stored streams stay, and that new ones follow from them."""
         stored_by = self.stored_by[root]
         records = list(self.store.load(root))
         assert [record.command_id for record in records[: len(stored_by)]] == stored_by
@@ -280,8 +280,8 @@ class RecoveryMachine(RuleBasedStateMachine):
             assert sooner.place < later.place or self._left_no_row(later, version), "in the order of the queue"
 
     def _left_no_row(self, sent: Sent, version: int) -> bool:
-        """It may have come to something else at first, which left no row and was not answered yet: after a crash it is
-        decided anew, on what those behind it have stored meanwhile."""
+        """Return True if the first decision may have left no row. If it was not answered before a crash, the command is
+        decided again, after the commands behind it were stored."""
         totals = self.totals[sent.command.aggregate_root_id][sent.since : version + 1]
         first = [decide(sent.command, total) for total in totals]
         return any(status is not SUCCESS and error != "races.TooMuch" for status, error, _ in first)
@@ -307,7 +307,7 @@ class RecoveryMachine(RuleBasedStateMachine):
             self._check_refusal(answer)
 
     def _check_refusal(self, answer: CommandResult) -> None:
-        """It was right at some time since the command was sent."""
+        """Check that the refusal was right at some moment since the command was sent."""
         command, _, since = self.sent[answer.command_id, answer.aggregate_root_id]
         totals = self.totals[answer.aggregate_root_id][since:]
         if answer.error_fields:
@@ -329,7 +329,8 @@ class RecoveryMachine(RuleBasedStateMachine):
                 seen.append(record.version)
 
     def _came_sooner(self, record: StreamRecord, version: int) -> bool:
-        """What was decided anew follows the versions of commands behind it, and the queue is published in its order."""
+        """Return True if the command of ``version`` is earlier in the queue. A command that is decided again may follow
+        the versions of commands behind it, and events are published in the order of the queue."""
         root = record.aggregate_root_id
         return self.sent[self.stored_by[root][version - 1], root].place < self.sent[record.command_id, root].place
 

@@ -1,4 +1,4 @@
-"""What a crash of the machine leaves of a log's files: what was not flushed may be there, or not, or something else."""
+"""Damage a log's files as a crash of the machine does: bytes that were not flushed are there, missing, or different."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TEARS = st.one_of(
     st.tuples(st.just("noise"), NOISE),
     st.tuples(st.just("pages"), NOISE),
 )
-"""How, and what is there instead; of ``pages``, which of them got lost."""
+"""The kind of damage, and the bytes in the place of lost ones. For ``pages``, the bytes choose the lost pages."""
 
 
 def spoil(directory: Path, torn: int, tear: tuple[str, bytes]) -> int:

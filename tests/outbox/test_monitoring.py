@@ -1,4 +1,4 @@
-"""What the status and the gauges say of the outbox."""
+"""The status and the gauges report the outbox."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written in a transaction is relayed to the queue in order, whatever breaks in between."""
+"""Commands that are written in a transaction are relayed to the queue in order, whatever fails in between."""
 
 from __future__ import annotations
 

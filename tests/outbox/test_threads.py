@@ -62,7 +62,7 @@ def test_a_commit_wakes_the_thread(harness: Harness, started: Callable[..., Outb
 def test_a_wake_up_that_is_lost_costs_an_interval_alone(
     harness: Harness, started: Callable[..., OutboxThread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As when the sender dies after its commit, or where a pooler keeps messages from the relay."""
+    """A wake-up is lost if the sender dies after its commit, or if a pooler keeps messages from the relay."""
     started(0.01)
     with transaction.atomic():
         send_command(Add("a"), outbox=True)
@@ -124,7 +124,7 @@ def test_an_outage_has_ended_when_the_thread_relays_again(
 
 
 def test_it_stops_between_two_batches(harness: Harness) -> None:
-    """Not when the backlog is relayed, which may take longer than a supervisor waits."""
+    """It does not relay the whole backlog first, which may take longer than a supervisor waits."""
     threads: list[OutboxThread] = []
     may_stop = threading.Event()
 

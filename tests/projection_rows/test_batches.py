@@ -26,7 +26,7 @@ from tests.integration.rowsapp.models import Colour, Every, Odd, Region, Remembe
 from tests.projection_rows.rows import stored, table
 
 Given = dict[str, Any]
-"""What an event gives to fields, by name."""
+"""The values that an event gives to fields, by name of the field."""
 Seen = list[dict[str, Any]]
 
 REFUSALS = (Error, ValueError, TypeError, ValidationError)
@@ -116,7 +116,8 @@ def columns_of(model: type[models.Model]) -> dict[str, Any]:
 
 
 def handle(model: type[Any], batches: Sequence[Sequence[Given]], rows: RowTable[Any] | None = None) -> Seen | None:
-    """Return what each event found, and at last what a reader finds; None if one of the events is refused."""
+    """Return the row that each event found, and finally the one that a reader finds. None if one of the events is
+    refused."""
     seen: Seen = []
 
     def handler(row: Any, event: Any) -> None:

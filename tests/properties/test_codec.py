@@ -281,7 +281,7 @@ stored_values = st.one_of(
 @settings(max_examples=120, deadline=None)
 @given(stored_values, st.integers(0, 3))
 def test_events_are_those_of_the_stream_also_if_its_result_is_not_read(stored: bytes, cut: int) -> None:
-    """Also if bytes are cut off."""
+    """This also holds if bytes are cut off."""
     stored = stored[: len(stored) - cut]
     try:
         stream = read_stored(stored)

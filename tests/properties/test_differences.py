@@ -22,7 +22,7 @@ STATES = st.dictionaries(st.sampled_from("abcd"), VALUES, max_size=4)
 
 
 def changed(value: Any, changes: Iterable[Change]) -> Any:
-    """The value with the changes made; what is removed goes from the end of a list backwards."""
+    """Return the value with the changes made. Removals from a list go from its end backwards."""
     whole = {"": copy.deepcopy(value)}
     for change in sorted(changes, key=lambda one: one.kind == "removed"):
         *way, last = ("", *change.path)

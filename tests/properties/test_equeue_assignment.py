@@ -14,7 +14,7 @@ WORKERS = st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=8)
 
 @st.composite
 def divisions(draw: st.DrawFn) -> dict[str, frozenset[int]]:
-    """Any disjoint holding of queues, also of workers and queues that are gone."""
+    """Draw any disjoint holding of queues, including workers and queues that are gone."""
     holding: dict[str, set[int]] = {}
     for queue in draw(QUEUES):
         holding.setdefault(draw(st.sampled_from("abcdefgh")), set()).add(queue)
@@ -22,7 +22,7 @@ def divisions(draw: st.DrawFn) -> dict[str, frozenset[int]]:
 
 
 def fewest_moves(queues: set[int], workers: list[str], current: dict[str, frozenset[int]]) -> int:
-    """How many queues have to move at least, counted apart from how `divide` does it."""
+    """Return the minimum number of queues that have to move, computed independently of `divide`."""
     share, odd = divmod(len(queues), len(workers))
     held = sorted((len(current.get(worker, frozenset()) & queues) for worker in workers), reverse=True)
     kept = sum(min(count, share + (place < odd)) for place, count in enumerate(held))

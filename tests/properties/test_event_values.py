@@ -1,4 +1,4 @@
-"""What an event holds when it is applied is what is stored, whatever appliers and handlers do with it later."""
+"""An event is stored with the values that it had when it was applied, whatever appliers and handlers do to it later."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def play(command: Play, context: CommandContext) -> None:
             holder.apply(event)
         elif step == "change":
             holder.apply(Changed())
-        else:  # the handler changes what it has given away
+        else:  # the handler changes a value that it has passed on
             change([getattr(event, name) for name in schema_of(Held).names])
 
 

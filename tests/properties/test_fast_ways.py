@@ -130,7 +130,7 @@ def test_published_streams_are_read_and_written_as_ever() -> None:
 
 
 def outcome(call: Callable[[], Any]) -> str:
-    """What the call returns, or how it fails."""
+    """Return the result of the call, or its error, as a text."""
     try:
         return repr(call())
     except EnodeError as error:

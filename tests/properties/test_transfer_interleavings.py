@@ -62,7 +62,7 @@ class Scheduler:
         self.refusals: dict[str, StreamRecord] = {}
 
     def run(self, outside: Sequence[Command]) -> None:
-        """Until nothing is left to be done. The commands from outside come at any time, those for one in order."""
+        """Take steps until none is left. The commands from outside arrive at any time, but in order."""
         waiting = list(outside)
         while True:
             steps: list[Callable[[], None]] = [*self._deliveries(), *self._followings()]
@@ -134,7 +134,7 @@ class Scheduler:
 
 
 def commands_of(record: StreamRecord) -> Sequence[Command]:
-    """What the process answers a stream or a refusal with."""
+    """Return the commands with which the process answers a stream or a refusal."""
     commands: list[Command] = []
     for message in messages_of(record):
         for handler in handlers_of(PROCESS, type(message)):
@@ -156,7 +156,7 @@ amounts = st.integers(1, 9).map(Decimal)
 
 @st.composite
 def opened_accounts(draw: st.DrawFn) -> list[Command]:
-    """One of them may be closed from the start."""
+    """Draw commands that open the accounts, some with a deposit. Some accounts may be closed at once."""
     commands: list[Command] = []
     for id in ACCOUNTS:
         commands.append(OpenAccount(id, owner="somebody"))
@@ -179,7 +179,7 @@ def transfers(draw: st.DrawFn, count: int) -> list[Command]:
 
 @st.composite
 def disturbances(draw: st.DrawFn, transfers: int) -> Command:
-    """What others do to the accounts and transfers meanwhile."""
+    """Draw a command that somebody else sends to an account or a transfer meanwhile."""
     account, amount = draw(st.sampled_from(ACCOUNTS)), draw(amounts)
     kind = draw(st.sampled_from([Deposit, Withdraw, CloseAccount, CloseAccount, CancelTransfer]))
     if kind is Deposit or kind is Withdraw:

@@ -29,7 +29,7 @@ from tests.races.counting import handlers
 
 WRITE_INTERVAL = 1.0
 STEPS = 1_000
-"""More steps than any test needs until nothing is left: a protocol that never ends fails instead of hanging."""
+"""No test needs so many steps until nothing is left. A protocol that never ends fails instead of hanging."""
 
 
 class Clock:
@@ -114,7 +114,7 @@ class Worker:
         return committed
 
     def deliver(self) -> list[Decision]:
-        """Give the outcomes of the oldest batch to the command mailbox. Return what it decides again."""
+        """Give the outcomes of the oldest batch to the command mailbox. Return the commands that it decides again."""
         if not self.outcomes:
             return []
         committed = self.outcomes.popleft()
@@ -148,7 +148,7 @@ class Worker:
         by_id = {one.envelope.id: answer_of(one) for one in self.finished[before:]}
         return [by_id[command.id] for command in commands]
 
-    # -- what came of it ------------------------------------------------------------------------------------------
+    # -- results --------------------------------------------------------------------------------------------------
 
     @property
     def answers(self) -> dict[str, CommandResult]:

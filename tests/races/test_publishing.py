@@ -182,7 +182,7 @@ def test_answers_of_a_window_that_is_none_are_given_at_once(setting: Setting) ->
     assert isinstance(setting.window, OffsetWindow)
 
 
-# -- who waits until the events are handled ---------------------------------------------------------------------------
+# -- senders that wait until the events are handled -------------------------------------------------------------------
 
 
 def asked_for(finished: Sequence[Finished], reply_to: str) -> Sequence[Finished]:

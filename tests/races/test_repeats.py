@@ -164,7 +164,7 @@ def test_what_an_exception_ended_while_nobody_waited_is_decided_anew_once_it_is_
 def test_a_crash_that_one_of_two_copies_is_answered_with_is_final(
     store: MemoryEventStore, worker: Worker, told: int
 ) -> None:
-    """Whether the sender of the first or of the copy waits: no further copy is decided anew."""
+    """No further copy is decided again, whether the sender of the first or of the copy waits."""
 
     def send(total: int, reply_to: str = "") -> None:
         for envelope in worker.send(FailUnless("x", id="c", total=total)):

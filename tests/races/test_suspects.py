@@ -20,7 +20,7 @@ Value = TypeVar("Value")
 
 
 class Waiting:
-    """Records, at each call of the store, whether the lock of the suspects is held, and what is noted as in flight."""
+    """Records, at each call of the store, whether the lock of the suspects is held, and the in-flight marker."""
 
     def __init__(self) -> None:
         self.suspects = threading.Lock()

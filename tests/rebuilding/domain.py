@@ -119,7 +119,7 @@ class Balances(ModelProjection[Balance]):
 
 
 class Books(Projection):
-    """Keeps books. Each points to the book before it, and has two labels, one of which it shares with other books."""
+    """Keeps books. Each points to the book before it, and has two labels. It shares one of them with other books."""
 
     name = "rebuilding.books"
     models = (Label, Book)

@@ -1,4 +1,4 @@
-"""A catch-up in tasks, each of which may run late or twice."""
+"""A catch-up in tasks. Each task may run late or twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of many aggregates are built anew, compared and swapped like others."""
+"""Rows of many aggregates are rebuilt, compared and swapped like others."""
 
 from __future__ import annotations
 

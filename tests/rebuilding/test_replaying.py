@@ -66,7 +66,7 @@ def test_an_event_type_that_was_removed_and_never_handled_is_passed_over(
     assert parking.list_parked("default", cls.name) == []
 
 
-# -- what is not declared ---------------------------------------------------------------------------------------------
+# -- undeclared tables ------------------------------------------------------------------------------------------------
 
 
 def _writes(event: DomainEvent) -> None:
@@ -205,7 +205,7 @@ def test_a_handler_sees_how_far_its_row_has_come_as_it_does_in_use(postings: Har
     assert rebuild(Balances.name, InProcess(), nothing).comparison.is_equal
 
 
-# -- what fails -------------------------------------------------------------------------------------------------------
+# -- failures ---------------------------------------------------------------------------------------------------------
 
 
 def _fail_at_version(version: int, *ids: str) -> Callable[[DomainEvent], None]:

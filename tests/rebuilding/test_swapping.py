@@ -161,7 +161,7 @@ def test_a_transaction_that_will_not_let_go_of_the_tables_is_told_of(
     assert (posted(), balances()) == before
 
 
-# -- who alters the tables --------------------------------------------------------------------------------------------
+# -- changes of the tables by others ----------------------------------------------------------------------------------
 
 ALTERED = {
     "ALTER TABLE rebuilding_posting ADD added integer": ("columns", "ALTER TABLE rebuilding_posting DROP added"),
@@ -228,13 +228,13 @@ def test_tables_that_wait_for_an_undo_are_not_in_the_way_of_migrations_of_our_ow
     rebuild(cls.name, InProcess(), nothing)
     undo(cls.name, InProcess(), nothing)
     rebuild(cls.name, InProcess(), nothing)
-    with bare_session() as session:  # which is rolled back
+    with bare_session() as session:  # its transaction is rolled back
         session.execute("ALTER TABLE enode_django_checkpoint ALTER version TYPE numeric")
         session.execute("ALTER TABLE enode_django_parkedevent ALTER attempts TYPE numeric")
     assert undo(cls.name, InProcess(), nothing).is_swapped
 
 
-# -- who rebuilds the same --------------------------------------------------------------------------------------------
+# -- concurrent rebuilds ----------------------------------------------------------------------------------------------
 
 
 @BOTH
@@ -251,7 +251,7 @@ def test_of_two_rebuilds_the_newer_wins_and_the_older_says_so(
 
     def more(at: str, **figures: object) -> None:
         if at == "replay":
-            followed.stored("a", Added(amount=100), after=3)  # so that there is something to catch up with
+            followed.stored("a", Added(amount=100), after=3)  # the catch-up needs an event
         begin_another(at, **figures)
 
     with pytest.raises(
@@ -302,7 +302,7 @@ def test_an_undone_rebuild_that_is_overtaken_says_so(followed: Harness) -> None:
     assert Target.of(Postings.name).generation() == 1
 
 
-# -- what crashes -----------------------------------------------------------------------------------------------------
+# -- crashes ----------------------------------------------------------------------------------------------------------
 
 
 class Crash(BaseException):
@@ -355,7 +355,7 @@ def test_a_session_that_is_ended_at_any_stage_leaves_the_tables_whole(
 
     def end_session(at: str, **figures: object) -> None:
         if at == "replay":
-            followed.stored("e", Added(amount=4))  # so that there is something to catch up with
+            followed.stored("e", Added(amount=4))  # the catch-up needs an event
         if at == stage and not ended:
             ended.append(True)
             (pid,) = asked("SELECT pg_backend_pid()")[0]

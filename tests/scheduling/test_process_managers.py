@@ -155,7 +155,7 @@ def test_a_deadline_is_not_set_if_a_command_of_the_same_event_cannot_be_sent(har
 def test_what_is_handled_again_after_it_was_fired_sends_the_same_command(
     following: Following, harness: Harness
 ) -> None:
-    """As after a failover, which sets a checkpoint back."""
+    """This happens after a failover, which sets a checkpoint back."""
     records = [stream(1, CartFilled(fillings=1)), stream(2, CartPaid())]
     following.store.append(records)
     relay = Relay("default", harness.sender(), schedule=rows)

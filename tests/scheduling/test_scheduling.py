@@ -38,7 +38,7 @@ def relay(harness: Harness, **options: Any) -> Relay:
 
 
 def make_due(**which: Any) -> None:
-    """As if the clock of the database had gone on."""
+    """Make commands due, as if the clock of the database had advanced."""
     ScheduledCommand.objects.filter(**which).update(due_at=Now() - timedelta(seconds=1))
 
 

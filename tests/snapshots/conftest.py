@@ -28,7 +28,7 @@ from enode_django import AggregateRoot, DomainEvent, applies, upcasts
 
 @pytest.fixture
 def define(undeclared: None, monkeypatch: pytest.MonkeyPatch) -> Define:
-    """From the source of a module to its class ``Cart``, as another process would have it."""
+    """Return a function from the source of a module to its class ``Cart``, as another process would have it."""
     numbers = itertools.count()
 
     def from_source(

@@ -19,7 +19,7 @@ from tests.snapshots.domain import Put, Shelf
 def streams(
     id: str, versions: Iterable[int], cls: type[AggregateRoot] = Shelf, *, fails_at: int = 0
 ) -> list[StreamRecord]:
-    """At version n there is one event, of the amount n."""
+    """Return a stream for each version n, with one event of the amount n."""
     return [
         StreamRecord(
             id,
@@ -44,7 +44,7 @@ def store_history(
 
 
 def snapshot_at(store: EventStore, id: str, version: int) -> Snapshot:
-    """Made as the code has it, of what is stored."""
+    """Return a snapshot of the stored aggregate at this version, made by the current code."""
     aggregate = AggregateLoader(store).load(id, until=version)
     assert aggregate is not None
     assert aggregate.version == version
@@ -53,5 +53,5 @@ def snapshot_at(store: EventStore, id: str, version: int) -> Snapshot:
 
 
 def total(*versions: int) -> int:
-    """Of a shelf with these versions, from the first to the last given."""
+    """Return the total of a shelf with these versions, from the first to the last given."""
     return sum(range(versions[0], versions[-1] + 1))

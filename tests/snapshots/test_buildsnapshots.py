@@ -184,7 +184,7 @@ def test_what_is_broken_is_found(store: PostgresEventStore, snapshots: PostgresS
 
 
 def snapshot_at_more(store: PostgresEventStore, id: str) -> Any:
-    """Of versions that the store does not have."""
+    """Return a snapshot of versions that the store does not have."""
     more = MemoryEventStore()
     more.append(list(store.load(id)))
     store_history(more, id, 20, after=12)

@@ -61,7 +61,7 @@ def test_commands_go_on_where_snapshot_and_streams_end(
 def test_after_a_conflict_the_recovery_may_use_what_the_rival_left(
     store: MemoryEventStore, snapshots: MemorySnapshotStore, snapshot_version: int
 ) -> None:
-    """Also a snapshot of the very version that was lost to the rival."""
+    """This includes a snapshot of the version that the worker lost to the rival."""
     worker, rival = worker_on(store, snapshots), worker_on(store, snapshots)
     worker.send(*adds(3))
     worker.handle()
@@ -88,7 +88,7 @@ def test_a_command_that_fails_after_apply_leaves_the_state_as_it_was(
 def test_a_snapshot_that_cannot_be_used_stops_nothing(
     store: MemoryEventStore, snapshots: MemorySnapshotStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is ahead of the store: that is seen only when the streams are there, in the middle of a batch."""
+    """The snapshot is ahead of the store. That is found only when the streams are loaded, in the middle of a batch."""
     ahead = MemoryEventStore()
     ahead.append(list(store.load("x")))
     Worker(ahead).run(*adds(10))

@@ -1,4 +1,4 @@
-"""What of a command mailbox's aggregates is shared, and when."""
+"""A command mailbox shares the states of its aggregates: which ones, and when."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def add(*ids: str) -> list[Command]:
     return [Add(id) for id in ids]
 
 
-# -- only what is durable ---------------------------------------------------------------------------------------------
+# -- durable states only ----------------------------------------------------------------------------------------------
 
 
 def test_a_state_is_shared_when_it_is_durable_and_not_before(worker: Worker, states: Watched) -> None:
@@ -126,7 +126,7 @@ def test_an_entry_that_was_handled_again_is_not_finished_by_the_first_one(worker
     assert states.versions == {"x": 1}
 
 
-# -- how often --------------------------------------------------------------------------------------------------------
+# -- frequency --------------------------------------------------------------------------------------------------------
 
 
 def test_an_aggregate_is_encoded_once_in_a_round_however_often_it_changes(worker: Worker, states: Watched) -> None:
@@ -169,7 +169,7 @@ def test_a_mailbox_sleeps_until_the_next_round_and_for_ever_if_nothing_has_chang
 
 
 class RunningClock(Clock):
-    """It goes on by a step each time somebody looks."""
+    """A clock that advances by a step at each look."""
 
     step = 0.0
 
@@ -196,7 +196,7 @@ def test_encoding_holds_the_mailbox_up_for_a_moment_only(store: MemoryEventStore
     assert rounds <= 20
 
 
-# -- what leaves the cache --------------------------------------------------------------------------------------------
+# -- aggregates that leave the cache ----------------------------------------------------------------------------------
 
 
 def test_what_leaves_the_cache_is_shared_with_the_state_that_it_had(store: MemoryEventStore, states: Watched) -> None:
@@ -274,7 +274,7 @@ def test_an_aggregate_of_another_queue_is_not_forgotten(worker: Worker, states: 
     assert states.versions == {"x": 1}
 
 
-# -- what cannot be shared --------------------------------------------------------------------------------------------
+# -- states that cannot be shared -------------------------------------------------------------------------------------
 
 
 def kept(states: Watched, classes: Iterable[type[AggregateRoot]], versions: range = range(1, 4)) -> SharedStateWriter:

@@ -47,7 +47,7 @@ class Watched(MemoryEventStore):
         self, ranges: Mapping[str, tuple[int, int]], *, limit: int = 1_000
     ) -> Mapping[str, Sequence[StreamRecord]]:
         before = self.questions.copy()
-        found = super().load_ranges(ranges, limit=limit)  # which calls load() in its turn
+        found = super().load_ranges(ranges, limit=limit)  # this calls load() in turn
         self.questions = before + Counter(load_ranges=1)
         return found
 
@@ -89,7 +89,7 @@ def load_one(store: EventStore, snapshots: SnapshotStore, id: str = "a") -> Aggr
 
 
 def load_in_batch(store: EventStore, snapshots: SnapshotStore, id: str = "a") -> AggregateRoot | None:
-    """As a command mailbox does."""
+    """Load the aggregate as a command mailbox does."""
     loader = AggregateLoader(store, snapshots)
     portions, large = loader.sorted_by_size(["other", id])
     histories: dict[str, History] = {}

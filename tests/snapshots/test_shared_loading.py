@@ -55,7 +55,7 @@ def _nothing_told() -> None:
 
 
 def state_at(store: EventStore, id: str, version: int) -> Snapshot:
-    """As a command mailbox shares it."""
+    """Return the state as a command mailbox shares it."""
     (last,) = store.load(id, after=version - 1, until=version)
     return snapshot_at(store, id, version)._replace(created_at=last.created_at)
 
@@ -65,7 +65,7 @@ def load_one(loader: AggregateLoader, id: str = "a") -> AggregateRoot | None:
 
 
 def load_in_batch(loader: AggregateLoader, id: str = "a") -> AggregateRoot | None:
-    """As a command mailbox does."""
+    """Load the aggregate as a command mailbox does."""
     portions, large = loader.sorted_by_size(["other", id])
     histories: dict[str, History] = {}
     for portion in portions:
@@ -165,7 +165,7 @@ def test_a_state_newer_than_what_is_asked_for_is_not_used(store: Watched, states
     assert "a" in states.states
 
 
-# -- what cannot be used ----------------------------------------------------------------------------------------------
+# -- unusable states --------------------------------------------------------------------------------------------------
 
 
 def _garbled(one: Snapshot, store: MemoryEventStore) -> Snapshot:
@@ -188,7 +188,7 @@ def _by_another_command(one: Snapshot, store: MemoryEventStore) -> Snapshot:
 
 
 def _of_another_time(one: Snapshot, store: MemoryEventStore) -> Snapshot:
-    """By the same command, which came to something else where the store had lost its first outcome."""
+    """Return a state by the same command, with another outcome: the store has lost the first one."""
     return one._replace(created_at=one.created_at - timedelta(microseconds=1))
 
 

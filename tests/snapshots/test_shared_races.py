@@ -69,7 +69,7 @@ def shared() -> Shared:
 
 @pytest.fixture
 def store(shared: Shared) -> MemoryEventStore:
-    """With an aggregate ``x`` that has START versions, the newest of which is shared."""
+    """Return a store with an aggregate ``x`` of START versions. The state of the newest is shared."""
     store = MemoryEventStore()
     worker = Worker(store, states=shared)
     worker.run(Create("x"), *adds(START - 1))

@@ -1,4 +1,4 @@
-"""What is restored is what was kept, or nothing is kept."""
+"""A restored state equals the saved one. A state that cannot be restored is not saved."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PUTS = st.builds(
 
 
 def after(cls: type[AggregateRoot], *events: Put) -> Any:
-    """Each event is one stream."""
+    """Return an aggregate with these events, each a stream of its own."""
     aggregate = cls("a")
     for event in events:
         aggregate.apply(event)

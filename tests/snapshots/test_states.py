@@ -70,12 +70,13 @@ def client(server: Redis) -> Iterator[redis.Redis]:
 
 @pytest.fixture
 def states(server: Redis, client: redis.Redis, clock: Clock) -> Iterator[RealRedisStates]:
-    """With a clock that stands, so that the server is never slow, and left alone until the test says so."""
+    """Yield states with a stopped clock: the server is never too slow, and after a failure it is left alone until the
+    test advances the clock."""
     with contextlib.closing(RedisStates(server.url, ttl=60, timeout=NO_MATTER_HOW_SLOW, clock=clock)) as states:
         yield states
 
 
-# -- what is in redis -------------------------------------------------------------------------------------------------
+# -- the contents of Redis --------------------------------------------------------------------------------------------
 
 
 def test_every_entry_bears_the_prefix_and_expires(states: RealRedisStates, client: redis.Redis) -> None:
@@ -119,7 +120,7 @@ def test_garbage_is_told_once_deleted_and_replaced(
     assert not states.breaker.is_open
 
 
-# -- who may write states ---------------------------------------------------------------------------------------------
+# -- permitted writers ------------------------------------------------------------------------------------------------
 
 
 def sealed_with(server: Redis, *secrets: str) -> RealRedisStates:
@@ -203,7 +204,7 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def assert_left_alone(states: RealRedisStates, client: redis.Redis) -> None:
-    """It answers again, and is not asked."""
+    """Check that the server, which answers again, is not asked."""
     before = client.info("commandstats")
     states.save([state("x")])
     states.delete("x")
@@ -288,7 +289,7 @@ def test_one_that_answers_late_is_left_alone_too(
 
 
 def test_a_write_may_be_long_under_way(states: RealRedisStates, clock: Clock) -> None:
-    """No command waits for it, and on a busy machine it is our own thread that is late."""
+    """No command waits for a write, and on a busy machine the delay is our own thread's."""
     execute_all = states._connection.execute_all
 
     def slow(commands: Sequence[Sequence[str | int | bytes]]) -> object:

@@ -34,7 +34,7 @@ def test_a_lost_connection_is_retriable_and_the_next_call_has_another() -> None:
     snapshots.save([snapshot()])
     with psycopg.connect(**connection.get_connection_params(), autocommit=True) as other:
         other.execute("SELECT pg_terminate_backend(%s)", (connection.connection.info.backend_pid,))
-        with suppress(StoreUnavailable):  # what is retriable may be raised once
+        with suppress(StoreUnavailable):  # a retriable error may be raised once
             snapshots.load(["a"])
     assert set(snapshots.load(["a"])) == {"a"}
 

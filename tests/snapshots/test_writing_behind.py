@@ -45,7 +45,7 @@ class Written:
         self._thread = start_thread(self.behind.name, self.behind.run)
 
     def end(self) -> dict[str, int]:
-        """What is there when all is written."""
+        """Write everything. Return the stored versions."""
         self.slow.may_save.set()
         self.behind.close()
         assert join_threads([self._thread], SOON) == []
@@ -71,7 +71,7 @@ def test_nobody_waits_for_a_write_and_a_read_does_not_wait_for_writes(written: W
 
 
 def test_what_is_saved_and_deleted_comes_in_that_order(written: Written) -> None:
-    """Also what is still on its way when it is deleted."""
+    """The order also holds for a state that is being written when it is deleted."""
     written.behind.save([state("a", 1), state("b", 1), state("c", 1)])
     assert written.slow.is_saving.wait(SOON)
     written.behind.save([state("a", 2), state("b", 2)])

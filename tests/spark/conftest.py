@@ -20,7 +20,7 @@ from tests.java import quick_options
 from tests.services import services_required
 
 SECONDS = 600
-"""For each test: the first ones of a session wait for much to be loaded, in several processes."""
+"""Seconds for each test. The first tests of a session wait until several processes have loaded much."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def url_of_database(name: str) -> str:
-    """On the server that the run shares."""
+    """Return the URL of a database on the server that the run shares."""
     return urlunsplit(urlsplit(os.environ["DATABASE_URL"])._replace(path=f"/{name}"))
 
 
@@ -45,7 +45,7 @@ def environment(**variables: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def standard_error_to(path: Path) -> Iterator[None]:
-    """What is started meanwhile writes there for ever."""
+    """Redirect standard error to a file. A process that is started meanwhile writes there for ever."""
     before = os.dup(2)
     with path.open("wb") as file:
         os.dup2(file.fileno(), 2)
@@ -65,7 +65,7 @@ def spark_output(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _with_path_to_daemons() -> str:
-    """Where `sitecustomize` lies."""
+    """Return a path for Python that begins with the directory of `sitecustomize`."""
     before = filter(None, [os.environ.get("PYTHONPATH")])
     return os.pathsep.join([str(Path(__file__).with_name("daemons")), *before])
 

@@ -1,4 +1,4 @@
-"""The archive: what is in it, whatever happens while it is written."""
+"""The contents of the archive, whatever happens while it is written."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def manifest(path: Path, history: str = "history-0001") -> dict[str, Any]:
 
 
 def archived_rows(path: Path, history: str = "history-0001") -> list[dict[str, Any]]:
-    """As pandas or any other reader finds them: by the files that the manifest names."""
+    """Return the rows as pandas or any other reader finds them: by the files that the manifest names."""
     names = [
         str(path / history / f"increment={increment['name']}" / file)
         for increment in manifest(path, history)["increments"]
@@ -160,7 +160,7 @@ def test_a_second_export_at_the_same_time_is_refused(
 
 
 def test_of_two_manifests_with_one_number_the_first_counts(spark: SparkSession, tmp_path: Path) -> None:
-    """Where nothing else has kept two exports apart."""
+    """This is the last defence if nothing else has kept two exports apart."""
     files = files_at(spark, tmp_path)
     increments = [Increment(name, {}, {}, 1, 0, "", []) for name in ("first", "second")]
     one, other = (EMPTY.followed_by(increment, {}) for increment in increments)
@@ -229,7 +229,7 @@ def test_another_store_is_known_by_what_it_lacks(spark: SparkSession, store: Pos
 
 
 def in_places(frame: DataFrame) -> Iterator[list[tuple[str, int, bytes]]]:
-    """Of each partition, in its order."""
+    """Yield the rows of each partition, in its order."""
     places: dict[int, list[tuple[str, int, bytes]]] = {}
     for row in frame.withColumn("place", spark_partition_id()).collect():
         places.setdefault(row.place, []).append((row.aggregate_root_id, row.version, bytes(row.events)))
@@ -251,7 +251,7 @@ def increments_at(path: Path) -> list[str]:
 
 
 RANGES = 8
-"""Of buckets, with four tasks for each of the two cores."""
+"""Ranges of buckets: four tasks for each of the two cores."""
 
 
 def test_archive_and_tail_are_what_the_source_gives(
@@ -264,7 +264,7 @@ def test_archive_and_tail_are_what_the_source_gives(
     horizon = horizon_of(store)
     store.append(account("a03", [16]))
 
-    with connection.cursor() as cursor:  # what is pruned from the store stays in the archive
+    with connection.cursor() as cursor:  # rows that are pruned from the store stay in the archive
         cursor.execute("DELETE FROM enode_django_eventstream WHERE version IS NULL")
     expected = events(spark, horizon=horizon).collect()
     monkeypatch.setattr(archive_reading, "LEAST_TASK_BYTES", 1)

@@ -1,4 +1,4 @@
-"""The files of an archive and what is merged, without Spark."""
+"""The files of an archive, and the choice of increments to merge, without Spark."""
 
 from __future__ import annotations
 
@@ -69,8 +69,7 @@ def test_ranges_are_neither_too_large_nor_needlessly_many(size: int, wanted: int
 
 
 def exported(sizes: Sequence[int]) -> tuple[list[int], int]:
-    """Return the rows of the increments that are there after exports of so many rows, and how many rows were written
-    by merges."""
+    """Return the rows of each increment after exports of these sizes, and the number of rows that merges wrote."""
     rows, rewritten = list[int](), 0
     for size in sizes:
         rows.append(size)

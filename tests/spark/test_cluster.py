@@ -45,7 +45,7 @@ from tests.spark.standalone import SECONDS, standalone
 pytestmark = [pytest.mark.timeout(1800), pytest.mark.django_db(transaction=True)]
 
 DUE = (101, 120)
-"""In each shard, so many versions of an account that has no snapshot yet."""
+"""By shard, the number of versions of an account that has no snapshot yet."""
 PROJECTION = "bank.AccountSummaries"
 REDIS_DATABASE = 6
 EXECUTOR = "CoarseGrainedExecutorBackend"
@@ -89,7 +89,7 @@ def spark_settings(master: str, directory: Path) -> dict[str, Any]:
 
 
 def schedule(archive: Path) -> None:
-    """Each once, as soon as beat looks."""
+    """Schedule each task once, as soon as beat looks."""
     every, _ = IntervalSchedule.objects.get_or_create(every=1, period=IntervalSchedule.SECONDS)
     for task, arguments in {
         "tests.look": [],
@@ -108,7 +108,7 @@ def fill() -> None:
 
 
 def ended() -> dict[str, Job]:
-    """The first job of each kind that has ended: beat may send what it should once a second time."""
+    """Return the first ended job of each kind: beat may send a task a second time."""
     return {job.kind: job for job in Job.objects.exclude(state="running").order_by("-pk")}
 
 

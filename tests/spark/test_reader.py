@@ -1,4 +1,4 @@
-"""What the data source plans and reads, asked of it without Spark."""
+"""The plans and reads of the data source, without Spark."""
 
 from __future__ import annotations
 
@@ -305,7 +305,7 @@ def test_only_the_columns_that_are_wanted_are_made(store: PostgresEventStore, or
 def test_a_partition_remembers_how_densely_its_rows_lie(
     store: PostgresEventStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the feed would halve its window anew for each page."""
+    """Otherwise the feed would halve its window again for each page."""
     for number in range(12):
         store.append(history(f"id{number}", 1_000))
     looks = list[int]()

@@ -72,7 +72,7 @@ def test_tasks_build_rows_that_they_share(spark: SparkSession, store: PostgresEv
 def test_from_an_archive_and_what_came_since_come_the_rows_that_come_from_the_store(
     spark: SparkSession, store: PostgresEventStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """And they take the place of those in use."""
+    """The rows also replace those in use."""
     store.append([one for id in ACCOUNTS for one in account(id, range(1, 21))])
     export_events(spark, str(tmp_path), silent)
     store.append([one for id in ACCOUNTS[::3] for one in account(id, range(21, 26))])
@@ -101,7 +101,7 @@ def test_from_an_archive_and_what_came_since_come_the_rows_that_come_from_the_st
 def test_a_corrected_event_is_read_from_the_store_and_from_an_archive_of_the_original(
     spark: SparkSession, store: PostgresEventStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And an event whose correction was taken back after it was archived is read as it was stored."""
+    """An event whose correction was taken back after the export is read as it was stored."""
     store.append([one for id in ACCOUNTS[:3] for one in account(id, range(1, 6))])
     replay(LEDGER)
     who: dict[str, Any] = {"by": "ann", "reason": "a typing error"}

@@ -1,4 +1,4 @@
-"""What a session is started with, and what is said where it cannot be."""
+"""The configuration of a session, and the errors if it cannot start."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_missing_java_is_said_before_anything_is_started(tmp_path: Path, monke
 
 
 def test_a_java_that_ends_before_spark_has_started_is_said(tmp_path: Path) -> None:
-    """In a process of its own: in this one Spark may run already."""
+    """The test runs Spark in its own process: Spark may already run in this one."""
     java_that_says(tmp_path, 'openjdk version "17.0.9" 2023-10-17')
     code = """if True:
         import django

@@ -66,7 +66,7 @@ def staging_tables() -> int:
 
 
 def test_it_makes_what_buildsnapshots_makes(spark: SparkSession, store: PostgresEventStore, tmp_path: Path) -> None:
-    """From the store, and from an archive of most of it."""
+    """The job reads the store, or an archive of most of it."""
     store.append([one for n in range(10) for one in account(f"due{n:02}", range(1, 101))])
     store.append([*account("young", range(1, 100)), *account("bad", range(1, 150)), poison("bad", 150)])
     export_events(spark, str(tmp_path), Told())
@@ -122,7 +122,7 @@ def test_options_that_do_not_go_together_are_refused(arguments: list[str], said:
 def test_a_report_that_raises_ends_the_job_and_leaves_nothing(
     spark: SparkSession, store: PostgresEventStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the report of a job does that is to stop."""
+    """The report of a job that is to stop raises like this."""
     store.append(account("a", range(1, 101)))
     monkeypatch.setattr(progress, "TELL_EVERY", 0.01)
 

@@ -1,4 +1,4 @@
-"""What the tasks of the snapshot job do, called as Spark calls them."""
+"""The tasks of the snapshot job, called as Spark calls them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def from_ranges(types: Sequence[str] | None = None, edges: Sequence[str | None] 
 
 
 def from_streams(types: Sequence[str] | None = None, at_once: int = 7) -> list[dict[str, Any]]:
-    """As sorted streams come out of an archive, cut into batches anywhere."""
+    """Make snapshots from sorted streams, as an archive yields them, cut into batches anywhere."""
 
     def batches() -> Iterator[pa.RecordBatch]:
         wanted = Scan("default", types=names_of(types))
@@ -184,7 +184,7 @@ def test_ranges_laid_end_to_end_have_all(store: PostgresEventStore, monkeypatch:
 
 
 def test_a_history_is_folded_as_it_comes(store: PostgresEventStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a long one, no more than a batch is in memory."""
+    """No more than a batch of a long history is in memory."""
     records = store_history(store, "long", 500)
     consumed: list[int] = []
     read = 0

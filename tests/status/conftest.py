@@ -21,7 +21,7 @@ Configure = Callable[..., Mapping[str, Any]]
 
 @pytest.fixture
 def configure(redis_url: str) -> Iterator[Configure]:
-    """Changes ``ENODE`` for the test, with a queue of its own: what other tests have left in theirs is a backlog."""
+    """Change ``ENODE`` for the test, with a queue of its own: messages that other tests left would be a backlog."""
     with ExitStack() as stack:
 
         def change(**given: Any) -> Mapping[str, Any]:
@@ -44,7 +44,7 @@ def broker_at(port: int) -> Mapping[str, Any]:
 
 @pytest.fixture
 def silent_server() -> Iterator[socket.socket]:
-    """Gives no answer to whoever connects to it, and resets the connections when it is closed."""
+    """Yield a server that never answers. It resets its connections when it is closed."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server
 
@@ -77,7 +77,7 @@ def patient_probes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def landed() -> Iterator[None]:
-    """No thread may be left in the tests' database when it is emptied, or dropped."""
+    """Wait for threads in the tests' database: none may be left when it is emptied or dropped."""
     yield
     wait_until_landed()
 

@@ -13,13 +13,13 @@ from enode_django.models import ProcessorReport
 
 
 def distribution(bounds: Sequence[float], value: float, count: int) -> dict[str, Any]:
-    """So many values, all of them the same."""
+    """Return the distribution of ``count`` equal values."""
     buckets = {f"{bound:g}": count if value <= bound else 0 for bound in bounds}
     return {"buckets": {**buckets, INFINITE: count}, "sum": count * value}
 
 
 def figures(commands: int, *, seconds: float = 0.004, batch: int = 10, **others: Any) -> dict[str, Any]:
-    """After so many commands, all in batches of one size, each of which took the same time."""
+    """Return the figures after this number of commands, in batches of one size and one duration."""
     batches = commands // batch
     return {
         "finished": commands,
@@ -57,7 +57,7 @@ def write_report(
     ended: bool = False,
     now: datetime | None = None,
 ) -> None:
-    """One that was written ``ago`` seconds before now, ``lived`` seconds after the start."""
+    """Write a report dated ``ago`` seconds before now, ``lived`` seconds after the start."""
     at = (now or timezone.now()) - timedelta(seconds=ago)
     ProcessorReport.objects.create(
         supervisor=supervisor,

@@ -34,7 +34,8 @@ from tests.status.conftest import BROKER, Configure, broker_at, wait_until_lande
 from tests.status.reports import figures, write_report
 
 BRIEF, LONG = 6.0, 60
-"""Seconds that who asks waits: a living database answers within them on a busy machine. And what a silent one takes."""
+"""Seconds that a caller waits for a living database, which answers within them on a busy machine. And the seconds that
+a silent one takes."""
 
 
 def reasons(finding: Finding) -> list[str]:
@@ -169,7 +170,7 @@ def test_who_asks_the_same_at_the_same_time_waits_for_the_same_answer() -> None:
         return Finding(rows=["answer"])
 
     class Lanes(dict[str, Any]):
-        """It tells when each of its lanes has been asked, or joined."""
+        """Tells when each of its lanes has been asked or joined."""
 
         def items(self) -> Any:
             yield from super().items()

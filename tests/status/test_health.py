@@ -1,4 +1,4 @@
-"""What probes are told, who are strangers."""
+"""Answers to probes, which come from strangers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LIVE, READY = "/enode/health/live", "/enode/health/ready"
 
 
 def test_live_asks_nobody(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any use of a database would fail in this test, also the one that Django makes for `ATOMIC_REQUESTS`."""
+    """Any use of a database fails in this test, including the one that Django makes for `ATOMIC_REQUESTS`."""
     monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
     for path in (LIVE, f"{LIVE}/"):
         answer = client.get(path)

@@ -1,4 +1,4 @@
-"""How far subscribers are behind: by the queue, and by the comparison with the store."""
+"""The lag of subscribers: by the queue, and by comparison with the store."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def lag_of(transport: MemoryTransport) -> Lag:
 
 
 def send(transport: MemoryTransport, *records: StreamRecord, handled: int = 0) -> None:
-    """To the first queue; the subscriber has committed so many of them."""
+    """Send the records to the first queue. The subscriber has committed ``handled`` of them."""
     topic = conf().SUBSCRIBERS.TOPIC
     epoch = transport.acquire(NAME, topic, 0, "me", 1e6).epoch
     transport.acquire(NAME, topic, 1, "me", 1e6)

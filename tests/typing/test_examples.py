@@ -1,4 +1,4 @@
-"""What type checkers say of application code: mypy and pyright find the lines marked ``# error``, and no others.
+"""Type checkers check application code: mypy and pyright find the lines marked ``# error``, and no others.
 
 pyright reads the sample with the examples; mypy reads it in ``make lint``, with everything else."""
 

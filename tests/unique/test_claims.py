@@ -135,7 +135,7 @@ def test_two_aggregates_swap_their_values_over_a_third_one(store: MemoryEventSto
 
 
 def test_a_released_value_is_free_as_soon_as_the_release_is_stored(store: MemoryEventStore, worker: Worker) -> None:
-    """Not only when the release is confirmed: its sender has got the answer."""
+    """The value need not wait until the release is confirmed: the sender already has the answer."""
     worker.run(Join("a", email="x"))
     worker.send(ChangeEmail("a", email="y"))
     worker.handle()

@@ -90,7 +90,7 @@ def test_a_crash_after_storing_leaves_the_value_to_its_owner() -> None:
     dead.commit()
     (refused,) = worker(store, AT_ONCE).run(Join("b", email="x"))
     assert taken(refused, "email")
-    assert holders(store) == {"a"}  # whoever asked has settled it
+    assert holders(store) == {"a"}  # the worker that asked has settled it
 
 
 def test_a_crash_after_storing_is_settled_by_housekeeping() -> None:
@@ -203,12 +203,12 @@ def test_all_claims_of_one_value_that_are_under_way_are_fenced() -> None:
     slow.settle()
     assert emails(store, "a", "b") == {"b": "x"}
     assert taken(slow.answers["1"], "email")
-    assert slow.answers["2"].status is CommandStatus.FAILED  # there is no such member
+    assert slow.answers["2"].status is CommandStatus.FAILED  # the member does not exist
     assert taken(slow.answers["3"], "email")
 
 
 def test_a_claim_that_its_own_worker_stores_meanwhile_stands() -> None:
-    """Between the question what became of the command, and the fence."""
+    """The worker stores it between the question about the command's outcome and the fence."""
     store = MemoryEventStore()
     slow = dies_after_claim(store, Join("a", email="x"))
 

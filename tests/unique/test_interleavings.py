@@ -52,7 +52,7 @@ class World:
         done = {one.envelope.id for one in dead.finished}
         self.workers[number] = self._new_worker(number)
         for one in dead.finished:
-            if one.record is not None:  # without a row, the queue remembers the answer; there is no queue here
+            if one.record is not None:  # without a row the answer is in the queue, which this test lacks
                 assert self.store.find([one.record.command_key]) == {one.record.command_key: one.record}
         for command in self.sent:
             if command.id not in done:

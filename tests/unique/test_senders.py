@@ -1,4 +1,4 @@
-"""What senders of a command for a taken value see: in code, forms, serializers, problems of the API and scenarios."""
+"""The sender of a command for a taken value gets an error: in code, forms, serializers, the API and scenarios."""
 
 from __future__ import annotations
 

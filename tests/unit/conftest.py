@@ -10,7 +10,7 @@ from enode_django.serialization.registry import types
 
 @pytest.fixture
 def undeclared() -> Iterator[None]:
-    """What the test declares wrongly is forgotten after it: the system checks of other tests look at every class."""
+    """Forget the wrong declarations of the test. The system checks of other tests look at every class."""
     types.index()
     before = len(declarations._declared)
     yield

@@ -1,4 +1,4 @@
-"""What `manage.py check` says of queues and event stores that could never work. Nothing is connected to."""
+"""`manage.py check` reports queues and event stores that could never work. It connects to nothing."""
 
 from __future__ import annotations
 

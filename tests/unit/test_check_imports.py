@@ -1,4 +1,4 @@
-"""What `manage.py check` imports in a project that has installed the app and the admin, and uses nothing of it yet."""
+"""The imports of `manage.py check` in a project that has installed the app and the admin, and uses nothing yet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What management commands print does not control the terminal."""
+"""The output of management commands does not control the terminal."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_json_is_the_same_value_and_printable() -> None:
 
 
 def test_every_command_prints_so() -> None:
-    """But the one whose parts print their own logs, and the one that only leads to others."""
+    """The exceptions are the command whose parts print their own logs, and the one that only leads to others."""
     modules = [each.name for at in (commands, subcommands) for each in iter_modules(at.__path__, f"{at.__name__}.")]
     classes = {import_module(module).Command for module in modules}
     assert {each for each in classes if not issubclass(each, PrintableCommand)} == {Enode, EnodeDev}

@@ -1,4 +1,4 @@
-"""What `manage.py check --deploy` says of a project that is not ready for others."""
+"""`manage.py check --deploy` reports settings that are unsafe for production."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def no_debug() -> Iterator[None]:
 def ids(**settings: Any) -> list[str | None]:
     with override_settings(ENODE=settings):
         messages = check_production(None)
-    # Of the commands that everybody may send, one of other tests' is none of ours.
+    # Other tests may declare commands that everybody may send. Leave them out.
     return [message.id for message in messages if "everybody" not in message.msg or "notes.CreateNote" in message.msg]
 
 

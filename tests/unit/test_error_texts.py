@@ -1,4 +1,4 @@
-"""What an error says, in its text with the traceback."""
+"""The message of an error, read from its text with the traceback."""
 
 from __future__ import annotations
 

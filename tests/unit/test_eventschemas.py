@@ -26,7 +26,7 @@ def run(*arguments: str) -> str:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """As the code is."""
+    """Write the schemas of the current code. Return the file."""
     path = tmp_path / "schemas.json"
     run("--write", str(path))
     return path

@@ -1,4 +1,4 @@
-"""What `execute_command` waits for, and where it may be called."""
+"""The subscribers that `execute_command` waits for, and the places where it may be called."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def group(name: str, *events: type[DomainEvent]) -> EventHandlerGroup:
 
 @pytest.fixture
 def desk() -> Iterator[Desk]:
-    """Two of its subscribers follow what is added, one does not."""
+    """Yield a desk with three subscribers. Two of them follow `Added`, one does not."""
     desk = Desk()
     follow = [group("ledger", Added), group("mails", Created), group("summaries", Added, Created)]
     with subscribers.only(*follow), use_bus(desk.bus):

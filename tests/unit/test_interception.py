@@ -164,7 +164,7 @@ def test_errors_that_pass_go_through_middleware_and_the_handler_is_called_again(
 
 
 class Closing(ProcessManager):
-    abstract = True  # so that nobody else runs it
+    abstract = True  # other tests do not run it
     name = "unit.closing"
 
     @handles(AccountOpened)

@@ -1,4 +1,4 @@
-"""Declarations of process managers with a state, and what is wrong about some of them."""
+"""Declarations of process managers with a state, and errors in such declarations."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_a_method_that_is_overridden_keeps_its_route() -> None:
 
 
 def test_what_begins_and_ends_a_process_is_code() -> None:
-    """What it parks is tried again when that has changed."""
+    """Parked events are retried when the beginning or the end of a process has changed."""
 
     def of(mark: Any, state: type = Sale) -> str:
         handler: Callable[..., None] = lambda self, sale, event: None  # noqa: E731

@@ -135,7 +135,7 @@ def test_a_run_that_uses_none_of_it_imports_nothing_of_it(tmp_path: Path) -> Non
 
 
 def test_in_memory_neither_a_database_nor_the_plugin_for_django_is_needed(tmp_path: Path) -> None:
-    """And nothing is ever executed in a database that is not a test's."""
+    """Nothing is ever executed in a database that is not a test's."""
     shown = run(tmp_path, LATE)
     assert "1 failed, 1 passed" in shown
     assert "the fixture enode_bus needs a test database" in shown

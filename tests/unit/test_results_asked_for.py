@@ -1,4 +1,4 @@
-"""`result_of`: what the store knows of a command's outcome."""
+"""`result_of` returns the outcome of a command as the store knows it."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def test_only_an_event_handler_follows_as_a_function() -> None:
 
 
 class Restless(ProcessManager):
-    abstract = True  # so that nobody else runs it
+    abstract = True  # other tests do not run it
     name = "unit.restless"
     sent = 0
 

@@ -23,7 +23,7 @@ from tests.races.counting import Add
 
 
 class Shaky(MemoryTransport):
-    """Stores what is sent, and then cannot be reached for so many times. Counts the inboxes that were opened."""
+    """Stores messages, and then raises `TransportUnavailable` for this number of sends. Counts the opened inboxes."""
 
     def __init__(self, failures: int = 0) -> None:
         super().__init__()

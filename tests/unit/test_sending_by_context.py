@@ -1,4 +1,4 @@
-"""`context.send` in inline(), in scenarios, and in what is shown of a stored stream."""
+"""`context.send` in inline(), in scenarios, and in the display of a stored stream."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def test_settings_may_allow_it() -> None:
     with override_settings(ENODE={**MEMORY, "SEND_IN_TESTS": True}):
         send_command(command())
     assert stored() == 1
-    with pytest.raises(SendInsideTest):  # not any more
+    with pytest.raises(SendInsideTest):  # the setting is back
         send_command(command())
 
 
@@ -116,7 +116,7 @@ def without_an_outbox(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
 
 
 def without_the_host_of_the_test_client(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
-    """As in a project whose mail goes to memory."""
+    """Keep `mail.outbox`, as in a project that sends its mail to memory."""
     settings.ALLOWED_HOSTS = ["example.com"]
 
 

@@ -1,4 +1,4 @@
-"""`manage.py startaggregate` writes code that is right at once, and nothing over what is there."""
+"""`manage.py startaggregate` writes code that works at once, and overwrites nothing."""
 
 from __future__ import annotations
 

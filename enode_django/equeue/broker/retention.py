@@ -71,7 +71,7 @@ def by_own_ages(parts: Sequence[QueuePart], max_age: float | None, own_age: OwnA
 
 
 class Notices:
-    """When notice was given that the unconsumed messages of a topic will be deleted. Used by one thread."""
+    """Records when notice was given that the unconsumed messages of a topic will be deleted. Used by one thread."""
 
     def __init__(self) -> None:
         self._said: dict[str, float] = {}
@@ -92,9 +92,9 @@ class Notices:
 
 
 class Retention(NamedTuple):
-    """When the oldest file is due: if it is older than ``max_age`` seconds, or all files together hold more than
-    ``max_bytes`` or ``max_messages``; with ``all_limits``, only if every limit that is set is exceeded. Without any
-    limit nothing is due.
+    """Decides when the oldest file is due: if it is older than ``max_age`` seconds, or all files together hold more
+    than ``max_bytes`` or ``max_messages``; with ``all_limits``, only if every limit that is set is exceeded. Without
+    any limit nothing is due.
 
     What a group still needs stays, unless ``delete_unconsumed``. What no group consumes, and dead letters, stay until
     they are older than ``max_age`` and `Notices` allow it: otherwise one of them would keep everything behind it for

@@ -34,7 +34,7 @@ LONGEST_BLOCK = 5.0
 """The most seconds that one command blocks; longer waits take several commands, so that a dead server is noticed."""
 
 _TRIES = 5
-"""How often a call is tried that was refused because a script or a key was not at the server."""
+"""A call is tried at most this often if it is refused because a script or a key was not at the server."""
 
 Command = Sequence[str | int | float | bytes]
 """A command whose second word is its key."""

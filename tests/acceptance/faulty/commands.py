@@ -18,7 +18,7 @@ class NeverReturn(Command):
 
 
 class DepositIfFileExists(Command):
-    """If there is none at ``path``, its handler raises or does nothing."""
+    """The handler deposits if a file exists at ``path``. Otherwise it raises or does nothing."""
 
     type_name = "faulty.DepositIfFileExists"
 

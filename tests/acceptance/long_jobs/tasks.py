@@ -19,7 +19,7 @@ def long_job(self: JobTask, name: str) -> dict[str, Any]:
 
 @shared_task(bind=True, base=JobTask, name="tests.told_to_end")
 def told_to_end(self: JobTask, kind: str, wrapper: str = "") -> dict[str, Any]:
-    """A job whose process is told to end. When the task comes again it is left in peace."""
+    """A job whose process gets SIGTERM. When the task comes again, it runs undisturbed."""
     if Job.objects.filter(name=kind).exists():
         return run_job(self, "brief", kind)
     wrappers = {"begun": terminate_when_begun, "ending": terminate_when_ending}

@@ -1,4 +1,4 @@
-"""What the jobs do: one counts until it is stopped, the others get SIGTERM at an awkward moment."""
+"""The work of the jobs: one counts until it is stopped, the others get SIGTERM at an awkward moment."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def work_briefly(job: RunningJob) -> None:
 
 
 def stop_by_sigterm(job: RunningJob) -> None:
-    """The process is told to end in the middle of the work."""
+    """Send SIGTERM to the own process in the middle of the work."""
     terminate()
     while True:
         job.pause(0.02)
 
 
 def hear_two(job: RunningJob) -> None:
-    """As `stop_by_sigterm`, and once more while the work clears away."""
+    """Do as `stop_by_sigterm`, and send SIGTERM again during the cleanup."""
     try:
         stop_by_sigterm(job)
     except JobStopped:
@@ -45,7 +45,7 @@ def hear_two(job: RunningJob) -> None:
 
 def hear_nothing(job: RunningJob) -> None:
     """Work that never asks whether it must stop."""
-    job_termination.PATIENCE = 1.0  # so that nobody waits for long
+    job_termination.PATIENCE = 1.0  # keeps the wait short
     terminate()
     while True:
         time.sleep(0.02)

@@ -6,9 +6,9 @@ from enode_django import Command
 
 
 class Measure(Command):
-    """``amount``, in kilowatt hours, has gone through the meter, which is made when it is measured first.
+    """Adds ``amount``, in kilowatt hours, to the total of the meter. The first measurement creates the meter.
 
-    The result is what has gone through it altogether, in watt hours.
+    The result is the new total in watt hours.
     """
 
     type_name = "meters.Measure"

@@ -1,1 +1,1 @@
-"""An app with a read side: what the subscribers of the acceptance tests write."""
+"""An app with a read side, written by the subscribers of the acceptance tests."""

@@ -13,7 +13,7 @@ class Balance(ReadModel):
 
 
 class Movement(models.Model):
-    """Nothing but the checkpoints keeps one from being there twice."""
+    """Only the checkpoints protect a movement from being stored twice."""
 
     account = models.CharField(max_length=255)
     account_version = models.BigIntegerField()

@@ -45,7 +45,7 @@ def with_answer(facts: Facts, place: int, **now: Any) -> Facts:
 
 
 def with_row(facts: Facts, place: int, **now: Any) -> Facts:
-    """Change a stored row, and what was published of it, too."""
+    """Change a stored row and its publication."""
     return with_rows(facts, changed(facts.stored, place, rebuilt(facts.stored[place], **now)))
 
 
@@ -58,7 +58,7 @@ def rebuilt(row: StoredRow, **now: Any) -> StoredRow:
 
 
 def with_rows(facts: Facts, rows: Sequence[StoredRow]) -> Facts:
-    """Let what was published agree with other rows, as far as they are published."""
+    """Replace the stored rows. Published messages agree with the new rows, and those without a row are left out."""
     digests = {row.key: (row.version, row.digest) for row in rows}
     published = []
     for message in facts.published or ():

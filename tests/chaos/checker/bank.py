@@ -1,4 +1,4 @@
-"""What commands do to accounts, transfers and notes, as the builder of runs has it."""
+"""The effects of commands on accounts, transfers and notes, for the builder of runs."""
 
 from __future__ import annotations
 

@@ -74,4 +74,4 @@ BREAKING: dict[str, list[Callable[[], Facts]]] = {
     ],
 }
 SEVERAL: list[Callable[[], Facts]] = [store.version_that_is_there_twice]
-"""What breaks more than one rule by its nature."""
+"""Each of these breaks more than one rule by its nature."""

@@ -145,7 +145,7 @@ def command_of_another_type_than_was_sent() -> Facts:
 
 
 def amount_that_nobody_sent() -> Facts:
-    """The money adds up, but it is not what the client has paid in."""
+    """The money adds up, but the amount differs from the one that the client has paid in."""
     world = small_world()
     world.do("bank.Deposit", "ada", amount=Decimal(7))
     facts = world.facts()
@@ -245,7 +245,7 @@ def follow_up_that_is_lost() -> Facts:
 
 
 def follow_up_under_another_id() -> Facts:
-    """As if the process manager had made up an id: a repeat of the event would let it take effect twice."""
+    """The process manager has made up an id: a repeat of the event would let its command take effect twice."""
     facts = small_world().facts()
     place = row_of(facts, "bank.NoteMoved")
     row = rebuilt(facts.stored[place], command_id="made-up")
@@ -278,7 +278,7 @@ def balance_that_does_not_follow() -> Facts:
     world.do("bank.Deposit", "ada", amount=Decimal(1))
     facts = world.facts()
     row = list(facts.tables["bank_accountsummary"][0])
-    row[4] -= 1  # what is available adds up amounts
+    row[4] -= 1  # the available amount is a sum
     table = changed(facts.tables["bank_accountsummary"], 0, tuple(row))
     return replace(facts, tables={**facts.tables, "bank_accountsummary": table})
 

@@ -60,7 +60,7 @@ def make_row(
 
 
 class World:
-    """`do` lets a client execute a command; `settle` lets the process manager come to rest; `facts` are what is left.
+    """`do` executes a command of a client. `settle` runs the process manager to its end. `facts` returns the result.
 
     ``jump``: the next stored version is one too high, whatever follows from it.
     """
@@ -167,7 +167,7 @@ class World:
                 yield "bank.CancelReservation", fields["source"], {"transfer": id}
                 yield "bank.CancelReservation", fields["target"], {"transfer": id}
 
-    # -- what is left ---------------------------------------------------------------------------------------------
+    # -- the facts ------------------------------------------------------------------------------------------------
 
     def facts(self) -> Facts:
         self.settle()
@@ -222,7 +222,7 @@ class World:
         return published
 
     def _log(self, published: list[Published]) -> list[LogRecord]:
-        """One send a message; each queue of commands changes its owner in the middle."""
+        """Return a log with one message per send. Each queue of commands changes its owner in the middle."""
         log: list[LogRecord] = []
         for sequence, message in enumerate(published):
             log.append(Appended("log", EVENTS, message.queue, message.offset, 1, PRODUCER, sequence))
@@ -241,7 +241,7 @@ class World:
 
 
 def _samples(log: list[LogRecord]) -> list[Sample]:
-    """One after each commit."""
+    """Return one sample after each commit."""
     owners = {(*r.consumption, r.epoch): r.owner for r in log if isinstance(r, Acquired)}
     commits = [record for record in log if isinstance(record, Committed)]
     return [
@@ -255,7 +255,7 @@ def queue_of(id: str) -> int:
 
 
 def small_world() -> World:
-    """Every kind of command, a transfer that is completed and one that is cancelled, refusals and failures."""
+    """Return a world with every kind of command, a completed and a cancelled transfer, refusals and failures."""
     world = World()
     for account in ("ada", "bob"):
         world.do("bank.OpenAccount", account, owner=account.title())

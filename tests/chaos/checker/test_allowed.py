@@ -1,4 +1,4 @@
-"""What may happen in a run without any promise being broken."""
+"""Runs that break no promise, although they look unusual."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.chaos.checker.builder import EVENTS, GROUP, OBSERVER, queue_of, small
 
 
 def events_that_are_handled_again() -> Facts:
-    """After a crash, from the checkpoint on, by another process."""
+    """After a crash, another process handles them again from the checkpoint on."""
     facts = small_world().facts()
     again = [line._replace(at=line.at + 1e6) for line in facts.handled[3:]]
     return replace(facts, handled=[*again, *facts.handled])

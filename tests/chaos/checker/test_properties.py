@@ -38,7 +38,7 @@ STEPS = st.one_of(
 
 @st.composite
 def runs(draw: st.DrawFn) -> Facts:
-    """Two accounts with money, then anything; follow-up commands are handled in between, as it comes."""
+    """Draw a run: two accounts with money, then any commands. Follow-up commands are handled in between."""
     world = World()
     for account in ("a", "b"):
         world.do("bank.OpenAccount", account, owner="Ada")
@@ -96,7 +96,7 @@ def alter_amount(facts: Facts, place: int) -> Facts:
 
 
 def alter_sent_amount(facts: Facts, place: int) -> Facts:
-    """As if each stored amount were another one than the client has sent."""
+    """Change the amount of one accepted command that the client sent. The stored amount then differs from it."""
     accepted = {answer.command_id for answer in facts.answers if answer.status == "SUCCESS"}
     sends = [at for at, send in enumerate(facts.sends) if "amount" in send.fields and send.command_id in accepted]
     at = sends[place % len(sends)]
@@ -129,7 +129,7 @@ def drop_follow_up(facts: Facts, place: int) -> Facts:
 
 
 def duplicate_follow_up(facts: Facts, place: int) -> Facts:
-    """Under an id of its own, on the end of its aggregate."""
+    """Store a follow-up again, under its own id, at the end of its aggregate."""
     places = _follow_ups(facts)
     row = facts.stored[places[place % len(places)]]
     version = None if row.version is None else (facts.histories[row.aggregate_root_id][-1].version or 0) + 1
@@ -187,7 +187,7 @@ def give_epoch_to_two_owners(facts: Facts, place: int) -> Facts:
 
 
 def lose_batch(facts: Facts, place: int) -> Facts:
-    """Not the last one of its queue, which nothing would tell of."""
+    """Remove any batch of commands but the last one of its queue, whose loss would leave no gap."""
     commits = [at for at, record in enumerate(facts.log) if isinstance(record, Committed)]
     batches = [at for at in range(commits[0]) if not isinstance(facts.log[at], Acquired | Committed)]
     counted = [at for at in batches if getattr(facts.log[at], "topic") == "commands"]  # noqa: B009
@@ -195,7 +195,7 @@ def lose_batch(facts: Facts, place: int) -> Facts:
 
 
 def drop_published(facts: Facts, place: int) -> Facts:
-    """Each of the streams but the last is published once."""
+    """Remove one publication. Each stream but the last is published once."""
     published = facts.published or ()
     return replace(facts, published=changed(published, place % (len(published) - 2)))
 

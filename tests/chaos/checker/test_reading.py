@@ -1,4 +1,4 @@
-"""What readers do with files as processes leave them that were killed, and with damaged ones."""
+"""Readers handle the files that killed processes leave, and damaged files."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_lines_of_subscribers_and_of_the_watcher(tmp_path: Path) -> None:
 
 
 def fill(directory: Path) -> None:
-    """Two sends, of which one has two parts, and a group that commits; over several files."""
+    """Write two sends, one of them with two parts, and the commits of a group, over several files."""
     store = MessageStore(directory, chunk_size=4096)
     state = BrokerState(store, patience=1)
     state.open()

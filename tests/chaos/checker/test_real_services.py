@@ -1,4 +1,4 @@
-"""The readers on what the framework really leaves behind: rows in Postgres, a broker's files, streams in Redis."""
+"""The readers, on the data that the framework really leaves: rows in Postgres, a broker's files, streams in Redis."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 TIMEOUT = 60.0
 POLL = 0.25
-"""Each look reads all that the run has left so far."""
+"""In seconds. Each look reads everything that the run has left so far."""
 
 
 class Client:
-    """Executes commands and writes down what it was answered, as the clients of a run do."""
+    """Executes commands and writes down the answers, as the clients of a run do."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True)
@@ -143,7 +143,7 @@ def judge(run: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 
 @contextmanager
 def finished_run(run: Path, queue: dict[str, Any], left: dict[str, Any]) -> Iterator[None]:
-    """``queue`` is the framework's setting, ``left`` what the checker reads."""
+    """Run and finish with the framework's setting ``queue``. The checker reads ``left``."""
     with other_session() as session:
         database = f"{session.info.dsn} password={session.info.password}"
     about = {"read_database": database, "shards": [database], "queue": left, "finished": True, "subscribers": []}

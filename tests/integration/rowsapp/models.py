@@ -44,7 +44,7 @@ class Nobody(models.Manager):
 
 
 class Lowered(models.CharField):
-    """Prepares what it is given, and gives something else back."""
+    """Prepares its value for the database, and returns another value."""
 
     def get_prep_value(self, value: Any) -> Any:
         return None if value is None else str(value).lower().strip("<>")
@@ -94,7 +94,7 @@ class Plain(Kinds):
 
 
 class WithArray(Kinds):
-    """What does not go into arrays takes another way."""
+    """Rows with an array field are not written in arrays."""
 
     tags = ArrayField(models.CharField(max_length=10), null=True)
 
@@ -130,7 +130,7 @@ class Bare(ReadModel):
 
 
 class Remembering(ReadModel):
-    """A loaded row remembers what it was loaded with."""
+    """A loaded row remembers its loaded values."""
 
     count = models.IntegerField(default=0)
 
@@ -182,7 +182,7 @@ class Every(ReadModel):
 
 
 class Odd(ReadModel):
-    """What PostgreSQL alone has, and what the database itself fills in."""
+    """Fields that only PostgreSQL has, and fields that the database fills in."""
 
     tags = ArrayField(models.CharField(max_length=3), null=True)
     amounts = ArrayField(models.DecimalField(max_digits=6, decimal_places=2), null=True)

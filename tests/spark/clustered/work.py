@@ -15,7 +15,7 @@ COLUMNS = "pid bigint, file string, fingerprint string, settings string"
 
 
 def seen(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """What a task finds; ``pid`` is that of the daemon, of which each executor has one."""
+    """Yield the code and the settings that a task finds. ``pid`` is the daemon's. Each executor has one daemon."""
     from enode_django.spark.executors import task
 
     for _ in batches:

@@ -1,9 +1,9 @@
-"""What Python imports as it starts, if it finds it on its path: Spark's daemons import here what their workers need.
+"""Import the modules that workers of Spark's Python daemons need. Python imports this module at start if it finds it.
 
-They fork a worker for each step of a query. Without this each worker imports Django and the project for itself, which
-takes more processor time than all that the tests ask of it. No thread may be there when they fork, so libraries that
-would start one are told not to. Workers of `test_cluster` start without it, and so do those that get the project sent
-and do not find it yet.
+The daemons fork a worker for each step of a query. Without this each worker imports Django and the project for itself,
+which takes more processor time than the rest of the tests. No thread may run when they fork, so libraries that would
+start one are told not to. Workers of `test_cluster` start without it, and so do those that get the project sent and do
+not find it yet.
 """
 
 from __future__ import annotations

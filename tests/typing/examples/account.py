@@ -1,4 +1,4 @@
-"""An account, whole: what the first screen of an application looks like."""
+"""A whole account, as on the first screen of an application."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read back has the class that was asked."""
+"""Reading an aggregate back returns the class that was asked for."""
 
 from __future__ import annotations
 

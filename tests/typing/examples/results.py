@@ -1,4 +1,4 @@
-"""What `execute_command` and `try_command` return has the type of result that the command names."""
+"""`execute_command` and `try_command` return the type of result that the command names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `given` begins with what, and which of the four scenarios it returns."""
+"""The arguments of `given`, and the one of the four scenarios that it returns for each."""
 
 from __future__ import annotations
 

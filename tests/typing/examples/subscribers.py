@@ -1,4 +1,4 @@
-"""Methods of subscribers, and event handlers, say what they handle in an annotation, in the decorator, or in both."""
+"""Methods of subscribers, and event handlers, name their events in an annotation, in the decorator, or in both."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def step(name: str, cause: str | None = None, events: int = 1) -> Step:
 
 @st.composite
 def causations(draw: st.DrawFn) -> Causation:
-    """Each step follows from an event, or from the command, of one before it."""
+    """Draw steps. Each is caused by an event or the command of an earlier one."""
     steps = [step("0", draw(st.sampled_from([None, "somewhere"])), draw(st.integers(0, 3)))]
     for number in range(1, draw(st.integers(1, 12))):
         cause = draw(st.sampled_from(draw(st.sampled_from(steps)).causes))

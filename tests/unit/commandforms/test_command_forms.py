@@ -28,7 +28,7 @@ def bus() -> Iterator[InlineCommandBus]:
 
 
 def token_of(form: CommandForm) -> str:
-    """As the page hides it."""
+    """Return the command id that the page hides."""
     found = re.search(r'name="command_id" value="([^"]+)"', str(form))
     assert found
     return found[1]
@@ -152,7 +152,7 @@ def test_the_version_that_was_seen_is_expected(bus: InlineCommandBus) -> None:
         "It was changed meanwhile. Look at it as it is now, and send it again if you still want to."
     ]
     assert late.has_error("__all__", "enode.VersionMismatch")
-    assert 'name="expected_version" value="2"' in str(late)  # what the page shows now
+    assert 'name="expected_version" value="2"' in str(late)  # the version that the page shows now
     assert versions(bus) == [1, 2]
 
 

@@ -1,4 +1,4 @@
-"""What the counter of the sample's bank does not show of views."""
+"""Behaviour of views that the counter of the sample's bank does not show."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_being_logged_in_is_needed_at_least(bus: InlineCommandBus) -> None:
 
 
 class Asked(InlineCommandBus):
-    """Says what it was asked for: it was executed, and not handled in time."""
+    """Records its options. Its commands are executed, but not handled in time."""
 
     def __init__(self) -> None:
         self.options: tuple[Any, ...] = ()

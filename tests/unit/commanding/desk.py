@@ -20,7 +20,7 @@ BOTH = ("bank.Ledger", "bank.Summaries")
 
 
 def both(event_types: Sequence[str]) -> Mapping[str, str]:
-    """Two subscribers that follow what is added."""
+    """Return two subscribers if ``event_types`` contains `Added`."""
     return {name: name for name in BOTH} if "races.Added" in event_types else {}
 
 
@@ -53,7 +53,7 @@ class Desk:
         future = self._callers.submit(self.bus.execute, command, timeout, both if handled else None)
         return Asked(future, self.received())
 
-    # -- what the processors would do -----------------------------------------------------------------------------
+    # -- the part of the processors -------------------------------------------------------------------------------
 
     def answer(self, wire: WireCommand, status: CommandStatus = CommandStatus.SUCCESS) -> CommandResult:
         done = status is CommandStatus.SUCCESS
@@ -85,5 +85,5 @@ class Desk:
 
     @property
     def remembered(self) -> int:
-        """Commands of which the sender's process knows anything."""
+        """Return the number of commands that the sender's process remembers."""
         return len(self.bus._replies._expected)

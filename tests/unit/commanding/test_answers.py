@@ -1,4 +1,4 @@
-"""Who waits for an answer gets their own, and is forgotten when they stop waiting."""
+"""A caller that waits for an answer gets its own, and is forgotten when it stops waiting."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Held(MemoryTransport):
 
 
 class StandsStill(MemoryTransport):
-    """Stores what is sent, and does not say so; opens no inbox if that is what it is asked for."""
+    """Stores messages, but does not return from ``send``. With ``opens=False`` it does not open an inbox either."""
 
     def __init__(self, *, opens: bool = True) -> None:
         super().__init__()

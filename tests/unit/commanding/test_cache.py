@@ -14,7 +14,7 @@ def slot(name: str) -> Slot:
 
 
 def filled(count: int, limit: int) -> tuple[AggregateCache, list[str]]:
-    """A cache into which so many aggregates came, and the ids of those that left, in order."""
+    """Return a cache after ``count`` aggregates were put into it, and the ids of those that left, in order."""
     left: list[str] = []
     cache = AggregateCache(limit, lambda slot: left.append(slot.id))
     for number in range(count):

@@ -1,4 +1,4 @@
-"""What a handler changes without handing it in is an error, not a loss."""
+"""A change that a handler makes without handing it in is an error. It is not lost silently."""
 
 from __future__ import annotations
 

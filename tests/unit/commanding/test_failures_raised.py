@@ -1,4 +1,4 @@
-"""What `execute_command` raises for a command that took no effect, and how that travels."""
+"""`execute_command` raises an exception for a command without effect. It can be stored, restored and copied."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def test_what_is_asked_for_follows_from_what_has_come() -> None:
 
 @pytest.fixture
 def loader(monkeypatch: pytest.MonkeyPatch) -> AggregateLoader:
-    """Of a store with a history of small streams and one of large ones."""
+    """Return the loader of a store with one history of small streams and one of large ones."""
     monkeypatch.setattr(loading, "PORTION_BYTES", 400_000)
     monkeypatch.setattr(loading, "FIRST_PORTION", 8)
     store = MemoryEventStore()
@@ -45,7 +45,7 @@ def test_histories_of_large_streams_come_bit_by_bit(loader: AggregateLoader) -> 
 
 
 def test_histories_of_small_streams_come_at_once_when_that_is_known(loader: AggregateLoader) -> None:
-    assert loader.sorted_by_size(["small"]) == ([], ["small"])  # not more than four times as many as were thought
+    assert loader.sorted_by_size(["small"]) == ([], ["small"])  # at most four times the estimated number
     (portion,), large = loader.sorted_by_size(["small"])
     assert (portion.ids, large) == (["small"], [])
     assert loader.histories_of(portion)["small"].rebuild() is not None

@@ -1,4 +1,4 @@
-"""Methods of aggregates handle commands: what they are called on, with what, and what becomes of what they return."""
+"""Methods of aggregates handle commands: their receivers, their arguments, and the use of their results."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def _bus() -> Iterator[None]:
 
 @pytest.fixture
 def cleared() -> Iterator[None]:
-    """What the test marks is forgotten after it."""
+    """Forget the handlers that the test marks."""
     known = {command: list(handlers) for command, handlers in command_handlers._handlers.items()}
     yield
     command_handlers._handlers.clear()
@@ -277,7 +277,7 @@ def test_retry_on_holds_for_methods(cleared: None) -> None:
     assert done(Try("t")).value == 3
 
 
-# -- what is refused ----------------------------------------------------------------------------------------------
+# -- refusals -----------------------------------------------------------------------------------------------------
 
 
 class Late(Command):

@@ -1,4 +1,4 @@
-"""What application code may do to a command mailbox, and what it must not be able to do."""
+"""Application code in a command mailbox: its errors fail its own command, and harm nothing else."""
 
 from __future__ import annotations
 

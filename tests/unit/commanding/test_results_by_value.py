@@ -1,4 +1,4 @@
-"""A result is what it was when it was set."""
+"""A result keeps the value that it had when it was set."""
 
 from __future__ import annotations
 

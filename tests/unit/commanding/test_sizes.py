@@ -1,4 +1,4 @@
-"""What no message of the queue could take is refused when the command is decided, and says so."""
+"""An outcome too large for a message of the queue is refused when the command is decided, with a clear error."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def test_error_in_finding_the_followers_reaches_the_sender(desk: Desk) -> None:
 
 
 def test_who_waits_is_told_at_once_of_a_send_that_was_cancelled() -> None:
-    """So it is when the bus is closed while other sends keep all its threads."""
+    """A send is cancelled if the bus is closed while other sends keep all its threads busy."""
     wait, sending = Wait(), Future[SendResult]()
     sending.add_done_callback(wait.take_sent)
     sending.cancel()

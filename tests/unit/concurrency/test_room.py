@@ -18,7 +18,7 @@ def pool() -> ThreadPoolExecutor:
 def test_who_waits_goes_on_when_others_have_given_back(pool: ThreadPoolExecutor) -> None:
     room = Room(10)
     room.take(9)
-    room.wait()  # there is room, and what is taken next may be more than that
+    room.wait()  # some room is left, and the next take may exceed it
     room.take(9)
     began = threading.Event()
 

@@ -126,7 +126,7 @@ def test_event_is_applied_once() -> None:
 
 
 class Vine(Tree):
-    """Its applier does what only a method of the domain may do."""
+    """Its applier applies an event, which only a method of the domain may do."""
 
     type_name = "unit.Vine"
 
@@ -135,7 +135,7 @@ class Vine(Tree):
 
 
 def test_an_applier_that_applies_another_event_is_refused() -> None:
-    """When the aggregate is loaded, the other event would be applied by that method, and then once more."""
+    """On loading, that method would apply the other event, which would then be applied once more."""
     with pytest.raises(DefinitionError, match=r"Vine\._named\(\) applies another event"):
         Vine("v").apply(Named(name="climbing"))
 

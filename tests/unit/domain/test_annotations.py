@@ -1,4 +1,4 @@
-"""What a handler takes is read from the annotation of its parameter."""
+"""The classes that a handler takes are read from the annotation of its parameter."""
 
 from __future__ import annotations
 

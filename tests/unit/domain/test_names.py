@@ -48,7 +48,7 @@ def nothing_stays_declared(undeclared: None, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(subscribers, "_declared", [])
 
 
-# -- what is taken ---------------------------------------------------------------------------------------------------
+# -- reserved names --------------------------------------------------------------------------------------------------
 
 
 @EVERY_BASE

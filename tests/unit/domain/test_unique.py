@@ -1,4 +1,4 @@
-"""What the system checks say of unique declarations."""
+"""System checks of unique declarations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a handler handles is read from its annotation; what the decorator says besides must not contradict that."""
+"""The classes that a handler handles are read from its annotation. The decorator's classes must not contradict it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Refused(DomainException):
 
 @pytest.fixture(autouse=True)
 def undeclared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only what a test declares is there, and it is forgotten after it."""
+    """Begin without declarations. Forget those of the test after it."""
     monkeypatch.setattr(subscribers, "_declared", [])
     monkeypatch.setattr(event_handlers, "_groups", {})
 

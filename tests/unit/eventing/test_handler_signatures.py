@@ -1,4 +1,4 @@
-"""What is wrong with a handler is said when it is defined, not when the first event comes."""
+"""An error in a handler's signature is reported when it is defined, not when the first event arrives."""
 
 from __future__ import annotations
 

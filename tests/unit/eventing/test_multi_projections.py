@@ -1,4 +1,4 @@
-"""What a `MultiProjection` says of its rows and their keys, and its tests without a database."""
+"""The rows and keys that a `MultiProjection` declares, and its tests without a database."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Followed(ReadModel):
 
 @pytest.fixture(autouse=True)
 def undeclared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only what a test declares is there, and it is forgotten after it."""
+    """Begin without declarations. Forget those of the test after it."""
     monkeypatch.setattr(subscribers, "_declared", [])
 
 

@@ -1,4 +1,4 @@
-"""What a projection's class says of its rows."""
+"""The rows that a projection's class declares."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ More = TypeVar("More")
 
 @pytest.fixture(autouse=True)
 def undeclared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only what a test declares is there, and it is forgotten after it."""
+    """Begin without declarations. Forget those of the test after it."""
     monkeypatch.setattr(subscribers, "_declared", [])
 
 

@@ -66,7 +66,7 @@ def test_answer_counts_as_waiting_until_it_was_sent() -> None:
 
 
 class HalfAway(MemoryTransport):
-    """At first it delivers the first reply of several only."""
+    """While ``is_away``, it delivers only the first of several replies."""
 
     is_away = True
 

@@ -1,4 +1,4 @@
-"""What the system checks say of subscribers that are declared wrongly."""
+"""System checks of wrongly declared subscribers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class CheckedRow(ReadModel):
 
 @pytest.fixture(autouse=True)
 def undeclared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only what a test declares is there, and it is forgotten after it."""
+    """Begin without declarations. Forget those of the test after it."""
     monkeypatch.setattr(subscribers, "_declared", [])
     monkeypatch.setattr(event_handlers, "_groups", {})
 

@@ -1,4 +1,4 @@
-"""What is stored is neither changed nor deleted by way of the models, and, if a project wants it, of the database."""
+"""Stored rows cannot be changed or deleted through the models, nor in the database if a project protects them."""
 
 from __future__ import annotations
 

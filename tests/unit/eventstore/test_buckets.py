@@ -1,4 +1,4 @@
-"""Which shard owns which buckets: what is recorded first, and what is refused."""
+"""The buckets that each shard owns: how they are recorded, and refusals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from enode_django.eventstore.buckets import (
 from enode_django.exceptions import ShardMismatch
 
 ids = st.text(st.characters(), min_size=1, max_size=40)
-"""Also those that can be no ids, such as a lone surrogate."""
+"""Includes texts that cannot be ids, such as a lone surrogate."""
 HALVES = even_shares(2)
 
 
@@ -30,7 +30,7 @@ def new(*aliases: str, has_streams: bool = False) -> list[Found]:
 
 
 def test_the_bucket_of_an_id_never_changes() -> None:
-    """What is stored lies where this says."""
+    """Stored aggregates would not be found in another bucket."""
     assert [bucket_of(id) for id in ("a", "account-1", "größe ☃", "x" * 255)] == [393, 218, 640, 821]
 
 
@@ -76,7 +76,8 @@ def test_recording_that_was_interrupted_goes_on() -> None:
 
 
 def test_a_store_from_before_there_were_records_keeps_all_its_buckets() -> None:
-    """And is shard 0, wherever it is named: its subscriptions were taken over as those of shard 0."""
+    """It becomes shard 0 at any place in the settings, because its subscriptions were taken over as those of shard
+    0."""
     found = [*new("new"), *new("old", has_streams=True), *new("newer")]
     assert first_claims(found) == {
         "new": ShardOwnership(1, 0, frozenset()),

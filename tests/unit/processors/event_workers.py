@@ -1,4 +1,4 @@
-"""Event pipelines in a process of the tests, whose subscribers note what they get."""
+"""Event pipelines in a process of the tests. Their subscribers note the events that they get."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def wait_for(condition: Callable[[], object], what: str) -> None:
 
 
 class Notebook:
-    """A follower that notes what it gets. It sets aside what begins with ``bad``, and does what ``before`` says
-    ahead of each batch."""
+    """A follower that notes its messages. It sets aside those that begin with ``bad``, and calls ``before`` ahead of
+    each batch."""
 
     def __init__(self) -> None:
         self.before: Callable[[], None] = lambda: None

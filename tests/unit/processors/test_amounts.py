@@ -31,7 +31,7 @@ CONF = make_conf(
 
 
 class Swell(enode_django.Command):
-    """Small itself; its event has so many bytes."""
+    """A small command. Its event has ``size`` bytes."""
 
     type_name = "amounts.Swell"
     size: int

@@ -54,7 +54,7 @@ def test_the_last_word_of_a_worker_counts(turn: Callable[[WorkerGroup], object])
 
 
 class Buries(MemoryTransport):
-    """Notes what it is told of the dead."""
+    """Notes the deaths that it is told of."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -128,7 +128,7 @@ def test_leases_of_one_subscriber_are_renewed_while_those_of_another_cannot_be()
 
 
 class NeverRenewsForA(RenewsOnlyForB):
-    """Who asks for A waits for an answer, until the end of the test."""
+    """A renewal for A gets no answer until the end of the test."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a worker's process imports in a project that uses none of the optional packages."""
+"""The imports of a worker's process in a project that uses none of the optional packages."""
 
 from __future__ import annotations
 

@@ -44,7 +44,8 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 class Garden:
-    """The mailbox gets all commands at once, and handles each only when what came a batch before it is published."""
+    """The mailbox gets all commands at once. It handles each only when the commands of a batch before it are
+    published."""
 
     def __init__(self) -> None:
         self.statistics = Statistics()

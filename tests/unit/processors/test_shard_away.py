@@ -65,7 +65,7 @@ class Halves(ShardMap):
 
 
 class Unknown(Halves):
-    """At first none of the shards says what it owns."""
+    """No shard names its buckets at first."""
 
     refusals = 3
 
@@ -87,7 +87,7 @@ class Moving(Halves):
 
 
 class Stallable(MemoryEventStore):
-    """While it is ``stalled`` nothing comes back, as from a server that was stopped."""
+    """Does not answer while ``stalled``, like a stopped server."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ class Stallable(MemoryEventStore):
 
 
 class Tower:
-    """A worker over two shards and two queues, each of which has the commands of one shard."""
+    """A worker over two shards and two queues. Each queue has the commands of one shard."""
 
     def __init__(self, shard_map: ShardMap | None = None, **conf: Any) -> None:
         self.conf = make_conf(
@@ -200,7 +200,7 @@ def test_what_the_new_shard_refuses_is_recovered_where_it_was_handled(towers: li
 
 
 def test_nothing_is_pulled_before_the_shards_are_known(towers: list[Tower]) -> None:
-    """What was pulled and cannot be routed would be pulled by nobody else as long as this worker lives."""
+    """Messages that are pulled but cannot be routed are kept from all other workers as long as this one lives."""
     tower = Tower(Unknown())
     towers.append(tower)
     tower.send(0)
@@ -241,7 +241,7 @@ def test_takeover_waits_for_the_sessions_of_each_shard_by_itself(towers: list[To
     assert tower.shards[0].ended == ["old", "old"]
 
 
-# What is counted
+# Counts
 
 
 def window(queue: int, unfinished: int) -> OffsetWindow:

@@ -51,7 +51,7 @@ def echo(connection: Connection, notes: Any, prefix: str) -> None:
 
 
 def sees(connection: Connection, notes: Any) -> None:
-    """Says what a child finds: open connections, systemd's variables, threads."""
+    """Send the facts that a child finds: open connections, systemd's variables, threads."""
     pipes = template._connections()
     connection.send_bytes(
         json.dumps(["NOTIFY_SOCKET" in os.environ, len(pipes), threading.active_count(), os.getpid()]).encode()
@@ -92,14 +92,14 @@ class Rendezvous(Connection):
 
 
 def test_two_threads_may_wait_for_the_end_of_a_child() -> None:
-    """With ``--reload`` the supervisor's thread and the one that ends the process do."""
+    """With ``--reload`` the supervisor's thread and the thread that ends the process both wait."""
     ours, theirs = Pipe(duplex=False)
     theirs.send_bytes(template._NUMBER.pack(4711))
     child = ForkedChild(Rendezvous(os.dup(ours.fileno()), writable=False))
     with ThreadPoolExecutor(2) as pool:
         waiting = [pool.submit(child.join) for _ in range(2)]
         theirs.send_bytes(template._NUMBER.pack(3))
-        theirs.close()  # else who finds nothing to read any more would wait for ever
+        theirs.close()  # otherwise a thread that finds nothing more to read would wait for ever
         for one in waiting:
             one.result(SOON)
     assert (child.pid, child.exitcode) == (4711, 3)
@@ -201,7 +201,7 @@ def test_closing_ends_those_that_live() -> None:
     children.close()
 
 
-# -- where nothing is forked ------------------------------------------------------------------------------------------
+# -- without a fork ---------------------------------------------------------------------------------------------------
 
 ASKS = """
 import sys, os

@@ -29,7 +29,7 @@ def problems(now: CurrentSchema | None, *before: RecordedSchema) -> list[Problem
 
 
 def texts(now: CurrentSchema | None, *before: RecordedSchema) -> list[str]:
-    """Those that recording does not settle."""
+    """Return the texts of the problems that recording does not settle."""
     return [problem.text for problem in problems(now, *before) if not problem.is_news]
 
 

@@ -1,1 +1,1 @@
-"""What is measured is stored in kilowatt hours, as a text."""
+"""The first edition stores measurements in kilowatt hours, as text."""

@@ -1,1 +1,1 @@
-"""What is measured is stored in watt hours, as a number, with the place that it comes from."""
+"""The third edition stores measurements in watt hours, as a number, with the place that they come from."""
