@@ -101,7 +101,7 @@ class ProcessManager(Subscriber, Generic[State]):
 def _key_of_class(cls: type[ProcessManager], key: EventKey | str) -> tuple[EventKey, str]:
     """Return the function for the keys of messages, and the field that it reads, if it was given by its name."""
     if cls.state is None:
-        raise DefinitionError(f"{cls.__qualname__} has a key and no state; write state = SomeDataclass in its body")
+        raise DefinitionError(f"{cls.__qualname__} has a key and no state; derive it from ProcessManager[SomeState]")
     if isinstance(key, str) and key.isidentifier():
         return FieldKey(key), key
     if not callable(key):

@@ -53,10 +53,9 @@ class Booking:
     declined: int = 0
 
 
-class Bookings(ProcessManager):
+class Bookings(ProcessManager[Booking]):
     name = "conference.bookings"
     start = "beginning"  # includes orders that were placed before the first worker ran
-    state = Booking
 
     @starts
     def placed(self, booking: Booking, event: OrderPlaced) -> Iterator[Command]:

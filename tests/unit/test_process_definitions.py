@@ -180,7 +180,7 @@ def test_marks_that_do_not_go_together_are_refused(outer: Any, inner: Any, why: 
 @pytest.mark.parametrize(
     ("key", "state", "why"),
     [
-        ("order", None, "Some has a key and no state; write state = SomeDataclass in its body"),
+        ("order", None, r"Some has a key and no state; derive it from ProcessManager\[SomeState\]"),
         ("an order", Sale, "Some has key='an order'; give it the name of a field, or a function"),
         (5, Sale, "Some has key=5; give it the name of a field, or a function"),
     ],
