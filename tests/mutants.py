@@ -26,7 +26,10 @@ from sample_project.embedded import embedded_services
 PACKAGES = ("enode_django/commanding", "enode_django/eventing", "enode_django/eventstore")
 TESTS = tuple(
     f"tests/{name}"
-    for name in ("unit", "races", "models", "properties", "contracts", "following", "snapshots", "integration", "docs")
+    for name in (
+        *("unit", "races", "models", "properties", "contracts", "unique", "outbox", "scheduling", "immediate"),
+        *("following", "snapshots", "integration", "docs"),
+    )
 )
 """The directories of fast tests. Acceptance tests are left out: coverage does not see the processes that they start."""
 MOST_TESTS = 250

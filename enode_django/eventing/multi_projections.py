@@ -106,8 +106,8 @@ _COUNTED = (models.AutoField, models.BigAutoField, models.SmallAutoField)
 
 
 def _primary_key(model: type[models.Model]) -> Sequence[models.Field[Any, Any]]:
-    options: Any = model._meta
-    return list(getattr(options, "pk_fields", None) or [options.pk])
+    options: Any = model._meta  # the stubs do not know composite keys
+    return list(options.pk_fields)
 
 
 def _field(cls: type[MultiProjection[Any]], name: str) -> models.Field[Any, Any]:

@@ -42,6 +42,15 @@ class Keyed(models.Model):
         ]
 
 
+class Together(models.Model):
+    pk = models.CompositePrimaryKey("shop", "day")
+    shop = models.CharField(max_length=10)
+    day = models.DateField()
+
+    class Meta:
+        app_label = "keyed"
+
+
 class Followed(ReadModel):
     class Meta:
         app_label = "keyed"
@@ -74,6 +83,8 @@ def test_fields_that_are_unique_identify_rows(key_field: Any, found: list[str]) 
 
 def test_a_primary_key_identifies_rows_by_itself() -> None:
     assert [field.name for field in key_fields(CustomerTotals)] == ["customer"]
+    composite = declared(Together, key=lambda event: (event.customer, event.day))
+    assert [field.name for field in key_fields(composite)] == ["shop", "day"]
 
 
 @pytest.mark.parametrize(
