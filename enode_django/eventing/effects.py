@@ -203,9 +203,9 @@ class EffectProcessor(EventProcessor):
 class Calls:
     """The calls, commands and deadlines of the handlers of one batch, without the ``handled`` refusals.
 
-    A transient error ends the batch (``interruption``), but what was done before it counts: otherwise each try would do
-    it again while a database is away. With ``alone``, commands are sent at once, so that a command that cannot be sent
-    is the failure of the event it follows from.
+    A transient error ends the batch (``interruption``), but the effects before it count: otherwise each try would
+    repeat them while a database is unavailable. With ``alone``, commands are sent at once, so that a command that
+    cannot be sent is the failure of the event it follows from.
     """
 
     def __init__(

@@ -1,10 +1,10 @@
-"""Sends again what a process manager has sent and a failing queue has lost.
+"""Sends commands of process managers again if a failing queue has lost them.
 
-A queue may lose what it has acknowledged: a Redis that fails over loses the last second. So handled streams are checked
+A queue may lose acknowledged messages: a Redis that fails over loses the last second. So handled streams are checked
 again. Once the commands' queue is worked off, every command that followed from them must have an effect in the event
 store, a stream or a refusal, or be a dead letter. A command with neither is sent again. Its id is the same, so it takes
-effect once, whatever became of the first one. A command that changed nothing, or failed because its aggregate does not
-exist, leaves no trace, and does so again.
+effect once, even if the first one was handled. A command that changed nothing, or failed because its aggregate does not
+exist, leaves no trace; sent again, it has the same outcome.
 """
 
 from __future__ import annotations
