@@ -148,7 +148,7 @@ class SubscriberThread:
         self._draining.set()  # set after leaving the group: once the thread sees it, it pulls nothing more
 
     def stop(self) -> None:
-        """Let the thread end after what it is handling now, without retrying what fails for the moment."""
+        """Let the thread end after its current work, without retrying transient failures."""
         self._stopping.set()
 
     # -- called by a keeper ---------------------------------------------------------------------------------------

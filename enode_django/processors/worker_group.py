@@ -52,7 +52,7 @@ class Worker:
         self.is_killed = False
 
     def hear(self) -> bool:
-        """Take in what the worker has said. Return True if it was a sign of life."""
+        """Receive the worker's messages. Return True if there was a sign of life."""
         beats = [message for message in _messages(self.connection) if isinstance(message, Beat)]
         if beats:
             self.report = beats[-1].report
@@ -167,7 +167,7 @@ class WorkerGroup:
         logger.info("started %s %s, process %s", self._title, name, worker.process.pid)
 
     def look(self) -> None:
-        """Read what the workers say, bury the dead, kill those that hang."""
+        """Receive the workers' messages, bury the dead, kill those that hang."""
         for number, worker in list(self._workers.items()):
             is_alive = worker.process.is_alive()  # checked before `_hear`, so that the last messages are read
             self._hear(worker)
