@@ -41,7 +41,7 @@ SendCommands = Callable[[Sequence[tuple[Command, Metadata]]], None]
 """Send commands with their metadata. Returns when the queue has stored them."""
 
 SIDE_EFFECTS_AT_ONCE = 50
-"""The most streams between two saves of checkpoints: so many are handled again at most when a worker dies."""
+"""The most streams between two saves of checkpoints: at most this number is handled again when a worker dies."""
 
 
 def sending(subscriber: Subscriber, bus: Callable[[], CommandBus]) -> SendCommands:

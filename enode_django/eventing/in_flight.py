@@ -1,4 +1,4 @@
-"""Mark what a subscriber is handling, in memory that outlives its process.
+"""Mark a subscriber's work in hand, in memory that outlives its process.
 
 The supervisor reads the notes of its event workers. It kills a worker whose note stays the same for longer than the
 subscriber's time limit. The work noted when a worker ended is a *suspect*: it is handled alone from then on, and parked

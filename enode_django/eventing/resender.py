@@ -152,7 +152,7 @@ class Resender:
     def _commands_of(self, record: StreamRecord) -> Sequence[Sent]:
         try:
             return self._processor.commands_of(record)
-        except Exception as error:  # handlers are application code; it is unknown then what they have sent before
+        except Exception as error:  # handlers are application code; the commands that they sent before are unknown then
             if is_transient(error):
                 raise
             logger.warning("%s fails at %s, which it has handled: %s", self._processor.name, record.command_id, error)

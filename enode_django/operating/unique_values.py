@@ -27,7 +27,7 @@ class Duplicate(NamedTuple):
 
 
 class Freed(NamedTuple):
-    """A value that its owner did not have any more."""
+    """A value that its owner no longer had."""
 
     name: str
     aggregate_root_id: str
@@ -82,8 +82,8 @@ class UniqueRebuild:
                     self._uniqueness.settle(row)
 
     def _held(self, id: str) -> tuple[int, Sequence[UniqueKey]]:
-        """Return the stored version of an aggregate, and what it holds then. Raises `DefinitionError`, which names it,
-        if its values cannot be normalised."""
+        """Return the stored version of an aggregate, and the values that it holds then. Raises `DefinitionError`, which
+        names it, if its values cannot be normalised."""
         aggregate = self._loader.load(id)
         if aggregate is None:
             return 0, []

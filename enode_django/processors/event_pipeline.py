@@ -287,7 +287,7 @@ def oldest_of(pulled: Sequence[PulledMessages]) -> float | None:
 class EventPipeline:
     """An event worker's threads. Its main thread calls `start`, `drain` and `close`; the rest runs in the threads.
 
-    ``notes`` has a marker for each subscriber, by key, where it notes what it is handling.
+    ``notes`` has a marker for each subscriber, by key, where it notes its work in hand.
     """
 
     def __init__(

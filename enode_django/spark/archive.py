@@ -42,7 +42,7 @@ _LEAST = 8
 READ_FOR = timedelta(days=1)
 """Replaced files are kept for that long, or for the time limit of jobs if that is longer: jobs may still read them."""
 _SAMPLE = 100
-"""The size of new rows is estimated in so many parts of a shard."""
+"""The number of parts of a shard. The size of new rows is estimated in such parts."""
 
 
 class ArchiveRun(NamedTuple):

@@ -28,7 +28,7 @@ Loaded: TypeAlias = StoredBatch | OSError | None
 """A batch, or the error with which it could not be read, or None if its bytes are damaged."""
 
 BATCH_COST = 4096
-"""Bytes. To read another batch takes as long as to read so many more bytes of a large one."""
+"""Bytes. Reading another batch takes as long as reading this many more bytes of a large one."""
 
 
 class Allowance:

@@ -72,7 +72,7 @@ class _Waiting(NamedTuple):
         return self.connection.read_response(disable_decoding=True)
 
     def _check(self) -> None:
-        if _socket_of(self.connection) is not self.socket:  # redis-py would reconnect, and wait in vain
+        if _socket_of(self.connection) is not self.socket:  # redis-py would reconnect, and wait for nothing
             raise ConnectionError("the connection was closed")
 
 
