@@ -259,7 +259,7 @@ async def _aexecute(
 
 
 def result_of(command_id: str, aggregate_root_id: str) -> CommandResult | None:
-    """Return the stored outcome of a command; None if there is no row for it, or not yet.
+    """Return the stored outcome of a command; None if it has no row, or has none yet.
 
     Success and refusal are stored. A failure, or a command that changed nothing, leaves no row: execute the command
     with the same id again to get the remembered outcome. Blocks on the event store. Raises `InvalidId`, and

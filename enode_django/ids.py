@@ -91,7 +91,7 @@ def id_of_key(user: str, key: str) -> str:
 
         assert id_of_key("7", "order-5") == "fc41b2ff-1442-85e5-b9fb-e50263f08338"
     """
-    # The length marks where the user ends, so that no other user and key make the same text.
+    # The length marks where the user ends, so different pairs of user and key make different texts.
     digest = int.from_bytes(sha256(f"{_OF_KEYS}/{len(user)}:{user}{key}".encode()).digest()[:16], "big")
     digest = digest & ~(0xF << 76 | 0x3 << 62) | 0x8 << 76 | 0x2 << 62
     return str(UUID(int=digest))

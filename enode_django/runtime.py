@@ -326,7 +326,7 @@ def make_subscription(
 
 
 def _new_resender(processor: EventProcessor, transport: Transport, current: Conf) -> Callable[[Shard], Resender] | None:
-    """Return a factory of a shard's resender; None for a subscriber that is no process manager, or does not resend."""
+    """Return a factory of a shard's resender; None for subscribers that are not process managers or do not resend."""
     if not (isinstance(processor, EffectProcessor) and can_resend(processor.subscriber)):
         return None
     return lambda shard: Resender(

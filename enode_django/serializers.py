@@ -289,7 +289,7 @@ class CommandSerializer(serializers.Serializer[CommandResult]):
 
     def command(self, **values: Any) -> Command:
         """Return the command of valid data. ``values`` are fields that were not sent; they may include
-        ``aggregate_root_id`` and ``id``, each of which is new if it is neither given nor sent. A sent ``id`` is used as
+        ``aggregate_root_id`` and ``id``. Each of these is new if it is neither given nor sent. A sent ``id`` is used as
         an idempotency key of the request's user, never directly. Raises a ValidationError."""
         cls: type[Command] = getattr(self, "Meta").command  # noqa: B009
         declared = {AGGREGATE, "id", *schema_of(cls).names}

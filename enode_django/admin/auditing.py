@@ -53,7 +53,7 @@ class Audited(Pages):
         return str(row.pk)
 
     def name_of_gone(self, actions: Iterable[OperatorAction]) -> str:
-        """Return the name of an object without a row, by its actions, of which there is at least one."""
+        """Return the name of an object without a row, from its actions (at least one)."""
         return f"{self.opts.verbose_name} {next(iter(actions)).object_id}"
 
     def done(self, request: HttpRequest, row: Model, action: str, details: str) -> None:

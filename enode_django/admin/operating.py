@@ -38,7 +38,8 @@ class Operation(forms.Form):
     level = messages.SUCCESS
     """The level of the message after the action. `perform` may change it."""
     quoted = ""
-    """Text that only the message adds to what was done, and not the log: it may quote payload. `perform` may set it."""
+    """Text that is added to the message about the action, but not to the log: it may quote payload. `perform` may set
+    it."""
     found_at: tuple[str, str] | None = None
     """The URL and the name of a page that shows the effect. `perform` may set it."""
 

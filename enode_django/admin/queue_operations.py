@@ -29,7 +29,7 @@ class TopicOperation(Operation):
         self.offer()
 
     def offer(self) -> None:
-        """Fill the choices of the fields with what the queue has. Blocks."""
+        """Fill the choices of the fields from the queue. Blocks."""
 
     def _offer_groups(self) -> None:
         self._choose_from("group", self.transport.groups(self.topic))

@@ -75,7 +75,7 @@ class Settling(ByDatabase):
         return TemplateResponse(request, "enode_django/admin/confirming.html", context)
 
     def consequence_of(self, row: Any) -> str:
-        """Return a sentence about what the action that is confirmed does to the row."""
+        """Return a sentence about the effect of the confirmed action on the row."""
         raise NotImplementedError
 
 

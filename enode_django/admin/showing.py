@@ -75,8 +75,8 @@ class ReadOnly:
 
 
 def on_demand(path: str) -> Callable[..., HttpResponse]:
-    """Return a view for an admin class that calls the function at ``path`` with the admin and what the view is given.
-    The function is imported by the first call."""
+    """Return a view for an admin class that calls the function at ``path`` with the admin and the arguments of the
+    view. The function is imported by the first call."""
 
     def view(admin: Any, *arguments: Any, **named: Any) -> HttpResponse:
         response: HttpResponse = import_string(path)(admin, *arguments, **named)

@@ -124,9 +124,9 @@ class Filters(forms.Form):
 
 
 class Listing(NamedTuple):
-    """A page of rows, the newest first. The page before begins below the sequence ``older``, the page after above
-    ``newer``; None if there is no such page. ``looked_to`` is the last sequence that was read, if the page stopped
-    before it was full."""
+    """A page of rows, the newest first. ``older`` is the sequence below which the next older page begins, ``newer`` the
+    one above which the next newer page begins; None if there is no such page. ``looked_to`` is the last sequence that
+    was read, if the page stopped before it was full."""
 
     rows: Sequence[EventStream]
     older: int | None = None

@@ -113,7 +113,7 @@ def aggregate(admin: EventStreamAdmin, request: HttpRequest, quoted_id: str) -> 
     choice.is_valid()
     try:
         aggregate = _aggregate(quoted_id)
-    except Http404:  # as that of a command that found none
+    except Http404:  # such as the id of a command that found no aggregate
         return admin.render(request, "no_aggregate", "No such aggregate", {"id": unquote(quoted_id)}, 404)
     context = aggregate_page.page_of(aggregate, choice, with_contents=admin.may_read(request))
     context |= {"choice": choice, "may_see_subscribers": request.user.has_perm(SUBSCRIBERS)}

@@ -73,7 +73,8 @@ def _hits(store: EventStore, id: str, with_contents: bool) -> Sequence[Hits]:
 
 
 def _roots(id: str) -> Iterator[str]:
-    """Yield the aggregate ids that the id may be, or may contain as that of an event or a refusal."""
+    """Yield the possible aggregate ids: the id itself, and those that it contains if it is an event's or a refusal's
+    id."""
     place = place_of_event(id)
     for root in (id, *([place.aggregate_root_id] if place else ()), *(root for _, root in _refusals(id))):
         if root and holds(root):

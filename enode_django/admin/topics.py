@@ -42,7 +42,7 @@ class TopicAdmin(Audited, ReadOnly, TopicBase):
         return bool(request.user.has_perm("enode_django.change_topic"))
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: Any = None) -> Topic:
-        """Return a topic of this name, also if the queue has none. There is no table."""
+        """Return a topic of this name, even if the queue has no such topic. Topics have no table."""
         return Topic(name=object_id)
 
     def get_urls(self) -> list[URLPattern]:

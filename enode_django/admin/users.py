@@ -18,7 +18,7 @@ def user_names(keys: Iterable[str]) -> Mapping[str, str]:
 
 
 def _key(model: Any, text: str) -> Any:
-    """Return the primary key of this text; None for a text that is none."""
+    """Return the text as a primary key; None if it is not one."""
     with suppress(ValidationError):
         return model._meta.pk.clean(text, None) if text and "\0" not in text else None
     return None

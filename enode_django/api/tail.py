@@ -61,8 +61,8 @@ class Tail:
         return StreamingHttpResponse(body, content_type=CONTENT_TYPE, headers=headers)
 
     def _greeting(self) -> bytes:
-        """Return the first bytes. They hold the place where the stream begins, from which a client that got no event
-        goes on."""
+        """Return the first bytes. They hold the place where the stream begins: a client that got no event goes on from
+        there."""
         return f"retry: {RETRY}\n".encode() + _place(write_cursor(self._places))
 
     def _follow(self) -> Iterator[bytes]:

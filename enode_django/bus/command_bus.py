@@ -92,7 +92,7 @@ class CommandBus(Protocol):
         expected_versions: Sequence[int | None] = (),
     ) -> None:
         """Send commands if and only if the transaction that is open in the database commits: they are written in it,
-        and sent after its commit, whatever process dies. Without a transaction they are written at once. The other
+        and sent after its commit, even if processes die. Without a transaction they are written at once. The other
         arguments are those of `forward` and `send`. Blocks on the database. Raises `ConfigurationError` if it cannot
         hold commands, and the driver's errors."""
 
@@ -262,7 +262,8 @@ class QueueCommandBus:
         expected_version: int | None,
     ) -> Iterator[tuple[Wait, Future[SendResult]]]:
         """Send from another thread, and expect the answer until the block ends. A failed send ends the wait, too.
-        ``metadata`` are given: the other thread must not ask a database for them, over a connection that nobody closes.
+        ``metadata`` are given: the other thread must not query a database for them, because nothing would close its
+        connection.
 
         The answer may come before the queue has confirmed the command, and is valid then. Giving up does not keep the
         command from being sent.

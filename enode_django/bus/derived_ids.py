@@ -15,7 +15,7 @@ AnyCommand = TypeVar("AnyCommand", bound=Command)
 def derived_id(cause: str, sender: str, command_type: str, aggregate_root_id: str, number: int) -> str:
     """Return the id of a command: the ``number``-th (from 1) of its class for that aggregate that ``sender`` sends
     because of ``cause``. ``command_type`` is the oldest name of the class. The id is a UUID (version 5, RFC 9562)."""
-    # Each length comes first, so that no two lists of parts make the same text.
+    # Each part follows its length, so different lists of parts make different texts.
     parts = (cause, sender, command_type, aggregate_root_id, str(number))
     return str(uuid.uuid5(_NAMESPACE, "".join(f"{len(part)}:{part}" for part in parts)))
 

@@ -118,7 +118,7 @@ class SubscriberContext:
         return self._made
 
     def check(self, returned: Any) -> Any:
-        """Return what middleware returned. Raises `ConfigurationError` if that is None in place of commands."""
+        """Return the result of middleware. Raises `ConfigurationError` if it is None in place of commands."""
         if returned is None and self._made and self.subscriber._enode_may_yield:
             raise ConfigurationError(
                 f"ENODE[{SUBSCRIBERS!r}] returns nothing for the commands of {self.subscriber.name}; "

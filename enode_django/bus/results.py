@@ -180,7 +180,7 @@ def error_type_of(error: BaseException) -> str:
 
 
 def stored_result(record: StreamRecord) -> CommandResult:
-    """Return the outcome that a stored row stands for. Raises `MalformedMessage`.
+    """Return the outcome that a stored row represents. Raises `MalformedMessage`.
 
     For example::
 

@@ -26,7 +26,7 @@ PATIENCE = 10.0
 
 
 def check_queue(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
-    """Ask the queue of the settings for its topics. Blocks up to `PATIENCE`, whatever timeouts the transport has."""
+    """Ask the queue of the settings for its topics. Blocks up to `PATIENCE`, regardless of the transport's timeouts."""
     failures: list[str] = []
     asking = start_thread("enode check of the queue", lambda: failures.extend(_failures()))
     asking.join(PATIENCE)

@@ -58,7 +58,7 @@ def _are_names(value: object) -> bool:
 
 
 def _routes(aliases: Sequence[str]) -> Iterator[CheckMessage]:
-    """Warn if a router is missing: Django would migrate every table in every database, and read those of the store from
+    """Warn if a router is missing: Django would migrate every table in every database, and read the store's tables from
     the default one."""
     wrong = [alias for alias in aliases if not _migrates(alias, "eventstream")]
     wrong += [alias for alias in aliases if alias != DEFAULT_DB_ALIAS and _migrates(alias, "checkpoint")]
@@ -114,8 +114,8 @@ _UNIQUE = """
 def check_constraints(
     app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **_: Any
 ) -> list[CheckMessage]:
-    """Check the unique indexes of the event store in those of its databases that Django checks (``databases``). A
-    database without the tables, or one that is away, is passed over."""
+    """Check the unique indexes of the event store in its databases that Django checks (``databases``). A database that
+    is unavailable or lacks the tables is passed over."""
     return [message for alias in _asked(databases) for message in _missing_constraints(alias)]
 
 

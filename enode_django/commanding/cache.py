@@ -15,8 +15,8 @@ WEIGHED_AFTER = 4 * 1024
 """Bytes of new events after which an aggregate is weighed again, if they are also at least its last weight: so weighing
 costs little, however large aggregates are."""
 LEAVE_TOGETHER = 64
-"""One in so many idle slots leaves when room is needed. Slots that left one by one would make the oldest one expensive
-to find: a dictionary keeps the places of removed keys for a while."""
+"""One in this number of idle slots leaves when room is needed. Slots that left one by one would make the oldest one
+expensive to find: a dictionary keeps the places of removed keys for a while."""
 
 
 class Slot:

@@ -55,8 +55,8 @@ Decide = Callable[[Claiming, Exception | None], Decision]
 
 
 class ClaimingCommands:
-    """The commands of a batch that wait: one of each aggregate at most, and no two that set or give up the same value.
-    So neither their order matters, nor that of the commands between them.
+    """The commands of a batch that wait: at most one of each aggregate, and at most one that sets or gives up a value.
+    So their order does not matter, nor that of the commands between them.
 
     ``decide`` takes a waiting command and the error that its claim ended with, or None. ``note`` is that of the
     `CommandProcessor`.
@@ -110,7 +110,7 @@ class ClaimingCommands:
             yield self._decide(entry, self._error_of(entry, others))
 
     def _error_of(self, entry: Claiming, others: Sequence[UniqueValue] | Exception) -> Exception | None:
-        """Return the error of a claim that has got the values but those of ``others``; None if it may have all."""
+        """Return the error of a claim that got all values except those of ``others``; None if it may have all."""
         if isinstance(others, Exception):
             return others
         try:

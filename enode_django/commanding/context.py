@@ -204,7 +204,8 @@ class CommandContext:
         self._error = self._error or error
 
     def note_failure(self, error: BaseException) -> None:
-        """Note the error of a handler, which middleware may swallow: half of what a handler does is not stored."""
+        """Note the error of a handler, which middleware may swallow: the partial effects of a handler are not
+        stored."""
         if self._changed or self.sent:
             self.note_error(error)
 

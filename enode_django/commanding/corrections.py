@@ -69,7 +69,7 @@ class CorrectionLookout:
                 cache.drop(id)
 
     def begin_of(self, store: EventStore, aggregate_root_id: str) -> Begin:
-        """Return what the load of another aggregate begins with. Corrections in other shards are not looked for here,
-        so the shared states of their aggregates cannot be used."""
+        """Return the form that the load of another aggregate begins with. Corrections in other shards are not checked
+        here, so the shared states of their aggregates cannot be used."""
         is_ours = store.shards[store.place_of(aggregate_root_id)] is self._shard
         return Begin.STATE if is_ours else Begin.SNAPSHOT

@@ -1,4 +1,4 @@
-"""Dead letters of commands: which finished commands become one, what is in it, and how it is written."""
+"""Dead letters of commands: which finished commands get one, its contents, and how it is written."""
 
 from __future__ import annotations
 

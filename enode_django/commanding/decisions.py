@@ -72,7 +72,7 @@ class DecisionKind(Enum):
     """The outcome is known without handling the command: its row in the store (``record``), or a failure (``result``).
     A decision of another kind becomes this kind if the store turns out to have a row with its command's ids."""
     POSTPONED = "postponed"
-    """Not decided yet: the command is handled later. There is nothing to be stored or finished."""
+    """Not decided yet: the command is handled later. Nothing is stored or finished."""
     RESUMED = "resumed"
     """Not a decision on a command: no more decisions of older epochs come for this aggregate."""
 
@@ -119,7 +119,8 @@ class Finished(NamedTuple):
 
 
 class Recovery(NamedTuple):
-    """Says that the store refused a stream of this aggregate: what was handled since in this epoch is lost.
+    """Says that the store refused a stream of this aggregate: the effects of commands handled since in this epoch are
+    lost.
 
     ``command_mailbox`` is the one that handled it. If the shard map has changed, later commands have another one.
     """

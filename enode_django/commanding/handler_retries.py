@@ -28,7 +28,7 @@ class HandlerRetries(NamedTuple):
     """Limits the attempts of a command to ``attempts`` if its handler raises errors that pass.
 
     ``delay`` is the seconds between the first two attempts, and doubles with each further one, unless a `Retry` says
-    how many. ``retry_on`` are the errors that pass, beside the package's own retriable ones. If nobody can wait
+    how many. ``retry_on`` are the errors that pass, beside the package's own retriable ones. If waiting is impossible
     (``waits`` False), the next attempt comes at once.
     """
 
@@ -51,7 +51,7 @@ class HandlerRetries(NamedTuple):
         return isinstance(error, self.retry_on)
 
     def delay_after(self, failures: int, error: BaseException) -> float:
-        """Return the seconds from the latest of so many failed attempts to the next one.
+        """Return the seconds from the latest of ``failures`` failed attempts to the next one.
 
         >>> retries = HandlerRetries(3, 0.1)
         >>> [retries.delay_after(failures, ConnectionError()) for failures in (1, 2, 3, 1_000)]
@@ -115,10 +115,10 @@ class PostponedCommands:
     # -- attempts -------------------------------------------------------------------------------------------------
 
     def fail(self, envelope: Envelope, error: BaseException, own: Errors | None, *, counts: bool) -> float | None:
-        """Note a failed attempt. Return the time of the next one, or None if there is none.
+        """Note a failed attempt. Return the time of the next one; None if this was the last.
 
         ``own`` are the handler's errors that pass. An attempt that does not count is always followed by another one,
-        unless nobody can wait.
+        unless waiting is impossible.
         """
         failures = self.failures.pop(envelope, 0)
         retries = self._retries

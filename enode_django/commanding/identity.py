@@ -122,7 +122,7 @@ def is_conflict(result: object) -> bool:
 
 
 def _is_derived(envelope: Envelope) -> bool:
-    """Return True for a process manager's command. It is the same one whatever its fields: its id names its event."""
+    """Return True for a process manager's command. Its id names its event, so its fields need not be the same."""
     try:
         return envelope.id[14:15] == _DERIVED and decode_metadata(envelope.metadata).causation_id is not None
     except MalformedMessage:

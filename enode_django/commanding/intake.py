@@ -236,8 +236,8 @@ def _place(window: OffsetWindow, offset: int) -> str:
 
 
 def _salvage(body: bytes) -> tuple[str, str, str]:
-    """Return command id, aggregate root id and reply address, each empty if it cannot be read, so that no sender waits
-    in vain. An address that is too long is left empty."""
+    """Return command id, aggregate root id and reply address, each empty if it cannot be read: a sender whose address
+    can be read gets an answer. An address that is too long is left empty."""
     try:
         value = unpack(body, is_foreign=True)
     except MessageError:

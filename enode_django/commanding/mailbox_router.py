@@ -42,8 +42,8 @@ class MailboxRouter:
         return place * commands + (hashed & 0xFFFF) % commands, place * events + (hashed >> 16) % events
 
     def event_mailbox_beside(self, command_mailbox: int, aggregate_root_id: str) -> int:
-        """Return the event mailbox to which this command mailbox sends its decisions on the aggregate, whichever shard
-        has it now."""
+        """Return the event mailbox to which this command mailbox sends its decisions on the aggregate, even if another
+        shard has the aggregate now."""
         _, events = self._per_shard
         own = self.mailboxes(aggregate_root_id)[1] % events
         return self.shard_of(command_mailbox) * events + own

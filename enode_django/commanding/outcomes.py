@@ -70,8 +70,8 @@ def stream_of(
 def refusal_of(
     envelope: Envelope, aggregate: AggregateRoot | None, refusal: DomainException, max_bytes: int
 ) -> StreamRecord:
-    """Return the row of a durable refusal. Raises as `stream_of` does, and whatever code of the refusal's class
-    raises."""
+    """Return the row of a durable refusal. Raises the errors of `stream_of`, and those of the code of the refusal's
+    class."""
     return StreamRecord(
         envelope.aggregate_root_id,
         None,

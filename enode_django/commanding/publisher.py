@@ -35,8 +35,8 @@ make room, and those commands wait until their events are published."""
 
 
 class EventPublisher:
-    """Answers and publishes outcomes. All methods are called by one thread. They block until the queue has taken what
-    they send, except for events that a full queue does not take for `FULL_SECONDS`.
+    """Answers and publishes outcomes. All methods are called by one thread. They block until the queue has taken their
+    messages, except for events that a full queue does not take for `FULL_SECONDS`.
 
     A stored outcome is answered at once. Any other is answered after ``commit`` has, in one step, moved the consume
     offset past its command and made the queue remember the answer. From then on the command is not delivered again, and

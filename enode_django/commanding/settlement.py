@@ -1,4 +1,4 @@
-"""Settle decisions, by their kind and by what the store says about them.
+"""Settle decisions, by their kind and by the store's outcome for them.
 
 A decision of a command mailbox is final once the store agrees. The store's answer on a decision is its `Finding`.
 Events and refusals are sent to the store, which stores them or says why not. A verdict, which leaves no row, counts if

@@ -1,8 +1,8 @@
 """Decide which aggregates of a command mailbox go to the shared states, and when.
 
-Only durable states go there. A state is durable if the aggregate has no unfinished commands, and its version is that of
-a stream which the event mailbox has found to be stored. States are encoded in the mailbox's thread, because no other
-may touch an aggregate, and for a moment at a time, so that no command waits for long.
+Only durable states go there. A state is durable if the aggregate has no unfinished commands, and the event mailbox has
+found the stream of its version to be stored. States are encoded in the mailbox's thread, because only this thread may
+use an aggregate, and for short times, so that commands do not wait long.
 """
 
 from __future__ import annotations

@@ -1,18 +1,18 @@
 """Unique values: claimed before a stream is stored, confirmed afterwards, and decided by the event store in between.
 
-A claim names its command in the row of the value. What became of that command, only the event store knows. Whoever
-meets a row with commands under way asks it:
+A claim names its command in the row of the value. Only the event store knows the outcome of that command. A row with
+commands under way is settled by asking the event store:
 
 * The commands that claim the value and have no row in the store are *open*. Until the deadline they may be a worker's
   that is about to store them, so the value counts as held. After it they are *fenced*: a refusal is stored under their
-  ids. A pair (command id, aggregate root id) is there once, in one database, so the stream of a fenced command cannot
-  be stored any more, however long its worker has stood still.
+  ids. A pair (command id, aggregate root id) is there once, in one database, so the stream of a fenced command can
+  never be stored, even if its worker stood still and goes on.
 * When no claim is open, the stored state of the owner says whether it holds the value. Versions that may give it up
   stay noted until they are stored, by this command or another one.
 * A row is changed with the token that was read before. A claim made meanwhile has changed the token.
 
-So two aggregates never have one value in their stored states, whatever crashes or stands still, and no clock matters
-for that: a deadline that is too short refuses commands, but confirms no value twice.
+So two aggregates never have the same value in their stored states, even if processes crash or stand still. This does
+not depend on clocks: a deadline that is too short refuses commands, but confirms no value twice.
 """
 
 from __future__ import annotations
@@ -105,10 +105,10 @@ class Uniqueness:
         except Exception as error:
             if len(claims) == 1 or isinstance(error, StoreUnavailable):
                 return [error] * len(claims)
-        return [self.claim([one])[0] for one in claims]  # only what the error is about has failed
+        return [self.claim([one])[0] for one in claims]  # only the claims that cause the error fail
 
     def settle_others(self, values: NewValues, others: Sequence[UniqueValue]) -> None:
-        """Take over what the rows of others do not hold any more. Raises `ValueTaken` for a value that another
+        """Take over values that the owners of these rows no longer hold. Raises `ValueTaken` for a value that another
         aggregate holds, or may be about to hold."""
         owner, change = values.claim
         while others:
@@ -125,12 +125,13 @@ class Uniqueness:
         return getattr(self._store.shards[self._store.place_of(aggregate_root_id)], "alias", "")
 
     def _is_certain(self, aggregate_root_id: str) -> bool:
-        """Return False if a rollback may undo what is seen of the aggregate, but not what follows from it here."""
+        """Return False if a rollback may undo the state that is seen of the aggregate, but not the changes that are
+        based on it here."""
         return self.values.is_certain(self._shard_of(aggregate_root_id))
 
     def confirm(self, decisions: Sequence[Decision]) -> None:
-        """Confirm the claims of those decisions that are stored as they were made. The others are settled by whoever
-        meets them, and so are these if the store is away: that raises nothing."""
+        """Confirm the claims of the decisions that are stored as they were made. Other claims are settled by later
+        commands or `settle_old`, and so are these if the store is unavailable: that raises nothing."""
         changes = {(one.envelope.id, one.aggregate_root_id): one for one in decisions if one.envelope is not None}
         try:
             found = self._store.find(changes)

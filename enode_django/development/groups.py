@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from enode_django.development.steps import Step
 
 QUIET = 0.3
-"""A group is shown after so many seconds without another step."""
+"""Seconds without another step after which a group is shown."""
 LONGEST = 2.0
-"""A group is shown at the latest so many seconds after its first step. Later steps are another group."""
+"""Seconds after its first step at which a group is shown at the latest. Later steps are another group."""
 
 
 class Groups:

@@ -20,7 +20,7 @@ from enode_django.development.steps import decode_step
 OURSELVES = "enodedev"
 TICK = 0.1
 SETTLED = 5.0
-"""Seconds. A part that has lived so long is restarted at once. If its first start does not last so long, everything
+"""Seconds. A part that has lived this long is restarted at once. If its first start does not last this long, everything
 ends."""
 RETRY = 10.0
 """Seconds after which a part that did not last is restarted, if no code changes before."""
@@ -31,7 +31,7 @@ IsReady = Callable[[], bool]
 
 
 class Waiting(NamedTuple):
-    """A part to restart at ``due``, or when the newest code is not of the time ``code`` any more."""
+    """A part to restart at ``due``, or when the newest code no longer has the time ``code``."""
 
     plan: Plan
     code: float

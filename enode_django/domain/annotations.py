@@ -30,8 +30,8 @@ def is_bare(given: Sequence[object]) -> bool:
 def handled_classes(
     decorator: str, handler: Callable[..., Any], given: Sequence[Class], base: Any, *, last: bool = False
 ) -> Sequence[Class]:
-    """Return the classes ``given`` to a decorator, or else those in the annotation of the handler's first parameter
-    (of a method: the one after ``self``); with ``last``, of the last positional one without a default.
+    """Return the classes ``given`` to a decorator, or else those in the annotation of a parameter of the handler: the
+    first one (of a method: the one after ``self``), or with ``last`` the last positional one without a default.
 
     The annotated classes must derive from ``base``, a class or a union of classes. Call it while the handler is being
     defined, because a class may be local to the function that defines both. Raises `DefinitionError` if there is no
@@ -41,7 +41,7 @@ def handled_classes(
     parameter = _last_parameter(handler) if last else _first_parameter(handler)
     try:
         annotated = () if parameter is None else _classes_of(handler, parameter.annotation)
-    except Exception as error:  # whatever evaluating an annotation raises
+    except Exception as error:  # evaluating an annotation may raise anything
         if given:
             return given
         raise DefinitionError(

@@ -76,5 +76,5 @@ def resolved_schema(cls: type, without: frozenset[str] = frozenset()) -> Schema:
         return Schema(cls, without)
     except DefinitionError:
         raise
-    except Exception as error:  # whatever evaluating an annotation raises
+    except Exception as error:  # evaluating an annotation may raise anything
         raise DefinitionError(f"{cls.__qualname__}: an annotation cannot be resolved: {error}") from error

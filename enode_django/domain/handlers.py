@@ -53,7 +53,7 @@ class HandlerTable:
         self._found: dict[type[Command], Handler] = {}
         self._retry_on: dict[type[Command], Errors | None] = {}
         self.strays: WeakSet[MarkedMethod] = WeakSet()
-        """Marked methods of which no class of aggregate roots is known, or not yet."""
+        """Marked methods whose class of aggregate roots is not known, or not yet."""
 
     def add(self, command: type[Command], handler: Handler, *, retry_on: Errors | None = None) -> None:
         """Add a handler. After an error in ``retry_on`` it is called again (None: the errors of the settings)."""

@@ -12,8 +12,8 @@ from collections.abc import Collection
 from typing import Any
 
 MOST_ALIKE = 100
-"""The most different values of one hash in a collection. By chance there are none; the powers of two up to 2 ** 1000
-have 17."""
+"""The most different values that may have the same hash in a collection. Values do not collide by chance; of the powers
+of two up to 2 ** 1000, 17 have the same hash."""
 
 _MODULUS = sys.hash_info.modulus
 

@@ -110,7 +110,7 @@ def metadata(
     user: str | None = None,
     **extra: Any,
 ) -> Iterator[Metadata]:
-    """Give these values to the commands sent inside the block. Values that are None are those of the enclosing block.
+    """Give these values to the commands sent inside the block. A value that is None is taken from the enclosing block.
 
     ``user`` is the earlier name of ``user_id``. Raises `InvalidField` for a named value that is not a string, and if
     both ``user`` and ``user_id`` are given.

@@ -23,7 +23,7 @@ def check_prefix(cls: Any) -> None:
 
 
 def check_sought(cls: Any, id: str) -> None:
-    """Raise `InvalidId` if the id has neither the prefix of this class nor that of a subclass."""
+    """Raise `InvalidId` unless the id has the prefix of this class or of a subclass."""
     if not (id.startswith(cls.id_prefix) or id.startswith(tuple(_others(cls)))):
         check_prefixed(cls, id)
 

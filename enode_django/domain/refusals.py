@@ -14,10 +14,10 @@ Refusal = TypeVar("Refusal", bound="DomainException")
 
 
 class DomainException(Declared, EnodeError):
-    """The base of refusals: a handler or an aggregate raises one to refuse a command, for a reason of the business.
+    """The base of refusals: a handler or an aggregate raises one to refuse a command, for a business reason.
 
     Subclasses may declare typed fields, like messages; they are passed by keyword and checked by the constructor. A
-    refusal is stored, so that a repeated command is refused again, whatever has changed since. A refusal of a class
+    refusal is stored, so that a repeated command is refused again, regardless of later changes. A refusal of a class
     with ``durable = False`` is not stored: its command is handled again if it is delivered again after a crash.
 
     For example::

@@ -18,7 +18,7 @@ Convert = Callable[[Any], Any]
 
 class FieldType(NamedTuple):
     """The operations of a field's type. A value of exactly the type ``exact`` needs no check (`Checked`: every value
-    needs one). ``encode`` is None if checked values are plain, ``copy`` if they are immutable; the results of both
+    needs one). ``encode`` is None if checked values are plain; ``copy`` is None if they are immutable. Their results
     share no mutable object with the value. ``is_bounded`` is True if ``check`` also checks bounds, which ``decode``
     does not."""
 

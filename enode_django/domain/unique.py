@@ -21,9 +21,10 @@ class Unique:
     """Declares that no two aggregates of a class have the same values of these ``fields``, taken together.
 
     ``normalize`` is called with the values and returns what is compared: a scalar, or a tuple of scalars. By default
-    the values are compared as they are. None, an empty text, and a tuple with one of these belong to nobody. ``name``
-    identifies the values in the database. By default it consists of the oldest name of the class that declares it, and
-    of the fields; classes with the same ``name`` share their values. ``message`` is the text of the refusal.
+    the values are compared as they are. None, an empty text, and a tuple with one of these need not be unique: any
+    number of aggregates may have them. ``name`` identifies the values in the database. By default it consists of the
+    oldest name of the class that declares it, and of the fields; classes with the same ``name`` share their values.
+    ``message`` is the text of the refusal.
 
     Raises `DefinitionError` if there are no fields, or one is not a name.
 
@@ -55,8 +56,9 @@ class Unique:
         return tuple(map(state.get, self.fields))
 
     def digest_of(self, values: Iterable[Any]) -> bytes | None:
-        """Return the digest of what is compared; None if these values belong to nobody. Raises `DefinitionError` for
-        what is neither a scalar nor a tuple of scalars, and what ``normalize`` raises.
+        """Return the digest of the value that is compared; None if any number of aggregates may have these values.
+        Raises `DefinitionError` if the value is neither a scalar nor a tuple of scalars, and the errors of
+        ``normalize``.
 
         >>> one = Unique("tenant", "number")
         >>> one.digest_of(["a", None]), one.digest_of(["a", 1]) == one.digest_of(["a", "1"])

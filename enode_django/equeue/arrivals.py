@@ -1,7 +1,7 @@
 """Connections that have arrived and not yet sent their request. Pure.
 
-A client that opens many connections and sends nothing must not keep others out: when there is no room for a new one,
-the one that has waited longest is closed. A genuine client sends its request within moments.
+A client that opens many connections and sends nothing must not keep others out: if there is no room for a new
+connection, the oldest waiting one is closed. A genuine client sends its request within moments.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Connection = TypeVar("Connection")
 
 
 class Arrivals(Generic[Connection]):
-    """Waiting connections, of which one address may have up to ``most_of_one``."""
+    """Waiting connections, at most ``most_of_one`` of each address."""
 
     def __init__(self, most_of_one: int) -> None:
         self._most_of_one = most_of_one

@@ -272,9 +272,9 @@ class Coordinator:
     # -- restarts -------------------------------------------------------------------------------------------------
 
     def restarted(self, run: int, *, now: float, patience: float, bounds: Mapping[str, Bounds]) -> None:
-        """Begin the ``run``-th run after a restart. Leases from before are invalid, since messages and offsets may
-        have been lost. Owners and members keep their queues for ``patience`` seconds, or for the time of their lease
-        if that is longer: an owner that does not notice the restart trusts its lease for so long."""
+        """Begin the ``run``-th run after a restart. Leases from before are invalid, since messages and offsets may have
+        been lost. Owners and members keep their queues for ``patience`` seconds, or for the time of their lease if that
+        is longer: an owner that does not notice the restart trusts its lease for that time."""
         self._epoch = run * EPOCHS_PER_RUN
         for topic in self.topics.values():
             for record in topic.groups.values():

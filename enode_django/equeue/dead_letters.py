@@ -1,8 +1,9 @@
 """List dead letters, send them again, and discard them.
 
-A group's topic of dead letters holds the letters and, behind them, notes of which are settled: sent again, or
-discarded. A note is written after its letters were sent, so a crash in between sends them again: at least once, and
-none is lost. The group ``requeue`` of that topic commits past settled letters, so that they may be trimmed.
+A group's topic of dead letters holds the letters, followed by notes that name the settled letters: those sent again or
+discarded. A note is written after its letters were sent. A crash in between sends them again: each letter is sent at
+least once, and none is lost. The group ``requeue`` of that topic commits past settled letters, so that they may be
+trimmed.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class MalformedBatch(bytes):
 
 
 class Start(Enum):
-    """The place where a group begins to consume a queue of which it has committed nothing."""
+    """The place where a group begins to consume a queue in which it has committed nothing."""
 
     FIRST = "first"
     LAST = "last"
@@ -104,8 +104,8 @@ class Lease(NamedTuple):
 
 
 class QueueOwnership(NamedTuple):
-    """The ownership of one queue in a group. ``owner`` is None when nobody holds a lease; ``seconds`` is what is left
-    of it."""
+    """The ownership of one queue in a group. ``owner`` is None when nobody holds a lease; ``seconds`` is its remaining
+    time."""
 
     committed: int
     epoch: int

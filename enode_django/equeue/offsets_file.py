@@ -21,8 +21,8 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptOffsets:
-    """Offsets by queue. ``timelines``: the timeline under which each offset was reached. ``settled``: an offset that
-    was reached so long ago that no crash can lose a message below it."""
+    """Offsets by queue. ``timelines``: the timeline under which each offset was reached. ``settled``: an offset old
+    enough that a crash cannot lose messages below it."""
 
     offsets: dict[int, int]
     settled: dict[int, int] = field(default_factory=dict)

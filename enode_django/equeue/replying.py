@@ -1,4 +1,4 @@
-"""Deliver answers to several inboxes, some of which may be unreachable."""
+"""Deliver answers to several inboxes, even if some are unreachable."""
 
 from __future__ import annotations
 

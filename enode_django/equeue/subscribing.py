@@ -55,11 +55,11 @@ class Consumer:
     """Calls ``handle`` for each message of ``topics``, at least once, in ``threads`` threads.
 
     A message whose handler raises an `Exception` is tried again after the delays of ``retry``, and becomes a dead
-    letter after the last one; the messages behind it continue meanwhile. A long-running handler can call
-    `lease_holds`. ``start`` is for queues of which the group has consumed nothing yet. A topic that does not exist is
-    created with ``queues`` queues, or raises `UnknownTopic` if that is None; a deleted topic raises `TopicDeleted`.
+    letter after the last one; the messages behind it continue meanwhile. A long-running handler can call `lease_holds`.
+    ``start`` is for queues from which the group has consumed nothing yet. A topic that does not exist is created with
+    ``queues`` queues, or raises `UnknownTopic` if that is None; a deleted topic raises `TopicDeleted`.
     `Mode.BROADCASTING` needs a ``directory`` for the offsets. With ``trim`` the transport is asked once a minute to
-    delete what all groups of the topics have consumed.
+    delete the messages that all groups of the topics have consumed.
 
     A consumer is started once. All methods may be called from any thread except its handlers' threads.
 

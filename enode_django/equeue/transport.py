@@ -86,8 +86,8 @@ class HasReserve(Protocol):
 
 @runtime_checkable
 class TellsTimelines(Protocol):
-    """An optional part of a `Transport`, which all drivers of this package have: it tells whether offsets may stand
-    for other messages than before."""
+    """An optional part of a `Transport`, which all drivers of this package have: it says whether offsets may now stand
+    for other messages."""
 
     def timelines(self, topic: str) -> Mapping[int, str]:
         """Return the name of each queue's timeline. The name changes with each crash or failover that may have lost
@@ -309,8 +309,8 @@ class Transport(Protocol):
     def commit(self, group: str, topic: str, commits: Mapping[int, Commit]) -> AbstractSet[int]:
         """Store consume offsets and receipts. Return the queues that were refused because their epoch is stale.
 
-        Each queue's offset and receipts are stored together or not at all, whenever the process or the transport may
-        stop. (A driver may store many receipts in several steps, each of which moves the offset just past its own.)
+        Each queue's offset and receipts are stored together or not at all, even if the process or the transport stops.
+        (A driver may store many receipts in several steps; each step moves the offset just past its own receipts.)
         Offsets never go back. A receipt below the stored offset is not stored again, so a commit with an unknown
         outcome can be repeated. The epoch decides, not the lease: a commit after the lease ran out or was released is
         accepted until another owner acquires the queue.
@@ -341,9 +341,9 @@ class Transport(Protocol):
         it is included again when it acquires a queue. Safe to call twice, and for a group that never existed."""
 
     def trim(self, topic: str) -> None:
-        """Delete messages that every group which ever acquired a queue of the topic has committed; may keep more.
+        """Delete messages that are committed by every group that ever acquired a queue of the topic; may keep more.
 
-        A topic of which no group ever acquired a queue keeps everything.
+        A topic keeps everything until a group has acquired one of its queues.
         """
 
     # Answers

@@ -68,7 +68,7 @@ class RowProjection(BaseProjection, Generic[Row]):
 
 
 def makes_row(projection: RowProjection[Any] | type[RowProjection[Any]]) -> Callable[[DomainEvent], bool] | None:
-    """Return a function that says whether an event makes a row where there is none, or None if every event does."""
+    """Return a function that returns True for an event that makes a missing row; None if every event makes it."""
     creators = projection._enode_creators
     if not creators:
         return None

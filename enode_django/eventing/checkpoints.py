@@ -152,8 +152,8 @@ def forget(alias: str, subscriber: str, ids: Sequence[str]) -> None:
 
 
 def claim(alias: str, subscriber: str, digests: Sequence[str]) -> None:
-    """Lock things that the projection's tables have no rows for, until the transaction ends. Whoever claims one of them
-    meanwhile waits. The rows made for it, under a name that no subscriber has, are never seen by others."""
+    """Lock things without rows in the projection's tables until the transaction ends. Another transaction that claims
+    one of them waits. The rows made for this have a name that no subscriber has, and are never visible to others."""
     if digests:
         _run(alias, _CLAIM, (subscriber, subscriber, digests))
         _run(alias, _UNCLAIM, (subscriber, subscriber, digests))
@@ -180,7 +180,7 @@ def save_swept(alias: str, subscriber: str, shard: int, position: Position) -> N
 
 
 def handled_refusals(alias: str, subscriber: str, keys: Iterable[RefusalKey]) -> set[RefusalKey]:
-    """Return those of the refusals that are remembered as handled."""
+    """Return the refusals that are remembered as handled."""
     roots, commands = _columns(keys)
     return set(_fetch(alias, _REFUSALS_HANDLED, (roots, commands, subscriber))) if roots else set()
 

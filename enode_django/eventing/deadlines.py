@@ -14,8 +14,8 @@ LONGEST_NAME = 255
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """A command that a process manager yields to be sent later: ``at`` a datetime with a time zone, or so long
-    ``after`` the event (a timedelta, or seconds).
+    """A command that a process manager yields to be sent later: ``at`` a datetime with a time zone, or ``after`` a
+    duration from the event (a timedelta, or seconds).
 
     It is known by its ``name`` within the aggregate of the event. Another one with that name replaces it, and
     `CancelDeadline` cancels it. Raises `InvalidField` for another time or name.

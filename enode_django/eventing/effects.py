@@ -41,7 +41,7 @@ SendCommands = Callable[[Sequence[tuple[Command, Metadata]]], None]
 """Send commands with their metadata. Returns when the queue has stored them."""
 
 SIDE_EFFECTS_AT_ONCE = 50
-"""The most streams between two saves of checkpoints: so many are handled again at most when a worker dies."""
+"""The most streams between two saves of checkpoints: at most this number is handled again when a worker dies."""
 
 
 def sending(subscriber: Subscriber, bus: Callable[[], CommandBus]) -> SendCommands:
@@ -203,9 +203,9 @@ class EffectProcessor(EventProcessor):
 class Calls:
     """The calls, commands and deadlines of the handlers of one batch, without the ``handled`` refusals.
 
-    A transient error ends the batch (``interruption``), but what was done before it counts: otherwise each try would do
-    it again while a database is away. With ``alone``, commands are sent at once, so that a command that cannot be sent
-    is the failure of the event it follows from.
+    A transient error ends the batch (``interruption``), but the effects before it count: otherwise each try would
+    repeat them while a database is unavailable. With ``alone``, commands are sent at once, so that a command that
+    cannot be sent is the failure of the event it follows from.
     """
 
     def __init__(

@@ -1,10 +1,10 @@
-"""Take back what was handled of events that the store has lost.
+"""Take back the effects of events that the store has lost.
 
 A failover to a standby that lagged, or a restore, loses the newest events; subscribers may have handled them. When a
 generation of the store has begun, each aggregate is compared with it, before its next event is handled or by the sweep.
-If more was handled than had been stored before that generation, projections are taken back and rebuilt from what is
-stored. The effects of process managers and event handlers, and what a `MultiProjection` has added to rows of many
-aggregates, cannot be taken back: they are reported.
+If more events were handled than had been stored before that generation, projections are taken back and rebuilt from the
+stored events. The effects of process managers and event handlers, and the additions of a `MultiProjection` to rows of
+many aggregates, cannot be taken back: they are reported.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def notice(processor: EventProcessor, shard: Shard, generation: int) -> None:
 
 
 def heal(processor: EventProcessor, shard: Shard, ids: Sequence[str]) -> None:
-    """Compare aggregates with the newest known generation, unless that was done. In one transaction, in which nobody
-    else handles them."""
+    """Compare aggregates with the newest known generation, unless that was done. Does so in one transaction, during
+    which no other worker handles them."""
     with transaction.atomic(using=processor.alias):
         handled = processor.claimed(sorted(ids))
         known = failovers.known(processor.alias, processor.key)[shard.number]
@@ -83,8 +83,8 @@ def _way_out(processor: EventProcessor) -> str:
 def _checks(
     processor: EventProcessor, shard: Shard, known: Known, ids: Sequence[str], handled: Mapping[str, int]
 ) -> dict[str, Check]:
-    """Return the checks of the aggregates that were not compared yet. Each is compared with what was stored before the
-    first generation that began after its last comparison."""
+    """Return the checks of the aggregates that were not compared yet. Each is compared with its streams stored before
+    the first generation that began after its last comparison."""
     compared = failovers.checked(processor.alias, processor.key, ids, known.healed)
     since: dict[int, list[str]] = {}
     for id in ids:
@@ -99,8 +99,8 @@ def _checks(
 
 
 def heal_claims(processor: EventProcessor, shard: Shard, known: Known, claims: Sequence[tuple[str, int]]) -> bool:
-    """Heal those of these aggregates that have come further than the store had, or are parked. Return False, and heal
-    none, if the store has none of very many: then it is more likely to be another store."""
+    """Heal the aggregates that are parked or have a higher version than the store had. Return False, and heal none, if
+    there are very many and the store has none of them: then it is more likely to be another store."""
     store = processor.store
     ours = {id: version for id, version in claims if store.shards[store.place_of(id)].number == shard.number}
     stored = shard.heads_before(ours, Position(known.healed + 1, 0))
@@ -117,7 +117,7 @@ def heal_claims(processor: EventProcessor, shard: Shard, known: Known, claims: S
 class Lookout:
     """Looks every second, while there is something to handle, for new generations and for corrections. Earlier messages
     may be handled only while no generation has begun, and messages have the originals of corrected events. `look`
-    blocks on the shards; an unavailable one is asked again in ten times as long as that took, and not before
+    blocks on the shards; an unavailable one is asked again after ten times as long as the failure took, and not before
     `LOOK_EVERY`."""
 
     def __init__(self, processor: EventProcessor, clock: Callable[[], float] = time.monotonic) -> None:

@@ -116,8 +116,8 @@ class EventHandlerGroup(Subscriber):
 
     @property
     def is_at_one(self) -> bool:
-        """True if the handlers agree on where they begin and on whether they take part in replays, and those that set
-        ``retry`` or ``aliases`` agree on these."""
+        """True if all handlers have the same ``start`` and ``replays``, and all that set ``retry`` or ``aliases`` set
+        the same."""
         retries = {handler.retry for handler in self.handlers if handler.retry is not None}
         aliases = {handler.aliases for handler in self.handlers if handler.aliases}
         is_same = len({(handler.start, handler.replays) for handler in self.handlers}) == 1
@@ -129,7 +129,7 @@ _groups: dict[str | tuple[str, str, str], EventHandlerGroup] = {}
 
 
 def declared_groups() -> Sequence[EventHandlerGroup]:
-    """Return all groups, including those that can have no name."""
+    """Return all groups, including those that cannot have a name."""
     return [group for group in _groups.values() if group.handlers]
 
 
@@ -139,7 +139,7 @@ def handler_groups() -> Sequence[EventHandlerGroup]:
 
 
 def group_of(function: Callable[..., Any]) -> EventHandlerGroup:
-    """Return the group that calls a function. Raises `DefinitionError` if it is no event handler, or can have no
+    """Return the group that calls a function. Raises `DefinitionError` if it is not an event handler, or cannot have a
     name."""
     for group in handler_groups():
         if any(handler.function is function for handler in group.handlers):

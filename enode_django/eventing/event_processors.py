@@ -96,7 +96,7 @@ class EventProcessor(ABC):
         return {}
 
     def take_back(self, kept: Mapping[str, int]) -> bool:
-        """Undo what was handled of these aggregates after the versions that are ``kept``, and return True; or undo
+        """Undo the effects of these aggregates' events after the versions that are ``kept``, and return True; or undo
         nothing, go on after these versions, and return False. Call this after `claimed`, in the same transaction."""
         return False
 
@@ -120,8 +120,8 @@ _HIGHEST = 2**63 - 1
 
 
 def reached(work: PendingAggregate, version: int, streams: Sequence[StreamRecord], portion: int) -> Progress:
-    """Return the progress after all ``streams`` were handled. If they end early, the store does not have the versions
-    after them: ``work.until`` is lowered, since there is no use in waiting for these."""
+    """Return the progress after all ``streams`` were handled. If they end early, the store does not have the later
+    versions: ``work.until`` is lowered, so that nothing waits for these."""
     if len(streams) < min(portion, work.until - version + len(streams)):
         work.until = version
     return Progress(version)
@@ -255,7 +255,7 @@ class CheckpointProcessor(EventProcessor):
             checkpoints.save(self.alias, self.key, {aggregate_root_id: version})
 
     def _keep_tables(self) -> None:
-        """Lock the tables before checkpoints are read, so that no rebuild replaces them until the transaction ends."""
+        """Lock the tables before checkpoints are read. A rebuild cannot replace them until the transaction ends."""
         execute(self.alias, self._lock_tables, ())
 
 

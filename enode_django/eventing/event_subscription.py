@@ -102,14 +102,14 @@ class EventSubscription:
         self.catch_up(works.values())
 
     def catch_up(self, works: Iterable[PendingAggregate]) -> bool:
-        """Handle what the store has of these aggregates up to their ``until``. Return False if one is set aside."""
+        """Handle the stored streams of these aggregates up to their ``until``. Return False if one is set aside."""
         works = list(works)
         self.suspect_swept(works)
         self._drive_new(works)
         return not any(work.aggregate_root_id in self._aside for work in works)
 
     def suspect_swept(self, works: Sequence[PendingAggregate]) -> None:
-        """Make suspects of those works, found by a sweep, that a worker died at."""
+        """Make suspects of swept works at which a worker died."""
         deaths = {at: count for at, count in self._deaths.get(FIRST_QUEUE, {}).items() if is_of_a_sweep(at)}
         if deaths and works:
             ids = [work.aggregate_root_id for work in works]
@@ -167,8 +167,9 @@ class EventSubscription:
         return sum(message.window is window for work in self._aside.values() for message in work.messages)
 
     def retry_due(self) -> None:
-        """Try again what is due, each aggregate alone and one version first, so that the failing event stands alone.
-        What is left after `RETRYING_AT_ONCE` stays due: handlers that wait in vain must not hold up others."""
+        """Retry the due aggregates, each alone and with one version first, so that the failing event stands alone.
+        Aggregates left after `RETRYING_AT_ONCE` stay due: handlers that wait without success must not hold up
+        others."""
         now = self._clock()
         due = sorted((work for work in self._aside.values() if work.next_try <= now), key=attrgetter("next_try"))
         for work in due:
@@ -209,7 +210,7 @@ class EventSubscription:
                 if any(one.failure is None and one.parked is None for one in progress.values()):
                     self._hasten_conflicts()
                 for work in blamed:
-                    self._drive([work], 1)  # in small portions, so that what comes before the failure is kept
+                    self._drive([work], 1)  # in small portions, so that versions before the failure are kept
                 some, portion = behind, 1 if some[0].suspect else min(portion * 2, PORTION)
 
     def _still_ours(self, works: Sequence[PendingAggregate]) -> list[PendingAggregate]:

@@ -2,8 +2,8 @@
 
 A new generation begins when a standby takes over, or a backup is restored: the newest events may be lost. When a
 subscriber hears of it, everything that it had handled before is compared with the store. Each compared aggregate gets a
-mark, so that what is handled from then on is not taken for erased. All functions work in the calling thread's
-connection ``alias``.
+mark, so that events handled from then on do not count as erased. All functions work in the calling thread's connection
+``alias``.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ _CLAIMS = f"""
 
 
 class Known(NamedTuple):
-    """The newest ``generation`` of a shard that a subscriber knows, and how much of what it had handled before is
-    compared with the shard. If ``healed`` is the same generation, all of it is; else the aggregates up to ``healed_id``
-    (None: all), and of what was swept the versions below the position ``compared``."""
+    """The newest ``generation`` of a shard that a subscriber knows, and how much of what it had handled before was
+    compared with the shard: everything, if ``healed`` is the same generation; else the aggregates up to ``healed_id``
+    (None: all), and the swept versions below the position ``compared``."""
 
     generation: int
     healed: int
@@ -119,7 +119,7 @@ def checked(alias: str, subscriber: str, ids: Iterable[str], after: int) -> dict
 def save_checks(
     alias: str, subscriber: str, shard: int, generation: int, checks: Mapping[str, Check], taken_back: bool
 ) -> None:
-    """Mark aggregates as compared. Delete what they were parked at if it is no longer stored."""
+    """Mark aggregates as compared. Delete their parked rows whose events are no longer stored."""
     ids, stored = list(checks), [check.stored for check in checks.values()]
     handled = [check.handled for check in checks.values()]
     back = [taken_back and check.is_erased for check in checks.values()]

@@ -1,4 +1,4 @@
-"""Mark what a subscriber is handling, in memory that outlives its process.
+"""Mark a subscriber's work in hand, in memory that outlives its process.
 
 The supervisor reads the notes of its event workers. It kills a worker whose note stays the same for longer than the
 subscriber's time limit. The work noted when a worker ended is a *suspect*: it is handled alone from then on, and parked
@@ -58,14 +58,14 @@ class InFlight:
         self._note[1] = self._steps
 
     def end(self) -> None:
-        """Note that no handler runs: time is no longer a handler's fault. Safe to call twice."""
+        """Note that no handler runs: time does not count as a handler's from now on. Safe to call twice."""
         self._note[0] = NOTHING_IN_FLIGHT
 
     def around(self, work: PendingAggregate) -> Callable[[Hook], Hook]:
         """Return a wrapper for hooks that run after the commit of a batch, so that their time is limited, too.
 
-        It is not known whose hook it is, so ``work`` stands for the batch. It is handled already: if the worker is
-        killed, nothing is left to do for it.
+        The aggregate that a hook belongs to is unknown, so ``work`` stands for the batch. It is handled already: if the
+        worker is killed, nothing is left to do for it.
         """
 
         def watched(hook: Hook) -> Hook:

@@ -22,14 +22,14 @@ class MultiProjection(RowProjection[Row]):
 
     The model of the rows is the parameter of the class. ``key_field`` names the field, or several, that identify a row
     and are unique; by default they are the primary key. ``key``, a parameter of the class, is a function of an event.
-    It returns the value of the key field, or a tuple of those of several; ``@handles(key=…)`` is for events whose key
-    is another. A handler is not called if the key is None: an event changes one row, or none.
+    It returns the value of the key field, or a tuple of those of several; ``@handles(key=…)`` is for events with
+    another key. A handler is not called if the key is None: an event changes one row, or none.
 
-    Events of one aggregate are handled in their order, but those of different aggregates in any: handlers have to give
-    the same row in every order, as counts, sums and values by the id of their aggregate do. A row without a key yet is
-    new. With ``creates=True`` at some handlers, the others are not called before one of these has made the row.
-    ``delete`` removes a row, and the next event with its key makes a new one: delete a row only when it says no more
-    than a new row would. ``volatile`` and ``indexes_after_load`` are as in a `ModelProjection`.
+    Events of one aggregate are handled in their order, events of different aggregates in any order: handlers have to
+    give the same row in every order, as counts, sums and values by the id of their aggregate do. A row without a key
+    yet is new. If some handlers have ``creates=True``, the others are not called before one of these has made the row.
+    ``delete`` removes a row, and the next event with its key makes a new one: delete a row only when a new row would
+    say as much. ``volatile`` and ``indexes_after_load`` are as in a `ModelProjection`.
 
     For example::
 

@@ -1,4 +1,4 @@
-"""Automatic retries of what a subscriber has parked."""
+"""Automatic retries of a subscriber's parked events."""
 
 from __future__ import annotations
 

@@ -86,8 +86,8 @@ class Parked(NamedTuple):
 
 
 def parked_among(alias: str, subscriber: str, ids: Sequence[str]) -> dict[str, str]:
-    """Return those of the aggregates that are parked, with the class name of the error. Their rows are locked against
-    removal until the transaction ends."""
+    """Return the parked ones of the aggregates, with the class name of the error. Their rows are locked against removal
+    until the transaction ends."""
     return dict(reversed(execute(alias, _PARKED, (subscriber, ids)).fetchall()))  # the first row of each counts
 
 

@@ -1,7 +1,7 @@
 """Turn events into states and commands of processes, exactly once: states, checkpoints and commands commit together.
 
-The order of the locks keeps deadlocks away: first the checkpoints of a batch's aggregates, which tell what there is to
-handle, then the processes that this concerns, both in the order of their keys.
+The order of the locks prevents deadlocks: first the checkpoints of a batch's aggregates, which determine the events to
+handle, then the processes of these events, both in the order of their keys.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class ProcessProcessor(EffectProcessor):
             handled = self._handled_refusals(works)
             free = [work for work in works if work.aggregate_root_id not in parked]
             plans = [self._plan(work, streams[work.aggregate_root_id], handled) for work in free]
-            self.in_flight.end()  # waiting for other workers is no handler's time
+            self.in_flight.end()  # time spent waiting for other workers is not a handler's
             keys = sorted({step.key for plan in plans for _, steps in plan.steps for step in steps})
             known = process_rows.lock(self.alias, self.key, keys)
             processes = Processes(self.subscriber, known, self.store.find, self._follow)

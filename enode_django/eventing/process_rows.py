@@ -11,7 +11,7 @@ from enode_django.eventing.processes import Process, WaitingEvent
 
 TABLE = "enode_django_processstate"
 
-# A row that is there is locked, and not updated. So rows are made and locked in one order, whoever has made them.
+# An existing row is locked, and not updated. So all transactions make and lock rows in the same order.
 _MAKE = f"""
     INSERT INTO {TABLE} AS known (subscriber, key)
     SELECT %s, wanted.key FROM unnest(%b::text[]) AS wanted (key) ORDER BY wanted.key COLLATE "C"
@@ -60,7 +60,7 @@ def lock(alias: str, subscriber: str, keys: Iterable[str]) -> dict[str, Process]
 
 
 def save(alias: str, subscriber: str, locked: Iterable[str], changed: Mapping[str, Process]) -> None:
-    """Store the changed ones of the locked processes, and delete the rows of those that have nothing to keep."""
+    """Store the changed processes, and delete the rows of the other locked ones that have nothing to keep."""
     if changed:
         some = changed.values()
         columns = (
@@ -78,6 +78,6 @@ def save(alias: str, subscriber: str, locked: Iterable[str], changed: Mapping[st
 
 
 def prune(alias: str, subscriber: str, age: str) -> Mapping[str, int]:
-    """Delete processes that ended longer ago than ``age``, an interval such as ``"30 days"``, and those that have not
-    begun for so long. Return the number of events that waited for each, by key."""
+    """Delete processes that ended longer ago than ``age``, an interval such as ``"30 days"``, and processes that have
+    not begun within that age. Return the number of events that waited for each, by key."""
     return dict(execute(alias, _PRUNE, (subscriber, age, age, PRUNED_AT_ONCE)).fetchall())

@@ -1,4 +1,4 @@
-"""Processes: the runs of a process manager with a state, one for each key. There is no database here.
+"""Processes: the runs of a process manager with a state, one for each key. This module uses no database.
 
 The events of one key come from several aggregates, and have no order among these. So an event may come before the one
 that begins its process. It is noted with its key, and is handled right after the beginning; its aggregate goes on. An
@@ -71,8 +71,8 @@ class Step(NamedTuple):
 
 
 def steps_of(manager: ProcessManager, followed: Iterable[HandledEvent]) -> list[Step]:
-    """Return a step for each message that concerns a process. Raises what a key function raises, and `InvalidId` for a
-    key that it returns and that is none."""
+    """Return a step for each message that concerns a process. Raises what a key function raises, and `InvalidId` if it
+    returns an invalid key."""
     return list(_steps(manager, followed))
 
 
@@ -195,8 +195,8 @@ class Processes:
         return dataclasses.replace(process, waiting=(*others, waiting))
 
     def _steps_of(self, key: str, waiting: Sequence[WaitingEvent]) -> Iterator[Step]:
-        """Yield the steps of events that have waited, in the order in which they came. An event that is no longer
-        stored, or no longer handled, is left out."""
+        """Yield the steps of events that have waited, in the order in which they came. Events that are no longer stored
+        or handled are left out."""
         if not waiting:
             return
         records = self._find(list(dict.fromkeys((one.command_id, one.aggregate_root_id) for one in waiting)))

@@ -18,11 +18,11 @@ from enode_django.eventstore.positions import BEGINNING, END
 def replay(
     chosen: Iterable[Subscriber], store: EventStore, processor_of: Callable[[Subscriber], EventProcessor]
 ) -> dict[str, int]:
-    """Bring subscribers from their checkpoints to the end of what the caller can see in the store, in this thread.
-    Return how many aggregates each has caught up with.
+    """Bring subscribers from their checkpoints to the end of the streams that the caller can see in the store, in this
+    thread. Return how many aggregates each has caught up with.
 
-    Process managers and event handlers are left out unless they say ``replays = True``: a replay must not send again
-    what was sent. Raises what a handler raises. Blocks until all is done.
+    Process managers and event handlers are left out unless they say ``replays = True``: a replay must not repeat what
+    they sent. Raises what a handler raises. Blocks until all is done.
     """
     caught_up: dict[str, int] = {}
     for subscriber in chosen:

@@ -1,10 +1,10 @@
-"""Sends again what a process manager has sent and a failing queue has lost.
+"""Sends commands of process managers again if a failing queue has lost them.
 
-A queue may lose what it has acknowledged: a Redis that fails over loses the last second. So handled streams are checked
+A queue may lose acknowledged messages: a Redis that fails over loses the last second. So handled streams are checked
 again. Once the commands' queue is worked off, every command that followed from them must have an effect in the event
 store, a stream or a refusal, or be a dead letter. A command with neither is sent again. Its id is the same, so it takes
-effect once, whatever became of the first one. A command that changed nothing, or failed because its aggregate does not
-exist, leaves no trace, and does so again.
+effect once, even if the first one was handled. A command that changed nothing, or failed because its aggregate does not
+exist, leaves no trace; sent again, it has the same outcome.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class Resender:
     def _commands_of(self, record: StreamRecord) -> Sequence[Sent]:
         try:
             return self._processor.commands_of(record)
-        except Exception as error:  # handlers are application code; it is unknown then what they have sent before
+        except Exception as error:  # handlers are application code; the commands that they sent before are unknown then
             if is_transient(error):
                 raise
             logger.warning("%s fails at %s, which it has handled: %s", self._processor.name, record.command_id, error)

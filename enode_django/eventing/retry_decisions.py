@@ -1,7 +1,8 @@
 """Decide when an event whose handler has failed is tried again, and when its aggregate is parked.
 
 After an error that passes, such as an unavailable mail server, the event is tried again without end. After any other
-error it is tried as often as the subscriber says; then the aggregate is parked, and tried again with growing pauses.
+error it is tried up to the subscriber's number of attempts; then the aggregate is parked, and retried with growing
+pauses.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from enode_django.exceptions import EventKilledWorker, Retry, UnknownMessageType
 Errors = tuple[type[BaseException], ...]
 
 LONGEST_ASIDE = 60.0
-"""Seconds. An aggregate that waits longer after a `Retry`, or so long after an error that passes, is parked meanwhile:
-the queue keeps the messages of aggregates that are set aside. It is also the longest pause after an error that passes,
-and the first pause of an aggregate that is parked because of another error, unless ``most_parked`` is shorter."""
+"""Seconds. An aggregate that waits longer than this after a `Retry`, or this long after an error that passes, is parked
+meanwhile: the queue keeps the messages of aggregates that are set aside. It is also the longest pause after an error
+that passes, and the first pause of an aggregate that is parked because of another error, unless ``most_parked`` is
+shorter."""
 CONFLICT_PATIENCE = 60.0  # two workers may handle two aggregates that swap a value, and one worker may be behind
 SHORTEST_PAUSE = 0.05
 """Seconds before an error that passes is tried again."""

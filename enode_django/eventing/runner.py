@@ -82,7 +82,7 @@ class Runner:
         return (work.refusals[command_id] for id, command_id in keys if (id, command_id) not in handled)
 
     def persisted(self, call: Callable[[], Value]) -> Value:
-        """Return what ``call`` returns. Block while the databases are unavailable; raise what else it raises."""
+        """Return what ``call`` returns. Block while the databases are unavailable; raise its other errors."""
 
         def guarded() -> Value:
             heal_connections()

@@ -61,7 +61,7 @@ def state_type(cls: Any, owner: str) -> StateType:
 
 
 class DataclassState:
-    """A dataclass, whose instances the handlers change. The constructor raises `DefinitionError` if ``cls`` is no
+    """A dataclass, whose instances the handlers change. The constructor raises `DefinitionError` if ``cls`` is not a
     dataclass, is frozen, or has a field without a default."""
 
     def __init__(self, cls: Any, owner: str) -> None:

@@ -43,7 +43,7 @@ LOOK_AGAIN = 0.5
 """Seconds between checks whether the queue is worked off."""
 RESTORED = "%s has compared the store up to position %s, but that is at %s: it was set back, so a generation is begun"
 FORGET_REFUSALS = 86_400.0
-"""A handled refusal is remembered for at least so many seconds, and until the sweep has passed it."""
+"""Seconds. A handled refusal is remembered for at least this time, and until the sweep has passed it."""
 
 
 def behind(subscription: EventSubscription, settled: Settled) -> Collection[PendingAggregate]:
@@ -154,10 +154,11 @@ class Sweeper:
     # -- after a failover -----------------------------------------------------------------------------------------
 
     def _heals(self, swept: Position) -> bool:
-        """Do a part of the comparison of what was handled before a generation began. Return False if nothing is left.
+        """Do a part of the comparison of the events that were handled before a generation began. Return False if
+        nothing is left.
 
-        First each aggregate that the subscriber knows is compared with the store, then what is stored below ``swept``
-        with the subscriber. Its refusals were handled, and are left alone.
+        First each aggregate that the subscriber knows is compared with the store, then the streams below ``swept`` with
+        the subscriber. Its refusals were handled, and are left alone.
         """
         processor = self._subscription.runner.processor
         known = failovers.known(processor.alias, processor.key).get(self._shard.number)
@@ -327,7 +328,8 @@ class SweepingSubscription(EventSubscription):
             sweeper.postpone()  # by a whole interval: each attempt at an unresponsive server takes time
 
     def _forget_refusals(self) -> None:
-        """Forget old refusals, unless a shard was not swept for so long: its next sweep comes to its refusals again."""
+        """Forget refusals older than `FORGET_REFUSALS`, unless a shard was not swept for that time: its next sweep
+        comes to its refusals again."""
         oldest = min((-inf if one.swept_at is None else one.swept_at) for one in self._sweepers)
         if self._clock() - oldest < FORGET_REFUSALS:
             checkpoints.prune_refusals(self.runner.alias, self.runner.key, f"{FORGET_REFUSALS:.0f} seconds")

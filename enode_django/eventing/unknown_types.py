@@ -81,8 +81,7 @@ def _is_handled(subscriber: Subscriber, stored: StoredStream | StoredRefusal, na
 def passed_over_among(
     subscriber: Subscriber, store: EventStore, heads: Mapping[str, tuple[str, int]], positions: Mapping[str, int]
 ) -> set[str]:
-    """Return those of the aggregates with these heads that are passed over. Blocks on the store if a type is
-    unknown."""
+    """Return the aggregates with these heads that are passed over. Blocks on the store if a type is unknown."""
     unknown = [id for id, (type_name, _) in heads.items() if not is_known(type_name)]
     passed: set[str] = set()
     for some in _in_parts(unknown):

@@ -15,17 +15,19 @@ from enode_django.exceptions import NotParked
 
 
 def retry_parked(subscription: EventSubscription, aggregate_root_id: str) -> Parked | None:
-    """Try again, and catch up from the store. Return what the aggregate is parked at now, or None. Blocks until done.
+    """Try again, and catch up from the store. Return the row that the aggregate is parked at now, or None. Blocks until
+    done.
 
     Raises `NotParked`. Workers may go on: they pass over the aggregate while it is parked, and it stays parked until it
-    has caught up with what they have passed over.
+    has handled the events that they have passed over.
     """
     _parked_rows(subscription, aggregate_root_id)
     return _go_on(subscription, aggregate_root_id)
 
 
 def skip_parked(subscription: EventSubscription, aggregate_root_id: str) -> Parked | None:
-    """Mark what the aggregate is parked at as handled, and go on as `retry_parked` does. Raises `NotParked`."""
+    """Mark the event or refusal that the aggregate is parked at as handled, and go on as `retry_parked` does. Raises
+    `NotParked`."""
     skipped = _parked_rows(subscription, aggregate_root_id)[0]
     runner = subscription.runner
     if skipped.version is not None:
@@ -55,7 +57,7 @@ def retry_for_a_while(
     subscription: EventSubscription, aggregate_root_id: str, is_over: Callable[[], bool]
 ) -> Parked | None:
     """Try again as `retry_parked` does, but leave the rest for later when ``is_over`` returns True; it is called after
-    each portion. Return what the aggregate is parked at now, or None, also if it was not parked at all."""
+    each portion. Return the row that the aggregate is parked at now; None if it is not parked, or never was."""
     return _go_on(subscription, aggregate_root_id, is_over)
 
 

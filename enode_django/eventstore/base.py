@@ -170,8 +170,8 @@ class EventStore(Protocol):
         """Return the index in `shards` of the shard that has the aggregate."""
 
     def generation_of(self, aggregate_root_id: str) -> int:
-        """Return the generation of the aggregate's shard that this thread's last `append` to it has seen: what that
-        stored belongs to this generation or a later one. Does not ask the database."""
+        """Return the generation of the aggregate's shard that this thread's last `append` to it has seen: the rows that
+        it stored belong to this generation or a later one. Does not ask the database."""
 
     def append(self, records: Sequence[StreamRecord], *, doubtful: bool = False) -> Sequence[Appended]:
         """Store records. Return one `Appended` per record, in order.
@@ -271,10 +271,10 @@ class Shard(EventStore, Protocol):
         """Return at most ``limit`` settled rows above a position, refusals included, in the order of their positions.
 
         A page with fewer than ``limit`` rows holds all that are settled. A reader that continues from each page's
-        position sees every row once, in the same order as every other reader, whatever writers do meanwhile; pruned
+        position sees every row once, in the same order as every other reader, regardless of concurrent writers; pruned
         refusals are left out. The versions of an aggregate come in order, unless the transaction of the later version
         had written something before the earlier one was committed. For a position ahead of the shard, as a lagging
-        replica may get, the page is empty and has this position. Costs no more than a few times ``limit`` rows do.
+        replica may get, the page is empty and has this position. Costs at most as much as a few times ``limit`` rows.
         Raises `ValueError` for a limit below 1.
         """
 

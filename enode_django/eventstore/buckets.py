@@ -52,8 +52,8 @@ def even_shares(count: int) -> list[frozenset[int]]:
 
 
 class ShardOwnership(NamedTuple):
-    """The record of one shard. ``number`` identifies it among its siblings, whatever its database is called; ``epoch``
-    rises whenever its buckets change."""
+    """The record of one shard. ``number`` identifies it among its siblings, regardless of its database's name;
+    ``epoch`` rises whenever its buckets change."""
 
     number: int
     epoch: int

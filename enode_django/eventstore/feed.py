@@ -1,8 +1,8 @@
 """The feed of a Postgres store, and the transactions that hold it back.
 
-Rows are read by windows of transaction ids. The number of rows in a window is not known beforehand, so each query has
-a limit; a window with more rows is halved, and the next one grows again. A page costs as much as its rows, whatever the
-size of the table.
+Rows are read by windows of transaction ids. The number of rows in a window is not known beforehand, so each query has a
+limit; a window with more rows is halved, and the next one grows again. The cost of a page depends on its rows, and not
+on the size of the table.
 """
 
 from __future__ import annotations

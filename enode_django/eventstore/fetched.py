@@ -17,7 +17,7 @@ from enode_django.eventstore.known_corrections import statement_of
 
 _DECODED_AT_ONCE = 100
 _decode_time = TimestamptzBinaryLoader(psycopg.adapters.types["timestamptz"].oid).load
-"""Decode a time. Made without a connection, so the result is in UTC, whatever the session's time zone."""
+"""Decode a time. Made without a connection, so the result is in UTC for every time zone of the session."""
 
 Row = tuple[Any, ...]
 """The fields of a `StreamRecord`, in order, in the form that `Fetched.record_of` reads."""

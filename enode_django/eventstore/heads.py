@@ -48,7 +48,7 @@ class HeadsPage(NamedTuple):
 def heads_page(alias: str, low: str, high: str | None, *, limit: int) -> HeadsPage:
     """Return the heads of the first aggregates with low <= id < high (in the order of bytes; None: no end), by id.
 
-    A page covers ``limit`` ids, some of which may have no head. Blocks. Raises `StoreUnavailable`.
+    A page covers ``limit`` ids; those without a head are left out. Blocks. Raises `StoreUnavailable`.
     """
     with connected(alias) as connection, by_index(connection):
         rows = execute(connection, _HEADS, (low, limit + 1))

@@ -1,4 +1,4 @@
-"""A process-wide cache of which databases have corrections.
+"""A process-wide cache of the databases that have corrections.
 
 Nearly all databases have none, and are read by statements that ignore corrections. Readers check for corrections every
 `LOOK_EVERY` seconds, so every process sees the first one of a database within that time. From then on the statements

@@ -1,7 +1,7 @@
 """Ranges of positions with a limited number of streams, found and counted by the index of transactions.
 
 A range is whole transactions, or a part of one transaction that has more streams than the limit. Memory use is bounded
-by the heads of one range, whatever is stored.
+by the heads of one range, regardless of the size of the store.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Positions: the order in which stored rows can be read without missing any. Pure functions.
 
-A position is a row's generation, transaction id and sequence, compared in this order. The sequence alone is no reading
-order: it is assigned when a row is written, but rows become visible when their transactions commit.
+A position is a row's generation, transaction id and sequence, compared in this order. The sequence alone is not a
+reading order: it is assigned when a row is written, but rows become visible when their transactions commit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Append a batch of which the database may refuse some records.
+"""Append a batch if the database may refuse some of its records.
 
 One transaction inserts the rows that violate no unique constraint. If the rows stored, now or earlier by a lost call,
 are a prefix of each aggregate's records, it commits. Otherwise it rolls back and is repeated without each aggregate's

@@ -45,8 +45,8 @@ _RELEASE = f"""
         changed_at = statement_timestamp(), revision = revision + 1
     FROM given_up WHERE known.id = given_up.id
 """
-# The claim's commit need not be waited for if the stream is stored in the same database afterwards: what is durable
-# there is so in the order of the commits.
+# There is no need to wait for the claim's commit if the stream is stored in the same database afterwards: commits there
+# become durable in their order.
 _WITHOUT_WAITING = ", (SELECT set_config('synchronous_commit', 'off', true)) AS without_waiting"
 _CLAIM_BEFORE = _CLAIM.replace("command_type)\n    ORDER", f"command_type){_WITHOUT_WAITING}\n    ORDER")
 _RELEASE_BEFORE = _RELEASE.replace("aggregate_root_id)\n", f"aggregate_root_id){_WITHOUT_WAITING}\n")
@@ -218,7 +218,7 @@ def _columns(keys: Sequence[UniqueKey]) -> tuple[list[str], list[bytes]]:
 
 
 def _once_each(confirmed: Sequence[Confirmed]) -> Iterator[Sequence[Confirmed]]:
-    """Divide, so that no part has two streams for one key: a statement changes each row once."""
+    """Divide into parts with at most one stream for each key, because a statement changes each row only once."""
     part: list[Confirmed] = []
     known: set[UniqueKey] = set()
     for one in confirmed:

@@ -54,7 +54,7 @@ def connected(alias: str) -> Iterator[BaseDatabaseWrapper]:
 
 
 def execute(connection: BaseDatabaseWrapper, statement: str, parameters: Sequence[object]) -> list[tuple[Any, ...]]:
-    """Execute a statement and return its rows. It is never prepared, whatever ``OPTIONS`` say: a pooler may share the
+    """Execute a statement and return its rows. It is never prepared, even if ``OPTIONS`` say so: a pooler may share the
     session."""
     with psycopg.Cursor[tuple[Any, ...]](connection.connection) as cursor:
         return cursor.execute(statement, parameters, prepare=False, binary=True).fetchall()
@@ -86,8 +86,8 @@ def run(connection: BaseDatabaseWrapper, statement: str, parameters: Sequence[ob
 
 @contextlib.contextmanager
 def by_index(connection: BaseDatabaseWrapper, *, in_order: bool = False) -> Iterator[None]:
-    """Run a transaction whose statements use an index, whatever the planner estimates; restore the settings at its end.
-    With ``in_order`` they use an index that returns the rows in the requested order.
+    """Run a transaction whose statements use an index, regardless of the planner's estimates. Restore the settings at
+    its end. With ``in_order`` they use an index that returns the rows in the requested order.
 
     For a query with a limit the planner prefers to read the table from its beginning, since it assumes that the rows of
     a transaction are spread over all of it. For plans it deems expensive it uses JIT and parallel workers, which cost

@@ -80,7 +80,7 @@ LOAD_RANGES = _reading(f"""
     ORDER BY aggregate_root_id, version
 """)
 
-# The limits force one index probe per key, whatever the planner estimates.
+# The limits force one index probe per key, regardless of the planner's estimates.
 _FIND = f"""
     SELECT found.* FROM unnest(%b::text[], %b::text[]) AS wanted (command, root)
     CROSS JOIN LATERAL (
@@ -322,7 +322,7 @@ HAS_STREAMS = f"SELECT EXISTS(SELECT FROM {TABLE})"
 
 # The table is locked while a batch is written, so `STOP_WRITERS` waits for writers that rely on this record. Unlike a
 # row lock, this writes nothing to the row or the WAL. LOCK TABLE takes no snapshot, so the record is read as it is
-# after the lock, whatever the isolation level.
+# after the lock, at every isolation level.
 OPEN_CLAIM = (f"LOCK TABLE {SHARD} IN ROW SHARE MODE", f"SELECT number, epoch FROM {SHARD}")
 
 # For a caller's transaction, whose snapshot may be older than a table lock: an outdated row cannot be locked.

@@ -2,8 +2,8 @@
 
 A value is *claimed* before the stream that needs it is stored, and *confirmed* afterwards. In between, and after a
 crash in between, the event store decides: the value belongs to the aggregate if its stored state has it. So a row names
-the commands under way; whoever needs to know asks the store what became of them. `enode_django.commanding.uniqueness`
-does. A driver only promises that a key has one row, and that a row is changed by its owner, or with its newest token.
+the commands under way, and `enode_django.commanding.uniqueness` asks the store for their outcomes. A driver only
+promises that a key has one row, and that a row is changed by its owner, or with its newest token.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class UniqueKey(NamedTuple):
 
 
 class Owner(NamedTuple):
-    """An aggregate that claims or releases values, its command that does, and the version that it will have then.
+    """An aggregate that claims or releases values, the command that does so, and the aggregate's version afterwards.
     ``shard`` is the alias of the database that has its streams, empty if there is none."""
 
     aggregate_root_id: str
@@ -50,7 +50,7 @@ class Owner(NamedTuple):
 
 class UniqueValue(NamedTuple):
     """A row. ``claims`` are the types of the owner's commands under way that set the value, by command id, and
-    ``releases`` the owner's versions that may give it up. ``version`` is that at which it was confirmed last (0:
+    ``releases`` the owner's versions that may give it up. ``version`` is the version at which it was confirmed last (0:
     never). ``age`` is the time in seconds since its owner has claimed or released it last, or was found to hold it.
     ``token`` changes with the row."""
 
@@ -104,19 +104,19 @@ class UniqueValues(Protocol):
         transaction does not span the database of the owner's streams, which could outlive the claim."""
 
     def claim_all(self, claims: Sequence[Claim]) -> Sequence[Sequence[UniqueValue]]:
-        """Do what `claim` does for many commands at once, and return for each the rows that belong to others. What one
-        of them cannot have keeps nothing from another. No value is claimed twice in one call, and no two claims have
-        one owner's id. A call that raises may have claimed some of the values."""
+        """Do what `claim` does for many commands at once, and return for each the rows that belong to others. A value
+        that one of them cannot have does not affect the others. No value is claimed twice in one call, and all claims
+        have different owners' ids. A call that raises may have claimed some of the values."""
 
     def is_certain(self, shard: str) -> bool:
-        """Return False if a rollback may undo what the caller has stored in the database ``shard``, but not what it
-        does to these rows: a transaction of the caller is open there, and the rows are in another database."""
+        """Return False if a rollback may undo the caller's writes to the database ``shard``, but not its changes of
+        these rows: a transaction of the caller is open there, and the rows are in another database."""
 
     def take_over(self, row: UniqueValue, owner: Owner) -> bool:
         """Give a row to another owner, who claims it. Return False if the row has changed."""
 
     def keep(self, row: UniqueValue, version: int) -> bool:
-        """Note that the owner holds the value at this version: nothing is under way but later releases. Return False if
+        """Note that the owner holds the value at this version: at most later releases are under way. Return False if
         the row has changed."""
 
     def free(self, row: UniqueValue) -> bool:
@@ -124,14 +124,15 @@ class UniqueValues(Protocol):
 
     def confirm(self, confirmed: Sequence[Confirmed]) -> None:
         """Note stored streams, in the order of their versions for each aggregate: claimed values are held from then on,
-        and released ones are free. A stream that is older than what is known settles nothing. Safe to call again."""
+        and released ones are free. A stream that is older than the known version settles nothing. Safe to call
+        again."""
 
     def adopt(self, aggregate_root_id: str, version: int, keys: Sequence[UniqueKey]) -> Sequence[UniqueValue]:
         """Make settled rows of values that an aggregate holds at this version. Return all rows of these keys, also
         those that existed."""
 
     def unsettled(self, age: float, *, limit: int = 100) -> Sequence[UniqueValue]:
-        """Return up to ``limit`` rows that are not settled, and are at least so old in seconds."""
+        """Return up to ``limit`` rows that are not settled, and are at least ``age`` seconds old."""
 
     def rows(self) -> Iterator[UniqueValue]:
         """Yield all rows, by key. Rows that are made meanwhile may be left out."""

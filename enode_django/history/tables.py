@@ -84,7 +84,7 @@ def last_sequence(alias: str) -> int:
 
 def sequence_at(alias: str, time: datetime) -> int:
     """Return the sequence of the first row made at ``time`` or later; one above the last if there is none. Sequences
-    and times grow together only as well as the workers' clocks agree."""
+    and times have the same order only as far as the workers' clocks agree."""
     with connections[alias].cursor() as cursor:
         cursor.execute(_HALVING, (time, time))
         ((sequence,),) = cursor.fetchall()

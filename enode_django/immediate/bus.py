@@ -67,8 +67,8 @@ class Subscribers(Protocol):
         """Compare the store with the checkpoints, and retry all parked aggregates that are due."""
 
     def progress(self, record: StreamRecord, keys: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Return, of the subscribers with these keys, the names of those that have parked the aggregate, and of those
-        that have not reached the stream."""
+        """Return the names of the subscribers with these keys that have parked the aggregate, and of those that have
+        not reached the stream."""
 
 
 class _Turn(threading.local):
@@ -116,7 +116,7 @@ class ImmediateCommandBus:
         expected_versions: Sequence[int | None] = (),
     ) -> None:
         """Write commands as `CommandBus.write_to_outbox` says. They are handled after the commit by the thread that
-        wrote them; what a killed process has left is handled after a later command, or by `catch_up`."""
+        wrote them; the commands left by a killed process are handled after a later command, or by `catch_up`."""
         rows.insert(alias, outbox_rows(commands, crash_handler, expected_versions))
         if commands and rows.runs_hooks(alias):
             transaction.on_commit(lambda: self.relay(alias), using=alias, robust=True)
@@ -128,8 +128,8 @@ class ImmediateCommandBus:
         due: Due,
         expected_versions: Sequence[int | None] = (),
     ) -> None:
-        """Schedule commands as `CommandBus.schedule` says. What is due is handled after a later command, or by
-        `catch_up`: no process waits for it."""
+        """Schedule commands as `CommandBus.schedule` says. Due commands are handled after a later command, or by
+        `catch_up`: no process waits for them."""
         scheduling.insert(alias, outbox_rows(commands, nobody, expected_versions), due)
 
     def cancel(self, alias: str, command_id: str) -> bool:
@@ -152,8 +152,8 @@ class ImmediateCommandBus:
             Relay(alias, _Handling(self), schedule=scheduling, at_once=1, waits=True).run(seconds)
 
     def relay_left(self, alias: str, seconds: float) -> None:
-        """Do as `relay` if the database has an outbox, and no transaction is open whose rollback would leave what the
-        commands have stored."""
+        """Do as `relay` if the database has an outbox, and no transaction is open whose rollback would not undo the
+        writes of the commands."""
         is_open = connections[alias].in_atomic_block and [alias] != aliases_of(self.store)
         if not is_open and rows.has_table(alias):
             self.relay(alias, seconds)

@@ -112,8 +112,8 @@ class RunningJob:
             self.check_once()
 
     def hold(self) -> None:
-        """Lock the lease until the end of an atomic block of the job's database, so that no other run can take it over
-        before the block has written. Keep the block short. Raises `JobLost`."""
+        """Lock the lease until the end of an atomic block of the job's database, so that another run can take it over
+        only after the block has written. Keep the block short. Raises `JobLost`."""
         leases.hold(self._lease)
 
     def on_stop(self, callback: Callable[[], object]) -> None:

@@ -53,7 +53,8 @@ def duration_of(job: Any) -> str:
 
 
 def progress_of(job: Any) -> str:
-    """Return the progress of a running job; of one that succeeded its results, of another one what it reached."""
+    """Return the progress of a running job, the results of one that succeeded, or the progress that another one
+    reached."""
     if job.state == JobState.RUNNING and not job.is_left:
         return in_words(job.progress)
     if job.state == JobState.SUCCEEDED:

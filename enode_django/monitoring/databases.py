@@ -36,8 +36,8 @@ class ShardRow(NamedTuple):
 
 
 def subscriber_databases() -> list[str]:
-    """Return the databases of subscribers, and the one of checkpoints without rows, which may hold some of subscribers
-    that this code no longer has."""
+    """Return the databases of subscribers, and the database of checkpoints without rows, which may hold checkpoints of
+    subscribers that this code no longer has."""
     return sorted({checkpoint_database(), *(one.database for one in subscribers.all())})
 
 

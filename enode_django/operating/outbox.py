@@ -1,4 +1,4 @@
-"""Send again what was rejected in an outbox, and discard commands that wait there."""
+"""Send rejected commands of an outbox again, and discard commands that wait there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 def retry_in(alias: str, pks: Sequence[int]) -> Sequence[int]:
-    """Let the relay send rows that were rejected. Return which were. They come after what was sent meanwhile."""
+    """Let the relay send rejected rows. Return the rows that were rejected. They come after the commands that were sent
+    meanwhile."""
     with transaction.atomic(using=alias):
         found = locked(OutboxCommand.objects.using(alias).filter(pk__in=pks, rejected_at__isnull=False))
         OutboxCommand.objects.using(alias).filter(pk__in=found).update(rejected_at=None, error="")
@@ -24,8 +25,8 @@ def retry_in(alias: str, pks: Sequence[int]) -> Sequence[int]:
 
 
 def discard_in(alias: str, pks: Sequence[int]) -> Sequence[int]:
-    """Delete rows without sending them. Return which were there. Waits for a relay that is at work, so that no row
-    counts as discarded that is being sent."""
+    """Delete rows without sending them. Return the rows that were there. Waits for a relay that is at work, so rows
+    that are being sent do not count as discarded."""
     with transaction.atomic(using=alias):
         rows.lock(alias)
         found = locked(OutboxCommand.objects.using(alias).filter(pk__in=pks))

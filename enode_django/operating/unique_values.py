@@ -27,7 +27,7 @@ class Duplicate(NamedTuple):
 
 
 class Freed(NamedTuple):
-    """A value that its owner did not have any more."""
+    """A value that its owner no longer had."""
 
     name: str
     aggregate_root_id: str
@@ -38,8 +38,8 @@ Finding = Duplicate | Freed
 
 class UniqueRebuild:
     """Compares the unique values with the stored states of all aggregates, while workers go on. Blocks on the
-    databases, and raises `StoreUnavailable`; a run that was interrupted is begun again. ``aggregates`` counts those
-    that were looked into."""
+    databases, and raises `StoreUnavailable`; a run that was interrupted is begun again. ``aggregates`` counts the
+    checked aggregates."""
 
     def __init__(self, store: EventStore) -> None:
         self._store = store
@@ -48,7 +48,8 @@ class UniqueRebuild:
         self.aggregates = 0
 
     def run(self) -> Iterator[Finding]:
-        """Free what nobody has, claim what somebody has, and yield what was freed and what two aggregates have."""
+        """Free values that no aggregate has, and claim those that one has. Yield the freed values, and those that two
+        aggregates have."""
         for row in self._uniqueness.values.rows():
             if self._uniqueness.settle(row) is Found.FREE:
                 yield Freed(row.key.name, row.aggregate_root_id)
@@ -81,8 +82,8 @@ class UniqueRebuild:
                     self._uniqueness.settle(row)
 
     def _held(self, id: str) -> tuple[int, Sequence[UniqueKey]]:
-        """Return the stored version of an aggregate, and what it holds then. Raises `DefinitionError`, which names it,
-        if its values cannot be normalised."""
+        """Return the stored version of an aggregate, and the values that it holds then. Raises `DefinitionError`, which
+        names it, if its values cannot be normalised."""
         aggregate = self._loader.load(id)
         if aggregate is None:
             return 0, []

@@ -8,8 +8,8 @@ One at a time. A relay holds a lock of its transaction while it reads, sends and
 its session may still send. That only repeats what its successor sends, from the same row on in the same order, and a
 command takes effect once by its id.
 
-A crash. Rows are deleted after they are stored in the queue. Whatever ends the relay in between rolls the deletion
-back, and the rows are sent again.
+A crash. Rows are deleted after they are stored in the queue. If the relay ends in between, the deletion is rolled back,
+and the rows are sent again.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ class Relay:
         self._waits = waits
 
     def run(self, seconds: float = inf, *, is_stopped: Callable[[], bool] = lambda: False) -> int:
-        """Relay the waiting rows and what is due, until none is left or another relay is at work, but for about that
-        many seconds at most, and no further batch once it ``is_stopped``. Return their number. Blocks; raises what
-        sending raises, and the driver's errors."""
+        """Relay the waiting and the due rows, until none is left or another relay is at work. Begins no further batch
+        after ``seconds``, or once it ``is_stopped``. Return the number of rows. Blocks; raises the errors of sending,
+        and the driver's errors."""
         relayed, until = 0, time.monotonic() + seconds
         while time.monotonic() <= until and not is_stopped():
             waits, self.pause = self._schedule.look(self.alias)

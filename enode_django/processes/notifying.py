@@ -14,8 +14,8 @@ STATUS_INTERVAL = 5.0
 
 
 class Notifier:
-    """Does nothing without ``NOTIFY_SOCKET`` in the environment. Removes systemd's variables, so that no child speaks
-    for this process. One thread calls all methods, any number of times. They do not block, and do not raise."""
+    """Does nothing without ``NOTIFY_SOCKET`` in the environment. Removes systemd's variables, so that children do not
+    speak for this process. One thread calls all methods, any number of times. They do not block, and do not raise."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Tell the queue which workers are dead, and what they were at, so that others go on without waiting for leases."""
+"""Tell the queue which workers are dead, and their work in hand, so that others go on without waiting for leases."""
 
 from __future__ import annotations
 

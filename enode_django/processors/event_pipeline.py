@@ -148,7 +148,7 @@ class SubscriberThread:
         self._draining.set()  # set after leaving the group: once the thread sees it, it pulls nothing more
 
     def stop(self) -> None:
-        """Let the thread end after what it is handling now, without retrying what fails for the moment."""
+        """Let the thread end after its current work, without retrying transient failures."""
         self._stopping.set()
 
     # -- called by a keeper ---------------------------------------------------------------------------------------
@@ -287,7 +287,7 @@ def oldest_of(pulled: Sequence[PulledMessages]) -> float | None:
 class EventPipeline:
     """An event worker's threads. Its main thread calls `start`, `drain` and `close`; the rest runs in the threads.
 
-    ``notes`` has a marker for each subscriber, by key, where it notes what it is handling.
+    ``notes`` has a marker for each subscriber, by key, where it notes its work in hand.
     """
 
     def __init__(

@@ -7,11 +7,11 @@ from typing import Protocol
 from enode_django.concurrency.threads import THREAD_DIED
 
 HANDLER_DIED = 71
-"""The exit status of a worker one of whose threads died in the middle of what it handles."""
+"""The exit status of a worker if one of its threads died while it was handling something."""
 
 
 class InFlightMarker(Protocol):
-    """The marker of what a thread is handling, as a number at index 0; 0 stands for nothing."""
+    """The marker of a thread's work in hand, as a number at index 0; 0 stands for none."""
 
     def __getitem__(self, index: int, /) -> int: ...
 
@@ -26,5 +26,5 @@ def status_of_death(note: InFlightMarker) -> int:
 
 
 def is_nobodys_fault(status: int | None) -> bool:
-    """Return True if the thread that died was handling nothing. What other threads were handling is not to blame."""
+    """Return True if the thread that died was handling nothing. The work of other threads is not to blame."""
     return status == THREAD_DIED

@@ -1,4 +1,4 @@
-"""Measure how long commands take, and how they end: batch by batch, so that no command waits for it."""
+"""Measure durations and outcomes of commands, batch by batch, so that commands do not wait for it."""
 
 from __future__ import annotations
 

@@ -29,12 +29,12 @@ LOOK_FOR_TABLE = 30.0
 """Seconds between checks for the table in a database that has none, or is a standby."""
 STOP_SECONDS = 5.0
 LISTENING = 5
-"""The number of intervals between two looks of a relay that senders wake. They only find what a killed sender has
-committed and not told."""
+"""The number of intervals between two looks of a relay that senders wake. They only find commands that a killed sender
+has committed without waking the relay."""
 
 
 class OutboxThread:
-    """Relays the outbox of one database, whatever raises, until `stop`. After an error it waits and goes on."""
+    """Relays the outbox of one database until `stop`. After any error it waits and goes on."""
 
     def __init__(self, relay: Relay, interval: float) -> None:
         self._relay = relay

@@ -1,4 +1,4 @@
-"""The threads of one command worker, and what they pass to each other.
+"""The threads of one command worker, and the data that they pass to each other.
 
     puller ─► command mailbox i ─► event mailbox j ─► publisher
                      ▲──────────────────┘

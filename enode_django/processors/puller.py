@@ -72,8 +72,8 @@ class Puller:
                 logger.warning("took %s/%d from %s", window.topic, window.queue, previous_owner)
             for box in self._mailboxes.commands:
                 box.post(Taken(window.queue, previous_owner))
-        # Commands of a type that is unknown here are left to the next owner, which may know it, and so are those that
-        # wait for their next attempt.
+        # Commands of an unknown type are left to the next owner, which may know the type. So are commands that wait for
+        # their next attempt.
         self._consumer.release_drained(self.left_in)
         self._store.place_of("")  # raises while the shard map is unknown: nothing must be pulled then
         self._mailboxes.post_received(self._intake.retry())

@@ -121,7 +121,7 @@ def peak_memory() -> int:
 
 
 def add_reports(reports: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Return the sums of the reports, name by name in dictionaries, and the largest of what has no sum.
+    """Return the sums of the reports, name by name in dictionaries, and the largest of the values that have no sum.
 
     >>> add_reports([{"finished": 2, "largest_batch": 2}, {"finished": 3, "largest_batch": 1}])
     {'finished': 5, 'largest_batch': 2}

@@ -1,4 +1,4 @@
-"""Find what may be to blame for workers that died or hung. Pure: markers and times in, positions out."""
+"""Find the work that may be to blame for workers that died or hung. Pure: markers and times in, positions out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from enode_django.concurrency.in_flight import NOTHING_IN_FLIGHT, queue_and_offs
 
 
 class Seat(NamedTuple):
-    """A thread that notes what it is handling for a consumer group, for up to ``time_limit`` seconds at one thing."""
+    """A thread that notes its work in hand for a consumer group. One step of it may take up to ``time_limit``
+    seconds."""
 
     group: str
     time_limit: float
@@ -23,7 +24,7 @@ class Hand(NamedTuple):
 
 
 def hands_of(notes: Sequence[int], seats: Sequence[Seat]) -> list[Hand]:
-    """Return what a worker notes, for each seat: a position, or a position and a step.
+    """Return a worker's work in hand from its notes, which have a position, or a position and a step, for each seat.
 
     >>> seats = [Seat("a", 60.0), Seat("b", 60.0)]
     >>> hands_of([7, 0], seats), hands_of([7, 1, 0, 4], seats)
@@ -40,7 +41,7 @@ def ended_well(status: int | None, hands: Iterable[Hand]) -> bool:
 
 
 def found_with(hands: Sequence[Hand], seats: Sequence[Seat]) -> Mapping[str, list[tuple[int, int]]]:
-    """Return, for each group, queue and offset of what a worker had in hand when it died."""
+    """Return, for each group, queue and offset of the work that a worker had in hand when it died."""
     found: dict[str, set[tuple[int, int]]] = {}
     for hand, seat in zip(hands, seats, strict=False):
         if hand.position != NOTHING_IN_FLIGHT:
@@ -55,14 +56,15 @@ class Overdue(NamedTuple):
 
 
 class Patience:
-    """Measures how long each seat of one worker is at one thing."""
+    """Measures how long each seat of one worker has the same work in hand."""
 
     def __init__(self, seats: Sequence[Seat]) -> None:
         self._seats = seats
         self._since: dict[int, tuple[Hand, float]] = {}
 
     def overdue(self, hands: Sequence[Hand], now: float) -> Overdue | None:
-        """Return a seat that has been at one thing for too long, with queue and offset; None if there is none."""
+        """Return a seat that has had the same work in hand for longer than its time limit, with queue and offset; None
+        if there is none."""
         for number, (hand, seat) in enumerate(zip(hands, self._seats, strict=False)):
             known, since = self._since.get(number, (Hand(NOTHING_IN_FLIGHT), now))
             if hand != known:

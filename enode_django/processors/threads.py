@@ -23,7 +23,8 @@ def start_worker_thread(
 
 
 def start_noting_thread(name: str, run: Callable[[], None], note: InFlightMarker) -> threading.Thread:
-    """Start a thread as `start_worker_thread` does. The exit status says whether it was handling what it has noted."""
+    """Start a thread as `start_worker_thread` does. The exit status says whether it had work in hand according to
+    ``note``."""
     return start_worker_thread(name, run, partial(status_of_death, note))
 
 

@@ -20,8 +20,8 @@ Answer = TypeVar("Answer")
 
 
 class Watch(Generic[Answer]):
-    """Calls ``ask`` every ``interval`` seconds, in a daemon thread, whatever it raises. The first of several failures
-    is logged, and so is the end of them.
+    """Calls ``ask`` every ``interval`` seconds in a daemon thread, and goes on if it raises. The first of several
+    failures is logged, and so is the first success after them.
 
     ``last`` is called in that thread after `stop`, when ``ask`` has returned. The answer may be read by any thread.
     """

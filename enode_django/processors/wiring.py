@@ -35,8 +35,8 @@ from enode_django.runtime import make_dead_letters, make_producer, make_retries,
 from enode_django.telemetry.tracing import current_tracing
 
 HELD_PER_UNFINISHED = 5
-"""A queue whose first message is stuck is pulled from until its window holds so many times ``MAX_UNFINISHED``
-messages."""
+"""The messages of a queue's window, in multiples of ``MAX_UNFINISHED``, up to which the queue is pulled from while its
+first message is stuck."""
 
 
 def make_pipeline(

@@ -48,7 +48,7 @@ NOTES = {Role.COMMAND: 1, Role.EVENT: 2}
 
 
 def worker_job(options: WorkerOptions, seats: Sequence[str]) -> Job:
-    """Return the job that runs a worker. ``seats`` are the groups of the threads that note what they are handling: a
+    """Return the job that runs a worker. ``seats`` are the groups of the threads that note their work in hand: a
     command mailbox notes one integer, a subscriber two."""
     values = (options.name, options.role.value, options.grace, options.verbosity, "\n".join(seats))
     notes = len(seats) * NOTES[options.role]

@@ -1,7 +1,7 @@
 """The workers of one role: started, watched, buried.
 
 A group does not assign queues. Its workers are members of consumer groups, beside the workers of other hosts. The queue
-is told only which of them are dead, and what they were doing.
+is told only which of them are dead, and their work in hand.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ logger = logging.getLogger("enode_django.supervisor")
 
 RESTART_DELAYS = (0.0, 0.5, 1.0, 2.0, 5.0)
 BEATS_WITHIN = 5.0
-"""A worker is beating if its last sign of life is at most so many seconds old."""
+"""The highest age of a beating worker's last sign of life, in seconds."""
 STARTS_WITHIN = 60.0
 """The least seconds that a worker has until its first sign of life: it imports the project."""
 FAILING_AFTER = 10
@@ -52,7 +52,7 @@ class Worker:
         self.is_killed = False
 
     def hear(self) -> bool:
-        """Take in what the worker has said. Return True if it was a sign of life."""
+        """Receive the worker's messages. Return True if there was a sign of life."""
         beats = [message for message in _messages(self.connection) if isinstance(message, Beat)]
         if beats:
             self.report = beats[-1].report
@@ -85,7 +85,7 @@ class Plan(NamedTuple):
     time_limits: Sequence[float] = ()
 
     def seats(self, conf: Conf) -> Sequence[Seat]:
-        """Return the threads of each worker that note what they are handling."""
+        """Return the threads of each worker that note their work in hand."""
         if self.role is Role.EVENT:
             return [Seat(*one) for one in zip(self.groups, self.time_limits, strict=True)]
         return [Seat(group, conf.COMMANDS.TIME_LIMIT) for group in self.groups] * conf.command_mailboxes
@@ -167,7 +167,7 @@ class WorkerGroup:
         logger.info("started %s %s, process %s", self._title, name, worker.process.pid)
 
     def look(self) -> None:
-        """Read what the workers say, bury the dead, kill those that hang."""
+        """Receive the workers' messages, bury the dead, kill those that hang."""
         for number, worker in list(self._workers.items()):
             is_alive = worker.process.is_alive()  # checked before `_hear`, so that the last messages are read
             self._hear(worker)
@@ -213,7 +213,7 @@ class WorkerGroup:
         return f"{overdue.seat.group}, at {place},"
 
     def _bury(self, number: int, worker: Worker) -> None:
-        """Remove a worker that has ended: log that, tell the queue what it was doing, and plan the start of another."""
+        """Remove a worker that has ended: log that, tell the queue its work in hand, and plan the start of another."""
         status = self._remove(number, worker)
         self._restarts[number] = self._next_start(number, worker)
         self.restarts += 1

@@ -54,6 +54,5 @@ def todo_of(replaying: Replayer, task: CatchUpTask) -> list[Todo]:
 
 
 def passed_over(subscriber: Subscriber) -> list[str]:
-    """Return the stored type names of the aggregates that the subscriber cannot follow, among those that this process
-    knows."""
+    """Return the stored type names of aggregates that this process knows and the subscriber cannot follow."""
     return [name for name in types.names_of(AggregateRoot) if not follows(subscriber, name)]

@@ -35,7 +35,7 @@ LOOKS = 25
 """Attempts to compare tables whose rows do not name their aggregates. One succeeds only at a moment when all aggregates
 are at the same version in both generations."""
 ROUNDS = 3
-"""After so many, only aggregates that change all the time are left."""
+"""Rounds after which only aggregates that change all the time are left."""
 
 Bring = Callable[[Shadow, Sequence[Todo]], object]
 

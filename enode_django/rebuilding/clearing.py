@@ -108,8 +108,8 @@ def _delete_checkpoints(shadow: Shadow) -> None:
 
 
 def shortly(shadow: Shadow, step: Callable[[], Value]) -> Value:
-    """Run ``step`` in its own transaction with `SHORT_LOCK_TIMEOUT`, so that nobody waits long behind its locks. Not
-    for use in a transaction. Raises as `changing` does, `TablesInUse` after `ATTEMPTS` attempts."""
+    """Run ``step`` in its own transaction with `SHORT_LOCK_TIMEOUT`, so that others do not wait long behind its locks.
+    Not for use in a transaction. Raises as `changing` does, `TablesInUse` after `ATTEMPTS` attempts."""
     for delay in islice(delays(0.1, 2.0), ATTEMPTS - 1):
         try:
             with changing(shadow.alias, shadow.subscriber, SHORT_LOCK_TIMEOUT):

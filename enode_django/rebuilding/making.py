@@ -183,7 +183,7 @@ def _grant(grant: Grant, on: str) -> str:
 
 
 def literal(text: str) -> str:
-    """Return the text as a PostgreSQL literal, whatever ``standard_conforming_strings`` says.
+    """Return the text as a PostgreSQL literal that is valid for every value of ``standard_conforming_strings``.
 
     >>> print(literal("it's"), literal("a\\\\b"))
     'it''s' E'a\\\\b'

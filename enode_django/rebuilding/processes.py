@@ -16,7 +16,8 @@ from enode_django.rebuilding.shadow import Shadow
 from enode_django.rebuilding.task_messages import Task
 
 ALONE = 2_000
-"""The largest number of aggregates of a task. So many or fewer are caught up in this process: a task costs more."""
+"""The largest number of aggregates of a task. Up to this number, aggregates are caught up in this process: a task costs
+more."""
 TELL_EVERY = 1.0
 
 

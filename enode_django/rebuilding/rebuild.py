@@ -213,7 +213,7 @@ def _given_up(target: Target, record: Rebuild) -> Iterator[None]:
 
 
 def _give_up(target: Target, record: Rebuild) -> None:
-    """Drop what was built. An error is only logged, so that it does not hide the one that ended the rebuild; the next
+    """Drop the new tables. An error is only logged, so that it does not hide the one that ended the rebuild; the next
     rebuild drops the rest."""
     try:
         connections[target.alias].close_if_unusable_or_obsolete()

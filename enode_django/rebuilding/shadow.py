@@ -33,7 +33,8 @@ _LONGEST_NAME = 63
 
 
 class ReachesOutside(RebuildError):
-    """A handler has queried another database. It is retriable only so that no aggregate is parked for it."""
+    """A handler has queried another database. It is retriable only because that keeps aggregates from being parked for
+    it."""
 
     retriable = True
 

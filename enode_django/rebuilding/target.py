@@ -68,7 +68,7 @@ class Target(NamedTuple):
         return cls(subscriber, subscriber.database, declared_models(subscriber), tables)
 
     def types(self) -> list[str]:
-        """Return the stored type names of the aggregates that it may follow, among those that this process knows."""
+        """Return the stored type names of aggregates that this process knows and that it may follow."""
         return [name for name in types.names_of(AggregateRoot) if follows(self.subscriber, name)]
 
     def shadow(self, generation: int) -> Shadow:

@@ -1,4 +1,4 @@
-"""A circuit breaker: what has failed is left alone for a while."""
+"""A circuit breaker: a failed service is not called for a while."""
 
 from __future__ import annotations
 

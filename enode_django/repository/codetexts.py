@@ -127,7 +127,7 @@ class CodeReader:
             self._inside.discard(id(value))
 
     def _around(self, value: Any) -> str:
-        """Return a text for what a partial or a property has besides its function."""
+        """Return a text for the arguments of a partial, or the setter of a property."""
         if isinstance(value, functools.partial | functools.partialmethod):
             return f" with {self.value(value.args)} {self.value(value.keywords)}"
         if isinstance(value, property) and value.fset is not None:

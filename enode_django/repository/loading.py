@@ -48,7 +48,7 @@ def _itself(record: Any) -> Any:
 
 class StoredStamp(EventStamp):
     """A stamp that reads its record when an attribute is first needed: a replay rarely needs one. With ``record_of`` it
-    holds a row, of which the record is made then."""
+    holds a row, and makes the record from it then."""
 
     __slots__ = ("_record_of", "_row")
 
@@ -129,11 +129,11 @@ FIRST_PORTION = 256
 PORTION_BYTES = 16 * 1024 * 1024
 """The most bytes of streams that are read at once, estimated from the streams read before."""
 LONG = 1_000
-"""A history with more streams is read by itself, in the order of the index, so that nothing has to be sorted."""
+"""A history with more streams is read by itself, in the order of the index, so it need not be sorted."""
 
 
 class Begin(Enum):
-    """The form that a load begins with: this one, or the next one of these if there is none."""
+    """The form that a load begins with. If the aggregate has none in this form, the load begins with the next form."""
 
     STATE = "a shared state"
     SNAPSHOT = "a snapshot, which counts as the store"

@@ -100,8 +100,9 @@ class RedisStates:
         return f"{self._prefix}:state:{aggregate_root_id}"
 
     def _ask(self, call: Callable[[], Value], *, within: float = float("inf")) -> Value | None:
-        """Return the answer, or None if there is none. Commands wait for reads, so a read must be done ``within`` so
-        many seconds in all. A write may take longer in bits, or because this thread has to wait for others."""
+        """Return the answer; None after an error, or while the breaker is open. A call that takes longer than
+        ``within`` seconds in all opens the breaker: commands wait for reads. A write may take longer in small parts, or
+        because this thread has to wait for others."""
         if self.breaker.is_open:
             return None
         started = self._clock()

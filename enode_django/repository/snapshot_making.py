@@ -18,13 +18,13 @@ from enode_django.repository.store import Snapshot, SnapshotStore, SnapshotVersi
 from enode_django.serialization.registry import types
 
 Outcome = Snapshot | Exception | None
-"""A snapshot to be kept, or the error, or None: there are no streams, or the class's state fits into no snapshot."""
+"""A snapshot to be kept, or the error; None if there are no streams, or a snapshot cannot hold the class's state."""
 logger = logging.getLogger("enode_django.snapshots")
 
 
 class SnapshotMaker:
-    """Makes snapshots. All methods block on the databases, and raise `StoreUnavailable`. A class whose state no
-    snapshot can hold is named in the log, and left out from then on."""
+    """Makes snapshots. All methods block on the databases, and raise `StoreUnavailable`. A class whose state does not
+    fit into a snapshot is named in the log, and left out from then on."""
 
     def __init__(self, store: EventStore, snapshots: SnapshotStore) -> None:
         self._store = store
@@ -33,7 +33,7 @@ class SnapshotMaker:
         self._unsuitable: set[type[AggregateRoot]] = set()
 
     def reached(self, ids: Sequence[str]) -> dict[str, int]:
-        """Return the versions of the snapshots of all ids; 0 if there is none that this process can use."""
+        """Return the versions of the snapshots of all ids; 0 for an id without a snapshot that this process can use."""
         found = self._snapshots.versions(ids)
         return {id: _usable_version(found[id]) if id in found else 0 for id in ids}
 

@@ -111,7 +111,7 @@ def _own_names() -> frozenset[str]:
 def _compare(aggregate: AggregateRoot, copy: AggregateRoot) -> None:
     cls = type(aggregate)
     if cls.snapshot is not AggregateRoot.snapshot:
-        return  # the hooks decide what they leave out
+        return  # the hooks choose the attributes to leave out
     undeclared = sorted(vars(aggregate).keys() - schema_of(cls).types.keys() - _own_names())
     for name in undeclared:
         # A value that the constructor sets is restored, if it is equal in every instance.

@@ -24,12 +24,12 @@ class SharedStates(Protocol):
         """Return the states by aggregate root id. An id without a state is left out."""
 
     def save(self, states: Sequence[Snapshot]) -> None:
-        """Save states. Each replaces whatever state its aggregate has."""
+        """Save states. Each replaces any state of its aggregate."""
 
     def delete(self, aggregate_root_id: str) -> None: ...
 
     def discard(self, state: Snapshot) -> None:
-        """Delete whatever state its aggregate has, because this one is of no use."""
+        """Delete any state of its aggregate, because this one is unusable."""
 
     def close(self) -> None: ...
 

@@ -13,8 +13,8 @@ LONGEST_AFTER = timedelta(days=366 * 1000)
 
 
 class Due(NamedTuple):
-    """A time: ``at``, or so long ``after`` the time ``since``. Without ``since``, now is meant, by the clock of the
-    database."""
+    """A time: ``at``, or ``after`` the time ``since`` by this duration. Without ``since`` it counts from now, by the
+    clock of the database."""
 
     at: datetime | None = None
     after: timedelta = timedelta()

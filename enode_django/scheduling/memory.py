@@ -27,7 +27,7 @@ class MemorySchedule:
         self._waiting[number] = (self._moment(due), number, command)
 
     def cancel(self, command_id: str) -> bool:
-        """Remove a command that is no deadline. Return False if none waits."""
+        """Remove a command that is not a deadline. Return False if it does not wait here."""
         found = [
             key for key, (*_, row) in self._waiting.items() if isinstance(key, int) and row.command_id == command_id
         ]
@@ -46,7 +46,7 @@ class MemorySchedule:
             self._waiting[key] = (self._moment(scheduled.due), next(self._numbers), scheduled.command)
 
     def _moment(self, due: Due) -> datetime:
-        """Events have the time of the machine, which does not follow this clock: what comes after one counts from
+        """Events have the time of the machine, which does not follow this clock: a delay after an event counts from
         now."""
         return due.at if due.at is not None else self.now + due.after
 

@@ -32,7 +32,7 @@ _SET = f"""
         due_at = excluded.due_at, scheduled_at = excluded.scheduled_at
 """
 _CANCEL_COMMAND = f"DELETE FROM {TABLE} WHERE command_id = %s AND subscriber = ''"
-# Whoever locks several rows locks them in the order of their ids. So a relay and a worker do not deadlock.
+# Several rows are always locked in the order of their ids, so a relay and a worker do not deadlock.
 _LOCK = f"""
     SELECT FROM {TABLE} WHERE (subscriber, scope, name) IN (SELECT * FROM unnest(%s::text[], %s::text[], %s::text[]))
         AND subscriber <> '' ORDER BY id FOR UPDATE
@@ -68,8 +68,8 @@ def insert(alias: str, commands: Sequence[NewRow], due: Due) -> None:
 
 
 def cancel(alias: str, command_id: str) -> bool:
-    """Delete a scheduled command that is no deadline. Return False if none waits. If it is being fired, or changed by
-    another transaction, block until that ends. Raises as `insert` does."""
+    """Delete a scheduled command that is not a deadline. Return False if there is no such command. If it is being
+    fired, or changed by another transaction, block until that ends. Raises as `insert` does."""
     with outbox.named_tables(alias):
         return execute(alias, _CANCEL_COMMAND, (command_id,)).rowcount > 0
 

@@ -131,7 +131,7 @@ Restore = Callable[[dict[str, Any], EventStamp, int], DomainEvent]
 
 
 _unpack_events = unpacker(tuple[list[Any], msgspec.Raw])
-"""Unpacks the events of a stream, but not its result, which nobody needs who reads events."""
+"""Unpacks the events of a stream, but not its result, which readers of events do not need."""
 
 
 def stored_events(stored: bytes) -> Sequence[Any]:

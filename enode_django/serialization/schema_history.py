@@ -143,7 +143,7 @@ def _judge_current(one: CurrentSchema, history: RecordedSchema) -> _Judged:
 
 
 def _changes(old: FieldTexts, new: FieldTexts) -> list[str]:
-    """Return the changes of the stored fields as texts. Adding or removing a default is no change."""
+    """Return the changes of the stored fields as texts. Adding or removing a default is not a change."""
     changes = []
     for name in sorted(old.keys() | new.keys()):
         if name not in new:

@@ -1,7 +1,7 @@
-"""The archive: all stored rows as Parquet files, which are read instead of the database.
+"""The archive: all stored rows as Parquet files, to be read instead of the database.
 
 Each export adds the rows between the horizon of the previous one and its own. Positions order rows without gaps, so a
-row is in the archive once, whatever was written meanwhile. Many increments are merged.
+row is in the archive once, regardless of concurrent writes. Many increments are merged.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _LEAST = 8
 READ_FOR = timedelta(days=1)
 """Replaced files are kept for that long, or for the time limit of jobs if that is longer: jobs may still read them."""
 _SAMPLE = 100
-"""The size of new rows is estimated in so many parts of a shard."""
+"""The number of parts of a shard. The size of new rows is estimated in such parts."""
 
 
 class ArchiveRun(NamedTuple):

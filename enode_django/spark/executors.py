@@ -31,7 +31,7 @@ def set_up() -> None:
 
 @contextmanager
 def task() -> Iterator[None]:
-    """Run the work of one task with its own connections. They are closed afterwards, whatever ``CONN_MAX_AGE`` says:
+    """Run the work of one task with its own connections. They are closed afterwards, regardless of ``CONN_MAX_AGE``:
     the process may idle for long before its next task, or serve another job."""
     set_up()
     connections.close_all()

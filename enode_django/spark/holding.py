@@ -51,6 +51,6 @@ def held(alias: str, name: str) -> Iterator[bool]:
 
 
 def is_free(connection: BaseDatabaseWrapper, name: str) -> bool:
-    """Return True if nobody holds ``name``. The caller's transaction then holds it until its end."""
+    """Return True if ``name`` is not held. The caller's transaction then holds it until its end."""
     ((free,),) = execute(connection, _lock(name), ())
     return bool(free)

@@ -51,7 +51,7 @@ _IN_ONE_PROCESS = re.compile(r"local(\[[^,\]]*\])?")
 @contextmanager
 def spark_session(master: str | None = None) -> Iterator[SparkSession]:
     """Yield a session on ``master`` (by default the settings') with the data sources of this package. It ends with the
-    block, as does its Java process. An existing session is used instead, whatever its master, and not ended.
+    block, as does its Java process. An existing session is used instead, regardless of its master, and not ended.
 
     Takes seconds. Raises `SparkUnavailable`, `ConfigurationError`, `SparkFailed` for an error of Java in the block, and
     errors that end the surrounding work, see `enode_django.concurrency.stopping`.

@@ -69,10 +69,10 @@ def write_rows(frame: DataFrame, kind: str, aliases: Iterable[str], report: Repo
 @contextlib.contextmanager
 def write_made(frame: DataFrame, make: Make, kind: str, aliases: Iterable[str], report: Report) -> Iterator[Staged]:
     """Write the batches that ``make`` makes of the frame's batches, as `write_rows` does. Their columns are `ALIAS` and
-    those of the target, in this order.
+    the target's columns, in this order.
 
-    Each task writes its own rows, so they do not pass through the JVM, and Spark starts no processes for writing, each
-    of which takes seconds of processor time for its imports.
+    Each task writes its own rows, so they do not pass through the JVM, and Spark starts no processes for writing (each
+    would take seconds of processor time for its imports).
     """
     target, aliases = target_of(kind), list(aliases)
     with staging.staging_tables(target, aliases) as table:

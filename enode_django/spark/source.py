@@ -1,8 +1,8 @@
 """The data source ``enode_events``: event streams below one horizon as a DataFrame.
 
-A job sees one state of the store, whatever is written meanwhile and however often a task runs: the horizon is taken
-once, at planning or before. Plans contain aliases of databases and positions; each process reads the rest from the
-project's settings, so no plan, log or web page of Spark shows a password.
+A job sees one state of the store, regardless of concurrent writes and of repeated tasks: the horizon is taken once, at
+planning or before. Plans contain aliases of databases and positions; each process reads the rest from the project's
+settings, so no plan, log or web page of Spark shows a password.
 """
 
 from __future__ import annotations

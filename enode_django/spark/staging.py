@@ -3,12 +3,12 @@
 A run has one unlogged table, ``enode_staging_<token>``, in each database that it writes to. Each COPY is its own
 transaction, so none holds the feed back for long, and its rows, a *portion*, have their own id. The publisher names the
 portions that count, so rows of attempts that failed, ran twice, or lost their connection before the answer are ignored.
-Publishing renames the table to ``…_done`` in the same transaction: it takes effect once however often it is called, and
-a late attempt finds no table.
+Publishing renames the table to ``…_done`` in the same transaction: repeated calls take effect once, and a late attempt
+finds no table.
 
-A killed run leaves its table behind, and the next run drops it, whatever its age: a live run holds the table's name,
-see `holding`, from before the table is made. A run that has lost its hold, by a restart of the server, is safe until
-another one begins; then it raises `StagingLost` and has published nothing.
+A killed run leaves its table behind, and the next run drops it, regardless of its age: a live run holds the table's
+name, see `holding`, from before the table is made. A run that has lost its hold, by a restart of the server, is safe
+until another one begins; then it raises `StagingLost` and has published nothing.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def drop(alias: str, table: str) -> None:
 
 def copy_rows(alias: str, table: str, target: Target, rows: Sequence[Sequence[Any]]) -> Portion:
     """Write rows with the columns of ``target.columns`` in one COPY. Raises `StoreUnavailable`, and `StagingLost` if
-    the table is gone. A repeated call makes another portion, whatever the outcome of the first."""
+    the table is gone. A repeated call makes another portion, even if the first has succeeded."""
     portion = uuid.uuid4()
     statement = f"COPY {table} ({', '.join(['portion', *target.columns])}) FROM STDIN (FORMAT BINARY)"
     try:

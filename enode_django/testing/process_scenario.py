@@ -27,7 +27,7 @@ class ProcessScenario:
     """A test of a process manager, which `given` begins with the past events of one aggregate. A process manager with a
     ``state`` handles them; one without a state does not.
 
-    ``when`` may be called again; the ``then`` methods check what came of the last event, and raise `AssertionError`.
+    ``when`` may be called again; the ``then`` methods check the outcome of the last event, and raise `AssertionError`.
     ``yielded`` is what the process manager has yielded: commands with their derived ids, and deadlines. ``state`` is
     the state of the process that the event concerned; None if it concerned none, or one that has not begun.
 
@@ -175,8 +175,8 @@ def _command_delivered(command: Command) -> Command:
 
 
 def content_of(yielded: Yielded) -> Any:
-    """Return what the ids of commands leave out: class, aggregate root id and fields of a command; name and time of a
-    deadline with those of its command."""
+    """Return the contents without the ids of commands: class, aggregate root id and fields of a command; name and time
+    of a deadline with those of its command."""
     if isinstance(yielded, CancelDeadline):
         return yielded
     if isinstance(yielded, Deadline):

@@ -61,8 +61,8 @@ def text_of(error: Failure) -> Any:
 
 
 def place_of(error: Failure, names: Iterable[str]) -> str | None:
-    """Return the first of the ``names`` that is a field of the domain exception with a value other than None, or that
-    a `ValueTaken` names. Return None if there is no such field."""
+    """Return the first of the ``names`` that is a field of the domain exception with a value other than None, or that a
+    `ValueTaken` names; None if there is no such field."""
     if isinstance(error, ValueTaken):
         return next((name for name in names if name in error.fields), None)
     fields: Mapping[str, Any] = error.result.error_fields

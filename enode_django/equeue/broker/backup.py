@@ -37,12 +37,12 @@ class BackedUp(NamedTuple):
 
 
 def back_up(directory: Path, name: str, *, at_least: int = 0) -> BackedUp:
-    """Copy what the newest checkpoint of a directory covers, which must be the log up to position ``at_least`` or
-    further. Blocks on the disk; a broker may work there meanwhile.
+    """Copy everything that the newest checkpoint of a directory covers. It must cover the log at least up to position
+    ``at_least``. Blocks on the disk; a broker may work there meanwhile.
 
     The copy gets its name when all of it is safe on the disk. Raises `QueueError` if a backup of that name exists, if
     there is no such checkpoint, or if the broker deletes messages faster than they are copied; `QueueFull`; and
-    `StorageFailed`. Nothing is left then.
+    `StorageFailed`. An error leaves nothing of the copy.
     """
     target = directory / BACKUPS / name
     if target.exists():

@@ -205,7 +205,7 @@ class _Check:
 
 
 class _Indexes:
-    """Compares the indexes that a checkpoint covers with the log. All of them can be rebuilt, so a difference is no
+    """Compares the indexes that a checkpoint covers with the log. All of them can be rebuilt, so a difference is not
     damage. Batches before the first entry of a queue are ignored: they belong to a topic that was deleted. Holds one
     file of each queue in memory."""
 

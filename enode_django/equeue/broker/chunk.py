@@ -109,7 +109,7 @@ class Chunk:
             self._reserved = capacity
 
     def append(self, buffers: Sequence[Buffer], length: int) -> None:
-        """Append all of it, or nothing: after a failed write the file is truncated, so that no part is read later."""
+        """Append all of it, or nothing: after a failed write the file is truncated, so a part of it is never read."""
         try:
             self._write(buffers, length)
         except OSError:

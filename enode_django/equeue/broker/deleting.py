@@ -15,7 +15,7 @@ from enode_django.equeue.broker.space import DiskSpace, urgent
 logger = logging.getLogger(__name__)
 
 LEAST_PAUSE = 1.0
-"""Seconds after a deletion during which `Deleter.trim` begins none: what could not go then cannot go now."""
+"""Seconds after a deletion during which `Deleter.trim` begins none: what could not be deleted then still cannot be."""
 CHECKPOINTS = 2
 """The most checkpoints that are written for one deletion."""
 REMOVED_AT_ONCE = 8
@@ -58,9 +58,9 @@ class Deleter:
         await asyncio.wait([self._begin()])
 
     def trim(self, done: Callable[[], None]) -> None:
-        """Call ``done`` when what is due is deleted, or after `LEAST_PAUSE` if that takes longer: many files take
-        longer than a client waits for an answer. Clients may ask often. ``done`` can be called twice; the second call
-        must change nothing."""
+        """Call ``done`` when everything due is deleted, or after `LEAST_PAUSE` if that takes longer: deleting many
+        files takes longer than a client waits for an answer. Clients may ask often. ``done`` can be called twice; the
+        second call must change nothing."""
         if self._deleting is None and self._ended is not None and self._clock() - self._ended < LEAST_PAUSE:
             done()
         else:

@@ -32,7 +32,7 @@ class Contents(NamedTuple):
 
 
 class Detached(NamedTuple):
-    """A message file that is no longer in the log, and the index files that covered nothing else."""
+    """A message file that was removed from the log, and the index files that covered only this file."""
 
     chunk: Path
     indexes: Sequence[IndexFile]
@@ -51,7 +51,7 @@ class Survey:
         """By the start position of each file."""
 
     def take(self) -> bool:
-        """Note where the indexes of some more queues are. Return False if there are no more."""
+        """Note where the indexes of the next queues are. Return False after the last queue."""
         some = next(self._coming, None)
         self._views += some or ()
         return some is not None
@@ -162,7 +162,7 @@ class Deletion:
         return Detached(chunk.path, self._queues.drop_below(self._log.start, contents.parts))
 
     def remove(self, detached: Sequence[Detached]) -> None:
-        """Delete what was detached, the oldest first. Blocks on the disk. Raises `StorageFailed`."""
+        """Delete detached files, the oldest first. Blocks on the disk. Raises `StorageFailed`."""
         self._log.flush()  # makes the commits safe that allow this deletion
         self._log.remove(path for each in detached for path in _paths(each))
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 IDLE_SECONDS = 5.0
-"""Above the low watermark, a file that was not read for so many seconds is released."""
+"""Above the low watermark, a file that was not read for this time is released."""
 
 
 class HeldMemory:

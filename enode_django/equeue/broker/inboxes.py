@@ -58,7 +58,7 @@ class Inbox:
 
 
 class Inboxes:
-    """All inboxes. ``first_number``: above every number of an earlier run of the broker, so that none is used twice."""
+    """All inboxes. ``first_number`` is above every number of earlier runs of the broker, so no number is used twice."""
 
     def __init__(self, first_number: int) -> None:
         self._first_number = first_number

@@ -123,7 +123,7 @@ class QueueIndex:
         self._first = None
 
     def at_offset(self, offset: int, effort: Effort = Effort.LOG) -> Iterator[Entry]:
-        """Yield entries in order, from the one that holds ``offset`` on, or else from the next one that is left."""
+        """Yield entries in order, beginning with the one that holds ``offset``, or with the next remaining one."""
         place = max(bisect_right(self.segments, offset, key=lambda segment: segment.start) - 1, 0)
         return (entry for entry in self._from(place, 0, offset + 1, -1, effort=effort) if entry.end > offset)
 

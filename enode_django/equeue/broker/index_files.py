@@ -35,7 +35,7 @@ def index_path(directory: Path, topic: str, queue: int, start: int) -> Path:
 
 
 def directory_name(topic: str) -> str:
-    """Return a name that only this topic has, and that is no path. Raises `QueueError` if it is empty or too long."""
+    """Return a name that is unique to the topic and is not a path. Raises `QueueError` if it is empty or too long."""
     name = quote(topic, safe="").replace(".", "%2E")
     if not name or len(name) > _LONGEST_NAME:
         raise QueueError(

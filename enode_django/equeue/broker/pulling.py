@@ -132,7 +132,7 @@ class Pulling:
         task.add_done_callback(self._reads.discard)
 
     async def _from_disk(self, pull: _Pull, found: Found, cold: Sequence[ColdRead]) -> None:
-        """Answer with what was found and what a thread reads. If all of it is damaged, look again."""
+        """Answer with the batches found in memory and those that a thread reads. If all are damaged, look again."""
         try:
             await self.indexes.load([read.segment for read in cold if read.segment is not None])
             async with self._readers:
@@ -208,5 +208,5 @@ def _given(batches: Sequence[StoredBatch]) -> list[tuple[int, Any]]:
 
 
 def _from_anywhere(queues: list[int]) -> list[int]:
-    first = random.randrange(len(queues))  # noqa: S311 - so that no queue is always first
+    first = random.randrange(len(queues))  # noqa: S311 - any queue may be the first
     return queues[first:] + queues[:first]

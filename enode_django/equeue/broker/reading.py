@@ -28,7 +28,7 @@ Loaded: TypeAlias = StoredBatch | OSError | None
 """A batch, or the error with which it could not be read, or None if its bytes are damaged."""
 
 BATCH_COST = 4096
-"""Bytes. To read another batch takes as long as to read so many more bytes of a large one."""
+"""Bytes. Reading another batch takes as long as reading this many more bytes of a large one."""
 
 
 class Allowance:
@@ -84,7 +84,7 @@ class ColdRead(NamedTuple):
         return sum(len(batch.body) for batch in self.found) + sum(place.entry.length for place in self.places)
 
     def load(self) -> list[Loaded]:
-        """Block until the batches are read. Any thread may call it, whatever the store does meanwhile."""
+        """Block until the batches are read. Any thread may call it while the store works."""
         return [
             loaded
             for path, places in groupby(self.places, attrgetter("path"))
@@ -122,10 +122,10 @@ class BatchReader:
         self._shows_safe = shows_safe
 
     def read(self, topic: str, queue: int, offset: int, limit: int, max_bytes: int) -> list[StoredBatch]:
-        """Return whole batches in order, from the one that holds ``offset`` on, or else from the next one that is left.
+        """Return whole batches in order, beginning with the one that holds ``offset``, or with the next remaining one.
 
         Reading stops when they reach ``limit`` messages from ``offset`` on, or ``max_bytes``; the first batch is
-        returned whatever its size. Damaged batches are left out. A queue without messages there returns nothing. Blocks
+        returned even if it is larger. Damaged batches are left out. Without messages there, the result is empty. Blocks
         on the disk. Raises `StorageFailed` if the system cannot read for now.
         """
         found: list[StoredBatch] = []

@@ -24,8 +24,8 @@ class Sent(NamedTuple):
 
 
 class Recovered(NamedTuple):
-    """``end``: where the log has to be cut. ``time``: of the newest batch, in milliseconds since 1970; 0 if there is
-    none. ``flushed``: up to where the log was safe, as its batches say; 0 if there are none."""
+    """``end``: where the log has to be cut. ``time``: that of the newest batch, in milliseconds since 1970; 0 without
+    batches. ``flushed``: the position up to which the log was safe according to its batches; 0 without batches."""
 
     batches: int
     end: int

@@ -29,7 +29,8 @@ class Found(NamedTuple):
 
 
 class Damaged(NamedTuple):
-    """Bytes that are no batch, with a whole batch somewhere behind them. ``header`` is set if that can be read."""
+    """Bytes that are not a whole batch, with a whole batch somewhere behind them. ``header`` is the header at
+    ``position``, if it can be read."""
 
     position: int
     end: int
@@ -44,11 +45,12 @@ def header_at(log: LogReader, position: int) -> Header | None:
 
 
 def scan(log: LogReader, position: int) -> Iterator[Scanned]:
-    """Yield the batches and the damage from ``position`` on, each of which begins where the one before ends.
+    """Yield the batches and the damage from ``position`` on. Each item begins where the one before ends.
 
-    The scan stops at the torn end: where no whole header follows, or where a crash of the machine has left a hole.
-    Three signs together tell a hole from damage: the batch behind it was written before its bytes were known to be on
-    the disk; a page of it ends with zeros, as pages do that were never written; and the disk can read all of it.
+    The scan stops at the torn end: at the point after which there is no whole header, or at a hole left by a crash of
+    the machine. Three signs together tell a hole from damage: the batch behind it was written before its bytes were
+    known to be on the disk; one of its pages ends with zeros, like a page that was never written; and the disk can read
+    all of it.
     """
     while position < log.end:
         header = header_at(log, position)

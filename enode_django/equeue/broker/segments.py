@@ -152,7 +152,7 @@ class QueueView:
             parts.add(self._name, last.end, last.time, following)
 
     def forget(self) -> None:
-        """Free what was read from index files that are whole."""
+        """Free the entries that were read from intact index files."""
         self._known.clear()
         for load in self.loads:
             if not load.is_anew:

@@ -1,4 +1,4 @@
-"""The space on the broker's disk, a part of which is reserved so that consumers can go on."""
+"""The space on the broker's disk. A part of it is reserved so that consumers can go on."""
 
 from __future__ import annotations
 

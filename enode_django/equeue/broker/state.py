@@ -62,9 +62,9 @@ class BrokerState:
     """The state of a broker. All calls come from one thread. Methods that change something write a record first; if
     there is no room for that, they raise `QueueFull` and change nothing.
 
-    ``run`` rises with every start of the broker in this directory. ``timeline`` names what offsets stand for: it
-    changes with each start before which messages may have been lost that somebody had seen. (A store that shows only
-    what is safe loses none of those.)
+    ``run`` rises with every start of the broker in this directory. ``timeline`` identifies the messages that offsets
+    stand for. It changes with each start that may follow a loss of messages that somebody had seen. (A store that shows
+    only what is safe loses none of those.)
     """
 
     def __init__(
@@ -382,7 +382,8 @@ class BrokerState:
     def _acquired(
         self, group: str, topic: str, queue: int, owner: str, lease: float, start: int, bounds: Any, epoch: int
     ) -> None:
-        """Repeat an acquisition, whatever is known of the lease before: it may have been changed without a record."""
+        """Repeat an acquisition regardless of the known state of the lease, which may have been changed without a
+        record."""
         self.run = max(self.run, epoch // EPOCHS_PER_RUN)
         self.coordinator.go_on_with(epoch)
         self.coordinator.acquire(group, topic, queue, owner, lease, start, bounds=bounds, now=math.inf)

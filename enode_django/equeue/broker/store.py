@@ -124,14 +124,14 @@ class MessageStore:
         replay: Replay,
         sent: Callable[[Sent], object],
     ) -> Opened:
-        """Restore everything; blocks for a time in proportion to what was written since the last checkpoint.
+        """Restore everything. Blocks for a time in proportion to the amount written since the last checkpoint.
 
         First ``restore`` gets the state of that checkpoint; without one it is not called. Then, in the order of the
         log, ``replay`` gets each control record behind the checkpoint with its position, and ``sent`` each send behind
-        it that named its producer (older ones, too, if the indexes are rebuilt). What is damaged is skipped and
-        reported in `damaged`. Afterwards everything that is left is safe on the disk; offsets in the restored state may
-        exceed `bounds` if the disk lost something. Raises `StorageFailed` if no checkpoint can be used and records
-        before the log's start are lost, unless ``accept_loss``.
+        it that named its producer (older ones, too, if the indexes are rebuilt). Damaged data is skipped and reported
+        in `damaged`. Afterwards all remaining data is safe on the disk; offsets in the restored state may exceed
+        `bounds` if the disk lost something. Raises `StorageFailed` if no checkpoint can be used and records before the
+        log's start are lost, unless ``accept_loss``.
         """
         known = found_checkpoint(self.directory / "checkpoint", self._log.start, accept_loss=self._accept_loss)
         checkpoint = known or Checkpoint(0, 0, (), b"")
@@ -222,8 +222,8 @@ class MessageStore:
     ) -> Mapping[int, int]:
         """Store a send as a whole; returns, per queue, the offset of its first message. Safe after the next `flush`.
 
-        ``producer`` has 16 bytes; the next `open` passes its sends to ``sent``. Raises, with nothing stored,
-        `MalformedRecords` for a body that is not whole, `QueueFull` if there is no room, and `StorageFailed`.
+        ``producer`` has 16 bytes; the next `open` passes its sends to ``sent``. Stores nothing if it raises:
+        `MalformedRecords` for a body that is not whole, `QueueFull` if there is no room, or `StorageFailed`.
         """
         layout = lay_out(
             topic, batches, lambda queue: self.queues.of(topic, queue).end, self._stamp(), producer, sequence

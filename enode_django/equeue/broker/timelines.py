@@ -1,7 +1,7 @@
 """Copies of a broker's directory: how their state differs, and the names of timelines after a copy. No I/O.
 
-A broker that starts with an older copy of its directory gives offsets to other messages than those that consumers have
-seen under them. So a copy names no timeline, and its first start begins a new one. From then on the name of a timeline
+A broker that starts with an older copy of its directory reuses offsets under which consumers have seen other messages.
+So a copy contains no timeline's name, and its first start begins a new timeline. From then on the name of a timeline
 says, for each queue, at which offset the copy ended: ``<timeline>@<copy>:<offset>``.
 """
 

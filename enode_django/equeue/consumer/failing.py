@@ -58,7 +58,7 @@ class FailureTopics:
             else:
                 self._send(self._retries, retry_queue(message, len(self._policy.delays)), failed)
         except EnodeError as unreachable:
-            # Whatever the error is, only this process has the message now.
+            # After any error only this process has the message.
             logger.error("a failed message stays here until it can be set aside: %s", unreachable)
             return now + (UNREACHABLE_DELAY if delay is None else delay)
         return None

@@ -49,13 +49,13 @@ class QueueConsumer:
     """One consumer group's share of one topic in one process.
 
     `join` fetches the queues to own from the group, or `assign` sets them. The pulling thread then calls
-    `acquire_missing` and `pull`; another thread calls `join`, `renew` and `commit` on a timer. A queue that is
-    assigned no longer is drained (its messages are finished) and released by `release_drained`. Every error of the
+    `acquire_missing` and `pull`; another thread calls `join`, `renew` and `commit` on a timer. A queue that is no
+    longer assigned is drained (its messages are finished) and released by `release_drained`. Every error of the
     transport passes through.
 
-    In the window's ``weight`` a message counts 1, plus 1 for each full ``heavy`` bytes (None: never). Of the receipts
-    that windows keep, the newest ``keep_receipts`` of each queue stay in the transport. ``start`` is for queues that
-    the group never had. ``long_poll``: seconds that a pull may wait while there is nothing else to do.
+    In the window's ``weight`` a message counts 1, plus 1 for each full ``heavy`` bytes (None: never). The transport
+    keeps the newest ``keep_receipts`` of each queue's receipts. ``start`` is for queues that the group never had.
+    ``long_poll``: seconds that a pull may wait while there is nothing else to do.
     """
 
     def __init__(
@@ -361,8 +361,8 @@ class QueueConsumer:
     def release_drained(self, held: Callable[[OffsetWindow], int] = lambda window: 0) -> None:
         """Commit and release the drained queues. Called by the pulling thread.
 
-        ``held`` returns the number of a window's messages that nobody works on: they are left to the next owner. A
-        queue of an unusable server is left to the next call while other servers are usable.
+        ``held`` returns the number of a window's messages that no thread works on: they are left to the next owner. A
+        queue on an unusable server is left to the next call while other servers are usable.
         """
         done = [window for window in self._draining if window.closed or window.unfinished <= held(window)]
         if not done:
@@ -372,7 +372,7 @@ class QueueConsumer:
         self._draining = [window for window in self._draining if not window.closed]
 
     def _release(self, windows: Sequence[OffsetWindow]) -> None:
-        """Release queues, and close the windows of those that were released."""
+        """Release queues, and close the windows of the released ones."""
         if not windows:
             return
         epochs = {window.queue: window.epoch for window in windows}

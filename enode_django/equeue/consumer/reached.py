@@ -51,8 +51,8 @@ class Reached:
             return offset
 
     def confirm(self, before: Mapping[int, int], timelines: Mapping[int, str], *, now: float) -> list[int]:
-        """Note that ``timelines`` were current after the offsets ``before`` were reached. Return those of their queues
-        that must begin again, because their timeline has changed."""
+        """Note that ``timelines`` were current after the offsets ``before`` were reached. Return their queues whose
+        timeline has changed: these must begin again."""
         with self._lock:
             if now - self._confirmed_at >= SETTLED_AFTER:
                 self._settled |= self._of_timelines(self._confirmed, timelines)

@@ -80,8 +80,8 @@ class OwnedQueues(Protocol):
 
 
 class Starts:
-    """The start offsets of queues of which a group has consumed nothing. They are fetched once, so that a queue added
-    later begins at its first message."""
+    """The start offsets of queues from which a group has consumed nothing. They are fetched once, so a queue that is
+    added later begins at its first message."""
 
     def __init__(self, transport: Transport, topic: str, start: Start | datetime) -> None:
         self._transport = transport
@@ -207,7 +207,7 @@ class TopicConsumer:
         return room_in(unfinished, max_held=self._max_held, limit=self._limit)
 
     def _wait_until_finished(self, messages: int) -> None:
-        """Wait until so many ``messages`` are finished, at most for the pause."""
+        """Wait until this number of ``messages`` is finished, at most for the pause."""
         with self._finishing:
             self._has_room.clear()
             self._awaited = messages

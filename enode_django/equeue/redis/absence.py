@@ -19,7 +19,7 @@ PROBE_EVERY = 0.2
 
 
 class AbsentNodes:
-    """The nodes that do not answer. A thread for each node asks it until it answers, so that no caller has to.
+    """The nodes that do not answer. A thread for each node asks it until it answers, so callers need not.
 
     Thread-safe, and usable after a fork: a child starts empty, since the threads are its parent's.
     """

@@ -58,8 +58,8 @@ def chunks(bodies: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
 
 
 def steps(commit: Commit) -> Iterator[Commit]:
-    """Yield a commit in steps of at most `RECEIPTS_PER_CALL` receipts and (unless one alone is larger)
-    `BYTES_PER_CALL`, each of which moves the offset just past its own receipts."""
+    """Yield the steps of a commit. Each step has at most `RECEIPTS_PER_CALL` receipts of at most `BYTES_PER_CALL`
+    together (unless one alone is larger), and moves the offset just past them."""
     receipts = commit.receipts[-commit.keep :]
     last: Sequence[Receipt] = ()
     for some in portions(receipts, attrgetter("size"), most_bytes=BYTES_PER_CALL, most_items=RECEIPTS_PER_CALL):

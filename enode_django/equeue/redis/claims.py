@@ -34,7 +34,7 @@ class RedisClaims:
 
     def acquire(self, group: str, topic: str, queue: int, owner: str, lease: float, start: Start | int) -> Lease:
         self._topics.check(topic, (queue,))
-        # First, so that no trim can overlook a group that has begun to read.
+        # First: otherwise a trim could overlook a group that has begun to read.
         self._groups.counts_from_now_on(group, topic, again=True)
         keys = (self._keys.claim(topic, queue, group), self._keys.queue(topic, queue), self._keys.log(topic, queue))
         begin = start.value if isinstance(start, Start) else start

@@ -1,4 +1,4 @@
-"""Calls to several queues, some of which failed."""
+"""Answers and errors of calls to several queues."""
 
 from __future__ import annotations
 

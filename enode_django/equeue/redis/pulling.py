@@ -36,8 +36,8 @@ class PullCounts:
         self._asked: dict[tuple[str, int], float] = {}
 
     def counts(self, topic: str, offsets: Mapping[int, int], limit: int) -> Mapping[int, int]:
-        """Return for each queue the number of messages after its offset to ask for, from 1 to ``limit``, so that all
-        of them have at most `PORTION_BYTES`, unless the next message of a queue alone exceeds the queue's share.
+        """Return the number of messages to ask for from each queue, after its offset: from 1 to ``limit``. All of them
+        together have at most `PORTION_BYTES`, unless the next message of a queue alone exceeds the queue's share.
 
         The counts are equal when only ``limit`` bounds them, and when there are no messages yet.
         """
@@ -51,7 +51,7 @@ class PullCounts:
 
     def _largest_of(self, topic: str, queues: Collection[int]) -> list[int]:
         """Return the sizes in bytes; 0 if nothing was ever sent. If a server of a cluster does not answer, return the
-        known size, or one of which `ENOUGH` fit."""
+        known size, or a size at which `ENOUGH` messages fit."""
         now = time.monotonic()
         old = [queue for queue in queues if now >= self._asked.get((topic, queue), 0.0) + LARGEST_KNOWN_SECONDS]
         if old:

@@ -45,7 +45,7 @@ class RedisSender:
 
     def _settle(self, topic: str, queues: Sequence[int], route: int | None, first: Mapping[int, int]) -> None:
         """Make queues accept a send that they refused, if its route is valid or their topic was not deleted. ``first``
-        has what was stored."""
+        has the offsets that `append` returned."""
         try:
             if route is None:
                 return self._topics.revive(topic, queues)
@@ -61,8 +61,8 @@ class RedisSender:
     def append(
         self, topic: str, bodies: Mapping[int, Sequence[bytes]], route: int | None, once: Once | None
     ) -> tuple[dict[int, int], dict[int, EnodeError]]:
-        """Return for each queue the offset of its first body, or -1 if it has another route or is deleted; or the
-        error that kept it, as far as is known, from storing anything."""
+        """Return the offset of each queue's first body (-1 if the queue has another route or is deleted), and the
+        errors of the other queues, which have stored nothing as far as is known."""
         queues: list[int] = []
         calls: list[ScriptCall] = []
         producer, sequence = once if once is not None else ("", "")

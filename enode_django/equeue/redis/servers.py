@@ -112,7 +112,8 @@ class SentinelServers:
 class ClusterServers:
     """The nodes of a cluster. Asks for ``CLUSTER SLOTS`` before the first use, and after a failure or a moved slot.
 
-    A node that kept a caller waiting in vain is not used until it answers again, so that it delays no other call.
+    A node that did not answer a waiting caller is not used until it answers again, so that it does not delay other
+    calls.
     """
 
     def __init__(self, location: ClusterLocation, timeouts: Timeouts, client: Mapping[str, Any]) -> None:

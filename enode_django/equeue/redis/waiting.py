@@ -72,7 +72,7 @@ class _Waiting(NamedTuple):
         return self.connection.read_response(disable_decoding=True)
 
     def _check(self) -> None:
-        if _socket_of(self.connection) is not self.socket:  # redis-py would reconnect, and wait in vain
+        if _socket_of(self.connection) is not self.socket:  # redis-py would reconnect, and wait for nothing
             raise ConnectionError("the connection was closed")
 
 
@@ -83,7 +83,8 @@ def _socket_of(connection: Any) -> Any:
 
 
 def read_first(connection: RedisConnection, reads: Mapping[str, Command], closings: int, wakeup: Wakeup) -> list[Any]:
-    """Run blocking XREADs, each given by its key. Return what the first to finish has found, and what the others have.
+    """Run blocking XREADs, each given by its key. Return the results of the first to finish, and those of the others so
+    far.
 
     Blocks as long as they do, or until ``wakeup`` is woken. Unusable servers are left out; if all are unusable, raises
     the error of one. ``closings`` as in `read_waking`.

@@ -315,7 +315,8 @@ class BrokerTransport:
         return max_age
 
     def trim(self, topic: str) -> None:
-        """Let the broker delete what it would delete soon anyway: its retention is a setting of the broker."""
+        """Let the broker delete now the messages that it would delete soon anyway: its retention is a setting of the
+        broker."""
         self._call("trim", topic)
 
     # -- answers --------------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """The value that a column of PostgreSQL returns for a value that is written to it, found without asking the database.
 
 Each function takes a value as the driver is given it and returns it as the driver loads it. It raises
-`OnlyDatabaseKnows` for a value that the column refuses, or changes in a way that is not known here, so that no error of
-the database has to be imitated.
+`OnlyDatabaseKnows` for a value that the column refuses, or changes in a way that is not known here, so errors of the
+database need not be imitated.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _check_encodes(text: str) -> None:
 
 
 class Integer:
-    """The function for whole numbers of so many bits."""
+    """The function for whole numbers of ``bits`` bits and a sign."""
 
     def __init__(self, bits: int) -> None:
         self.low, self.end = -(1 << bits), 1 << bits
@@ -89,7 +89,7 @@ class Integer:
 
 
 class Numeric:
-    """The function for decimals with so many digits, some of them after the point."""
+    """The function for decimals with ``digits`` digits, ``places`` of them after the point."""
 
     def __init__(self, digits: int, places: int) -> None:
         self.unit, self.zero = Decimal(1).scaleb(-places), Decimal(0).scaleb(-places)

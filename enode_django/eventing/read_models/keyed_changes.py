@@ -80,7 +80,7 @@ class KeyedChanges:
         self._changed.add(key)
 
     def kept(self, keys: Collection[Key]) -> Callable[[], None]:
-        """Return a function that makes the rows of these keys what they are now."""
+        """Return a function that restores the current contents of the rows of these keys."""
         rows = {key: copy.deepcopy(self.rows.get(key)) for key in keys}
         changed = self._changed.intersection(keys)
 

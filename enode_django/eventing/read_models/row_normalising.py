@@ -17,7 +17,7 @@ from enode_django.eventing.read_models.compiled_rows import NEVER_SEEN, Normalis
 from enode_django.eventing.read_models.row_columns import Column, has_own_placeholder
 
 HANDLED = "_enode_handled"
-"""An attribute of a row that a handler has been given: its normalised values. They are none at first."""
+"""An attribute of a row that was passed to a handler: its normalised values, empty at first."""
 
 
 class RowNormaliser:
@@ -45,8 +45,8 @@ class RowNormaliser:
         self._kept = len(self._attributes) - len(self._generated)
 
     def normalise(self, row: models.Model, *, partly: bool = False) -> bool:
-        """Give the row the values that it would have if it were stored and loaded. If only the database can tell one of
-        them, return False; no value is changed then, or with ``partly`` all others are.
+        """Give the row the values that it would have if it were stored and loaded. If only the database knows one of
+        them, return False; then no value is changed, or with ``partly`` all others are.
 
         A generated column is such a value: it is forgotten, so that reading it asks the database. Anything that the
         model's own ``from_db`` or ``__init__`` adds to a row is forgotten, too.
@@ -78,7 +78,7 @@ class RowNormaliser:
         return f"{type(row).__qualname__} {row.pk!r} has to be stored to be normalised"
 
     def _normalise_partly(self, values: dict[str, Any]) -> None:
-        """Change the values that can be told."""
+        """Change the values that are known without the database."""
         seen = list(values[HANDLED] or self._unseen)
         for number, (field, normalise) in enumerate(self._one_by_one):
             if values[field.name] is not seen[number]:
@@ -94,7 +94,7 @@ class RowNormaliser:
         return [(field, compiled([field], HANDLED)) for field in self._fields]
 
     def _prepare(self, row: models.Model) -> None:
-        """Set the fields that saving a row sets; delete what a loaded row does not have."""
+        """Set the fields that saving a row sets; delete the attributes that a loaded row does not have."""
         for field in self._set_when_saved:
             field.pre_save(row, row._state.adding)
         values = row.__dict__
@@ -157,7 +157,7 @@ class _Field:
 def _converters(
     field: models.Field[Any, Any], col: Any, connection: BaseDatabaseWrapper
 ) -> Sequence[Callable[..., Any]]:
-    """Return the functions that convert what the driver loads into values."""
+    """Return the functions that convert loaded data of the driver into values."""
     if isinstance(field, models.JSONField) and _is_plain_json(field):
         return ()  # its column returns the value itself, not the text that it would be read from
     return [*connection.ops.get_db_converters(col), *col.get_db_converters(connection)]

@@ -29,7 +29,7 @@ from enode_django.processors.broker_options import broker_options
 from enode_django.runtime import make_transport
 
 WORKERS_END = 2.0
-"""If `enodedev` was killed, the broker goes on for the workers' grace time and so many seconds more."""
+"""Seconds beyond the workers' grace time for which the broker goes on if `enodedev` was killed."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
 
 
