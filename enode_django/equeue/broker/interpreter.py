@@ -13,7 +13,7 @@ a request have no cycles."""
 SWITCH_SECONDS = 0.0002
 """The time after which a thread that packs a checkpoint or reads indexes gives the interpreter back to the loop. The
 loop releases it whenever it reads, writes or takes a checksum, some dozen times for one answer, and may have to wait
-for this time each time."""
+this long each time."""
 
 
 REST_SECONDS = 0.0002
