@@ -40,6 +40,13 @@ def best(name: str, rounds: Sequence[float], unit: str, note: str = "") -> Figur
     return Figure(name, max(rounds), unit, tuple(rounds), note)
 
 
+def quantile(values: Sequence[float], share: float) -> float:
+    """Return the value that this share of the values does not exceed. Raises `ValueError` if there are too few."""
+    if len(values) * (1 - share) < 1:
+        raise ValueError(f"{len(values)} values have no quantile {share}")
+    return statistics.quantiles(values, n=1_000, method="inclusive")[round(share * 1_000) - 1]
+
+
 BARS = (
     Bar("spread / raw COPY", ["spread", "raw COPY"], lambda b, a: b / a, at_least=0.30),
     Bar("spread / peer at its best", ["spread", "peer best, spread"], lambda b, d: b / d, at_least=8),

@@ -7,7 +7,6 @@ not a thread was free to send it.
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,8 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from benchmarks import loads
 from benchmarks.arrivals import arrival_times
 from benchmarks.children import Asked
-from benchmarks.figures import Figure
-from benchmarks.processors import BenchmarkError, Processors
+from benchmarks.figures import Figure, quantile
+from benchmarks.processors import Processors
 from benchmarks.throughput import on_broker
 from benchmarks.workspace import COMMANDS, Services, Workspace
 from enode_django import execute_command
@@ -100,11 +99,3 @@ def _latencies(workspace: Workspace, accounts: Sequence[str], began: float, time
         latencies = list(pool.map(measured, range(len(times))))
     bus.close()
     return latencies
-
-
-def quantile(values: Sequence[float], share: float) -> float:
-    """Return the value that this share of the values does not exceed. Raises `BenchmarkError` if there are too few to
-    tell."""
-    if len(values) * (1 - share) < 1:
-        raise BenchmarkError(f"{len(values)} values have no quantile {share}")
-    return statistics.quantiles(values, n=1_000, method="inclusive")[round(share * 1_000) - 1]

@@ -123,7 +123,7 @@ def test_each_command_is_a_component_of_its_own() -> None:
 
 def test_fields_of_every_type_have_a_schema(monkeypatch: pytest.MonkeyPatch) -> None:
     older = command_schema("api.Ship", Ship)
-    assert older["description"] == "Every type that a field can have."
+    assert older["description"] == "A command with a field of every type."
     fields = older["properties"]["fields"]["properties"]
     assert fields["at"] == {"type": "string", "format": "date-time", "nullable": True}
     assert fields["size"] == {"enum": [1, 2], "type": "integer"}

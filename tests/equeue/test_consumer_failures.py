@@ -166,11 +166,13 @@ def test_failed_message_that_cannot_be_set_aside_is_not_committed_and_comes_agai
 
 
 def test_retries_go_on_after_a_restart_and_in_another_consumer(memory: MemoryTransport) -> None:
+    clock = Clock()
     memory.send("orders", {0: texts("bad")})
-    with consuming(memory, Handled(bad=-1), retry=RetryPolicy(delays=(0.2, 0.2))):
+    with consuming(memory, Handled(bad=-1), retry=RetryPolicy(delays=(60.0, 60.0)), clock=clock):
         eventually(lambda: levels(memory).get(0) == 1)
+    clock.now += 60
     handled = Handled()
-    with consuming(memory, handled, start=Start.LAST):
+    with consuming(memory, handled, start=Start.LAST, clock=clock):
         eventually(lambda: handled.messages == [Message("orders", 0, 0, b"bad", attempt=2)])
         eventually(lambda: memory.committed("billing", "retry.billing")[0] == 1)
 
