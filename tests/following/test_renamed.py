@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import threading
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from enode_django.eventing import subscribers as declaring
 from enode_django.eventing.event_handlers import EventHandlerGroup
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import Subscriber, key_of
+from enode_django.eventing.unowned import Unowned
 from enode_django.eventing.unparking import retry_parked
 from enode_django.exceptions import DefinitionError
 from enode_django.history import reached
@@ -298,3 +300,9 @@ def test_the_check_of_a_database_warns_before_anything_is_stopped(stored: Harnes
         assert "keepsubscriber following.entries" in (message.hint or "")
         run("enode", "keepsubscriber", "following.entries")
         assert subscriber_checks.check_owners(None, databases=["default"]) == []
+
+
+def test_the_ways_out_name_the_database_if_it_is_not_that_of_checkpoints() -> None:
+    here, there = (Unowned("shop.Mails", alias, datetime.now(UTC), None) for alias in ("default", "reports"))
+    assert "manage.py enode forgetsubscriber shop.Mails\n" in here.ways_out
+    assert "manage.py enode keepsubscriber shop.Mails --database reports" in there.ways_out

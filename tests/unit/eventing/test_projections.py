@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Generic, TypeVar
 
 import pytest
+from django.db import models
 
 from enode_django import DomainEvent, ModelProjection, ProcessManager, Projection, handles
 from enode_django.eventing import subscribers
@@ -31,6 +32,25 @@ class FirstRow(ReadModel):
 
 
 class SecondRow(ReadModel):
+    class Meta:
+        app_label = "parameters"
+
+
+class Unversioned(models.Model):
+    class Meta:
+        app_label = "parameters"
+
+
+class OfAnother(FirstRow):
+    """Its version is in the table of its parent."""
+
+    class Meta:
+        app_label = "parameters"
+
+
+class OwnVersion(ReadModel):
+    version = models.CharField(max_length=10)  # type: ignore[assignment]
+
     class Meta:
         app_label = "parameters"
 
@@ -101,6 +121,22 @@ def test_a_projection_without_a_model_is_refused() -> None:
     with pytest.raises(DefinitionError, match=r"has model = None; name the model of its rows: ModelProjection\[Some"):
 
         class Rows(ModelProjection):  # type: ignore[type-arg]
+            @handles
+            def renamed(self, row: Any, event: Renamed) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        (Unversioned, r"has the model Unversioned; derive that from enode_django\.models\.ReadModel"),
+        (OfAnother, "has the model OfAnother; derive that from .*, and not from another model that has a table"),
+        (OwnVersion, "has the model OwnVersion, whose own version stands for that of"),
+    ],
+)
+def test_a_model_without_the_version_of_a_read_model_is_refused(wrong: Any, why: str) -> None:
+    with pytest.raises(DefinitionError, match=why):
+
+        class Rows(ModelProjection[wrong]):
             @handles
             def renamed(self, row: Any, event: Renamed) -> None: ...
 
