@@ -12,6 +12,7 @@ import contextlib
 import functools
 import gc
 import importlib
+import io
 import json
 import os
 import runpy
@@ -235,7 +236,8 @@ def _become(request: Mapping[str, Any], streams: Sequence[int], others: Sequence
     os.environ.clear()
     os.environ.update(request["env"])
     if os.environ.get("PYTHONUNBUFFERED"):
-        sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
+        # The server may have been started without it, and its own buffer would stay behind the text.
+        sys.stdout = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), encoding="utf-8", write_through=True)
     for module in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
         del sys.modules[module]  # a project may have its own package of this name
     first, *rest = request["argv"]

@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 from tests import warm
 from tests.meta.tree import ROOT
 
 KEEPS_CONNECTIONS = "import multiprocessing as module; module.kept = [module.Pipe() for _ in range(10)]"
+WRITES = "import time; print('ready'); time.sleep(600)"
 
 
 def test_a_process_closes_no_file_of_another_object_at_its_end() -> None:
     """Connections that live as long as the interpreter have the numbers of descriptors that the fork has closed."""
     done = warm.run(["-c", KEEPS_CONNECTIONS], cwd=ROOT)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_output_is_seen_at_once_whatever_the_environment_of_the_tests_says() -> None:
+    """The lines of a process that goes on are waited for. The environment of a terminal has no `PYTHONUNBUFFERED`."""
+    starting = f"""
+from tests import warm
+process = warm.start(["-c", {WRITES!r}], cwd={str(ROOT)!r}, env={{**warm.os.environ, "PYTHONUNBUFFERED": "1"}})
+print(process.stdout.readline(), process.poll())
+process.kill()
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    command = [sys.executable, "-c", starting]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("ready\n None\n", "")
