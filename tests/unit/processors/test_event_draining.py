@@ -154,6 +154,7 @@ def test_worker_that_cannot_give_its_queues_back_says_that_it_has_not_drained() 
 def test_a_queue_that_is_assigned_no_more_is_finished_and_released(transport: DividedByHand, worker: Worker) -> None:
     send(transport, b"1", queue=1)
     worker.wait_bodies("a", b"1")
+    worker.wait_bodies("b", b"1")  # what "b" has not pulled yet would be the other worker's
     worker.give(0)
     with running(Worker(transport, "other"), 1) as other:
         wait_for(lambda: other.pipeline.owned == {1}, "the other owns the queue, for both subscribers")
