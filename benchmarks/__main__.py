@@ -1,8 +1,9 @@
-"""``python -m benchmarks [names…] [--quick] [--json FILE]``: exit status 1 after errors, else 0, for any figures."""
+"""``python -m benchmarks [names…] [--quick] [--output DIR]``: exit status 1 after errors, else 0, for any figures."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import sys
@@ -12,14 +13,32 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks import figures
-from benchmarks.workspace import SETTINGS, Services
+from benchmarks.workspace import PROJECT, SETTINGS, Services
 from sample_project.embedded import embedded_services
 
 Benchmark = Callable[[Services, bool], list[figures.Figure]]
 
 
+USUAL = (
+    "throughput",
+    "hot",
+    "peer",
+    "latency",
+    "open_loop",
+    "cores",
+    "projection",
+    "ledger",
+    "multi",
+    "handled",
+    "end_to_end",
+    "outbox",
+    "start",
+)
+"""Those that run unless others are named: together they take up to a quarter of an hour."""
 ONLY_BY_NAME = frozenset({"append", "browsing", "queue_start"})
-"""These take gigabytes of disk and many minutes."""
+"""Not even part of `ALL`: they take gigabytes of disk and many minutes."""
+ALL = "all"
+OUTPUT = PROJECT / "build" / "benchmarks"
 
 
 def benchmarks() -> dict[str, Benchmark]:
@@ -29,6 +48,7 @@ def benchmarks() -> dict[str, Benchmark]:
         browsing,
         conflicts,
         cores,
+        end_to_end,
         intercepting,
         latency,
         mailboxes,
@@ -69,6 +89,7 @@ def benchmarks() -> dict[str, Benchmark]:
         "ledger": read_side.run_ledger,
         "multi": multi.run,
         "handled": latency.run_handled,
+        "end_to_end": end_to_end.run,
         "snapshots": rehydrating.run,
         "warm": warming.run,
         "cache_cost": warming.run_cost,
@@ -97,9 +118,9 @@ def benchmarks() -> dict[str, Benchmark]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", help=f"which to run; by default all but {', '.join(ONLY_BY_NAME)}")
+    parser.add_argument("names", nargs="*", help=f"which to run; by default {', '.join(USUAL)}; or {ALL!r}")
     parser.add_argument("--quick", action="store_true", help="smaller loads and single rounds: for a first look")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
+    parser.add_argument("--output", type=Path, metavar="DIR", default=OUTPUT, help="where run.json and plots are put")
     arguments = parser.parse_args()
     with embedded_services():
         os.environ["DJANGO_SETTINGS_MODULE"] = SETTINGS
@@ -107,42 +128,54 @@ def main() -> int:
 
         django.setup()
         known = benchmarks()
-        unknown = [name for name in arguments.names if name not in known]
-        if unknown:
-            parser.error(f"there is no benchmark {unknown[0]!r}; there are {', '.join(known)}")
-        names = arguments.names or known.keys() - ONLY_BY_NAME
+        names = set(arguments.names) or set(USUAL)
+        if ALL in names:
+            names = names - {ALL} | known.keys() - ONLY_BY_NAME
+        if unknown := sorted(names - known.keys()):
+            parser.error(f"there is no benchmark {unknown[0]!r}; there are {', '.join(known)}, and {ALL!r}")
         chosen = {name: run for name, run in known.items() if name in names}
         with Services(os.environ["DATABASE_URL"], os.environ["REDIS_URL"]) as services:
             machine = figures.machine(services.server_version())
-            results, failed = _run(chosen, services, arguments.quick)
+            run = _run(chosen, services, arguments.quick)
     print("\n" + "   ".join(f"{name} {value}" for name, value in machine.items()) + "\n")
-    print(figures.table(results))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(_as_json(machine, results), indent=2))
-    return 1 if failed else 0
+    print(figures.table(run.figures))
+    written = _write(arguments.output, machine, run)
+    print("\nwritten: " + " ".join(map(str, written)))
+    return 1 if run.failed else 0
 
 
-def _run(chosen: dict[str, Benchmark], services: Services, quick: bool) -> tuple[list[figures.Figure], bool]:
-    results: list[figures.Figure] = []
-    failed = False
+@dataclasses.dataclass
+class Run:
+    figures: list[figures.Figure] = dataclasses.field(default_factory=list)
+    seconds: dict[str, float] = dataclasses.field(default_factory=dict)
+    """Of each benchmark."""
+    failed: list[str] = dataclasses.field(default_factory=list)
+
+
+def _run(chosen: dict[str, Benchmark], services: Services, quick: bool) -> Run:
+    run = Run()
     for name, benchmark in chosen.items():
         print(f"{name} …", flush=True)
         started = time.monotonic()
         try:
-            results += benchmark(services, quick)
+            run.figures += benchmark(services, quick)
         except Exception:
             traceback.print_exc()
-            failed = True
-        print(f"{name}: {time.monotonic() - started:.0f} s", flush=True)
-    return results, failed
+            run.failed.append(name)
+        run.seconds[name] = round(time.monotonic() - started, 1)
+        print(f"{name}: {run.seconds[name]:.0f} s", flush=True)
+    print(f"all: {sum(run.seconds.values()):.0f} s", flush=True)
+    return run
 
 
-def _as_json(machine: dict[str, object], results: list[figures.Figure]) -> dict[str, object]:
-    return {
-        "machine": machine,
-        "figures": [vars(figure) for figure in results],
-        "ratios": figures.judged(results),
-    }
+def _write(directory: Path, machine: dict[str, object], run: Run) -> list[Path]:
+    from benchmarks import plots  # takes a second to import
+
+    directory.mkdir(parents=True, exist_ok=True)
+    file = directory / "run.json"
+    content = {"machine": machine, **dataclasses.asdict(run), "ratios": figures.judged(run.figures)}
+    file.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    return [file, *plots.write(run.figures, directory)]
 
 
 if __name__ == "__main__":

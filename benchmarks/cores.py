@@ -14,7 +14,7 @@ import psutil
 
 from benchmarks import loads
 from benchmarks.figures import Figure, median
-from benchmarks.throughput import ACCOUNTS, check_stored, on_broker, pipeline
+from benchmarks.throughput import ACCOUNTS, check_stored, pipeline
 from benchmarks.workspace import COMMANDS, EVENTS, QUEUES, Services
 from enode_django.equeue.transports.broker import BrokerTransport
 from sample_project.embedded import Broker
@@ -32,7 +32,7 @@ def run(services: Services, quick: bool) -> list[Figure]:
     for workers in (number for number in WORKERS if number <= cores):
         rates, spent = [], []
         for _ in range(rounds):
-            with on_broker(services) as workspace:
+            with services.on_broker() as workspace:
                 seconds, processor_seconds = pipeline(workspace, opening, messages, workers)
                 check_stored(workspace, len(opening) + count)
             rates.append(count / seconds)

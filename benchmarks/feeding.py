@@ -30,8 +30,8 @@ def feed(workspace: Workspace, progress: LiteralString, total: int, check: Calla
     workspace.checkpoint()
     called = time.perf_counter()
     with workspace.connect() as connection, Processors(workspace, role="event", ready=False) as processors:
-        first, begun = _look_for(processors, connection, progress, 1, pause=LOOK / 10)
-        _, ended = _look_for(processors, connection, progress, total, pause=LOOK)
+        first, begun = look_for(processors, connection, progress, 1, pause=LOOK / 10)
+        _, ended = look_for(processors, connection, progress, total)
         check(connection)
         others = processors.report().get("subscribers", {}).keys() - set(workspace.subscribers)
         if others:
@@ -39,8 +39,8 @@ def feed(workspace: Workspace, progress: LiteralString, total: int, check: Calla
     return Fed(begun - called, (total - first) / (ended - begun))
 
 
-def _look_for(
-    processors: Processors, connection: Connection, progress: LiteralString, at_least: int, *, pause: float
+def look_for(
+    processors: Processors, connection: Connection, progress: LiteralString, at_least: int, *, pause: float = LOOK
 ) -> tuple[int, float]:
     """Return the first result of the query that is at least ``at_least``, and its time."""
     deadline = time.perf_counter() + PATIENCE

@@ -70,6 +70,7 @@ BARS = (
     Bar("projection / raw COPY (goal 0.25)", ["projection", "projection: raw COPY"], lambda p, r: p / r, at_least=0.15),
     Bar("projection / peer's runner", ["projection", "peer projection"], lambda p, peer: p / peer, at_least=10),
     Bar("projection / batch peer", ["projection", "batch peer projection"], lambda p, peer: p / peer, at_least=1),
+    Bar("end to end / raw COPY", ["end to end", "end to end: raw COPY"], lambda all, raw: all / raw, at_least=0.2),
     Bar("multi / raw COPY", ["multi", "multi: raw COPY"], lambda multi, raw: multi / raw, at_least=0.2),
     Bar(
         "multi / F() per event, one key",
@@ -303,16 +304,16 @@ def judged(figures: Sequence[Figure]) -> list[dict[str, Any]]:
 def table(figures: Sequence[Figure]) -> str:
     lines = [f"{'figure':40} {'value':>12}  {'unit':12} rounds"]
     for figure in figures:
-        rounds = "  ".join(_number(value) for value in figure.rounds) if len(figure.rounds) > 1 else ""
+        rounds = "  ".join(number(value) for value in figure.rounds) if len(figure.rounds) > 1 else ""
         note = f"  ({figure.note})" if figure.note else ""
-        lines.append(f"{figure.name:40} {_number(figure.value):>12}  {figure.unit:12} {rounds}{note}".rstrip())
+        lines.append(f"{figure.name:40} {number(figure.value):>12}  {figure.unit:12} {rounds}{note}".rstrip())
     lines += ["", f"{'ratio':40} {'value':>12}  {'bar':12} verdict"]
     for row in judged(figures):
         lines.append(f"{row['name']:40} {row['ratio']:12.2f}  {row['bar']:12} {row['verdict']}")
     return "\n".join(lines)
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
 
 

@@ -8,7 +8,7 @@ import time
 from benchmarks import loads
 from benchmarks.figures import Figure
 from benchmarks.processors import Processors
-from benchmarks.workspace import COMMANDS, Services
+from benchmarks.workspace import COMMANDS, Services, Workspace
 from enode_django import WaitFor, execute_command
 from enode_django.bus.command_bus import QueueCommandBus
 from enode_django.eventing.registry import subscribers
@@ -20,17 +20,26 @@ SUBSCRIBERS = ("bank.AccountSummaries", "bank.Ledger", "bank.transfers")
 
 
 def run(services: Services, quick: bool) -> list[Figure]:
-    return _run(services, 500 if quick else 2_000, "execute_command", WaitFor.EXECUTED, "command")
+    return _on_both(services, quick, "execute_command", WaitFor.EXECUTED, "command")
 
 
 def run_handled(services: Services, quick: bool) -> list[Figure]:
     """Measure until a deposit is handled by both projections; the process manager ignores it."""
     with subscribers.only(*map(subscribers.get, SUBSCRIBERS)):  # as in the workers: others are not awaited
-        return _run(services, 500 if quick else 2_000, "handled", WaitFor.HANDLED, "all")
+        return _on_both(services, quick, "handled", WaitFor.HANDLED, "all")
 
 
-def _run(services: Services, count: int, name: str, wait_for: WaitFor, role: str) -> list[Figure]:
-    with services.workspace(SUBSCRIBERS) as workspace, Processors(workspace, role=role):
+def _on_both(services: Services, quick: bool, name: str, wait_for: WaitFor, role: str) -> list[Figure]:
+    """Measure with the broker, which is the default queue, and with Redis Streams."""
+    count = 500 if quick else 2_000
+    with services.on_broker(SUBSCRIBERS) as workspace:
+        found = _measured(workspace, count, name, wait_for, role)
+    with services.workspace(SUBSCRIBERS) as workspace:
+        return found + _measured(workspace, count, f"{name}, Redis Streams", wait_for, role)
+
+
+def _measured(workspace: Workspace, count: int, name: str, wait_for: WaitFor, role: str) -> list[Figure]:
+    with Processors(workspace, role=role):
         bus = QueueCommandBus(workspace.transport, workspace.producer, COMMANDS)
         with use_bus(bus):
             accounts = _opened(10)

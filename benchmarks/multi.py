@@ -33,7 +33,7 @@ def run(services: Services, quick: bool) -> list[Figure]:
     one: list[float] = []
     for _ in range(rounds):
         for keys, rates in ((KEYS, many), (1, one)):
-            with services.workspace([NAME]) as workspace:
+            with services.on_broker([NAME]) as workspace:
                 rate, copied = _projected(workspace, events, keys)
                 rates.append(rate)
                 if keys == KEYS:

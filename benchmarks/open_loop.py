@@ -16,7 +16,6 @@ from benchmarks.arrivals import arrival_times
 from benchmarks.children import Asked
 from benchmarks.figures import Figure, quantile
 from benchmarks.processors import Processors
-from benchmarks.throughput import on_broker
 from benchmarks.workspace import COMMANDS, Services, Workspace
 from enode_django import execute_command
 from enode_django.bus.command_bus import QueueCommandBus
@@ -38,7 +37,7 @@ def run(services: Services, quick: bool) -> list[Figure]:
     seconds, count = (3.0, 40_000) if quick else (20.0, 200_000)
     accounts = loads.account_ids(ACCOUNTS)
     with (
-        on_broker(services) as workspace,
+        services.on_broker() as workspace,
         Processors(workspace) as processors,
         Asked("benchmarks.arrivals", *accounts, env=workspace.environment) as load,
     ):

@@ -22,7 +22,6 @@ from typing import NamedTuple
 from benchmarks.figures import Figure, median
 from benchmarks.processors import BenchmarkError
 from benchmarks.workspace import PROJECT, Services
-from sample_project.embedded import Broker
 
 SECONDS = 30.0
 THREADS = 4
@@ -57,7 +56,7 @@ TARGETS = (
 
 def run(services: Services, quick: bool) -> list[Figure]:
     rounds, count = (3, 400) if quick else (9, 1_000)
-    with Broker() as broker, services.workspace(queue=broker.url) as workspace:
+    with services.on_broker() as workspace:
         environment = {**workspace.environment, "DJANGO_SETTINGS_MODULE": "benchmarks.api_settings"}
         session = _output([sys.executable, "-c", LOG_IN], environment).strip()
         with _gunicorn(environment) as place:

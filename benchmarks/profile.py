@@ -70,8 +70,7 @@ def _of(process: psutil.Process) -> float:
 
 def _by_stage(services: Services, count: int, rounds: int) -> list[Figure]:
     with (
-        Broker() as server,
-        services.workspace(queue=server.url) as workspace,
+        services.on_broker() as workspace,
         Asked("benchmarks.stages", STAGES_ACCOUNTS, count, env=workspace.environment) as line,
     ):
         found = [line.ask("") for _ in range(rounds + 1)][1:]  # the first one warms up

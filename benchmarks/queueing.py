@@ -252,7 +252,7 @@ def run_pipeline(services: Services, quick: bool) -> list[Figure]:
     opening, messages = loads.opens(accounts), loads.deposits(accounts, count)
     rates: dict[str, list[float]] = {"broker": [], "Redis Streams": []}
     for _ in range(rounds):
-        with Broker() as server, services.workspace(queue=server.url) as workspace:
+        with services.on_broker() as workspace:
             rates["broker"].append(count / pipeline_seconds(workspace, opening, messages))
         with services.workspace() as workspace:
             rates["Redis Streams"].append(count / pipeline_seconds(workspace, opening, messages))

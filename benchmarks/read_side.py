@@ -20,17 +20,21 @@ def run_projection(services: Services, quick: bool) -> list[Figure]:
     deposits, rounds = (50_000, 1) if quick else (200_000, 3)
     past = history(ACCOUNTS, deposits)
     opened, deposited = encoded_rows(past.opened), encoded_rows(past.deposited)
-    raw, starts, rates = [], [], []
+    raw, starts, rates, redis = [], [], [], []
     for _ in range(rounds):
-        with services.workspace([SUMMARIES]) as workspace:
+        with services.on_broker([SUMMARIES]) as workspace:
             raw.append(deposits / copy_seconds(workspace, opened, deposited))
             fed = _summarized(workspace, past)
             starts.append(fed.started)
             rates.append(fed.rate)
+        with services.workspace([SUMMARIES]) as workspace:
+            copy_seconds(workspace, opened, deposited)
+            redis.append(_summarized(workspace, past).rate)
     return [
         median("projection: raw COPY", raw, "rows/s", "batches of 1,000"),
         median("projection: start", starts, "s", "of the workers, to the first row"),
         median("projection", rates, "events/s", f"{deposits:,} deposits over {ACCOUNTS:,} accounts, 2 workers"),
+        median("projection, Redis Streams", redis, "events/s", "the same with the events in Redis"),
         *peer_projections.run(services, quick),
     ]
 
@@ -41,7 +45,7 @@ def run_ledger(services: Services, quick: bool) -> list[Figure]:
     rows = encoded_rows(past.records)
     rates, alone, side_by_side = [], [], []
     for _ in range(rounds):
-        with services.workspace([LEDGER]) as workspace:
+        with services.on_broker([LEDGER]) as workspace:
             copy_seconds(workspace, [], rows)
             rates.append(_booked(workspace, past).rate)
         alone.append(inserts.rate(services, 1, deposits // 10))

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from benchmarks import loads
 from benchmarks.figures import Figure, median
 from benchmarks.processors import BenchmarkError, Processors, timed_run
 from benchmarks.raw_copy import copy_seconds, stored_rows
 from benchmarks.workspace import Services, Workspace
-from sample_project.embedded import Broker
 
 ACCOUNTS = 10_000
 
@@ -24,7 +22,7 @@ def run(services: Services, quick: bool) -> list[Figure]:
     opening, messages = loads.opens(accounts), loads.deposits(accounts, count)
     ours, raw, used, redis = [], [], [], []
     for _ in range(rounds):
-        with on_broker(services) as workspace:
+        with services.on_broker() as workspace:
             seconds, processor_seconds = pipeline(workspace, opening, messages)
             ours.append(count / seconds)
             used.append(1e6 * processor_seconds / count)
@@ -34,7 +32,7 @@ def run(services: Services, quick: bool) -> list[Figure]:
             raw.append(count / copy_seconds(target, rows[: len(accounts)], rows[len(accounts) :]))
         with services.workspace() as workspace:
             redis.append(count / pipeline_seconds(workspace, opening, messages))
-    with on_broker(services) as workspace:
+    with services.on_broker() as workspace:
         beside = count / _beside_a_producer(workspace, opening, messages)
     return [
         median("raw COPY", raw, "rows/s", "batches of 1,000"),
@@ -51,7 +49,7 @@ def run_hot(services: Services, quick: bool) -> list[Figure]:
     messages = loads.deposits(accounts, count)
     rates = []
     for _ in range(rounds):
-        with on_broker(services) as workspace:
+        with services.on_broker() as workspace:
             rates.append(count / pipeline_seconds(workspace, loads.opens(accounts), messages))
     return [median("one account", rates, "commands/s", f"{count:,} deposits")]
 
@@ -64,21 +62,14 @@ def run_repeats(services: Services, quick: bool) -> list[Figure]:
     doubled = loads.with_repeats(messages, 0.01)
     clean, twice = [], []
     for _ in range(rounds):
-        with on_broker(services) as workspace:
+        with services.on_broker() as workspace:
             clean.append(count / pipeline_seconds(workspace, opening, messages))
-        with on_broker(services) as workspace:
+        with services.on_broker() as workspace:
             twice.append(count / pipeline_seconds(workspace, opening, doubled, effective=count))
     return [
         median("1 % twice: clean", clean, "commands/s"),
         median("1 % twice", twice, "commands/s", "each repeat is answered from the store and published again"),
     ]
-
-
-@contextmanager
-def on_broker(services: Services) -> Iterator[Workspace]:
-    """Give a workspace with the queues in a broker of its own, which is the default of the settings."""
-    with Broker() as server, services.workspace(queue=server.url) as workspace:
-        yield workspace
 
 
 def pipeline_seconds(

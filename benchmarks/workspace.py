@@ -24,6 +24,7 @@ from enode_django.equeue.transports.broker import BrokerTransport
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from enode_django.eventstore.buckets import select_queue
 from enode_django.eventstore.statements import TABLE
+from sample_project.embedded import Broker
 from sample_project.layers import merged
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -174,6 +175,12 @@ class Services:
             self.database() as url,
             contextlib.closing(Workspace(url, self.redis_url, subscribers, **enode)) as workspace,
         ):
+            yield workspace
+
+    @contextlib.contextmanager
+    def on_broker(self, subscribers: Sequence[str] = (), /, **enode: Any) -> Iterator[Workspace]:
+        """Give a workspace with the queues in a broker of its own, which is the default of the settings."""
+        with Broker() as server, self.workspace(subscribers, queue=server.url, **enode) as workspace:
             yield workspace
 
     def server_version(self) -> str:
