@@ -17,10 +17,11 @@ SMALL = 128 * 1024
 """The bytes up to which it is cheaper to delete the rows: a truncated table gets new files, as each of its indexes."""
 
 # A table without a page has no rows. Files are looked at rather than tables, which a new session would have to load.
+# The pages of a partitioned table are in its partitions.
 TABLES_WITH_PAGES = (
     "SELECT relname, pg_relation_size(oid) FROM pg_class"
-    " WHERE relname = ANY(%s) AND relkind = 'r' AND pg_table_is_visible(oid) AND pg_relation_size(oid) > 0"
-    " ORDER BY relname"
+    " WHERE relname = ANY(%s) AND relkind IN ('r', 'p') AND pg_table_is_visible(oid)"
+    " AND (relkind = 'p' OR pg_relation_size(oid) > 0) ORDER BY relname"
 )
 
 

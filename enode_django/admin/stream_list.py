@@ -20,7 +20,7 @@ from enode_django.admin.packed import has_type, metadata_names, small_events
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.messages import Command, DomainEvent
 from enode_django.domain.refusals import DomainException
-from enode_django.eventstore.statements import TABLE
+from enode_django.eventstore.statements import ABOUT_ROWS
 from enode_django.history import tables
 from enode_django.ids import MAX_ID_LENGTH
 from enode_django.models import EventStream
@@ -279,7 +279,7 @@ def size_in_words(alias: str) -> str:
     large table is "more than" `COUNTED`. Blocks.
     """
     with connections[alias].cursor() as cursor:
-        cursor.execute("SELECT reltuples::bigint FROM pg_class WHERE oid = %s::regclass", (TABLE,))
+        cursor.execute(ABOUT_ROWS)
         ((estimate,),) = cursor.fetchall()
     if estimate > COUNTED:
         return f"about {estimate:,}"

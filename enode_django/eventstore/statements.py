@@ -172,10 +172,21 @@ SCAN_REFUSAL_KEYS = _reading(
     )
 )
 
+# The table, or its partitions: a partitioned table has neither pages nor, unless somebody runs ANALYZE, figures of the
+# planner.
+_PARTS = f"""
+    SELECT c.oid, c.reltuples::float8 AS rows
+    FROM (SELECT '{TABLE}'::regclass AS part UNION ALL SELECT relid FROM pg_partition_tree('{TABLE}')) AS parts
+    JOIN pg_class AS c ON c.oid = part AND c.relkind = 'r'
+"""
+
 PAGES = f"""
     SELECT size / current_setting('block_size')::bigint, size
-    FROM (SELECT pg_relation_size('{TABLE}') AS size) AS relation
+    FROM (SELECT coalesce(sum(pg_relation_size(oid)), 0)::bigint AS size FROM ({_PARTS}) AS parts) AS relation
 """
+
+# The planner's figure costs nothing. It is -1 before the first ANALYZE.
+ABOUT_ROWS = f"SELECT CASE WHEN min(rows) < 0 THEN -1 ELSE sum(rows)::bigint END FROM ({_PARTS}) AS parts"
 
 LAST_SEQUENCE = f"SELECT coalesce(max(sequence), 0) FROM {TABLE}"
 

@@ -78,14 +78,13 @@ def _unapplied(alias: str, count: int) -> str:
     return f"{count} migrations are not applied to the database {alias!r}; run manage.py migrate{option}"
 
 
-# The planner's figure costs nothing, but is -1 before the first ANALYZE; the highest sequence is used then.
+# Before the first ANALYZE the highest sequence is used.
 _SHARD = f"""
     SELECT (SELECT number FROM {statements.SHARD}),
            coalesce((SELECT cardinality(buckets) FROM {statements.SHARD}), 0),
            coalesce((SELECT max(generation) FROM {statements.GENERATIONS}), 0),
-           CASE WHEN reltuples < 0
-                THEN coalesce((SELECT max(sequence) FROM {statements.TABLE}), 0) ELSE reltuples::bigint END
-    FROM pg_class WHERE oid = '{statements.TABLE}'::regclass
+           CASE WHEN about < 0 THEN ({statements.LAST_SEQUENCE}) ELSE about END
+    FROM ({statements.ABOUT_ROWS}) AS estimate (about)
 """
 
 
