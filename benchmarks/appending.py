@@ -1,4 +1,4 @@
-"""The cost of appending to a large table, with time-ordered and with random ids.
+"""The cost of appending to a large table, with time-ordered and with random ids, and to a partitioned one.
 
 ``python -m benchmarks.appending KIND ROWS…`` fills one table up to each of these sizes, and then appends to it in
 batches through the event store. It prints microseconds per row as JSON: for each size the rounds of each load.
@@ -28,7 +28,9 @@ SMALL, LARGE, LARGE_QUICK = 100_000, 10_000_000, 1_000_000
 BATCH, BATCHES, ROUNDS = 1_000, 10, 9
 FILL = 50_000
 """Rows per transaction while the table is filled."""
-ORDERED, RANDOM = "ordered", "random"
+ORDERED, RANDOM, PARTITIONED = "ordered", "random", "partitioned"
+"""The kinds of tables; the ids of the last one are ordered, too."""
+PARTITIONS = 16
 NEW, OLD = "new aggregates", "old aggregates"
 
 UNIQUE = "SELECT conname, pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = %s::regclass AND contype = 'u'"
@@ -38,12 +40,14 @@ Rounds = dict[str, list[float]]
 
 def run(services: Services, quick: bool) -> list[Figure]:
     sizes = [SMALL, LARGE_QUICK if quick else LARGE]
-    tables = {kind: _measured(services, kind, sizes) for kind in (ORDERED, RANDOM)}
+    tables = {kind: _measured(services, kind, sizes) for kind in (ORDERED, RANDOM, PARTITIONED)}
     figures = []
     for kind, load, name in [
         (ORDERED, NEW, "append"),
         (ORDERED, OLD, "append to old aggregates"),
         (RANDOM, NEW, "append with random ids"),
+        (PARTITIONED, NEW, "append, partitioned"),
+        (PARTITIONED, OLD, "append to old aggregates, partitioned"),
     ]:
         small, large = (rounds[load] for rounds in tables[kind])
         figures.append(median(f"{name}, small table", small, "µs/row", f"on {sizes[0]:,} rows"))
@@ -73,12 +77,23 @@ class Table:
 
         self.store = PostgresEventStore()
         self._is_random = kind == RANDOM
-        self.new_id: Callable[[], str] = new_id if kind == ORDERED else lambda: str(uuid4())
+        self.new_id: Callable[[], str] = (lambda: str(uuid4())) if self._is_random else new_id
         self.rows = 0
         self.connection = connection
         self._events = encode_stream([Deposited(amount=Decimal(5), balance=Decimal(5))])
-        # Otherwise it would begin after the filling and distort the measurement.
+        # Otherwise it would begin after the filling and distort the measurement. Partitions take this over.
         self._execute(f"ALTER TABLE {TABLE} SET (autovacuum_enabled = off)")
+        if kind == PARTITIONED:
+            self._partition()
+
+    def _partition(self) -> None:
+        from django.db.migrations.loader import MigrationLoader
+
+        from enode_django.operations import PartitionEventStream
+
+        state = MigrationLoader(self.connection).project_state()
+        with self.connection.schema_editor() as editor:
+            PartitionEventStream(PARTITIONS).database_forwards("benchmarks", editor, state, state)
 
     def records(self, aggregates: Sequence[str], version: int = 1) -> list[StreamRecord]:
         now, new_id, events = datetime.now(UTC), self.new_id, self._events
