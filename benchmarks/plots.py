@@ -143,7 +143,13 @@ PLOTS: Mapping[str, tuple[str, Draw, Sequence[str]]] = {
         _draw_rates,
         [
             f"append{kind}, {size} table"
-            for kind in ("", " to old aggregates", " with random ids")
+            for kind in (
+                "",
+                ", partitioned",
+                " to old aggregates",
+                " to old aggregates, partitioned",
+                " with random ids",
+            )
             for size in ("small", "large")
         ],
     ),
