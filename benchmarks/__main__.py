@@ -50,6 +50,7 @@ def benchmarks() -> dict[str, Benchmark]:
         stalling,
         start,
         throughput,
+        transfers,
         unique,
         warming,
     )
@@ -68,6 +69,7 @@ def benchmarks() -> dict[str, Benchmark]:
         "projection": read_side.run_projection,
         "ledger": read_side.run_ledger,
         "multi": multi.run,
+        "transfers": transfers.run,
         "handled": latency.run_handled,
         "snapshots": rehydrating.run,
         "warm": warming.run,
