@@ -1,8 +1,8 @@
 """Transfers of money as durable workflows of DBOS, in an interpreter that has ``dbos`` and not this package.
 
-``python -m benchmarks.dbos_process work NUMBER`` is one of the processes that serve the queue; it answers when it is
-launched. ``python -m benchmarks.dbos_process send`` enqueues transfers: its lines are the files that list them, and it
-answers each when all are stored. ``BANK_URL`` names the database, which has the table ``account``.
+``python -m benchmarks.dbos_process work NUMBER THREADS`` is one of the processes that serve the queue; it answers when
+it is launched. ``python -m benchmarks.dbos_process send`` enqueues transfers: its lines are the files that list them,
+and it answers each when all are stored. ``BANK_URL`` names the database, which has the table ``account``.
 
 As its documentation recommends: the steps that write to the database are transactions of a datasource, a queue is
 served by several processes, each with an ``executor_id`` of its own, and ``worker_concurrency`` limits the workflows of
@@ -27,15 +27,13 @@ from dbos import (  # type: ignore[import-not-found,unused-ignore]
 from sqlalchemy import create_engine, text  # type: ignore[import-not-found,unused-ignore]
 
 QUEUE = "transfers"
-THREADS = int(os.environ.get("T", "8"))
-"""Of a process, and its connections to either set of tables."""
-AT_ONCE = int(os.environ.get("W", "200"))
+AT_ONCE = 200
 """Workflows that a process has taken from the queue: more than its threads, so that none waits for the next look."""
-LOOK = float(os.environ.get("L", "0.1"))
+LOOK = 0.1
 """Seconds between two looks at the queue."""
 
 url = os.environ["BANK_URL"].replace("postgresql://", "postgresql+psycopg://")
-bank = SQLAlchemyDatasource.create(url, engine_kwargs={"pool_size": THREADS})
+bank = SQLAlchemyDatasource.create(url)
 
 
 @bank.transaction(isolation_level="READ COMMITTED")  # type: ignore[untyped-decorator,unused-ignore]
@@ -65,12 +63,12 @@ def transfer(source: str, target: str, cents: int) -> str:
     return "completed"
 
 
-def work(number: str) -> None:
+def work(number: str, threads: str) -> None:
     config: DBOSConfig = {
         "name": "bank",
         "system_database_url": url,
         "executor_id": f"worker {number}",
-        "max_executor_threads": THREADS,
+        "max_executor_threads": int(threads),
         "log_level": "WARNING",
     }
     DBOS(config=config)

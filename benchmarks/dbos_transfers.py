@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,13 +16,16 @@ import psutil
 import psycopg
 
 from benchmarks.children import Asked
+from benchmarks.feeding import Connection
 from benchmarks.processors import BenchmarkError, wait_for
 from benchmarks.workspace import Services
 from sample_project.bank.domain import StartTransfer
 
+THREADS = 8
+"""Of a process of DBOS."""
 LOOK = 0.05
 """Seconds between two looks, rare enough to leave the cores to the workers."""
-_ACCOUNTS = "CREATE TABLE account (id text COLLATE \"C\" PRIMARY KEY, cents bigint NOT NULL CHECK (cents >= 0))"
+_ACCOUNTS = 'CREATE TABLE account (id text COLLATE "C" PRIMARY KEY, cents bigint NOT NULL CHECK (cents >= 0))'
 _IS_UNDER_WAY = "SELECT EXISTS (SELECT FROM dbos.workflow_status WHERE status IN ('ENQUEUED', 'PENDING'))"
 _ENDED = "SELECT workflow_uuid, status, output FROM dbos.workflow_status WHERE name = 'transfer'"
 
@@ -54,15 +56,12 @@ def transferred(services: Services, python: Path, load: Load, processes: int) ->
             with Asked("benchmarks.dbos_process", "send", env=environment, python=python) as sender:
                 _enqueue(sender, load.warming)
                 _wait_until_done(connection)
-                for worker in workers:
-                    worker.send_signal(signal.SIGSTOP)
-                _enqueue(sender, load.measured)
-            connection.execute("CHECKPOINT")
-            before, started = _processor_seconds(workers), time.perf_counter()
-            for worker in workers:
-                worker.send_signal(signal.SIGCONT)
-            _wait_until_done(connection)
-            seconds, spent = time.perf_counter() - started, _processor_seconds(workers) - before
+                with _stopped(workers):
+                    _enqueue(sender, load.measured)
+                    connection.execute("CHECKPOINT")
+                    before, started = _processor_seconds(workers), time.perf_counter()
+                _wait_until_done(connection)
+                seconds, spent = time.perf_counter() - started, _processor_seconds(workers) - before
         _check(connection, load)
     return Round(len(load.measured) / seconds, 1e6 * spent / len(load.measured))
 
@@ -73,13 +72,24 @@ def _workers(python: Path, environment: Mapping[str, str], processes: int) -> It
     with contextlib.ExitStack() as stack:
         workers = []
         for number in range(processes):
-            worker = Asked("benchmarks.dbos_process", "work", number, env=environment, python=python)
+            worker = Asked("benchmarks.dbos_process", "work", number, THREADS, env=environment, python=python)
             stack.enter_context(worker).answer()
             workers.append(psutil.Process(worker.pid))
         yield workers
 
 
-def _open(connection: psycopg.Connection[tuple[object, ...]], balances: Mapping[str, Decimal]) -> None:
+@contextlib.contextmanager
+def _stopped(workers: Sequence[psutil.Process]) -> Iterator[None]:
+    try:
+        for worker in workers:
+            worker.suspend()
+        yield
+    finally:
+        for worker in workers:  # also after an error: a stopped process would not see the end of its input
+            worker.resume()
+
+
+def _open(connection: Connection, balances: Mapping[str, Decimal]) -> None:
     connection.execute(_ACCOUNTS)
     with connection.cursor().copy("COPY account FROM STDIN") as copy:
         for id, balance in balances.items():
@@ -94,11 +104,11 @@ def _enqueue(sender: Asked, transfers: Sequence[StartTransfer]) -> None:
             raise BenchmarkError("not all transfers are enqueued")
 
 
-def _wait_until_done(connection: psycopg.Connection[tuple[object, ...]]) -> None:
+def _wait_until_done(connection: Connection) -> None:
     wait_for("all workflows have ended", lambda: not _is_under_way(connection), poll=LOOK)
 
 
-def _is_under_way(connection: psycopg.Connection[tuple[object, ...]]) -> bool:
+def _is_under_way(connection: Connection) -> bool:
     row = connection.execute(_IS_UNDER_WAY).fetchone()
     return row is not None and bool(row[0])
 
@@ -107,7 +117,7 @@ def _processor_seconds(workers: Sequence[psutil.Process]) -> float:
     return sum(sum(worker.cpu_times()[:2]) for worker in workers)
 
 
-def _check(connection: psycopg.Connection[tuple[object, ...]], load: Load) -> None:
+def _check(connection: Connection, load: Load) -> None:
     """Raise `BenchmarkError` unless each transfer has ended well, and moved its money exactly once."""
     ended = connection.execute(_ENDED).fetchall()
     sent = {one.id for one in (*load.warming, *load.measured)}
@@ -115,9 +125,9 @@ def _check(connection: psycopg.Connection[tuple[object, ...]], load: Load) -> No
         raise BenchmarkError(f"{len(ended)} workflows are there, {len(sent)} should be, and have succeeded")
     if len({output for _, _, output in ended}) != 1:
         raise BenchmarkError("some transfers are refused")
-    found = dict(connection.execute("SELECT id, cents FROM account").fetchall())
+    found: dict[str, int] = dict(connection.execute("SELECT id, cents FROM account").fetchall())
     if found != {id: _cents(balance) for id, balance in load.after.items()}:
-        raise BenchmarkError(f"the balances are wrong; they add up to {sum(map(int, map(str, found.values())))}")
+        raise BenchmarkError(f"the balances are wrong; they add up to {sum(found.values())}")
 
 
 def _cents(amount: Decimal) -> int:

@@ -1,5 +1,5 @@
-"""Other libraries under the same two loads, each configuration in a separate process: ``eventsourcing`` with its Postgres
-module, and ``eventsource-py`` with its PostgreSQL event store."""
+"""Other libraries under the same two loads, each configuration in a separate process: ``eventsourcing`` with its
+Postgres module, and ``eventsource-py`` with its PostgreSQL event store."""
 
 from __future__ import annotations
 
