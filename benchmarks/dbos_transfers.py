@@ -52,16 +52,18 @@ def transferred(services: Services, python: Path, load: Load, processes: int) ->
     with services.database(migrated=False) as url, psycopg.connect(url, autocommit=True) as connection:
         _open(connection, load.before)
         environment = {**os.environ, "BANK_URL": url}
-        with _workers(python, environment, processes) as workers:
-            with Asked("benchmarks.dbos_process", "send", env=environment, python=python) as sender:
-                _enqueue(sender, load.warming)
-                _wait_until_done(connection)
-                with _stopped(workers):
-                    _enqueue(sender, load.measured)
-                    connection.execute("CHECKPOINT")
-                    before, started = _processor_seconds(workers), time.perf_counter()
-                _wait_until_done(connection)
-                seconds, spent = time.perf_counter() - started, _processor_seconds(workers) - before
+        with (
+            _workers(python, environment, processes) as workers,
+            Asked("benchmarks.dbos_process", "send", env=environment, python=python) as sender,
+        ):
+            _enqueue(sender, load.warming)
+            _wait_until_done(connection)
+            with _stopped(workers):
+                _enqueue(sender, load.measured)
+                connection.execute("CHECKPOINT")
+                before, started = _processor_seconds(workers), time.perf_counter()
+            _wait_until_done(connection)
+            seconds, spent = time.perf_counter() - started, _processor_seconds(workers) - before
         _check(connection, load)
     return Round(len(load.measured) / seconds, 1e6 * spent / len(load.measured))
 
