@@ -21,8 +21,8 @@ from benchmarks.processors import BenchmarkError, wait_for
 from benchmarks.workspace import Services
 from sample_project.bank.domain import StartTransfer
 
-THREADS = 8
-"""Of a process of DBOS."""
+THREADS = 16
+"""Of all processes of DBOS together."""
 LOOK = 0.05
 """Seconds between two looks, rare enough to leave the cores to the workers."""
 _ACCOUNTS = 'CREATE TABLE account (id text COLLATE "C" PRIMARY KEY, cents bigint NOT NULL CHECK (cents >= 0))'
@@ -74,7 +74,9 @@ def _workers(python: Path, environment: Mapping[str, str], processes: int) -> It
     with contextlib.ExitStack() as stack:
         workers = []
         for number in range(processes):
-            worker = Asked("benchmarks.dbos_process", "work", number, THREADS, env=environment, python=python)
+            worker = Asked(
+                "benchmarks.dbos_process", "work", number, THREADS // processes, env=environment, python=python
+            )
             stack.enter_context(worker).answer()
             workers.append(psutil.Process(worker.pid))
         yield workers

@@ -75,9 +75,9 @@ def run_repeats(services: Services, quick: bool) -> list[Figure]:
 
 
 @contextmanager
-def on_broker(services: Services, subscribers: Sequence[str] = ()) -> Iterator[Workspace]:
+def on_broker(services: Services) -> Iterator[Workspace]:
     """Give a workspace with the queues in a broker of its own, which is the default of the settings."""
-    with Broker() as server, services.workspace(subscribers, queue=server.url) as workspace:
+    with Broker() as server, services.workspace(queue=server.url) as workspace:
         yield workspace
 
 

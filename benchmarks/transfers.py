@@ -12,27 +12,30 @@ from benchmarks.dbos_transfers import THREADS, Load, Round, transferred
 from benchmarks.figures import Figure, best, median
 from benchmarks.peer_environments import DBOS
 from benchmarks.processors import BenchmarkError, Processors, timed_run
-from benchmarks.throughput import on_broker
 from benchmarks.workspace import Services, Workspace
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.statements import TABLE
 from enode_django.history import replay_records
 from sample_project.bank.domain import BankAccount, Deposit, MoneyTransfer, TransferStatus
+from sample_project.embedded import Broker
 
 ACCOUNTS = 10_000
 PAID_IN = Decimal(10_000)
 """The balance of each account before, which is more than its transfers can take."""
 PROCESSES = 2
 """Of each role: as many command workers as event workers."""
+PEERS_PROCESSES = (1, 2, 4)
+"""Of the peer, in turns: up to as many as we have."""
 STREAMS = 9
 """The streams of a transfer, each the outcome of a command: one starts it, two reserve, two note that, two move the
 money, and two note that."""
 
 
 def run(services: Services, quick: bool) -> list[Figure]:
-    """Measure the median of our rounds, and the best of the peer's, half of which have half as many processes."""
-    count, peers_count, rounds = (4_000, 1_000, 1) if quick else (20_000, 6_000, 3)
+    """Measure the median of our rounds, and the best of the peer's, whose threads are in one process or in several."""
+    count, rounds = (4_000, 1) if quick else (10_000, 3)
+    peers_count, peers_rounds = (600, 1) if quick else (3_000, 2)
     load = _load(count)
     found = [_ours(services, load) for _ in range(rounds)]
     note = f"{count:,} transfers between {ACCOUNTS:,} accounts, {PROCESSES} command and {PROCESSES} event workers"
@@ -42,9 +45,10 @@ def run(services: Services, quick: bool) -> list[Figure]:
     ]
     python = DBOS.python()
     if python is not None:
-        load, few, many = _load(peers_count), PROCESSES, 2 * PROCESSES
-        found = [transferred(services, python, load, processes) for processes in (many, few) * rounds]
-        note = f"{peers_count:,} transfers, {few} or {many} processes, {THREADS} threads each"
+        load = _load(peers_count)
+        turns = PEERS_PROCESSES * peers_rounds
+        found = [transferred(services, python, load, processes) for processes in turns]
+        note = f"{peers_count:,} transfers, {THREADS} threads in {', '.join(map(str, PEERS_PROCESSES))} processes"
         fastest = max(found, key=attrgetter("rate"))
         figures += [
             best("DBOS transfers", [one.rate for one in found], "transfers/s", note),
@@ -65,7 +69,7 @@ def _load(count: int) -> Load:
 
 
 def _ours(services: Services, load: Load) -> Round:
-    with on_broker(services, ["bank.transfers"]) as workspace:
+    with Broker() as server, services.workspace(["bank.transfers"], queue=server.url) as workspace:
         with Processors(workspace, PROCESSES, role="all") as processors:
             accounts = list(load.before)
             workspace.send(loads.opens(accounts))
