@@ -35,7 +35,7 @@ money, and two note that."""
 def run(services: Services, quick: bool) -> list[Figure]:
     """Measure the median of our rounds, and the best of the peer's, whose threads are in one process or in several."""
     count, rounds = (4_000, 1) if quick else (10_000, 3)
-    peers_count, peers_rounds = (600, 1) if quick else (3_000, 2)
+    peers_count, peers_rounds = (600, 1) if quick else (2_000, 2)
     load = _load(count)
     found = [_ours(services, load) for _ in range(rounds)]
     note = f"{count:,} transfers between {ACCOUNTS:,} accounts, {PROCESSES} command and {PROCESSES} event workers"
