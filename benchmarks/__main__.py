@@ -31,6 +31,7 @@ USUAL = (
     "multi",
     "handled",
     "end_to_end",
+    "transfers",
     "outbox",
     "start",
 )
@@ -70,6 +71,7 @@ def benchmarks() -> dict[str, Benchmark]:
         stalling,
         start,
         throughput,
+        transfers,
         unique,
         warming,
     )
@@ -88,6 +90,7 @@ def benchmarks() -> dict[str, Benchmark]:
         "projection": read_side.run_projection,
         "ledger": read_side.run_ledger,
         "multi": multi.run,
+        "transfers": transfers.run,
         "handled": latency.run_handled,
         "end_to_end": end_to_end.run,
         "snapshots": rehydrating.run,

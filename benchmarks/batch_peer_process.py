@@ -1,8 +1,9 @@
-"""``python batch_peer_process.py COUNT URL`` prints events per second: ``eventsource-py``, ``handle_batch`` of 500.
+"""``python -m benchmarks.batch_peer_process COUNT URL`` prints events per second of ``eventsource-py``, in batches.
 
 It runs in an interpreter that has this library and not this package. It is not exactly once: the checkpoint is saved
-after the batch's rows. In its favour, the events are stored before it starts, a batch is one statement of distinct
-rows, and the clock runs from the end of the first batch to that of the last, inside its process.
+after the batch's rows. In its favour, the events are stored before it starts, a batch (``handle_batch`` of 500 events)
+is one statement of distinct rows, and the clock runs from the end of the first batch to that of the last, inside its
+process.
 """
 
 from __future__ import annotations

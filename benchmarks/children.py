@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from benchmarks.processors import BenchmarkError
@@ -13,10 +14,17 @@ from benchmarks.workspace import PROJECT
 
 
 class Asked:
-    """A child process that answers each line with a line of JSON. It ends with its input."""
+    """A child process that answers each line with a line of JSON. It ends with its input. ``python`` names another
+    interpreter."""
 
-    def __init__(self, module: str, *arguments: object, env: Mapping[str, str] | None = None) -> None:
-        command = [sys.executable, "-m", module, *map(str, arguments)]
+    def __init__(
+        self,
+        module: str,
+        *arguments: object,
+        env: Mapping[str, str] | None = None,
+        python: str | Path = sys.executable,
+    ) -> None:
+        command = [str(python), "-m", module, *map(str, arguments)]
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(command, cwd=PROJECT, env=env, stdin=pipe, stdout=pipe, text=True)
 
@@ -25,6 +33,10 @@ class Asked:
 
     def __exit__(self, *exception: object) -> None:
         self._process.communicate()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def ask(self, line: str) -> Any:
         self.tell(line)

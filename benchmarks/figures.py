@@ -23,7 +23,8 @@ class Figure:
 
 @dataclasses.dataclass(frozen=True)
 class Bar:
-    """A requirement: the ``ratio`` of the figures ``needs`` must be ``at_least`` or ``at_most`` a value."""
+    """A requirement: the ``ratio`` of the figures ``needs`` must be ``at_least`` or ``at_most`` a value. With neither,
+    the ratio is given for information."""
 
     name: str
     needs: Sequence[str]
@@ -52,6 +53,8 @@ BARS = (
     Bar("spread / peer at its best", ["spread", "peer best, spread"], lambda b, d: b / d, at_least=8),
     Bar("spread / peer's defaults", ["spread", "peer defaults, spread"], lambda b, d: b / d, at_least=25),
     Bar("one account / peer at its best", ["one account", "peer best, one account"], lambda c, d: c / d, at_least=8),
+    Bar("spread / eventsource-py", ["spread", "eventsource-py, spread"], lambda ours, peer: ours / peer),
+    Bar("one account / eventsource-py", ["one account", "eventsource-py, one account"], lambda ours, peer: ours / peer),
     Bar("execute_command p50, ms", ["execute_command p50"], lambda p50: p50, at_most=4),
     Bar("watched / unwatched", ["watched", "unwatched"], lambda w, u: w / u, at_least=0.97),
     Bar("1 % twice / clean", ["1 % twice", "1 % twice: clean"], lambda r, c: r / c, at_least=0.6),
@@ -78,6 +81,7 @@ BARS = (
         lambda multi, one: multi / one,
         at_least=5,
     ),
+    Bar("transfers / DBOS", ["transfers", "DBOS transfers"], lambda ours, peer: ours / peer),
     Bar("ledger / one by one", ["ledger", "ledger: one by one"], lambda b, one: b / one, at_least=5),
     Bar(
         "rehydrating, with snapshots / without",
@@ -301,10 +305,18 @@ def judged(figures: Sequence[Figure]) -> list[dict[str, Any]]:
     for bar in BARS:
         if all(name in values for name in bar.needs):
             ratio = bar.ratio(*(values[name] for name in bar.needs))
-            met = ratio >= bar.at_least if bar.at_least is not None else ratio <= (bar.at_most or 0.0)
-            asked = f"≥ {bar.at_least:g}" if bar.at_least is not None else f"≤ {bar.at_most:g}"
-            results.append({"name": bar.name, "ratio": ratio, "bar": asked, "verdict": "meets" if met else "misses"})
+            asked, verdict = _judged(bar, ratio)
+            results.append({"name": bar.name, "ratio": ratio, "bar": asked, "verdict": verdict})
     return results
+
+
+def _judged(bar: Bar, ratio: float) -> tuple[str, str]:
+    """Return what the bar asks for, and whether the ratio meets it; nothing if it asks for nothing."""
+    if bar.at_least is not None:
+        return f"≥ {bar.at_least:g}", "meets" if ratio >= bar.at_least else "misses"
+    if bar.at_most is not None:
+        return f"≤ {bar.at_most:g}", "meets" if ratio <= bar.at_most else "misses"
+    return "", ""
 
 
 def table(figures: Sequence[Figure]) -> str:
@@ -315,7 +327,7 @@ def table(figures: Sequence[Figure]) -> str:
         lines.append(f"{figure.name:40} {number(figure.value):>12}  {figure.unit:12} {rounds}{note}".rstrip())
     lines += ["", f"{'ratio':40} {'value':>12}  {'bar':12} verdict"]
     for row in judged(figures):
-        lines.append(f"{row['name']:40} {row['ratio']:12.2f}  {row['bar']:12} {row['verdict']}")
+        lines.append(f"{row['name']:40} {row['ratio']:12.2f}  {row['bar']:12} {row['verdict']}".rstrip())
     return "\n".join(lines)
 
 

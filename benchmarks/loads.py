@@ -10,7 +10,7 @@ from benchmarks.command_handlers import SlowDeposit
 from enode_django.domain.messages import Command
 from enode_django.ids import new_id
 from enode_django.serialization.codec import encode_command
-from sample_project.bank.domain import Deposit, OpenAccount
+from sample_project.bank.domain import Deposit, OpenAccount, StartTransfer
 
 Messages = list[tuple[str, bytes]]
 
@@ -43,6 +43,21 @@ def deposit(account: str) -> tuple[str, bytes]:
 def slow_deposits(accounts: Sequence[str], count: int) -> Messages:
     """Return deposits to each account in turn, whose handler waits."""
     return [_message(SlowDeposit(accounts[number % len(accounts)], amount=AMOUNT)) for number in range(count)]
+
+
+def transfers(accounts: Sequence[str], count: int, seed: int = 1) -> list[StartTransfer]:
+    """Return transfers of 0.01 to 25.00, each from a random account to another one."""
+    pick = random.Random(seed)
+    found = []
+    for id in account_ids(count):
+        source, target = pick.sample(accounts, 2)
+        amount = Decimal(pick.randint(1, 2_500)).scaleb(-2)
+        found.append(StartTransfer(id, source=source, target=target, amount=amount))
+    return found
+
+
+def encoded(commands: Sequence[Command]) -> Messages:
+    return list(map(_message, commands))
 
 
 def with_repeats(messages: Messages, share: float, seed: int = 2) -> Messages:

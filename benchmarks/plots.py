@@ -33,7 +33,7 @@ def write(figures: Sequence[Figure], directory: Path) -> list[Path]:
         found = [values[figure] for figure in wanted if figure in values]
         if len(found) > 1:
             written.append(_written(directory / f"{name}.svg", title, draw, found))
-    if results := judged(figures):
+    if results := [row for row in judged(figures) if row["bar"]]:
         title = "figures beside what is required"
         written.append(_written(directory / "requirements.svg", title, _draw_requirements, results))
     return written
@@ -114,6 +114,8 @@ PLOTS: Mapping[str, tuple[str, Draw, Sequence[str]]] = {
             "one account",
             "peer best, spread",
             "peer best, one account",
+            "eventsource-py, spread",
+            "eventsource-py, one account",
             "peer defaults, spread",
             "peer defaults, one account",
         ],
@@ -136,6 +138,11 @@ PLOTS: Mapping[str, tuple[str, Draw, Sequence[str]]] = {
         "execute_command while other commands arrive at random times",
         _draw_percentiles,
         [f"open loop, {share}% of the peak: {percentile}" for share in (10, 50, 80) for percentile in PERCENTILES],
+    ),
+    "transfers": (
+        "transfers of money, each a process of nine commands",
+        _draw_rates,
+        ["transfers", "DBOS transfers"],
     ),
     "cores": ("spread by number of workers", _draw_rates, [f"workers: {number}" for number in (1, 2, 4, 8)]),
     "append": (
