@@ -14,6 +14,7 @@ from enode_django.domain.refusals import DomainException, stamp_refusal
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.eventing.subscribers import Handler, Subscriber, event_handlers_of, key_of, refusal_handlers_of
 from enode_django.eventstore.base import EventStore, StreamRecord
+from enode_django.eventstore.fetched import EVENTS, RecordOf, Row, itself
 from enode_django.eventstore.positions import END, FIRST
 from enode_django.exceptions import EnodeError, MalformedMessage, MessageError, UnknownMessageType, shown
 from enode_django.repository.loading import StoredStamp
@@ -198,21 +199,22 @@ class HandledEvents:
         self._subscriber = subscriber
         self._known: dict[tuple[str, int], tuple[Restore | None, Sequence[Handler]]] = {}
 
-    def of(self, record: StreamRecord) -> list[HandledEvent]:
+    def of(self, row: Row, record_of: RecordOf = itself) -> list[HandledEvent]:
         """Return the handled events of a stored stream, each with its handlers. Other events are not decoded.
+        ``record_of`` makes the record of ``row``, by default a record itself; it is called when an event needs it.
 
         Raises `UnknownMessageType`, `InvalidField`, `MalformedMessage`.
         """
         followed: list[HandledEvent] = []
         stamp: EventStamp | None = None
         known = self._known
-        for index, stored_event in enumerate(stored_events(record.events)):
+        for index, stored_event in enumerate(stored_events(row[EVENTS])):
             try:
                 name, schema_version, fields = stored_event
                 restore, handlers = known.get((name, schema_version)) or self._look_up(name, schema_version)
                 if restore is not None:
                     if stamp is None:
-                        stamp = StoredStamp(record)
+                        stamp = StoredStamp(row, record_of)
                     followed.append((restore(fields, stamp, index), handlers))
             except EnodeError:
                 raise

@@ -21,14 +21,21 @@ _decode_time = TimestamptzBinaryLoader(psycopg.adapters.types["timestamptz"].oid
 
 Row = tuple[Any, ...]
 """The fields of a `StreamRecord`, in order, in the form that `Fetched.record_of` reads."""
+RecordOf = Callable[[Row], StreamRecord]
+"""Makes a record of a row."""
 VERSION, AGGREGATE_ROOT_TYPE, EVENTS = map(StreamRecord._fields.index, ("version", "aggregate_root_type", "events"))
+
+
+def itself(record: Any) -> Any:
+    """Return the record, which is a row, too."""
+    return record
 
 
 class Fetched(NamedTuple):
     """Successive streams of one aggregate, and the function that makes a record of one: a replay needs few columns."""
 
     rows: Sequence[Row]
-    record_of: Callable[[Row], StreamRecord]
+    record_of: RecordOf
 
 
 @runtime_checkable

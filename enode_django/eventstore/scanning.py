@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import chain, islice
+from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
 from django.db import connections
@@ -22,7 +23,7 @@ from enode_django.concurrency import stopping
 from enode_django.concurrency.backoff import delays
 from enode_django.databases import in_transaction
 from enode_django.eventstore import generations, statements
-from enode_django.eventstore.base import StreamRecord
+from enode_django.eventstore.base import StreamRecord, make_record
 from enode_django.eventstore.known_corrections import statement_of
 from enode_django.eventstore.limits import holds
 from enode_django.eventstore.positions import Begun, Position, sequences_before
@@ -42,6 +43,7 @@ RAW_TIMES_BEGIN = datetime(2000, 1, 1, tzinfo=UTC)
 """The moment from which PostgreSQL counts its microseconds."""
 _RAW_TIMES: dict[str, type[Loader]] = {"timestamptz": Int8BinaryLoader}
 _CREATED_AT, _EVENTS, _METADATA = map(StreamRecord._fields.index, ("created_at", "events", "metadata"))
+_events = itemgetter(_EVENTS)
 
 Row = tuple[Any, ...]
 """The columns of a `StreamRecord`, with ``created_at`` in the session's time zone."""
@@ -89,6 +91,20 @@ def scan(wanted: Scan, *, at_once: int = AT_ONCE, raw_times: bool = False) -> It
 def scan_records(wanted: Scan) -> Iterator[StreamRecord]:
     """Yield records one by one, otherwise as `scan` does."""
     return chain.from_iterable(map(records_of, scan(wanted)))
+
+
+def scan_raw(wanted: Scan) -> Iterator[Row]:
+    """Yield rows with raw times one by one, otherwise as `scan` does. `record_of_raw` makes a record of one."""
+    return chain.from_iterable(scan(wanted, raw_times=True))
+
+
+def record_of_raw(row: Row) -> StreamRecord:
+    *before, created_at, events, metadata = row
+    return make_record((*before, _moment(created_at), events, metadata))
+
+
+def _moment(raw: int) -> datetime:
+    return RAW_TIMES_BEGIN + timedelta(microseconds=raw)
 
 
 class _Reader:
@@ -144,7 +160,7 @@ class _Reader:
 
     def _place_of_refusal(self, row: Row) -> tuple[object, object]:
         made = row[_CREATED_AT]
-        return (RAW_TIMES_BEGIN + timedelta(microseconds=made) if self._loaders else made), row[-1]
+        return (_moment(made) if self._loaders else made), row[-1]
 
     def _is_within(self, id: str) -> bool:
         return holds(id) and id >= self._wanted.low and (self._wanted.high is None or id < self._wanted.high)
@@ -171,7 +187,8 @@ class _Reader:
 
 
 def _until_large(rows: list[Row]) -> list[Row]:
-    return rows[: next((place for place, row in enumerate(rows) if row[_EVENTS] is None), len(rows))]
+    contents = list(map(_events, rows))
+    return rows[: contents.index(None)] if None in contents else rows
 
 
 def persistently(alias: str, read: Callable[[], Value]) -> Value:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import chain, groupby, islice
-from operator import attrgetter
+from operator import itemgetter
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from django.db import connections
@@ -33,6 +33,7 @@ from enode_django.eventing.retry_policy import Retries
 from enode_django.eventing.subscribers import Subscriber, key_of, running_subscriber
 from enode_django.eventing.sweep import behind
 from enode_django.eventstore.base import Settled, StreamRecord
+from enode_django.eventstore.fetched import AGGREGATE_ROOT_TYPE, VERSION, RecordOf, Row, itself
 from enode_django.eventstore.sqlstates import DATABASE_ERRORS, is_transient, sqlstate
 from enode_django.exceptions import RebuildError, SubscriberUnavailable
 from enode_django.rebuilding.shadow import ReachesOutside, Shadow, hooks_forgotten
@@ -49,7 +50,7 @@ DATABASE_MAY_BE_AWAY = 120.0
 _UNDEFINED = ("42P01", "42703")
 """A table or a column does not exist."""
 
-_by_id = attrgetter("aggregate_root_id")
+_id_of = itemgetter(StreamRecord._fields.index("aggregate_root_id"))
 
 
 class Replayed(NamedTuple):
@@ -87,15 +88,16 @@ class Replayer:
         self.subscription = EventSubscription(runner, policy=policy, notify=lambda notices: None)
         self._persist = persist
 
-    def replay(self, records: Iterable[StreamRecord]) -> Replayed:
-        """Replay sorted streams of aggregates from their first stream on."""
+    def replay(self, rows: Iterable[Row], record_of: RecordOf = itself) -> Replayed:
+        """Replay sorted streams of aggregates from their first stream on. ``record_of`` makes the record of a row, by
+        default a record itself."""
         subscriber = self.subscription.subscriber
         if isinstance(subscriber, ModelProjection):
-            return _Reducing(self, subscriber).replay(records)
-        return self._handle(records)
+            return _Reducing(self, subscriber, record_of).replay(rows)
+        return self._handle(map(record_of, rows))
 
-    def _handle(self, records: Iterable[StreamRecord]) -> Replayed:
-        records, total, last = iter(records), Replayed(), ""
+    def _handle(self, records: Iterator[StreamRecord]) -> Replayed:
+        total, last = Replayed(), ""
         while some := list(islice(records, STREAMS_AT_ONCE)):
             works: dict[str, PendingAggregate] = {}
             for record in some:
@@ -180,19 +182,20 @@ class _Reducing:
     queries a database, a value that the database refuses or computes, rows that exist already.
     """
 
-    def __init__(self, replayer: Replayer, subscriber: ModelProjection[Any]) -> None:
+    def __init__(self, replayer: Replayer, subscriber: ModelProjection[Any], record_of: RecordOf) -> None:
         self._replayer = replayer
+        self._record_of = record_of
         self._subscriber = subscriber
         self._alias = replayer.shadow.alias
         self._table: RowTable[Any] = RowTable(subscriber.model, self._alias)
         self._followed = HandledEvents(subscriber)
         self._makes_row = makes_row(subscriber)
 
-    def replay(self, records: Iterable[StreamRecord]) -> Replayed:
-        total, records = Replayed(), iter(records)
+    def replay(self, rows: Iterable[Row]) -> Replayed:
+        total, rows = Replayed(), iter(rows)
         # Outside of `_take`: to read may open a connection, and a new one asks its server for types.
-        first = list(islice(records, 1))
-        folded = self._fold_all(chain(first, records))
+        first = list(islice(rows, 1))
+        folded = self._fold_all(chain(first, rows))
         while some := self._take(folded):
             failed = [one.todo for one in some if one.failed]
             copied = [one for one in some if not one.failed]
@@ -208,29 +211,30 @@ class _Reducing:
                 stack.enter_context(connection.execute_wrapper(_refuse))
             return list(islice(folded, ROWS_AT_ONCE))
 
-    def _fold_all(self, records: Iterable[StreamRecord]) -> Iterator[_Folded]:
+    def _fold_all(self, rows: Iterable[Row]) -> Iterator[_Folded]:
         token = running_subscriber.set(self._subscriber.name)
         try:
-            for id, streams in groupby(records, _by_id):
+            for id, streams in groupby(rows, _id_of):
                 yield self._fold(id, streams)
         finally:
             running_subscriber.reset(token)
 
-    def _fold(self, id: str, records: Iterator[StreamRecord]) -> _Folded:
+    def _fold(self, id: str, streams: Iterator[Row]) -> _Folded:
         row, count, failed = None, 0, False
-        new, followed, normalise = self._subscriber.model, self._followed, self._table.normalise_in_memory
-        for record in records:
+        new, events_of, record_of = self._subscriber.model, self._followed.of, self._record_of
+        normalise, makes_row = self._table.normalise_in_memory, self._makes_row
+        for stream in streams:
             count += 1
-            if failed or record.version != count:
+            if failed or stream[VERSION] != count:
                 failed = True
                 continue
             try:
-                row = changed_row(new, id, row, followed.of(record), normalise, self._makes_row)
+                row = changed_row(new, id, row, events_of(stream, record_of), normalise, makes_row)
             except Exception:
                 failed = True
             if row is not None:
                 row.version = count
-        return _Folded(Todo(id, record.aggregate_root_type, record.version or 0), count, row, failed)
+        return _Folded(Todo(id, stream[AGGREGATE_ROOT_TYPE], stream[VERSION] or 0), count, row, failed)
 
     def _copy(self, folded: Sequence[_Folded]) -> bool:
         rows = [one.row for one in folded if one.row is not None]

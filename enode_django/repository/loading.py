@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from itertools import islice
 from typing import Any, NamedTuple
@@ -12,7 +12,16 @@ from enode_django.domain.messages import DomainEvent, EventStamp
 from enode_django.domain.metadata import Metadata
 from enode_django.equeue.lookups import Lookups
 from enode_django.eventstore.base import EventStore, StreamRecord
-from enode_django.eventstore.fetched import AGGREGATE_ROOT_TYPE, EVENTS, VERSION, Fetched, FetchedInParts, Row
+from enode_django.eventstore.fetched import (
+    AGGREGATE_ROOT_TYPE,
+    EVENTS,
+    VERSION,
+    Fetched,
+    FetchedInParts,
+    RecordOf,
+    Row,
+    itself,
+)
 from enode_django.exceptions import (
     AggregateTypeMismatch,
     BrokenHistory,
@@ -42,17 +51,13 @@ def events_of(record: StreamRecord) -> Sequence[DomainEvent]:
     return decode_events(record.events, StoredStamp(record))
 
 
-def _itself(record: Any) -> Any:
-    return record
-
-
 class StoredStamp(EventStamp):
     """A stamp that reads its record when an attribute is first needed: a replay rarely needs one. With ``record_of`` it
     holds a row, and makes the record from it then."""
 
     __slots__ = ("_record_of", "_row")
 
-    def __init__(self, row: Row, record_of: Callable[[Any], StreamRecord] = _itself) -> None:
+    def __init__(self, row: Row, record_of: RecordOf = itself) -> None:
         self._row = row
         self._record_of = record_of
 
@@ -342,7 +347,7 @@ READ_AHEAD = 20
 def _in_parts(records: Iterable[StreamRecord]) -> Iterator[Fetched]:
     records = iter(records)
     while part := list(islice(records, READ_AHEAD)):
-        yield Fetched(part, _itself)
+        yield Fetched(part, itself)
 
 
 def _replay_parts(aggregate: AggregateRoot | None, parts: Iterable[Fetched]) -> AggregateRoot | None:
