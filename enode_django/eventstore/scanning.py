@@ -36,7 +36,9 @@ logger = logging.getLogger("enode_django.eventstore")
 
 AT_ONCE = 5_000
 CHUNK_BYTES = 4 * 1024 * 1024
-"""A chunk ends with the row that reaches it."""
+"""A chunk ends with the row that reaches it. Chunks of more than `AT_ONCE` rows have more, in proportion."""
+RAW_AT_ONCE = 20_000
+"""The rows of a chunk for whoever reads millions: each query costs as much as reading some hundred rows."""
 TRIES = 15
 """Retries after a failure, with growing pauses: 50 seconds in all."""
 RAW_TIMES_BEGIN = datetime(2000, 1, 1, tzinfo=UTC)
@@ -94,8 +96,9 @@ def scan_records(wanted: Scan) -> Iterator[StreamRecord]:
 
 
 def scan_raw(wanted: Scan) -> Iterator[Row]:
-    """Yield rows with raw times one by one, otherwise as `scan` does. `record_of_raw` makes a record of one."""
-    return chain.from_iterable(scan(wanted, raw_times=True))
+    """Yield rows with raw times one by one, in chunks of `RAW_AT_ONCE`, otherwise as `scan` does. `record_of_raw` makes
+    a record of one."""
+    return chain.from_iterable(scan(wanted, at_once=RAW_AT_ONCE, raw_times=True))
 
 
 def record_of_raw(row: Row) -> StreamRecord:
@@ -111,7 +114,8 @@ class _Reader:
     def __init__(self, wanted: Scan, at_once: int, raw_times: bool) -> None:
         self._wanted = wanted
         self._at_once = at_once
-        self._most_bytes = CHUNK_BYTES // at_once
+        self._chunk_bytes = max(CHUNK_BYTES, CHUNK_BYTES * at_once // AT_ONCE)
+        self._most_bytes = self._chunk_bytes // at_once
         self._loaders = _RAW_TIMES if raw_times else {}
         self._small_streams = statements.SCAN_SMALL_STREAMS if wanted.contents else statements.SCAN_KEYS
 
@@ -126,7 +130,7 @@ class _Reader:
             if rows:
                 yield rows
                 after = rows[-1][:2]
-            is_cut = _bytes(rows) >= CHUNK_BYTES if is_measured else len(rows) < len(found)
+            is_cut = _bytes(rows) >= self._chunk_bytes if is_measured else len(rows) < len(found)
             if len(found) < self._at_once and not is_cut:
                 return
             is_measured = is_cut or (is_measured and 2 * _bytes(rows) > len(rows) * self._most_bytes)
@@ -144,7 +148,7 @@ class _Reader:
             yield gathered
 
     def _are_too_many(self, some: list[Row], more: list[Row]) -> bool:
-        return len(some) + len(more) > self._at_once or _bytes(some) >= CHUNK_BYTES
+        return len(some) + len(more) > self._at_once or _bytes(some) >= self._chunk_bytes
 
     def refusals(self) -> Iterator[list[Row]]:
         conditions: list[Condition] = [("aggregate_root_id >= %s", (self._wanted.low,))]
@@ -178,7 +182,8 @@ class _Reader:
             if self._wanted.horizon is not None:
                 check_settled(self._wanted.alias, state.position, self._wanted.horizon)
             texts, values = zip(*conditions, *_conditions(self._wanted, state.generations), strict=True)
-            parameters = (*after, *chain.from_iterable(values), self._at_once, *([CHUNK_BYTES] if is_measured else []))
+            limits = (self._at_once, self._chunk_bytes) if is_measured else (self._at_once,)
+            parameters = (*after, *chain.from_iterable(values), *limits)
             query = statement_of(connection, reading).replace("{conditions}", " AND ".join(texts))
             with by_index(connection, in_order=True):
                 return execute_long(

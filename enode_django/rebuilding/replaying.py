@@ -11,8 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from itertools import chain, groupby, islice
-from operator import itemgetter
+from itertools import chain, islice
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from django.db import connections
@@ -20,12 +19,10 @@ from django.db import connections
 from enode_django.concurrency.backoff import Persist, within
 from enode_django.databases import heal_connections
 from enode_django.eventing import checkpoints, event_types
-from enode_django.eventing.base_projections import makes_row
 from enode_django.eventing.event_subscription import EventSubscription
 from enode_django.eventing.parking import parked_among
-from enode_django.eventing.pending import HandledEvents, PendingAggregate
+from enode_django.eventing.pending import PendingAggregate
 from enode_django.eventing.projections import ModelProjection
-from enode_django.eventing.read_models.row_changes import changed_row
 from enode_django.eventing.read_models.rows import RowTable
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.retry_decisions import RetryPolicy
@@ -33,9 +30,10 @@ from enode_django.eventing.retry_policy import Retries
 from enode_django.eventing.subscribers import Subscriber, key_of, running_subscriber
 from enode_django.eventing.sweep import behind
 from enode_django.eventstore.base import Settled, StreamRecord
-from enode_django.eventstore.fetched import AGGREGATE_ROOT_TYPE, VERSION, RecordOf, Row, itself
+from enode_django.eventstore.fetched import RecordOf, Row, itself
 from enode_django.eventstore.sqlstates import DATABASE_ERRORS, is_transient, sqlstate
 from enode_django.exceptions import RebuildError, SubscriberUnavailable
+from enode_django.rebuilding.folding import Folded, fold
 from enode_django.rebuilding.shadow import ReachesOutside, Shadow, hooks_forgotten
 from enode_django.rebuilding.shadow_processor import ShadowRunner
 from enode_django.runtime import make_processor, store_on_separate_connection
@@ -49,8 +47,6 @@ DATABASE_MAY_BE_AWAY = 120.0
 """Seconds to wait for a server that restarts: beginning a part of the work again costs more."""
 _UNDEFINED = ("42P01", "42703")
 """A table or a column does not exist."""
-
-_id_of = itemgetter(StreamRecord._fields.index("aggregate_root_id"))
 
 
 class Replayed(NamedTuple):
@@ -188,57 +184,37 @@ class _Reducing:
         self._subscriber = subscriber
         self._alias = replayer.shadow.alias
         self._table: RowTable[Any] = RowTable(subscriber.model, self._alias)
-        self._followed = HandledEvents(subscriber)
-        self._makes_row = makes_row(subscriber)
 
     def replay(self, rows: Iterable[Row]) -> Replayed:
         total, rows = Replayed(), iter(rows)
         # Outside of `_take`: to read may open a connection, and a new one asks its server for types.
         first = list(islice(rows, 1))
-        folded = self._fold_all(chain(first, rows))
+        folded = self._folded(chain(first, rows))
         while some := self._take(folded):
-            failed = [one.todo for one in some if one.failed]
+            failed = [_todo_of(one) for one in some if one.failed]
             copied = [one for one in some if not one.failed]
             if not self._copy(copied):
-                failed += [one.todo for one in copied]
+                failed += map(_todo_of, copied)
             parked = self._replayer.catch_up(failed).parked if failed else ()
             total += Replayed(sum(one.streams for one in some), len(some), parked)
         return total
 
-    def _take(self, folded: Iterator[_Folded]) -> list[_Folded]:
+    def _take(self, folded: Iterator[Folded]) -> list[Folded]:
         with hooks_forgotten(), ExitStack() as stack:
             for connection in connections.all():
                 stack.enter_context(connection.execute_wrapper(_refuse))
             return list(islice(folded, ROWS_AT_ONCE))
 
-    def _fold_all(self, rows: Iterable[Row]) -> Iterator[_Folded]:
+    def _folded(self, rows: Iterable[Row]) -> Iterator[Folded]:
         token = running_subscriber.set(self._subscriber.name)
         try:
-            for id, streams in groupby(rows, _id_of):
-                yield self._fold(id, streams)
+            yield from fold(self._subscriber, rows, self._record_of, self._table.normalise_in_memory)
         finally:
             running_subscriber.reset(token)
 
-    def _fold(self, id: str, streams: Iterator[Row]) -> _Folded:
-        row, count, failed = None, 0, False
-        new, events_of, record_of = self._subscriber.model, self._followed.of, self._record_of
-        normalise, makes_row = self._table.normalise_in_memory, self._makes_row
-        for stream in streams:
-            count += 1
-            if failed or stream[VERSION] != count:
-                failed = True
-                continue
-            try:
-                row = changed_row(new, id, row, events_of(stream, record_of), normalise, makes_row)
-            except Exception:
-                failed = True
-            if row is not None:
-                row.version = count
-        return _Folded(Todo(id, stream[AGGREGATE_ROOT_TYPE], stream[VERSION] or 0), count, row, failed)
-
-    def _copy(self, folded: Sequence[_Folded]) -> bool:
+    def _copy(self, folded: Sequence[Folded]) -> bool:
         rows = [one.row for one in folded if one.row is not None]
-        rowless = {one.todo.aggregate_root_id: one.todo.until for one in folded if one.row is None}
+        rowless = {one.aggregate_root_id: one.until for one in folded if one.row is None}
 
         def copy() -> bool:
             try:
@@ -276,11 +252,8 @@ def _refuse(*arguments: object) -> NoReturn:
     raise RebuildError("outside of its shadow a handler would reach the tables in use")
 
 
-class _Folded(NamedTuple):
-    todo: Todo
-    streams: int
-    row: Any
-    failed: bool
+def _todo_of(folded: Folded) -> Todo:
+    return Todo(folded.aggregate_root_id, folded.aggregate_root_type, folded.until)
 
 
 def _todo(work: PendingAggregate) -> Todo:
