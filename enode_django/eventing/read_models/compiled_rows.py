@@ -11,7 +11,7 @@ from uuid import UUID
 
 from enode_django.eventing.read_models.column_types import Aware, Integer, Numeric, OnlyDatabaseKnows, Stored
 
-Normalise = Callable[[dict[str, Any], Sequence[Any]], None]
+Normalise = Callable[[Any], None]
 
 NEVER_SEEN = object()
 """Stands for a normalised value that has to be normalised again."""
@@ -32,13 +32,26 @@ class RowField(NamedTuple):
     is_steady: bool
 
 
+class Preparing(NamedTuple):
+    """What is called with a row before it is normalised: ``forget`` always, if there is one, then ``prepare`` if the
+    row's number of attributes is not ``kept`` (None: always). ``unknown`` returns the text of the error for a row."""
+
+    forget: Callable[[Any], object] | None
+    kept: int | None
+    prepare: Callable[[Any], object]
+    unknown: Callable[[Any], str]
+
+
 _FUNCTION = """
-def normalise(values, seen):
-  {seen}, = seen
+def normalise(row):
+  {forget}
+  values = row.__dict__
+  if {is_unprepared}: prepare(row)
+  {seen}, = values[{handled!r}] or unseen
   try:
     {steps}
-  except InvalidOperation as error:
-    raise OnlyDatabaseKnows from error
+  except (InvalidOperation, OnlyDatabaseKnows) as error:
+    raise OnlyDatabaseKnows(unknown(row)) from error
   {stores}
   values[{handled!r}] = {now_seen},
 """
@@ -50,13 +63,14 @@ _STEP = """
 """
 
 
-def compiled(fields: Sequence[RowField], handled: str) -> Normalise:
+def compiled(fields: Sequence[RowField], handled: str, preparing: Preparing) -> Normalise:
     """Return a function that changes the values of a row to those that it would have if it were stored and loaded.
 
-    Its parameters are the row's dictionary and the normalised values of its fields from before, or `NEVER_SEEN`; it
-    puts the new ones there under the name ``handled``. It raises `OnlyDatabaseKnows`, and changes nothing then.
+    The row's attribute ``handled`` has the normalised values of its fields from before, each `NEVER_SEEN` if it has to
+    be normalised again, or nothing; the function puts the new ones there. It raises `OnlyDatabaseKnows`, and changes no
+    value then.
     """
-    known: dict[str, Any] = dict(_KNOWN)
+    known: dict[str, Any] = {**_KNOWN, **preparing._asdict(), "unseen": (NEVER_SEEN,) * len(fields)}
     steps = []
     for n, field in enumerate(fields):
         known |= {f"{name}{n}": value for name, value in field._asdict().items()}
@@ -64,6 +78,8 @@ def compiled(fields: Sequence[RowField], handled: str) -> Normalise:
         by_type = _by_type(field).replace("{n}", str(n))
         steps.append(_STEP.format(n=n, name=field.name, by_type=by_type))
     text = _FUNCTION.format(
+        forget="forget(row)" if preparing.forget else "pass",
+        is_unprepared="True" if preparing.kept is None else "len(values) != kept",
         seen=", ".join(f"s{n}" for n in range(len(fields))) or "*_",
         steps="".join(steps) or "pass",
         stores="; ".join(f"values[{field.name!r}] = v{n}" for n, field in enumerate(fields)) or "pass",

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import cached_property
+from types import SimpleNamespace
 from typing import Any
 
 from django.db import models
@@ -13,7 +14,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models.expressions import DatabaseDefault
 
 from enode_django.eventing.read_models.column_types import OnlyDatabaseKnows, Stored, json_stored, stored_by
-from enode_django.eventing.read_models.compiled_rows import NEVER_SEEN, Normalise, RowField, compiled
+from enode_django.eventing.read_models.compiled_rows import NEVER_SEEN, Normalise, Preparing, RowField, compiled
 from enode_django.eventing.read_models.row_columns import Column, has_own_placeholder
 
 HANDLED = "_enode_handled"
@@ -34,15 +35,24 @@ class RowNormaliser:
         self._not_taken = {"_state", *(field.attname for field in model._meta.concrete_fields if field.name in kept)}
         written = [field for field in fields if not field.generated]
         self._fields = [_Field(field, connection).parts for field in written]
-        self._normalise = compiled(self._fields, HANDLED)
         self._unseen = (NEVER_SEEN,) * len(written)
         self._set_when_saved = [field for field in written if _is_set_when_saved(field)]
         self._relations = [field for field in written if field.is_relation]
         self._generated = [field.attname for field in fields if field.generated]
         self._is_always_loaded = bool(self._generated) or not _is_made_of_fields(model)
-        self._needs_preparing = bool(self._set_when_saved or self._generated)
         self._attributes = {"_state", HANDLED, *(field.attname for field in model._meta.concrete_fields)}
-        self._kept = len(self._attributes) - len(self._generated)
+        self.normalise_in_memory = compiled(self._fields, HANDLED, self._preparing())
+        """Normalise a row like `normalise`. Raises `OnlyDatabaseKnows` where that returns False."""
+
+    def _preparing(self) -> Preparing:
+        """A row that has only its attributes needs no preparing, unless there is something to do for every row."""
+        kept = None if self._set_when_saved or self._is_always_loaded else len(self._attributes)
+        return Preparing(self._forget_relations if self._relations else None, kept, self._prepare, _unknown)
+
+    def _forget_relations(self, row: models.Model) -> None:
+        for relation in self._relations:
+            if relation.is_cached(row):  # type: ignore[attr-defined]
+                relation.delete_cached_value(row)  # type: ignore[attr-defined]
 
     def normalise(self, row: models.Model, *, partly: bool = False) -> bool:
         """Give the row the values that it would have if it were stored and loaded. If only the database knows one of
@@ -59,42 +69,25 @@ class RowNormaliser:
             return False
         return True
 
-    def normalise_in_memory(self, row: models.Model) -> None:
-        """Normalise the row like `normalise`. Raise `OnlyDatabaseKnows` where that returns False."""
-        values = row.__dict__
-        if self._needs_preparing or len(values) != self._kept:
-            self._prepare(row)
-        for relation in self._relations:
-            if relation.is_cached(row):  # type: ignore[attr-defined]
-                relation.delete_cached_value(row)  # type: ignore[attr-defined]
-        if self._is_always_loaded:
-            raise OnlyDatabaseKnows(self._unknown(row))
-        try:
-            self._normalise(values, values[HANDLED] or self._unseen)
-        except OnlyDatabaseKnows as error:
-            raise OnlyDatabaseKnows(self._unknown(row)) from error
-
-    def _unknown(self, row: models.Model) -> str:
-        return f"{type(row).__qualname__} {row.pk!r} has to be stored to be normalised"
-
     def _normalise_partly(self, values: dict[str, Any]) -> None:
         """Change the values that are known without the database."""
         seen = list(values[HANDLED] or self._unseen)
         for number, (field, normalise) in enumerate(self._one_by_one):
             if values[field.name] is not seen[number]:
-                alone = {field.name: values[field.name]}
+                alone = SimpleNamespace(**{field.name: values[field.name], HANDLED: ()})
                 with suppress(OnlyDatabaseKnows):
-                    normalise(alone, [NEVER_SEEN])
-                    values[field.name] = alone[field.name]
-                    seen[number] = alone[field.name] if field.is_steady else NEVER_SEEN
+                    normalise(alone)
+                    values[field.name] = getattr(alone, field.name)
+                    seen[number] = values[field.name] if field.is_steady else NEVER_SEEN
         values[HANDLED] = seen
 
     @cached_property
     def _one_by_one(self) -> Sequence[tuple[RowField, Normalise]]:
-        return [(field, compiled([field], HANDLED)) for field in self._fields]
+        return [(field, compiled([field], HANDLED, _PREPARED)) for field in self._fields]
 
     def _prepare(self, row: models.Model) -> None:
-        """Set the fields that saving a row sets; delete the attributes that a loaded row does not have."""
+        """Set the fields that saving a row sets; delete the attributes that a loaded row does not have. Raises
+        `OnlyDatabaseKnows` if no row can be normalised in memory."""
         for field in self._set_when_saved:
             field.pre_save(row, row._state.adding)
         values = row.__dict__
@@ -102,12 +95,22 @@ class RowNormaliser:
             values.pop(name, None)
         for name in values.keys() - self._attributes:
             del values[name]
+        if self._is_always_loaded:
+            raise OnlyDatabaseKnows(_unknown(row))
 
     def take_over(self, row: models.Model, loaded: models.Model) -> None:
         """Give the row the values of a loaded row."""
         values = row.__dict__
         values.update((name, value) for name, value in loaded.__dict__.items() if name not in self._not_taken)
         values[HANDLED] = ()
+
+
+def _unknown(row: models.Model) -> str:
+    return f"{type(row).__qualname__} {row.pk!r} has to be stored to be normalised"
+
+
+_PREPARED = Preparing(None, 2, _unknown, str)
+"""For a row of one field, which has no other attribute than that and `HANDLED`."""
 
 
 def _is_made_of_fields(model: type[models.Model]) -> bool:
