@@ -17,7 +17,7 @@ from enode_django.eventstore.dividing import bounds, position_bounds, refusal_bo
 from enode_django.eventstore.positions import BEGINNING, Position
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.eventstore.rows import execute, record_of
-from enode_django.eventstore.scanning import RAW_TIMES_BEGIN, Scan, scan
+from enode_django.eventstore.scanning import RAW_TIMES_BEGIN, Scan, record_of_raw, scan, scan_raw, scan_records
 from enode_django.exceptions import StoreUnavailable
 from enode_django.testing.event_store_read_contract import history, refusal, stream
 from tests.integration.postgres_proxy import PostgresProxy
@@ -184,6 +184,20 @@ def test_raw_times_count_microseconds(store: PostgresEventStore) -> None:
     store.append([stream("a", 1)._replace(created_at=made)])
     ((row,),) = scan(EVERYTHING, raw_times=True)
     assert RAW_TIMES_BEGIN + timedelta(microseconds=row[5]) == made
+
+
+def test_raw_rows_make_the_records_of_the_scan(store: PostgresEventStore) -> None:
+    store.append([*histories(), refusal("a", "refused")])
+    wanted = EVERYTHING._replace(low="a", high="b")
+    assert list(map(record_of_raw, scan_raw(wanted))) == list(scan_records(wanted)) == read(wanted)
+
+
+def test_chunks_of_more_rows_have_more_bytes(store: PostgresEventStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scanning, "CHUNK_BYTES", 10_000)
+    monkeypatch.setattr(scanning, "AT_ONCE", 100)
+    store.append([stream("a", version, events=bytes(9_000)) for version in range(1, 8)])
+    lengths = {at_once: [len(chunk) for chunk in scan(EVERYTHING, at_once=at_once)] for at_once in (10, 100, 200)}
+    assert lengths == {10: [2, 2, 2, 1], 100: [2, 2, 2, 1], 200: [3, 3, 1]}
 
 
 def test_a_chunk_of_large_rows_is_short(store: PostgresEventStore, monkeypatch: pytest.MonkeyPatch) -> None:
