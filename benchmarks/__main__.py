@@ -9,7 +9,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from benchmarks import figures
@@ -25,14 +25,11 @@ USUAL = (
     "peer",
     "latency",
     "open_loop",
-    "cores",
     "projection",
     "ledger",
-    "multi",
     "handled",
     "end_to_end",
     "transfers",
-    "outbox",
     "start",
 )
 """Those that run unless others are named: together they take up to a quarter of an hour."""
@@ -139,24 +136,36 @@ def main() -> int:
         chosen = {name: run for name, run in known.items() if name in names}
         with Services(os.environ["DATABASE_URL"], os.environ["REDIS_URL"]) as services:
             machine = figures.machine(services.server_version())
-            run = _run(chosen, services, arguments.quick)
+            run = Run(machine)
+            for _ in _measured(chosen, services, arguments.quick, run):
+                written = run.write(arguments.output)  # each time, so that a run that is broken off leaves its figures
     print("\n" + "   ".join(f"{name} {value}" for name, value in machine.items()) + "\n")
     print(figures.table(run.figures))
-    written = _write(arguments.output, machine, run)
     print("\nwritten: " + " ".join(map(str, written)))
     return 1 if run.failed else 0
 
 
 @dataclasses.dataclass
 class Run:
+    machine: dict[str, object]
     figures: list[figures.Figure] = dataclasses.field(default_factory=list)
     seconds: dict[str, float] = dataclasses.field(default_factory=dict)
     """Of each benchmark."""
     failed: list[str] = dataclasses.field(default_factory=list)
 
+    def write(self, directory: Path) -> list[Path]:
+        """Write ``run.json`` and the plots. Return their files."""
+        from benchmarks import plots  # takes a second to import
 
-def _run(chosen: dict[str, Benchmark], services: Services, quick: bool) -> Run:
-    run = Run()
+        directory.mkdir(parents=True, exist_ok=True)
+        file = directory / "run.json"
+        content = {**dataclasses.asdict(self), "ratios": figures.judged(self.figures)}
+        file.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+        return [file, *plots.write(self.figures, directory)]
+
+
+def _measured(chosen: dict[str, Benchmark], services: Services, quick: bool, run: Run) -> Iterator[str]:
+    """Execute the benchmarks, and yield the name of each when its figures are in ``run``."""
     for name, benchmark in chosen.items():
         print(f"{name} …", flush=True)
         started = time.monotonic()
@@ -167,18 +176,8 @@ def _run(chosen: dict[str, Benchmark], services: Services, quick: bool) -> Run:
             run.failed.append(name)
         run.seconds[name] = round(time.monotonic() - started, 1)
         print(f"{name}: {run.seconds[name]:.0f} s", flush=True)
+        yield name
     print(f"all: {sum(run.seconds.values()):.0f} s", flush=True)
-    return run
-
-
-def _write(directory: Path, machine: dict[str, object], run: Run) -> list[Path]:
-    from benchmarks import plots  # takes a second to import
-
-    directory.mkdir(parents=True, exist_ok=True)
-    file = directory / "run.json"
-    content = {"machine": machine, **dataclasses.asdict(run), "ratios": figures.judged(run.figures)}
-    file.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
-    return [file, *plots.write(run.figures, directory)]
 
 
 if __name__ == "__main__":

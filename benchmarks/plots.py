@@ -45,7 +45,7 @@ def _written(file: Path, title: str, draw: Callable[[Sequence[Row], Axes], None]
     axes.set_title(title, loc="left")
     axes.spines[["top", "right"]].set_visible(False)
     draw(rows, axes)
-    canvas.savefig(file, metadata={"Date": None})
+    canvas.savefig(file, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     return file
 
 
