@@ -9,7 +9,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks import figures
@@ -137,8 +137,10 @@ def main() -> int:
         with Services(os.environ["DATABASE_URL"], os.environ["REDIS_URL"]) as services:
             machine = figures.machine(services.server_version())
             run = Run(machine)
-            for _ in _measured(chosen, services, arguments.quick, run):
+            for name, benchmark in chosen.items():
+                run.execute(name, benchmark, services, arguments.quick)
                 written = run.write(arguments.output)  # each time, so that a run that is broken off leaves its figures
+    print(f"all: {sum(run.seconds.values()):.0f} s")
     print("\n" + "   ".join(f"{name} {value}" for name, value in machine.items()) + "\n")
     print(figures.table(run.figures))
     print("\nwritten: " + " ".join(map(str, written)))
@@ -153,6 +155,17 @@ class Run:
     """Of each benchmark."""
     failed: list[str] = dataclasses.field(default_factory=list)
 
+    def execute(self, name: str, benchmark: Benchmark, services: Services, quick: bool) -> None:
+        print(f"{name} …", flush=True)
+        started = time.monotonic()
+        try:
+            self.figures += benchmark(services, quick)
+        except Exception:
+            traceback.print_exc()
+            self.failed.append(name)
+        self.seconds[name] = round(time.monotonic() - started, 1)
+        print(f"{name}: {self.seconds[name]:.0f} s", flush=True)
+
     def write(self, directory: Path) -> list[Path]:
         """Write ``run.json`` and the plots. Return their files."""
         from benchmarks import plots  # takes a second to import
@@ -162,22 +175,6 @@ class Run:
         content = {**dataclasses.asdict(self), "ratios": figures.judged(self.figures)}
         file.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
         return [file, *plots.write(self.figures, directory)]
-
-
-def _measured(chosen: dict[str, Benchmark], services: Services, quick: bool, run: Run) -> Iterator[str]:
-    """Execute the benchmarks, and yield the name of each when its figures are in ``run``."""
-    for name, benchmark in chosen.items():
-        print(f"{name} …", flush=True)
-        started = time.monotonic()
-        try:
-            run.figures += benchmark(services, quick)
-        except Exception:
-            traceback.print_exc()
-            run.failed.append(name)
-        run.seconds[name] = round(time.monotonic() - started, 1)
-        print(f"{name}: {run.seconds[name]:.0f} s", flush=True)
-        yield name
-    print(f"all: {sum(run.seconds.values()):.0f} s", flush=True)
 
 
 if __name__ == "__main__":

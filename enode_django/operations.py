@@ -146,7 +146,7 @@ class PartitionEventStream(Operation):
 
 _MOST_PARTITIONS = 1024
 _FEWEST_PAGES = 16
-"""Of a range of a BRIN index."""
+"""The pages that a range of a BRIN index has at least."""
 
 _PLACE = """
     SELECT format('%%s.%%I', c.relnamespace::regnamespace, c.relname), c.relkind::text, c.oid::bigint,
@@ -199,7 +199,7 @@ _OPTIONS = """
 
 
 class _Replacing:
-    """The replacement of the table of streams by one with so many partitions, or none, in the current transaction."""
+    """Replaces the table of streams, within the current transaction, by one with ``partitions`` (0: a plain table)."""
 
     def __init__(self, editor: BaseDatabaseSchemaEditor, model: Any, partitions: int) -> None:
         self._editor = editor

@@ -14,6 +14,7 @@ from enode_django.domain.refusals import DomainException, stamp_refusal
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.eventing.subscribers import Handler, Subscriber, event_handlers_of, key_of, refusal_handlers_of
 from enode_django.eventstore.base import EventStore, StreamRecord
+from enode_django.eventstore.fetched import EVENTS, RecordOf, Row, itself
 from enode_django.eventstore.positions import END, FIRST
 from enode_django.exceptions import EnodeError, MalformedMessage, MessageError, UnknownMessageType, shown
 from enode_django.repository.loading import StoredStamp
@@ -190,48 +191,42 @@ def _joining(after: int, records: Iterable[StreamRecord]) -> Iterable[StreamReco
 HandledEvent = tuple[DomainEvent | DomainException, Sequence[Handler]]
 
 
-class HandledTypes(dict[tuple[str, int], tuple[Restore | None, Sequence[Handler]]]):
-    """The functions that restore the events of a stored name and schema version (None: not handled), and their
-    handlers. They are looked up once, and do not change with later registrations, so an instance is for one batch.
-    Subscripting raises `UnknownMessageType`."""
+class HandledEvents:
+    """Finds the events that a subscriber handles. The handlers of a type are looked up once, and do not change with
+    later registrations, so an instance is for one batch. Used by one thread."""
 
     def __init__(self, subscriber: Subscriber) -> None:
         self._subscriber = subscriber
+        self._known: dict[tuple[str, int], tuple[Restore | None, Sequence[Handler]]] = {}
 
-    def __missing__(self, key: tuple[str, int]) -> tuple[Restore | None, Sequence[Handler]]:
-        name, schema_version = key
-        handlers = intercepted(self._subscriber, event_handlers_of(self._subscriber, name))
-        found = self[key] = (restorer_of(name, schema_version) if handlers else None, handlers)
-        return found
-
-
-class HandledEvents:
-    """Finds the events that a subscriber handles. For one batch, like `HandledTypes`. Used by one thread."""
-
-    def __init__(self, subscriber: Subscriber) -> None:
-        self._types = HandledTypes(subscriber)
-
-    def of(self, record: StreamRecord) -> list[HandledEvent]:
+    def of(self, stream: Row, record_of: RecordOf = itself) -> list[HandledEvent]:
         """Return the handled events of a stored stream, each with its handlers. Other events are not decoded.
+        ``record_of`` makes the record of the stream when a handler first asks for something of it.
 
         Raises `UnknownMessageType`, `InvalidField`, `MalformedMessage`.
         """
         followed: list[HandledEvent] = []
         stamp: EventStamp | None = None
-        types = self._types
-        for index, stored_event in enumerate(stored_events(record.events)):
+        known = self._known
+        for index, stored_event in enumerate(stored_events(stream[EVENTS])):
             try:
                 name, schema_version, fields = stored_event
-                restore, handlers = types[name, schema_version]
+                restore, handlers = known.get((name, schema_version)) or self._look_up(name, schema_version)
                 if restore is not None:
                     if stamp is None:
-                        stamp = StoredStamp(record)
+                        stamp = StoredStamp(stream, record_of)
                     followed.append((restore(fields, stamp, index), handlers))
             except EnodeError:
                 raise
             except Exception as error:  # upcasters and fields are application code
                 raise MalformedMessage(f"an event cannot be made of {shown(stored_event)}: {error}") from error
         return followed
+
+    def _look_up(self, name: str, schema_version: int) -> tuple[Restore | None, Sequence[Handler]]:
+        handlers = intercepted(self._subscriber, event_handlers_of(self._subscriber, name))
+        found = (restorer_of(name, schema_version) if handlers else None, handlers)
+        self._known[name, schema_version] = found
+        return found
 
 
 def handled_by(subscriber: Subscriber, record: StreamRecord) -> Sequence[HandledEvent]:

@@ -1,76 +1,24 @@
-"""A rebuild folds streams into rows as the live way does, which handles one stream after the other."""
+"""A rebuild folds the streams of an aggregate into its row."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
-from itertools import groupby
-from operator import attrgetter
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from enode_django import DomainEvent, ModelProjection
-from enode_django.eventing.base_projections import makes_row
-from enode_django.eventing.pending import HandledEvents
-from enode_django.eventing.read_models.row_changes import changed_row
 from enode_django.eventing.registry import subscribers
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.fetched import Row, itself
 from enode_django.rebuilding.folding import Folded, fold
 from enode_django.serialization.codec import STREAM
 from enode_django.serialization.plain import pack
-from sample_project.bank.domain import AccountClosed, AccountOpened, Deposited, Withdrawn
+from sample_project.bank.domain import AccountOpened, Deposited
 from sample_project.bank.projections import AccountSummaries
-from tests.following.domain import Added, Closed, Noted, Opened
+from tests.following.domain import Added
 from tests.following.harness import stream_of
-from tests.rebuilding.domain import Balances, Effects
-
-LARGE = 2_000
-"""Characters of a text that is decoded in the thorough way."""
-REFUSED = 13
-"""An amount at which the handler of `Balances` raises."""
-
-counters = st.sampled_from(
-    [Opened(owner="a"), Opened(owner="b" * LARGE), Noted(), Closed(), *(Added(amount=n) for n in (1, 2, REFUSED))]
-)
-accounts = st.sampled_from(
-    [
-        AccountOpened(owner="a"),
-        AccountOpened(owner="b" * LARGE),
-        Deposited(amount=Decimal("1.50"), balance=Decimal("2.50")),
-        Withdrawn(amount=Decimal(1), balance=Decimal("1.5")),
-        AccountClosed(),
-    ]
-)
-broken = st.sampled_from([b"", b"\x01", STREAM + pack(([("unknown.Event", 1, {})], None)), STREAM + pack(([7], None))])
-
-
-@pytest.fixture(autouse=True)
-def _refusing(effects: Effects) -> None:
-    def refuse(row: Any, event: DomainEvent) -> None:
-        if isinstance(event, Added) and event.amount == REFUSED:
-            raise ValueError("not thirteen")
-
-    effects.balance = refuse
-
-
-@st.composite
-def histories(draw: st.DrawFn, events: st.SearchStrategy[DomainEvent]) -> list[StreamRecord]:
-    """Return sorted streams of some aggregates. Some streams are missing, and some are broken."""
-    records: list[StreamRecord] = []
-    for id in draw(st.lists(st.sampled_from("abc"), unique=True).map(sorted)):
-        streams = draw(st.lists(st.lists(events, max_size=3), max_size=6))
-        stored = [stream_of(id, version, some) for version, some in enumerate(streams, 1)]
-        for place in draw(st.sets(st.integers(0, 5), max_size=1)) & set(range(len(stored))):
-            if draw(st.booleans()):
-                del stored[place]
-            else:
-                stored[place] = stored[place]._replace(events=draw(broken))
-        records += stored
-    return records
+from tests.rebuilding.domain import Balances
 
 
 def normalise(row: Any) -> None:
@@ -78,41 +26,34 @@ def normalise(row: Any) -> None:
     row.trace = (*row.__dict__.get("trace", ()), row.version)
 
 
-def step_by_step(projection: ModelProjection[Any], records: Sequence[StreamRecord]) -> Iterator[Folded]:
-    followed, creates = HandledEvents(projection), makes_row(projection)
-    for id, streams in groupby(records, attrgetter("aggregate_root_id")):
-        row, count, failed = None, 0, False
-        for record in streams:
-            count += 1
-            failed = failed or record.version != count
-            if not failed:
-                try:
-                    row = changed_row(projection.model, id, row, followed.of(record), normalise, creates)
-                except Exception:
-                    failed = True
-                if row is not None:
-                    row.version = count
-        yield Folded(id, record.aggregate_root_type, record.version or 0, count, row, failed)
+def folded(records: Sequence[StreamRecord]) -> dict[str, Folded]:
+    projection: Any = subscribers.instance(Balances)
+    return {one.aggregate_root_id: one for one in fold(projection, records, itself, normalise)}
 
 
-def seen(folded: Iterator[Folded]) -> list[tuple[Any, ...]]:
-    """Return all that is of use, with the rows' attributes."""
-    return [(*one[:4], one.failed, None if one.failed else values(one.row)) for one in folded]
+def test_aggregates_are_folded_one_after_the_other_and_rows_normalised_between_events() -> None:
+    records = [
+        *(stream_of("a", version, [Added(amount=1), Added(amount=2)]) for version in (1, 2)),
+        stream_of("b", 1, [Added(amount=5)]),
+    ]
+    one, other = folded(records).values()
+    assert (one.until, one.streams, one.failed, one.row.version, one.row.trace) == (2, 2, False, 2, (0, 1, 1))
+    assert (other.until, other.streams, other.failed, other.row.version) == (1, 1, False, 1)
 
 
-def values(row: Any) -> dict[str, Any] | None:
-    return row and {name: value for name, value in vars(row).items() if name != "_state"}
+@pytest.mark.parametrize(
+    "broken", [b"", b"\x01", STREAM + pack(([("unknown.Event", 1, {})], None)), STREAM + pack(([7], None))]
+)
+def test_an_aggregate_with_a_stream_that_cannot_be_read_has_failed_and_others_have_not(broken: bytes) -> None:
+    streams = [stream_of("a", version, [Added(amount=1)]) for version in (1, 2, 3)]
+    streams[1] = streams[1]._replace(events=broken)
+    found = folded([*streams, stream_of("b", 1, [Added(amount=1)])])
+    assert {id: (one.until, one.failed) for id, one in found.items()} == {"a": (3, True), "b": (1, False)}
 
 
-@pytest.mark.parametrize(("cls", "events"), [(Balances, counters), (AccountSummaries, accounts)])
-@given(data=st.data())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-def test_a_rebuild_folds_any_history_as_it_is_handled_stream_by_stream(
-    cls: type[ModelProjection[Any]], events: st.SearchStrategy[DomainEvent], data: st.DataObject
-) -> None:
-    projection: Any = subscribers.instance(cls)
-    records = data.draw(histories(events))
-    assert seen(fold(projection, records, itself, normalise)) == seen(step_by_step(projection, records))
+def test_an_aggregate_without_one_of_its_streams_has_failed() -> None:
+    found = folded([stream_of("a", version, [Added(amount=1)]) for version in (1, 3)])
+    assert {id: (one.until, one.streams, one.failed) for id, one in found.items()} == {"a": (3, 2, True)}
 
 
 def test_a_row_becomes_a_record_only_for_events_whose_handlers_ask_for_it() -> None:

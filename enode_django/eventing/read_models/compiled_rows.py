@@ -33,8 +33,9 @@ class RowField(NamedTuple):
 
 
 class Preparing(NamedTuple):
-    """What is called with a row before it is normalised: ``forget`` always, if there is one, then ``prepare`` if the
-    row's number of attributes is not ``kept`` (None: always). ``unknown`` returns the text of the error for a row."""
+    """The functions that prepare a row. ``forget``, if there is one, is called with each row. ``prepare`` is called
+    with a row that has more or fewer attributes than ``kept`` (None: with each row). ``unknown`` returns the text of
+    the error for a row."""
 
     forget: Callable[[Any], object] | None
     kept: int | None
@@ -66,9 +67,9 @@ _STEP = """
 def compiled(fields: Sequence[RowField], handled: str, preparing: Preparing) -> Normalise:
     """Return a function that changes the values of a row to those that it would have if it were stored and loaded.
 
-    The row's attribute ``handled`` has the normalised values of its fields from before, each `NEVER_SEEN` if it has to
-    be normalised again, or nothing; the function puts the new ones there. It raises `OnlyDatabaseKnows`, and changes no
-    value then.
+    The row's attribute ``handled`` is empty, or has the values of all fields after the last call; `NEVER_SEEN` stands
+    for a value that has to be normalised again. The function stores the new values there. It raises
+    `OnlyDatabaseKnows`, and changes no value then.
     """
     known: dict[str, Any] = {**_KNOWN, **preparing._asdict(), "unseen": (NEVER_SEEN,) * len(fields)}
     steps = []
