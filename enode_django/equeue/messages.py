@@ -49,11 +49,14 @@ class Route(NamedTuple):
 
 
 class PulledBatch(NamedTuple):
-    """Messages of one queue. ``offsets`` ascend; a gap means that messages in between were deleted."""
+    """Messages of one queue. ``offsets`` ascend; a gap means that messages in between were deleted. ``route`` is the
+    version of the topic's route when they were read, so none of them was sent by a later one; None: the transport did
+    not ask."""
 
     queue: int
     offsets: Sequence[int]
     bodies: Sequence[bytes]
+    route: int | None = None
 
 
 class MalformedBatch(bytes):

@@ -275,6 +275,20 @@ class TransportGroupContract(TransportLeaseContract):
         assert transport.queue_count(topic) == another.queue_count(topic) == QUEUES + 2
         assert messages(transport, topic, 0) == [(0, b"x"), (1, b"y")]
 
+    def test_a_pull_may_tell_the_version_of_the_route_that_was_in_force(self, transport: Transport, topic: str) -> None:
+        """A transport that does not tell gives None; its consumers ask."""
+        old = transport.route(topic).version
+        transport.send(topic, {0: [b"a", b"b"]})
+        (first,) = transport.pull(topic, {0: 0}, limit=1, wait=0.0)
+        transport.add_queues(topic, QUEUES + 1, unordered=True)
+        new = transport.route(topic).version
+        transport.send(topic, {0: [b"c"], QUEUES: [b"d"]}, route=new)
+        (rest,) = transport.pull(topic, {0: 1}, limit=1, wait=0.0)
+        later = transport.pull(topic, {0: 2, QUEUES: 0}, limit=10, wait=0.0)
+        assert first.route in (None, old)
+        assert rest.route in (None, old, new)
+        assert [batch.route for batch in later] in ([None, None], [new, new])
+
     def test_queues_are_not_added_while_a_group_has_a_backlog(self, transport: Transport, topic: str) -> None:
         version = transport.route(topic).version
         transport.send(topic, {0: [b"a", b"b"]})

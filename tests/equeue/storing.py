@@ -42,6 +42,11 @@ class Heard:
         self.order.append("sent")
 
 
+def route_of(topic: str) -> int:
+    """Return the version of a topic's route, as a broker's state does."""
+    return 1
+
+
 def opened(directory: Path, **options: Any) -> tuple[MessageStore, Heard]:
     """Open a store, by default without a ring, so that every read uses index and files."""
     heard = Heard()

@@ -53,7 +53,9 @@ def sending(store: MessageStore, *, limit: int, patience: float) -> tuple[Accept
     store.flush()
     asked: list[str] = []
     flush = lambda: asked.append("flush")  # noqa: E731
-    return Accepting(store, state, Pulling(store), limit=limit, patience=patience, flush=flush), asked
+    return Accepting(
+        store, state, Pulling(store, state.route_version), limit=limit, patience=patience, flush=flush
+    ), asked
 
 
 def send(number: int, route: int | None = None) -> Send:

@@ -238,5 +238,5 @@ def test_a_wake_ends_no_call_that_another_thread_makes_over_the_same_connection(
         eventually(lambda: transport.status()["waiting_pulls"])
         wakes.wake(threading.get_ident())
         transport.send("topic", {0: [b"second"]})
-        ((queue, batches),) = pulling.result(DEADLINE)[0]
+        ((queue, batches, *_),) = pulling.result(DEADLINE)[0]
         assert (queue, [decode_records(body) for _, body in batches]) == (0, [[b"second"]])

@@ -25,7 +25,7 @@ from enode_django.equeue.broker.seeking import Seeking
 from enode_django.equeue.broker.state import BrokerState
 from enode_django.equeue.broker.store import MessageStore
 from enode_django.exceptions import EnodeError, StorageFailed
-from tests.equeue.storing import chunks, messages, opened, send
+from tests.equeue.storing import chunks, messages, opened, route_of, send
 
 DEADLINE = 60.0
 BODY = b"x" * 900
@@ -298,13 +298,13 @@ def held_scan(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 
 def offsets(answer: list[Any]) -> dict[int, int]:
-    return {queue: batches[0][0] for queue, batches in answer}
+    return {queue: batches[0][0] for queue, batches, _ in answer}
 
 
 def test_others_are_served_while_a_damaged_index_is_made_anew(damaged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         store, _ = opened(damaged, chunk_size=1 << 20)
-        pulling, answers = Pulling(store), Answers()
+        pulling, answers = Pulling(store, route_of), Answers()
         with held_scan(store, monkeypatch) as may_go:
             first = pulling.pull(Call(answers, 1), "orders", {0: 0, 1: 0}, 1, DEADLINE)
             assert first is not None
@@ -326,7 +326,7 @@ def test_others_are_served_while_a_damaged_index_is_made_anew(damaged: Path, mon
 def test_offsets_at_a_time_are_found_without_a_file_being_read_in_the_loop(damaged: Path) -> None:
     async def main() -> None:
         store, _ = opened(damaged, chunk_size=1 << 20)
-        pulling, answers = Pulling(store), Answers()
+        pulling, answers = Pulling(store, route_of), Answers()
         Seeking(store, pulling.indexes).offsets_at(Call(answers, 1), "orders", range(3), 0.0)
         assert await answers.came.get() == {0: 0, 1: 0, 2: 0}
         pulling.close()
@@ -340,7 +340,7 @@ def test_an_index_that_is_being_made_anew_is_given_up_when_the_broker_stops(
 ) -> None:
     async def main() -> None:
         store, _ = opened(damaged, chunk_size=1 << 20)
-        pulling, answers = Pulling(store), Answers()
+        pulling, answers = Pulling(store, route_of), Answers()
         with held_scan(store, monkeypatch) as may_go:
             pulling.pull(Call(answers, 1), "orders", {0: 0}, 1, DEADLINE)
             while not pulling.indexes._making:

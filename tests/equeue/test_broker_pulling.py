@@ -14,7 +14,7 @@ from enode_django.equeue.broker.pulling import Pulling
 from enode_django.equeue.broker.store import MessageStore
 from enode_django.equeue.records import decode_records
 from enode_django.exceptions import EnodeError
-from tests.equeue.storing import send
+from tests.equeue.storing import route_of, send
 
 
 class Answers:
@@ -32,7 +32,7 @@ class Answers:
     @property
     def bodies(self) -> list[list[bytes]]:
         return [
-            [bytes(body) for _, batches in value for _, data in batches for body in decode_records(data)]
+            [bytes(body) for _, batches, _ in value for _, data in batches for body in decode_records(data)]
             for value in self.values
         ]
 
@@ -47,7 +47,7 @@ def store(tmp_path: Path) -> Iterator[MessageStore]:
 
 def test_what_is_not_safe_yet_is_shown_to_nobody(store: MessageStore) -> None:
     async def scenario() -> None:
-        answers, pulling = Answers(), Pulling(store)
+        answers, pulling = Answers(), Pulling(store, route_of)
         send(store, 0, b"a")
         store.flush()
         send(store, 0, b"b")

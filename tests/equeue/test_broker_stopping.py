@@ -51,7 +51,8 @@ async def nothing() -> None:
 def test_what_waits_for_the_disk_is_answered_and_nothing_else_is_begun(tmp_path: Path) -> None:
     async def scenario() -> None:
         store = MessageStore(tmp_path, chunk_size=1 << 20)
-        state, pulling = BrokerState(store, patience=0.0), Pulling(store)
+        state = BrokerState(store, patience=0.0)
+        pulling = Pulling(store, state.route_version)
         state.open()
         waiting: list[Action] = []
         accepting = Accepting(store, state, pulling, limit=1 << 20, patience=60.0, flush=lambda: None)

@@ -60,6 +60,10 @@ def newer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
         yield broker
 
 
+WITH_MORE_SINCE = {"pull"}
+"""Requests whose answers have got fields since they were recorded, at the end: the version of the route."""
+
+
 def test_the_versions_that_are_spoken_are_recorded() -> None:
     assert set(range(SPOKEN.oldest, SPOKEN.newest + 1)) <= set(RECORDED)
 
@@ -84,7 +88,8 @@ def test_recorded_requests_are_answered_as_they_were(any_broker: RunningBroker, 
                 continue  # the recorded broker did not know this request, and this broker does
             answer = asking.ask(pair.request)
             assert is_like(pair, unpacked(answer)), (unpacked(pair.request), unpacked(pair.answer), unpacked(answer))
-            if not is_newer and pair.is_exact and unpacked(pair.answer)[1] is True:
+            has_more = unpacked(pair.request)[1] in WITH_MORE_SINCE
+            if not is_newer and not has_more and pair.is_exact and unpacked(pair.answer)[1] is True:
                 assert answer == pair.answer
 
 
@@ -156,7 +161,7 @@ def test_the_client_reads_recorded_answers_as_it_did(number: int, adds: bool) ->
             assert value in (result.value, {"error": "UnknownRequest"})
         else:
             assert fits(result.value, value, is_exact=result.is_exact), (call, result.value, value)
-            assert not result.is_exact or value == result.value
+            assert not result.is_exact or call.split()[0] in WITH_MORE_SINCE or value == result.value
 
 
 # Agreeing

@@ -67,11 +67,11 @@ def drain(transport: RedisStreamsTransport, epochs: dict[int, int]) -> dict[int,
     """Pull, commit, renew and trim as a consumer does, until nothing is left. Return the pulled offsets by queue."""
     at, came = dict.fromkeys(epochs, 0), {queue: list[int]() for queue in epochs}
     while batches := transport.pull("topic", at, limit=100, wait=0):
-        for queue, offsets, _ in batches:
+        for queue, offsets, *_ in batches:
             came[queue] += offsets
             at[queue] = offsets[-1] + 1
         commits = {
-            queue: Commit(epochs[queue], at[queue], [Receipt(at[queue] - 1, b"receipt")], 10) for queue, _, _ in batches
+            queue: Commit(epochs[queue], at[queue], [Receipt(at[queue] - 1, b"receipt")], 10) for queue, *_ in batches
         }
         assert transport.commit("group", "topic", commits) == set()
         assert transport.renew("group", "topic", "owner", epochs, LEASE) == set()

@@ -26,6 +26,7 @@ from tests.equeue.storing import (
     messages,
     need_kernel_that_tells,
     opened,
+    route_of,
     send,
 )
 from tests.equeue.unreadable_disk import UnreadableDisk
@@ -153,7 +154,7 @@ class Answer:
             await asyncio.wait_for(self._came.wait(), 60)
             value = self.value
         return sorted(
-            (queue, [record for _, body in batches for record in decode_records(body)]) for queue, batches in value
+            (queue, [record for _, body in batches for record in decode_records(body)]) for queue, batches, _ in value
         )
 
 
@@ -167,7 +168,7 @@ def test_the_loop_reads_what_is_in_memory_and_threads_read_the_rest(
     store.flush()
 
     async def scenario() -> None:
-        pulling = Pulling(store)
+        pulling = Pulling(store, route_of)
         everything = [(0, [b"cold" + BODY]), (1, [b"hot"])]
         assert await Answer().of(pulling, {0: 0, 1: 0}) == everything
         assert store.reads.file == 0, "it was written a moment ago"
@@ -192,7 +193,7 @@ def test_a_thread_reads_what_is_too_much_for_the_loop_though_it_is_in_memory(tmp
     flip(path, path.read_bytes().index(b"3xxx"))
 
     async def scenario() -> None:
-        [(_, records)] = await Answer().of(Pulling(store), {0: 0}, 30.0)
+        [(_, records)] = await Answer().of(Pulling(store, route_of), {0: 0}, 30.0)
         assert [record[:3] for record in records] == [b"0xx", b"1xx", b"2xx", b"4xx", b"5xx", b"hot"]
         assert (store.reads.memory, store.reads.file, store.reads.ring) == (2, 4, 0)
 
@@ -207,7 +208,7 @@ def test_a_pull_of_damaged_batches_alone_goes_on_behind_them_or_waits(tmp_path: 
         flip(*place_of(tmp_path, number))
 
     async def scenario() -> None:
-        pulling = Pulling(store)
+        pulling = Pulling(store, route_of)
         ((queue, records),) = await Answer().of(pulling, {0: 0})
         assert (queue, records) == (0, [b"message 2 " + BODY])
         waiting = asyncio.ensure_future(Answer().of(pulling, {0: 3}, wait=60.0))
@@ -238,7 +239,7 @@ def test_a_disk_that_stands_still_holds_up_who_reads_from_it_and_nobody_else(
     monkeypatch.setattr(os, "pread", slow)
 
     async def scenario() -> None:
-        pulling = Pulling(store)
+        pulling = Pulling(store, route_of)
         late = [asyncio.ensure_future(Answer().of(pulling, {0: 0})) for _ in range(10)]
         await asyncio.sleep(0)
         assert await Answer().of(pulling, {1: 0}) == [(1, [b"hot"])]

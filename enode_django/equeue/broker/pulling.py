@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from enode_django.equeue.broker.batches import StoredBatch
@@ -27,8 +27,8 @@ INDEXES_AT_ONCE = 32
 READERS = 2
 """Threads of the loop that read from the disk at once; the others are left to flushes and checkpoints."""
 
-Found: TypeAlias = list[tuple[int, list[tuple[int, Any]]]]
-"""Per queue its number and its batches, each as first offset and body."""
+Found: TypeAlias = list[tuple[int, list[tuple[int, Any]], int]]
+"""Per queue its number, its batches, each as first offset and body, and the version of the topic's route."""
 
 
 class _Pull:
@@ -51,8 +51,10 @@ class Pulling:
     """Answers pulls. Called by the event loop, which does not wait for the disk: threads read what is not in memory.
     Call `wake_safe` after each flush, since a store may show only what is safe on the disk."""
 
-    def __init__(self, store: MessageStore) -> None:
+    def __init__(self, store: MessageStore, route_of: Callable[[str], int]) -> None:
+        """``route_of`` returns the version of a topic's route."""
         self._store = store
+        self._route_of = route_of
         self._unsafe: set[tuple[str, int]] = set()
         self._waiting: dict[tuple[str, int], set[_Pull]] = {}
         self._readers = asyncio.Semaphore(READERS)
@@ -60,7 +62,7 @@ class Pulling:
         self.indexes = IndexLoader(store.queues, self.wake)
 
     def pull(self, call: Call, topic: str, offsets: Mapping[int, int], limit: int, wait: float) -> Found | Later:
-        """Return per queue its number and batches, each as first offset and body; or `LATER`. The queues must exist."""
+        """Return what is found, or `LATER`. The queues must exist."""
         found, cold = self._read(topic, offsets, limit)
         if not cold and (found or not wait or not offsets):
             return found
@@ -139,10 +141,11 @@ class Pulling:
                 if pull.call.is_over:
                     return
                 loaded = await asyncio.get_running_loop().run_in_executor(None, _load, cold)
+            route = self._route_of(pull.topic)
             for read, data in zip(cold, loaded, strict=True):
                 batches = self._store.finish_read(read, data)
                 if batches:
-                    found.append((read.queue, _given(batches)))
+                    found.append((read.queue, _given(batches), route))
         except Exception as error:
             pull.call.fail(error if isinstance(error, EnodeError) else _unexpected())
             return
@@ -163,6 +166,7 @@ class Pulling:
         indexes: list[ColdRead] = []
         if not offsets:
             return found, cold
+        route = self._route_of(topic)
         share = max(GIVEN_BYTES // len(offsets), LEAST_BYTES)
         left = GIVEN_BYTES
         allowance = Allowance(READ_IN_LOOP)
@@ -178,7 +182,7 @@ class Pulling:
             if isinstance(batches, ColdRead):
                 cold.append(batches)
             else:
-                found.append((queue, _given(batches)))
+                found.append((queue, _given(batches), route))
             if left <= 0:
                 break
         return found, cold + indexes[:INDEXES_AT_ONCE]

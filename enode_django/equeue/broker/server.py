@@ -136,7 +136,7 @@ class Broker:
             checkpoint=self._checkpoints.write,
             space=self._store.space,
         )
-        self._pulling = Pulling(self._store)
+        self._pulling = Pulling(self._store, self._state.route_version)
         self._accepting = Accepting(
             self._store,
             self._state,

@@ -170,6 +170,9 @@ class BrokerState:
         self.coordinator.delete_queue(topic, queue, end)
         return self._store.empty(topic, queue)
 
+    def route_version(self, topic: str) -> int:
+        return self.coordinator.topic(topic).version
+
     def set_retention(self, topic: str, max_age: float | None) -> None:
         check_age(max_age)
         if self.coordinator.topic(topic).max_age != max_age:

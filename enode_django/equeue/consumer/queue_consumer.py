@@ -91,6 +91,7 @@ class QueueConsumer:
         self._puller = PullingThread(transport)
         self._windows: dict[int, OffsetWindow] = {}
         self._draining: list[OffsetWindow] = []
+        self._routes: set[int | None] = set()
         self._next_try = 0.0
         self._warned: dict[int, float] = {}
         self._committing = threading.Lock()
@@ -266,7 +267,9 @@ class QueueConsumer:
             self._puller.rest(wait if self._is_settled and not windows else min(wait, NOTHING_TO_PULL))
             return []
         pulled = []
-        for batch in self._transport.pull(self._topic, offsets, limit=limit, wait=wait):
+        batches = self._transport.pull(self._topic, offsets, limit=limit, wait=wait)
+        self._routes = {batch.route for batch in batches}
+        for batch in batches:
             window = windows[batch.queue]
             if window.add(batch.offsets, self._extra(batch)):
                 pulled.append(PulledMessages(window, list(batch.offsets), list(batch.bodies)))
@@ -334,8 +337,10 @@ class QueueConsumer:
         return self._transport.receipts(self._group, self._topic, window.queue)
 
     def route_version(self) -> int:
-        """Return the version of the topic's current route."""
-        return self._transport.route(self._topic).version
+        """Return a version of the topic's route that is not older than any message of the last pull. Called by the
+        pulling thread; asks the transport unless its pull has told."""
+        told = [route for route in self._routes if route is not None]
+        return max(told) if told and None not in self._routes else self._transport.route(self._topic).version
 
     def receipts_of_all(self) -> list[bytes]:
         """Return the receipts of every queue of the topic, including hidden ones."""

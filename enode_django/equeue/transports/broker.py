@@ -186,9 +186,10 @@ class BrokerTransport:
             return pulled
         wait = 0.0 if pulled else wait
         found = self._pull(topic, missing, limit, wait)
-        for queue, batches, *_ in found:
+        for queue, batches, *more in found:
             decoded = [self._decoded(topic, queue, first, body) for first, body, *_ in batches]
-            batch = self._rests.cut(topic, queue, missing[queue], limit, decoded)
+            route = more[0] if more else None  # a broker of an earlier version does not give it
+            batch = self._rests.cut(topic, queue, missing[queue], limit, decoded, route)
             if batch.bodies:
                 pulled.append(batch)
         return pulled

@@ -16,6 +16,7 @@ class _Rest(NamedTuple):
     offsets: Sequence[int]
     bodies: list[bytes]
     size: int
+    route: int | None
 
 
 class Rests:
@@ -43,13 +44,19 @@ class Rests:
             rest = self._rests.pop((topic, queue, offset), None)
             if rest is not None:
                 self._size -= rest.size
-        return self._given(topic, queue, rest.offsets, rest.bodies, limit) if rest is not None else None
+        return self._given(topic, queue, rest.offsets, rest.bodies, limit, rest.route) if rest is not None else None
 
     def cut(
-        self, topic: str, queue: int, offset: int, limit: int, batches: Sequence[tuple[int, list[bytes]]]
+        self,
+        topic: str,
+        queue: int,
+        offset: int,
+        limit: int,
+        batches: Sequence[tuple[int, list[bytes]]],
+        route: int | None = None,
     ) -> PulledBatch:
-        """Return up to ``limit`` messages from an offset on, of consecutive batches (first offset, bodies); keep the
-        rest."""
+        """Return up to ``limit`` messages from an offset on, of consecutive batches (first offset, bodies), read under
+        a version of the route; keep the rest."""
         offsets: Sequence[int] = ()
         bodies: list[bytes] = []
         for first, messages in batches:
@@ -61,16 +68,18 @@ class Rests:
                 offsets, bodies = range(offsets.start, more.stop), bodies + messages
             else:
                 offsets, bodies = [*offsets, *more], bodies + messages
-        return self._given(topic, queue, offsets, bodies, limit)
+        return self._given(topic, queue, offsets, bodies, limit, route)
 
-    def _given(self, topic: str, queue: int, offsets: Sequence[int], bodies: list[bytes], limit: int) -> PulledBatch:
+    def _given(
+        self, topic: str, queue: int, offsets: Sequence[int], bodies: list[bytes], limit: int, route: int | None
+    ) -> PulledBatch:
         if len(bodies) > limit:
-            self._keep((topic, queue, offsets[limit - 1] + 1), offsets[limit:], bodies[limit:])
+            rest = _Rest(offsets[limit:], bodies[limit:], sum(map(len, bodies[limit:])), route)
+            self._keep((topic, queue, offsets[limit - 1] + 1), rest)
             offsets, bodies = offsets[:limit], bodies[:limit]
-        return PulledBatch(queue, offsets, bodies)
+        return PulledBatch(queue, offsets, bodies, route)
 
-    def _keep(self, key: tuple[str, int, int], offsets: Sequence[int], bodies: list[bytes]) -> None:
-        rest = _Rest(offsets, bodies, sum(map(len, bodies)))
+    def _keep(self, key: tuple[str, int, int], rest: _Rest) -> None:
         with self._lock:
             replaced = self._rests.pop(key, None)
             if replaced is not None:

@@ -259,7 +259,8 @@ class MemoryTransport:
                 self._wait(partial(self._has_come, topic, offsets), wait)
                 self._coordinator.topic(topic, offsets)
             found = {number: queue.read(offsets[number], limit) for number, queue in queues.items()}
-            return [PulledBatch(number, places, bodies) for number, (places, bodies) in found.items() if bodies]
+            route = self._coordinator.topic(topic).version
+            return [PulledBatch(number, places, bodies, route) for number, (places, bodies) in found.items() if bodies]
 
     def _has_come(self, topic: str, offsets: Mapping[int, int]) -> bool:
         """Return True also for a deleted topic."""

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from enode_django.equeue.messages import PulledBatch
 from enode_django.equeue.redis.batches import chunks, parse_entries
 from enode_django.equeue.redis.location import ClusterLocation, SentinelLocation, parse_location
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
@@ -10,12 +11,12 @@ from enode_django.exceptions import ConfigurationError
 
 def test_entries_without_a_gap_are_told_by_a_range() -> None:
     entries = [(b"8-0", [b"b", b"x"]), (b"9-0", [b"b", b""]), (b"10-0", [b"b", b"z"])]
-    assert parse_entries(3, entries) == (3, range(7, 10), [b"x", b"", b"z"])
+    assert parse_entries(3, entries) == PulledBatch(3, range(7, 10), [b"x", b"", b"z"])
 
 
 def test_entries_with_a_gap_are_told_one_by_one() -> None:
     entries = [(b"1-0", [b"b", b"x"]), (b"100-0", [b"b", b"y"])]
-    assert parse_entries(0, entries) == (0, [0, 99], [b"x", b"y"])
+    assert parse_entries(0, entries) == PulledBatch(0, [0, 99], [b"x", b"y"])
 
 
 def test_chunks_hold_a_bounded_number_of_messages() -> None:
