@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from enode_django.concurrency.outages import outages
+from tests.warm import SELDOM
 
 pytest_plugins = [
     "tests.services",
@@ -45,6 +46,7 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+        gc.set_threshold(SELDOM)
 
 
 @pytest.fixture(scope="session")

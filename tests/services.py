@@ -62,6 +62,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if only_distributes(config):
         if not SETTINGS_NAMED:  # the import of the sample names them: workers would load them before their servers run
             os.environ.pop("DJANGO_SETTINGS_MODULE", None)
+        _running.enter_context(warm.shared())
         if not os.environ.get(Postgres.variable):
             with contextlib.suppress(ServerUnavailable):  # each worker process will report it
                 _running.enter_context(template())

@@ -3,6 +3,8 @@
 ``start(["manage.py", "runbroker"], cwd=…, env=…)`` does what `subprocess.Popen` does with a new interpreter, and `run`
 what `subprocess.run` does. Settings, apps and models are loaded by each process for itself. Code that depends on a new
 interpreter (``PYTHONHASHSEED``, the imported modules, its command line) needs `subprocess`.
+
+The processes of a parallel run use one server: it has imported everything once.
 """
 
 from __future__ import annotations
@@ -23,9 +25,9 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple, NoReturn
+from typing import IO, Any, NoReturn
 
 from enode_django.processes.children import PRELOADED
 
@@ -59,6 +61,10 @@ LIBRARIES = [
 """Libraries that can be imported without settings. Those that are not installed are left out."""
 
 
+VARIABLE = "ENODE_TESTS_WARM"
+"""The environment variable with the path of the socket at which a server of another process takes requests."""
+SELDOM = 20_000
+"""How many more new objects than deleted ones make the garbage collector look: a process that loads much has many."""
 LONGEST_REQUEST = 1 << 18
 PID, END = struct.Struct("=q"), struct.Struct("=qd")
 """The answers of the server: the process id; at the end, the exit status and the seconds of processor time."""
@@ -128,7 +134,7 @@ def start(
         closing.callback(os.close, answering)
         streams = (stdin or closing.enter_context(open(os.devnull)), stdout, stderr or stdout)
         files = [*(stream.fileno() for stream in streams), answering]
-        socket.send_fds(_server().requests, [json.dumps(request).encode()], files)
+        socket.send_fds(_requests(), [json.dumps(request).encode()], files)
     return Started(answers, piped)
 
 
@@ -160,52 +166,82 @@ def run(
         return subprocess.CompletedProcess(list(arguments), status, out.read(), err.read())
 
 
-class Server(NamedTuple):
-    process: subprocess.Popen[bytes]
-    requests: socket.socket
+@contextlib.contextmanager
+def shared() -> Iterator[None]:
+    """Start a server for this process and those that it starts in the block. It ends with the block."""
+    with contextlib.ExitStack() as closing:
+        directory = closing.enter_context(tempfile.TemporaryDirectory(prefix="enode-warm-"))
+        listening = closing.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        listening.bind(f"{directory}/requests")
+        listening.listen(64)
+        closing.callback(_end, *_start(listening))
+        os.environ[VARIABLE] = listening.getsockname()
+        closing.callback(os.environ.pop, VARIABLE)
+        yield
 
 
 @functools.cache
-def _server() -> Server:
+def _requests() -> socket.socket:
+    """Return a connection to the server, which is this process's own if there is none to share."""
+    if path := os.environ.get(VARIABLE):
+        requests = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        requests.connect(path)
+        return requests
+    process, requests = _start()
+    atexit.register(_end, process, requests)
+    return requests
+
+
+def _start(*listening: socket.socket) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """Start a server. Return its process and the connection with which it ends."""
     requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
-        command = [sys.executable, "-m", "tests.warm", str(theirs.fileno())]
-        process = subprocess.Popen(command, cwd=ROOT, pass_fds=[theirs.fileno()], start_new_session=True)
-    server = Server(process, requests)
-    atexit.register(_end, server)
-    return server
+        files = [one.fileno() for one in (theirs, *listening)]
+        command = [sys.executable, "-m", "tests.warm", *map(str, files)]
+        return subprocess.Popen(command, cwd=ROOT, pass_fds=files, start_new_session=True), requests
 
 
-def _end(server: Server) -> None:
-    server.requests.close()
+def _end(process: subprocess.Popen[bytes], requests: socket.socket) -> None:
+    requests.close()
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(server.process.pid, signal.SIGKILL)
-    server.process.wait()
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 # -- the server -----------------------------------------------------------------------------------------------------
 
 
-def serve(requests: socket.socket) -> None:
-    """Fork a child for each request, and report its end. Return at the end of the requests."""
+def serve(owner: socket.socket, listening: socket.socket | None) -> None:
+    """Fork a child for each request of the owner, or of those that connect, and report its end. Return at the end of
+    the owner's requests."""
     children: dict[int, int] = {}
+    clients = {owner}
     ended, ending = os.pipe()
     os.set_blocking(ending, False)
     signal.set_wakeup_fd(ending)
     signal.signal(signal.SIGCHLD, lambda *_: None)  # without a handler, nothing is written to the pipe
     while True:
-        ready, _, _ = select.select([requests.fileno(), ended], [], [])
+        waiting = [listening] if listening is not None else []
+        watched: list[int | socket.socket] = [ended, *waiting, *clients]
+        ready, _, _ = select.select(watched, [], [])
         if ended in ready:
             os.read(ended, LONGEST_REQUEST)
             _report(children)
-        if requests.fileno() in ready:
-            asked, files, _, _ = socket.recv_fds(requests, LONGEST_REQUEST, 4)
+        if listening is not None and listening in ready:
+            clients.add(listening.accept()[0])
+        for client in clients.intersection(ready):
+            asked, files, _, _ = socket.recv_fds(client, LONGEST_REQUEST, 4)
             if not asked:
-                return
+                if client is owner:
+                    return
+                clients.remove(client)
+                client.close()
+                continue
             *streams, answers = files
             child = os.fork()
             if child == 0:
-                _become(json.loads(asked), streams, [requests.detach(), answers, ended, ending, *children.values()])
+                others = [*(one.detach() for one in (*waiting, *clients)), answers, ended, ending, *children.values()]
+                _become(json.loads(asked), streams, others)
             for stream in streams:
                 os.close(stream)
             os.write(answers, PID.pack(child))
@@ -268,7 +304,9 @@ def main() -> None:
             importlib.import_module(name)
     sys.path.remove(str(ROOT))
     gc.freeze()  # otherwise the first collection of each child would copy all that memory
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    gc.set_threshold(SELDOM)  # what a child loads stays
+    owner, *listening = (socket.socket(fileno=int(number)) for number in sys.argv[1:])
+    serve(owner, listening[0] if listening else None)
 
 
 if __name__ == "__main__":
