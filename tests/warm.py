@@ -62,7 +62,8 @@ LIBRARIES = [
 
 
 VARIABLE = "ENODE_TESTS_WARM"
-"""The environment variable with the path of the socket at which a server of another process takes requests."""
+"""The environment variable with the path of the socket at which a server of another process takes requests, and the
+server's mount namespace, as JSON; "null" if there is none."""
 SELDOM = 20_000
 """How many more new objects than deleted ones make the garbage collector look: a process that loads much has many."""
 LONGEST_REQUEST = 1 << 18
@@ -175,17 +176,19 @@ def shared() -> Iterator[None]:
         listening.bind(f"{directory}/requests")
         listening.listen(64)
         closing.callback(_end, *_start(listening))
-        os.environ[VARIABLE] = listening.getsockname()
-        closing.callback(os.environ.pop, VARIABLE)
+        closing.callback(os.environ.update, {VARIABLE: os.environ.get(VARIABLE, "null")})
+        os.environ[VARIABLE] = json.dumps([listening.getsockname(), _mounts()])
         yield
 
 
 @functools.cache
 def _requests() -> socket.socket:
-    """Return a connection to the server, which is this process's own if there is none to share."""
-    if path := os.environ.get(VARIABLE):
+    """Return a connection to the server: the shared one, or this process's own if there is none that has the same file
+    systems. A process that is forked sees the files that its server sees."""
+    shared = json.loads(os.environ.get(VARIABLE, "null"))
+    if shared is not None and shared[1] == _mounts():
         requests = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        requests.connect(path)
+        requests.connect(shared[0])
         return requests
     process, requests = _start()
     atexit.register(_end, process, requests)
@@ -199,6 +202,13 @@ def _start(*listening: socket.socket) -> tuple[subprocess.Popen[bytes], socket.s
         files = [one.fileno() for one in (theirs, *listening)]
         command = [sys.executable, "-m", "tests.warm", *map(str, files)]
         return subprocess.Popen(command, cwd=ROOT, pass_fds=files, start_new_session=True), requests
+
+
+def _mounts() -> str:
+    """Return the name of this process's mount namespace; empty where the system has none."""
+    with contextlib.suppress(OSError):
+        return os.readlink("/proc/self/ns/mnt")
+    return ""
 
 
 def _end(process: subprocess.Popen[bytes], requests: socket.socket) -> None:

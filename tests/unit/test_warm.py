@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 from tests import warm
 from tests.meta.tree import ROOT
@@ -31,3 +34,23 @@ process.kill()
     command = [sys.executable, "-c", starting]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == ("ready\n None\n", "")
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="mounts are private on Linux only")
+@pytest.mark.parametrize("private", [False, True], ids=["the same mounts", "mounts of its own"])
+def test_a_process_sees_the_files_of_the_one_that_starts_it(tmp_path: Path, private: bool) -> None:
+    """So the server of a parallel run starts nothing for a process with private mounts."""
+    place = tmp_path / "place"
+    place.mkdir()
+    starting = f"""
+from tests import warm
+print(warm.run(["-c", "import os; print(os.listdir({str(place)!r}))"], cwd=warm.ROOT).stdout, end="")
+"""
+    mounting = f"mount -t tmpfs none {place} && touch {place}/here && " if private else f"touch {place}/here && "
+    unshare = ["unshare", "-rm"] if private else []
+    if subprocess.run(["unshare", "-rm", "sh", "-c", f"mount -t tmpfs none {place}"], capture_output=True).returncode:
+        pytest.skip("no file system of our own can be mounted here")
+    command = [*unshare, "sh", "-c", mounting + '"$@"', "sh", sys.executable, "-c", starting]
+    with warm.shared():
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("['here']\n", "")
