@@ -226,16 +226,20 @@ class Load:
         self._execute(random_, CloseAccount(account))
 
     def _transfer(self, random_: random.Random) -> None:
-        """Start a transfer. One in four has an unknown source or target, and is cancelled. For two in four the source
-        gets the amount first, so that they are completed. The amount may exceed the balance, and source and target may
-        be the same."""
+        """Start a transfer. One in four has an unknown source or target, and is cancelled. Another one is from an
+        account that nobody else knows and that has the amount, and is completed. For a third the source gets the amount
+        first. The amount may exceed the balance, and source and target may be the same."""
         source, target = self._some_account(random_), self._some_account(random_)
         amount = Decimal(random_.randint(1, 300))
         number = next(self._transfer_numbers)
         if number % 4 == 0:
             nobody = self._make_id("nobody-")
             source, target = random_.choice([(nobody, target), (source, nobody)])
-        elif number % 2:
+        elif number % 4 == 1:
+            source = self._make_id("")
+            self.client.execute(OpenAccount(source, owner="somebody with a purse of their own"))
+            self.client.execute(Deposit(source, amount=amount))
+        elif number % 4 == 2:
             self.client.execute(Deposit(source, amount=amount))
         self._execute(random_, StartTransfer(self._make_id(""), source=source, target=target, amount=amount))
         self.transfers = number + 1
