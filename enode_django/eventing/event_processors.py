@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from django.db import connections, transaction
@@ -19,7 +19,7 @@ from enode_django.eventing.pending import Failure, HandledEvents, PendingAggrega
 from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.read_models.row_changes import RowChanges, changed_row
 from enode_django.eventing.read_models.rows import RowTable
-from enode_django.eventing.read_models.waiting_inserts import inserts_wait
+from enode_django.eventing.read_models.waiting_inserts import WaitingInserts, inserts_wait
 from enode_django.eventing.subscribers import NOW, Subscriber, key_of
 from enode_django.eventstore.base import EventStore, Shard, StreamRecord
 from enode_django.eventstore.positions import BEGINNING
@@ -264,7 +264,8 @@ class TransactionProcessor(CheckpointProcessor):
 
     Handlers run without savepoints first, which cost more than most handlers, and rows that they insert are sent
     together. When a handler raises, or an insert fails, everything is rolled back and run again with a savepoint for
-    each aggregate, so that only the part of the failing one is lost.
+    each aggregate, so that only the part of the failing one is lost. A single stream is not run again, unless an insert
+    fails late.
     """
 
     subscriber: Projection
@@ -273,9 +274,12 @@ class TransactionProcessor(CheckpointProcessor):
     def apply(
         self, works: Sequence[PendingAggregate], portion: int, *, even_parked: bool = False
     ) -> dict[str, Progress]:
-        if len(works) > 1:
-            with suppress(_HandlerFailed):
+        if len(works) > 1 or len(works[0].streams) == 1:
+            try:
                 return self._apply(works, portion, even_parked, isolated=False)
+            except _HandlerFailed as failed:
+                if failed.progress is not None:
+                    return failed.progress
         self.in_flight.end()
         return self._apply(works, portion, even_parked, isolated=True)
 
@@ -300,6 +304,8 @@ class TransactionProcessor(CheckpointProcessor):
                     failure = self._call(streams[id], isolated)
                     if failure is not None:
                         progress[id] = Progress(positions[id], failure)
+                        if not isolated:
+                            raise _HandlerFailed(progress if len(works) == len(streams[id]) == 1 else None)
                         continue
                     version = (streams[id][-1].version or 0) if streams[id] else positions[id]
                     progress[id] = reached(work, version, streams[id], portion)
@@ -311,13 +317,16 @@ class TransactionProcessor(CheckpointProcessor):
 
     @contextmanager
     def _inserts_wait(self) -> Iterator[None]:
+        waiting: WaitingInserts | None = None
         try:
-            with inserts_wait(self.alias):
+            with inserts_wait(self.alias) as waiting:
                 yield
         except Exception as error:  # from a handler, or from a delayed insert
-            if isinstance(error, _HandlerFailed | HandlerInterrupted) or is_transient(error):
+            if isinstance(error, HandlerInterrupted) or is_transient(error):
                 raise
-            raise _HandlerFailed from error
+            if isinstance(error, _HandlerFailed) and waiting is not None and waiting.failed is None:
+                raise
+            raise _HandlerFailed(None) from error
 
     def _call(self, streams: Sequence[StreamRecord], isolated: bool) -> Failure | None:
         record: StreamRecord | None = None
@@ -333,10 +342,7 @@ class TransactionProcessor(CheckpointProcessor):
         except Exception as error:  # handlers are application code
             if record is None:
                 raise
-            failure = failure_of(record, error)
-            if not isolated:
-                raise _HandlerFailed from error
-            return failure
+            return failure_of(record, error)
         return None
 
     def take_back(self, kept: Mapping[str, int]) -> bool:
@@ -357,4 +363,9 @@ def has_field(model: type[Any], name: str) -> bool:
 
 
 class _HandlerFailed(Exception):
-    """Raised to roll the batch back, so that it can be run again in parts."""
+    """Raised to roll the batch back. ``progress`` is that of the batch; None if it has to be run again in parts to find
+    what has failed: it had several streams, or a delayed insert has failed."""
+
+    def __init__(self, progress: dict[str, Progress] | None) -> None:
+        super().__init__()
+        self.progress = progress

@@ -38,13 +38,13 @@ def test_a_row_of_another_model_is_refused(run: Run) -> None:
     assert "Lines.insert() got <CounterRow: CounterRow object (a)>, and it writes (" in failed["a"]
 
 
-def test_a_batch_of_one_aggregate_inserts_at_once(run: Run) -> None:
+def test_the_inserts_of_a_single_event_are_sent_together(run: Run) -> None:
     def two(event: Added) -> None:
         a_line(event)
         a_line(event, version=2)
 
     assert run(two, "a") == {}
-    assert statements(Line) == 2
+    assert statements(Line) == 1
 
 
 def test_rows_are_sent_before_there_are_too_many(run: Run) -> None:

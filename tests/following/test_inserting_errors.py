@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, connection, transaction
 from django.db.transaction import TransactionManagementError
+from django.test.utils import CaptureQueriesContext
 
 from enode_django.eventing.pending import PendingAggregate
 from enode_django.eventing.read_models.waiting_inserts import insert, inserts_wait
@@ -154,3 +155,38 @@ def test_a_handler_that_raises_after_others_created_rows(run: Run) -> None:
 
     assert list(run(fail)) == ["c"]
     assert accounts() == ["a", "b"]
+
+
+def test_a_single_stream_is_handled_without_a_savepoint(run: Run) -> None:
+    with CaptureQueriesContext(connection) as queries:
+        assert run(a_line, "a") == {}
+    assert any("following_line" in query["sql"] for query in queries)
+    assert not [query["sql"] for query in queries if "SAVEPOINT" in query["sql"]]
+
+
+def test_the_handler_of_a_single_stream_that_fails_is_called_once(run: Run) -> None:
+    called: list[str] = []
+
+    def fail(event: Added) -> None:
+        a_line(event)
+        called.append(event.aggregate_root_id)
+        raise LookupError("no such thing")
+
+    failed = run(fail, "a")
+    assert "no such thing" in failed["a"]
+    assert (called, accounts()) == (["a"], [])
+
+
+@pytest.mark.parametrize("swallows", [False, True])
+def test_a_single_stream_fails_with_the_error_of_its_own_row(run: Run, swallows: bool) -> None:
+    """An insert that has waited fails at a later statement, whose error the handler may swallow."""
+    Line.objects.create(account="b")
+
+    def script(event: Added) -> None:
+        a_line(event)
+        with suppress(IntegrityError) if swallows else nullcontext():
+            Named.objects.count()
+
+    failed = run(script, "b")
+    assert "following_line_version" in failed["b"]
+    assert "in a_line" in failed["b"], "it is not its own traceback"

@@ -62,14 +62,14 @@ class WaitingInserts(StatementsWait):
 
 
 @contextmanager
-def inserts_wait(alias: str) -> Iterator[None]:
+def inserts_wait(alias: str) -> Iterator[WaitingInserts]:
     """Let rows that are inserted inside the block wait, and send them at its end. Raises the first error of an insert
     in the block: then everything since the block began is to be rolled back."""
     connection = connections[alias]
     waiting = WaitingInserts(connection)
     connection.execute_wrappers.append(waiting)
     try:
-        yield
+        yield waiting
         waiting.finish()
     finally:
         with suppress(ValueError):  # not pop(): a handler may have left its own wrapper behind
