@@ -83,10 +83,8 @@ def _deltas() -> Any:
             orders: Counter[str] = Counter()
             amounts: dict[str, Decimal] = {}
             with transaction.atomic(using=self.alias):
-                self._keep_tables()
-                positions = checkpoints.lock(self.alias, self.key, ids)
-                parked = self.parked(ids, even_parked)
-                streams = self._next_streams(works, positions, parked, portion)
+                positions, begun = self._lock(ids, even_parked)
+                streams = self._next_streams(works, positions, begun, portion)
                 for id in ids:
                     for record in streams[id]:
                         for event, _ in self._followed.of(record):

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
-from psycopg.pq import TransactionStatus
+from psycopg.pq import PipelineStatus, TransactionStatus
 
 _END_SESSIONS = """
     SELECT count(pg_terminate_backend(pid, %s)) FROM pg_stat_activity
@@ -55,8 +55,10 @@ def healthy_connection(alias: str = "default") -> BaseDatabaseWrapper:
 
 
 def discard_if_lost(connection: BaseDatabaseWrapper) -> None:
-    """Close the connection if it is lost or stuck in a half-done exchange, unless an atomic block uses it."""
-    if connection.connection is not None and not in_transaction(connection) and _is_lost(connection.connection):
+    """Close the connection if it is lost or stuck in a half-done exchange, unless an atomic block or `pipelined` uses
+    it."""
+    raw = connection.connection
+    if raw is not None and not in_transaction(connection) and not _is_pipelining(raw) and _is_lost(raw):
         connection.close()
 
 
@@ -75,6 +77,10 @@ def _is_lost(raw: psycopg.Connection[object]) -> bool:
     except psycopg.Error:
         return True
     return raw.info.transaction_status != TransactionStatus.IDLE
+
+
+def _is_pipelining(raw: psycopg.Connection[object]) -> bool:
+    return not raw.closed and raw.pgconn.pipeline_status != PipelineStatus.OFF
 
 
 def heal_connections() -> None:
@@ -117,6 +123,22 @@ def execute(alias: str, statement: str, parameters: Sequence[Any] | None) -> psy
     connection = healthy_connection(alias)
     connection.validate_no_broken_transaction()
     return psycopg.Cursor[Any](connection.connection).execute(statement, parameters, prepare=False)
+
+
+@contextmanager
+def pipelined(alias: str) -> Iterator[None]:
+    """Let `execute` send the statements of the block without waiting for their answers, which takes one exchange with
+    the server instead of one for each. Fetch from their cursors after the block, at whose end the first error is
+    raised. Statements still see what those before them have done, and commits of others meanwhile.
+
+    Without an atomic block, the statements are one transaction. A libpq before version 14 waits for each answer.
+    """
+    connection = healthy_connection(alias)
+    if not psycopg.Pipeline.is_supported():
+        yield
+        return
+    with connection.connection.pipeline():
+        yield
 
 
 def end_sessions(alias: str, owner: str) -> int:

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from django.db import transaction
+from psycopg import Cursor
 
 from enode_django.databases import execute
 from enode_django.eventstore.positions import Position
@@ -116,23 +117,38 @@ class Subscription(NamedTuple):
 
 def read(alias: str, subscriber: str, ids: Sequence[str]) -> dict[str, int]:
     """Return the versions reached. An aggregate without a checkpoint is left out."""
-    return dict(_fetch(alias, _READ, (subscriber, subscriber, ids)))
+    return dict(read_cursor(alias, subscriber, ids).fetchall())
+
+
+def read_cursor(alias: str, subscriber: str, ids: Sequence[str]) -> Cursor[Any]:
+    """Return a cursor of what `read` returns, for `pipelined`."""
+    return execute(alias, _READ, (subscriber, subscriber, ids))
+
+
+def lock_cursor(alias: str, subscriber: str, ids: Sequence[str]) -> Cursor[Any]:
+    """Return a cursor of what `lock_known` returns, for `pipelined`."""
+    return execute(alias, _LOCK, (subscriber, subscriber, ids))
 
 
 def lock(alias: str, subscriber: str, ids: Sequence[str]) -> dict[str, int]:
     """Return the versions that all of these aggregates have reached, locked until the transaction ends. Make missing
     checkpoints."""
-    locked = dict(_fetch(alias, _LOCK, (subscriber, subscriber, ids)))
+    locked = lock_known(alias, subscriber, ids)
     missing = [id for id in ids if id not in locked]
     if missing:
-        _run(alias, _MAKE, (subscriber, subscriber, missing))
-        locked.update(_fetch(alias, _LOCK, (subscriber, subscriber, missing)))
+        make(alias, subscriber, missing)
+        locked.update(lock_known(alias, subscriber, missing))
     return locked
+
+
+def make(alias: str, subscriber: str, ids: Sequence[str]) -> None:
+    """Make checkpoints at version 0 for the aggregates that have none."""
+    _run(alias, _MAKE, (subscriber, subscriber, ids))
 
 
 def lock_known(alias: str, subscriber: str, ids: Sequence[str]) -> dict[str, int]:
     """Return the versions reached as `read` does, locked until the transaction ends."""
-    return dict(_fetch(alias, _LOCK, (subscriber, subscriber, ids)))
+    return dict(lock_cursor(alias, subscriber, ids).fetchall())
 
 
 def save(alias: str, subscriber: str, versions: Mapping[str, int]) -> None:

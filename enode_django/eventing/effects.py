@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from django.db import transaction
 
 from enode_django.bus.command_bus import CommandBus
+from enode_django.databases import pipelined
 from enode_django.domain.messages import Command
 from enode_django.domain.metadata import Metadata, ambient_metadata
-from enode_django.eventing import checkpoints, failovers
-from enode_django.eventing.event_processors import EventProcessor, reached
+from enode_django.eventing import checkpoints, failovers, parking
+from enode_django.eventing.event_processors import Begun, EventProcessor, reached
 from enode_django.eventing.failures import failure_of
 from enode_django.eventing.pending import (
     HandledEvent,
@@ -91,18 +92,17 @@ class EffectProcessor(EventProcessor):
         self, works: Sequence[PendingAggregate], portion: int, *, even_parked: bool = False
     ) -> dict[str, Progress]:
         ids = [work.aggregate_root_id for work in works]
-        # The order matters: nothing is locked here, and an aggregate is unparked after its checkpoint is saved.
-        parked = self.parked(ids, even_parked)
-        positions = self.positions(ids)
+        begun = self._read(ids, even_parked)
+        positions = self._positions(ids, dict(begun.locked))
         alone = len(works) == 1 and portion == 1
         portion = fit_portion(works, positions, portion, self.at_once)
-        streams = self._next_streams(works, positions, parked, portion)
+        streams = self._next_streams(works, positions, begun, portion)
         calls = Calls(self.subscriber, self._send, self._handled_refusals(works), alone=alone)
         progress = {}
         for work in works:
             id = work.aggregate_root_id
-            if id in parked:
-                progress[id] = Progress(positions[id], parked=parked[id])
+            if id in begun.parked:
+                progress[id] = Progress(positions[id], parked=begun.parked[id])
             else:
                 progress[id] = self._call(work, positions[id], streams[id], portion, calls)
             if calls.interruption is not None:
@@ -110,11 +110,13 @@ class EffectProcessor(EventProcessor):
         self.in_flight.end()
         calls.send()
         with transaction.atomic(using=self.alias):
-            if self.heeded is not None:
-                self.heeded.confirm(self.alias, self.key)
             moved = {id: one.version for id, one in progress.items() if one.version > positions[id]}
-            checkpoints.save(self.alias, self.key, moved)
-            checkpoints.save_refusals(self.alias, self.key, calls.refusals)
+            with pipelined(self.alias):
+                generations = failovers.generations_cursor(self.alias, self.key)
+                checkpoints.save(self.alias, self.key, moved)
+                checkpoints.save_refusals(self.alias, self.key, calls.refusals)
+            if self.heeded is not None:
+                self.heeded.confirm(dict(generations.fetchall()))
             if calls.deadlines:
                 self._change_deadlines(self.alias, calls.deadlines)
         if calls.interruption is not None:
@@ -168,11 +170,21 @@ class EffectProcessor(EventProcessor):
     def positions(self, ids: Sequence[str]) -> Mapping[str, int]:
         """Return the version of each aggregate's checkpoint. Without a checkpoint, streams stored before this
         subscriber began count as handled."""
-        known = checkpoints.read(self.alias, self.key, ids)
+        return self._positions(ids, checkpoints.read(self.alias, self.key, ids))
+
+    def _positions(self, ids: Sequence[str], known: dict[str, int]) -> Mapping[str, int]:
         missing = [id for id in ids if id not in known]
         before = self._heads_at_the_start(missing)
-        known.update({id: before.get(id, 0) for id in missing})
-        return known
+        return {**known, **{id: before.get(id, 0) for id in missing}}
+
+    def _read(self, ids: Sequence[str], even_parked: bool) -> Begun:
+        """Read what the batch begins with, in one exchange. The order matters: nothing is locked, and an aggregate is
+        unparked after its checkpoint is saved."""
+        with pipelined(self.alias):
+            parked = None if even_parked else parking.parked_cursor(self.alias, self.key, ids)
+            versions = checkpoints.read_cursor(self.alias, self.key, ids)
+            known = self._known_cursor()
+        return self._begun(versions, parked, known)
 
     def _heads_at_the_start(self, ids: Sequence[str]) -> Mapping[str, int]:
         heads: dict[str, int] = {}

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from django.db import connections, transaction
+from psycopg import Cursor
 
-from enode_django.databases import execute, let_hooks_fail_alone
+from enode_django.databases import execute, let_hooks_fail_alone, pipelined
 from enode_django.eventing import checkpoints, failovers, parking
 from enode_django.eventing.base_projections import BaseProjection, makes_row, models_of
 from enode_django.eventing.failover_guard import Heeded
@@ -25,6 +27,15 @@ from enode_django.eventstore.base import EventStore, Shard, StreamRecord
 from enode_django.eventstore.positions import BEGINNING
 from enode_django.eventstore.sqlstates import is_transient
 from enode_django.telemetry.tracing import FindsHandledEvents, current_tracing
+
+
+class Begun(NamedTuple):
+    """What a batch begins with. ``locked`` are the rows of what it has locked; ``parked`` (with the class name of the
+    error) and ``known``, of each shard, were read afterwards."""
+
+    locked: Sequence[Any]
+    parked: dict[str, str]
+    known: Mapping[int, failovers.Known]
 
 
 class EventProcessor(ABC):
@@ -104,12 +115,32 @@ class EventProcessor(ABC):
         """Return the aggregates that are parked, with the class name of the error; none with ``even_parked``."""
         return {} if even_parked else parking.parked_among(self.alias, self.key, ids)
 
+    def _begin(self, ids: Sequence[str], even_parked: bool, lock: Callable[[], Cursor[Any]]) -> Begun:
+        """Execute ``lock``, and read what is to be read when the aggregates are locked, in one exchange with the
+        server."""
+        with pipelined(self.alias):
+            locked = lock()
+            parked = None if even_parked else parking.parked_cursor(self.alias, self.key, ids)
+            known = self._known_cursor()
+        return self._begun(locked, parked, known)
+
+    def _known_cursor(self) -> Cursor[Any] | None:
+        return None if self.heeded is None else failovers.known_cursor(self.alias, self.key)
+
+    @staticmethod
+    def _begun(locked: Cursor[Any], parked: Cursor[Any] | None, known: Cursor[Any] | None) -> Begun:
+        return Begun(
+            locked.fetchall(),
+            {} if parked is None else parking.parked_in(parked),
+            {} if known is None else failovers.known_in(known),
+        )
+
     def _next_streams(
-        self, works: Sequence[PendingAggregate], positions: Mapping[str, int], parked: Mapping[str, str], portion: int
+        self, works: Sequence[PendingAggregate], positions: Mapping[str, int], begun: Begun, portion: int
     ) -> dict[str, Sequence[StreamRecord]]:
-        free = [work for work in works if work.aggregate_root_id not in parked]
+        free = [work for work in works if work.aggregate_root_id not in begun.parked]
         if self.heeded is not None:
-            self.heeded.heed(self.alias, self.key, self.store, free)
+            self.heeded.heed(begun.known, self.alias, self.key, self.store, free)
         streams = next_streams(self.store, free, positions, portion)
         self.attempted = {id: (records[0].version, records[0].command_id) for id, records in streams.items() if records}
         self._followed = self._new_followed()
@@ -147,16 +178,20 @@ class RowProcessor(EventProcessor):
     ) -> dict[str, Progress]:
         ids = sorted(work.aggregate_root_id for work in works)
         with transaction.atomic(using=self.alias):
-            rows, positions = self._lock(ids)
-            parked = self.parked(ids, even_parked)
+            begun = self._begin(ids, even_parked, partial(self._table.lock_cursor, ids))
+            rows = self._table.rows_in(begun.locked)
+            positions = {id: row.version for id, row in rows.items()}
+            if len(rows) < len(ids):
+                rows, positions = self._lock_missing(ids, rows)
+                begun = self._begin(ids, even_parked, partial(self._table.lock_cursor, ()))
             portion = fit_portion(works, positions, portion, self.at_once)
-            streams = self._next_streams(works, positions, parked, portion)
+            streams = self._next_streams(works, positions, begun, portion)
             changes = RowChanges(self._table, rows, positions)
             progress = {}
             for work in works:
                 id = work.aggregate_root_id
-                if id in parked:
-                    progress[id] = Progress(positions[id], parked=parked[id])
+                if id in begun.parked:
+                    progress[id] = Progress(positions[id], parked=begun.parked[id])
                 else:
                     progress[id] = self._fold(work, streams[id], portion, changes)
             self.in_flight.end()
@@ -165,7 +200,10 @@ class RowProcessor(EventProcessor):
         return progress
 
     def _lock(self, ids: Sequence[str]) -> tuple[dict[str, Any], dict[str, int]]:
-        rows = self._table.load_locked(ids)
+        return self._lock_missing(ids, self._table.load_locked(ids))
+
+    def _lock_missing(self, ids: Sequence[str], rows: dict[str, Any]) -> tuple[dict[str, Any], dict[str, int]]:
+        """Lock the checkpoints of the aggregates that have no row. Return all rows and positions."""
         positions: dict[str, int] = {}
         missing = [id for id in ids if id not in rows]
         if missing:
@@ -173,7 +211,7 @@ class RowProcessor(EventProcessor):
             # Rows may have been made while we waited for the locks. An aggregate with a row has no checkpoint.
             made = self._table.load_locked(missing)
             checkpoints.forget(self.alias, self.key, list(made))
-            rows.update(made)
+            rows = {**rows, **made}
         positions.update({id: row.version for id, row in rows.items()})
         return rows, positions
 
@@ -254,6 +292,20 @@ class CheckpointProcessor(EventProcessor):
             self._keep_tables()
             checkpoints.save(self.alias, self.key, {aggregate_root_id: version})
 
+    def _lock(self, ids: Sequence[str], even_parked: bool) -> tuple[Mapping[str, int], Begun]:
+        """Lock the tables and the checkpoints, of which missing ones are made. Return the positions, and what the batch
+        begins with."""
+        begun = self._begin(ids, even_parked, partial(self._lock_cursor, ids))
+        if len(begun.locked) < len(ids):
+            locked = dict(begun.locked)
+            checkpoints.make(self.alias, self.key, [id for id in ids if id not in locked])
+            begun = self._begin(ids, even_parked, partial(self._lock_cursor, ids))
+        return dict(begun.locked), begun
+
+    def _lock_cursor(self, ids: Sequence[str]) -> Cursor[Any]:
+        self._keep_tables()
+        return checkpoints.lock_cursor(self.alias, self.key, ids)
+
     def _keep_tables(self) -> None:
         """Lock the tables before checkpoints are read. A rebuild cannot replace them until the transaction ends."""
         execute(self.alias, self._lock_tables, ())
@@ -289,16 +341,14 @@ class TransactionProcessor(CheckpointProcessor):
         ids = sorted(work.aggregate_root_id for work in works)
         progress: dict[str, Progress] = {}
         with transaction.atomic(using=self.alias):
-            self._keep_tables()
-            positions = checkpoints.lock(self.alias, self.key, ids)
-            parked = self.parked(ids, even_parked)
+            positions, begun = self._lock(ids, even_parked)
             portion = fit_portion(works, positions, portion, self.at_once)
-            streams = self._next_streams(works, positions, parked, portion)
+            streams = self._next_streams(works, positions, begun, portion)
             with nullcontext() if isolated else self._inserts_wait():
                 for work in works:
                     id = work.aggregate_root_id
-                    if id in parked:
-                        progress[id] = Progress(positions[id], parked=parked[id])
+                    if id in begun.parked:
+                        progress[id] = Progress(positions[id], parked=begun.parked[id])
                         continue
                     self.in_flight.begin(work, positions[id] + 1)
                     failure = self._call(streams[id], isolated)

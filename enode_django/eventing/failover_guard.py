@@ -33,14 +33,21 @@ class Heeded:
         for one in streams:
             self._corrected.setdefault(one.aggregate_root_id, set()).add(one.version)
 
-    def heed(self, alias: str, subscriber: str, store: EventStore, works: Iterable[PendingAggregate]) -> None:
+    def heed(
+        self,
+        known: Mapping[int, Known],
+        alias: str,
+        subscriber: str,
+        store: EventStore,
+        works: Iterable[PendingAggregate],
+    ) -> None:
         """Forget streams at hand that were corrected, or written before the newest known generation: they are read from
         the store instead. Raises `StoreMovedOn`.
 
-        Call this when the aggregates are locked: noting a generation, and comparing the aggregates with it, then
-        happens either before this or after the batch.
+        ``known`` was read (`failovers.known`) when the aggregates were locked: noting a generation, and comparing the
+        aggregates with it, then happens either before that or after the batch.
         """
-        self._known = failovers.known(alias, subscriber)
+        self._known = known
         places: dict[int, list[PendingAggregate]] = {}
         for work in works:
             places.setdefault(store.place_of(work.aggregate_root_id), []).append(work)
@@ -48,14 +55,14 @@ class Heeded:
                 work.streams.pop(version, None)
         for place, some in places.items():
             shard = store.shards[place]
-            known = self._known.get(shard.number)
-            if known is not None:
-                _heed(alias, subscriber, shard, known, some)
+            of_shard = known.get(shard.number)
+            if of_shard is not None:
+                _heed(alias, subscriber, shard, of_shard, some)
 
-    def confirm(self, alias: str, subscriber: str) -> None:
-        """Raise `StoreMovedOn` if a generation was noted since `heed`. Else none is noted until the transaction
-        ends."""
-        if failovers.generations(alias, subscriber) != {shard: one.generation for shard, one in self._known.items()}:
+    def confirm(self, generations: Mapping[int, int]) -> None:
+        """Raise `StoreMovedOn` if a generation was noted since `heed`. Else none is noted until the transaction ends,
+        in which ``generations`` were read (`failovers.generations_cursor`)."""
+        if generations != {shard: one.generation for shard, one in self._known.items()}:
             raise StoreMovedOn
 
 

@@ -9,7 +9,9 @@ mark, so that events handled from then on do not count as erased. All functions 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from psycopg import Cursor
 
 from enode_django.databases import execute
 from enode_django.eventing.checkpoints import CHECKPOINT, OF_SUBSCRIBER, SUBSCRIPTION
@@ -82,13 +84,21 @@ class Check(NamedTuple):
 
 def known(alias: str, subscriber: str) -> dict[int, Known]:
     """Return what the subscriber knows of each shard in which it has begun, by the shard's number."""
-    rows = execute(alias, _KNOWN, (subscriber,)).fetchall()
-    return {row[0]: Known(row[1], row[2], row[3], Position(row[4], row[5])) for row in rows}
+    return known_in(known_cursor(alias, subscriber))
 
 
-def generations(alias: str, subscriber: str) -> dict[int, int]:
-    """Return the newest known generation of each shard, which stays the same until the transaction ends."""
-    return dict(execute(alias, _GENERATIONS, (subscriber,)).fetchall())
+def known_cursor(alias: str, subscriber: str) -> Cursor[Any]:
+    """Return a cursor for `known_in`, of what `known` returns."""
+    return execute(alias, _KNOWN, (subscriber,))
+
+
+def known_in(cursor: Cursor[Any]) -> dict[int, Known]:
+    return {row[0]: Known(row[1], row[2], row[3], Position(row[4], row[5])) for row in cursor.fetchall()}
+
+
+def generations_cursor(alias: str, subscriber: str) -> Cursor[Any]:
+    """Return a cursor of the newest known generation of each shard, which stays the same until the transaction ends."""
+    return execute(alias, _GENERATIONS, (subscriber,))
 
 
 def notice(alias: str, subscriber: str, shard: int, generation: int) -> bool:

@@ -56,16 +56,14 @@ class MultiProcessor(CheckpointProcessor):
     ) -> dict[str, Progress]:
         ids = sorted(work.aggregate_root_id for work in works)
         with transaction.atomic(using=self.alias):
-            self._keep_tables()
-            positions = checkpoints.lock(self.alias, self.key, ids)
-            parked = self.parked(ids, even_parked)
+            positions, begun = self._lock(ids, even_parked)
             portion = fit_portion(works, positions, portion, self.at_once)
-            streams = self._next_streams(works, positions, parked, portion)
+            streams = self._next_streams(works, positions, begun, portion)
             failures: dict[str, Failure] = {}
-            free = [work for work in works if work.aggregate_root_id not in parked]
+            free = [work for work in works if work.aggregate_root_id not in begun.parked]
             self._fold(list(self._decode(free, positions, streams, failures)), failures)
             self.in_flight.end()
-            progress = {id: Progress(positions[id], parked=error) for id, error in parked.items()}
+            progress = {id: Progress(positions[id], parked=error) for id, error in begun.parked.items()}
             for work in free:
                 id = work.aggregate_root_id
                 version = (streams[id][-1].version or 0) if streams[id] else positions[id]

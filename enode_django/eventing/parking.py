@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from django.db import transaction
+from psycopg import Cursor
 
 from enode_django.databases import execute
 from enode_django.eventstore.base import StreamRecord
@@ -88,7 +89,16 @@ class Parked(NamedTuple):
 def parked_among(alias: str, subscriber: str, ids: Sequence[str]) -> dict[str, str]:
     """Return the parked ones of the aggregates, with the class name of the error. Their rows are locked against removal
     until the transaction ends."""
-    return dict(reversed(execute(alias, _PARKED, (subscriber, ids)).fetchall()))  # the first row of each counts
+    return parked_in(parked_cursor(alias, subscriber, ids))
+
+
+def parked_cursor(alias: str, subscriber: str, ids: Sequence[str]) -> Cursor[Any]:
+    """Return a cursor for `parked_in`, of what `parked_among` returns."""
+    return execute(alias, _PARKED, (subscriber, ids))
+
+
+def parked_in(cursor: Cursor[Any]) -> dict[str, str]:
+    return dict(reversed(cursor.fetchall()))  # the first row of each counts
 
 
 def park(

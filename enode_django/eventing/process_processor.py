@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import NamedTuple
 
 from django.db import transaction
@@ -16,7 +17,7 @@ from django.db import transaction
 from enode_django.databases import let_hooks_fail_alone
 from enode_django.eventing import checkpoints, process_rows
 from enode_django.eventing.effects import EffectProcessor, SendCommands
-from enode_django.eventing.event_processors import reached
+from enode_django.eventing.event_processors import Begun, reached
 from enode_django.eventing.failures import failure_of
 from enode_django.eventing.pending import (
     Failure,
@@ -67,19 +68,18 @@ class ProcessProcessor(EffectProcessor):
         ids = sorted(work.aggregate_root_id for work in works)
         alone = len(works) == 1 and portion == 1
         with transaction.atomic(using=self.alias):
-            positions = self._lock(ids)
-            parked = self.parked(ids, even_parked)
+            positions, begun = self._lock(ids, even_parked)
             portion = fit_portion(works, positions, portion, self.at_once)
-            streams = self._next_streams(works, positions, parked, portion)
+            streams = self._next_streams(works, positions, begun, portion)
             handled = self._handled_refusals(works)
-            free = [work for work in works if work.aggregate_root_id not in parked]
+            free = [work for work in works if work.aggregate_root_id not in begun.parked]
             plans = [self._plan(work, streams[work.aggregate_root_id], handled) for work in free]
             self.in_flight.end()  # time spent waiting for other workers is not a handler's
             keys = sorted({step.key for plan in plans for _, steps in plan.steps for step in steps})
             known = process_rows.lock(self.alias, self.key, keys)
             processes = Processes(self.subscriber, known, self.store.find, self._follow)
             refusals: list[checkpoints.RefusalKey] = []
-            progress = {id: Progress(positions[id], parked=error) for id, error in parked.items()}
+            progress = {id: Progress(positions[id], parked=error) for id, error in begun.parked.items()}
             for plan in plans:
                 id = plan.work.aggregate_root_id
                 progress[id] = self._run(plan, positions[id], processes, refusals, alone)
@@ -97,16 +97,18 @@ class ProcessProcessor(EffectProcessor):
             let_hooks_fail_alone(self.alias, self.in_flight.around(works[0]))
         return progress
 
-    def _lock(self, ids: Sequence[str]) -> Mapping[str, int]:
-        """Return the versions reached, locked until the transaction ends. Make missing checkpoints, where a subscriber
-        that begins now begins."""
-        locked = checkpoints.lock_known(self.alias, self.key, ids)
-        missing = [id for id in ids if id not in locked]
-        if missing:
-            begun = self._heads_at_the_start(missing)
-            checkpoints.save(self.alias, self.key, {id: begun.get(id, 0) for id in missing})
-            locked.update(checkpoints.lock_known(self.alias, self.key, missing))
-        return locked
+    def _lock(self, ids: Sequence[str], even_parked: bool) -> tuple[Mapping[str, int], Begun]:
+        """Lock the checkpoints, of which missing ones are made where a subscriber that begins now begins. Return the
+        positions, and what the batch begins with."""
+        lock = partial(checkpoints.lock_cursor, self.alias, self.key, ids)
+        begun = self._begin(ids, even_parked, lock)
+        if len(begun.locked) < len(ids):
+            locked = dict(begun.locked)
+            missing = [id for id in ids if id not in locked]
+            heads = self._heads_at_the_start(missing)
+            checkpoints.save(self.alias, self.key, {id: heads.get(id, 0) for id in missing})
+            begun = self._begin(ids, even_parked, lock)
+        return dict(begun.locked), begun
 
     def _plan(
         self, work: PendingAggregate, streams: Sequence[StreamRecord], handled: set[checkpoints.RefusalKey]

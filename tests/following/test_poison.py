@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import django.db
 import psycopg
 import pytest
 
+from enode_django.eventing.event_processors import Begun
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventing.unparking import retry_parked, skip_parked
@@ -350,16 +351,16 @@ def test_a_worker_that_looked_before_a_retry_does_not_handle_again_what_the_retr
     records = harness.stored("c", *(Added(amount=n) for n in range(1, 5)))
     worker = harness.subscription(group, attempts=1)
     harness.deliver(worker, records[:1])
-    processor = worker.runner.processor
-    positions, retried = processor.positions, []
+    processor: Any = worker.runner.processor
+    read, retried = processor._read, []
 
-    def look_and_be_slow(ids: Sequence[str]) -> Mapping[str, int]:
-        found = positions(ids)
+    def look_and_be_slow(ids: Sequence[str], even_parked: bool) -> Begun:
+        found: Begun = read(ids, even_parked)
         if not retried:
             retried.append(retry_parked(harness.subscription(group), "c"))
         return found
 
-    monkeypatch.setattr(processor, "positions", look_and_be_slow)
+    monkeypatch.setattr(processor, "_read", look_and_be_slow)
     harness.deliver(worker, records[1:3])
     assert retried == [None]
     assert [call for call in behaviour.calls if call != "second"] == [f"c/{n}/0" for n in range(1, 5)]

@@ -14,7 +14,7 @@ from django.db.models.sql import InsertQuery
 from django.db.models.sql.compiler import SQLInsertCompiler
 from django.db.transaction import TransactionManagementError, atomic, set_rollback
 
-from enode_django.databases import healthy_connection, in_transaction
+from enode_django.databases import execute, healthy_connection, in_transaction
 from enode_django.eventing.read_models.row_columns import columns_of, quoted
 from enode_django.eventing.read_models.row_loading import RowLoading
 from enode_django.eventing.read_models.row_normalising import RowNormaliser
@@ -86,10 +86,16 @@ class RowTable(Generic[Row]):
 
     def load_locked(self, ids: Sequence[str]) -> dict[str, Row]:
         """Return the rows that exist, locked in the order of their ids until the transaction ends."""
-        connection = self._connection()
-        with connection.wrap_database_errors, psycopg.Cursor[Any](connection.connection) as cursor:
-            found = cursor.execute(self._loading.statement, (list(ids),), prepare=False).fetchall()
-        return {_by_id(row): row for row in self._loading.rows(found, connection)}
+        with self._connection().wrap_database_errors:
+            return self.rows_in(self.lock_cursor(ids).fetchall())
+
+    def lock_cursor(self, ids: Sequence[str]) -> psycopg.Cursor[Any]:
+        """Return a cursor for `rows_in`, of what `load_locked` returns."""
+        self._connection()
+        return execute(self._alias, self._loading.statement, (list(ids),))
+
+    def rows_in(self, found: Iterable[Sequence[Any]]) -> dict[str, Row]:
+        return {_by_id(row): row for row in self._loading.rows(found, connections[self._alias])}
 
     def versions(self, ids: Sequence[str]) -> dict[str, int]:
         """Return the versions of the rows that exist, without loading or locking them."""
