@@ -93,7 +93,7 @@ class EffectProcessor(EventProcessor):
     ) -> dict[str, Progress]:
         ids = [work.aggregate_root_id for work in works]
         begun = self._read(ids, even_parked)
-        positions = self._positions(ids, dict(begun.locked))
+        positions = self._positions(ids, dict(begun.rows))
         alone = len(works) == 1 and portion == 1
         portion = fit_portion(works, positions, portion, self.at_once)
         streams = self._next_streams(works, positions, begun, portion)
@@ -112,11 +112,11 @@ class EffectProcessor(EventProcessor):
         with transaction.atomic(using=self.alias):
             moved = {id: one.version for id, one in progress.items() if one.version > positions[id]}
             with pipelined(self.alias):
-                generations = failovers.generations_cursor(self.alias, self.key)
+                known = failovers.generations_cursor(self.alias, self.key) if self.heeded is not None else None
                 checkpoints.save(self.alias, self.key, moved)
                 checkpoints.save_refusals(self.alias, self.key, calls.refusals)
-            if self.heeded is not None:
-                self.heeded.confirm(dict(generations.fetchall()))
+            if self.heeded is not None and known is not None:
+                self.heeded.confirm(dict(known.fetchall()))
             if calls.deadlines:
                 self._change_deadlines(self.alias, calls.deadlines)
         if calls.interruption is not None:

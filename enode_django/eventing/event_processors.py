@@ -30,10 +30,10 @@ from enode_django.telemetry.tracing import FindsHandledEvents, current_tracing
 
 
 class Begun(NamedTuple):
-    """What a batch begins with. ``locked`` are the rows of what it has locked; ``parked`` (with the class name of the
-    error) and ``known``, of each shard, were read afterwards."""
+    """What a batch begins with: the ``rows`` that it locks (read models or checkpoints; an `EffectProcessor` only reads
+    them), the ``parked`` aggregates, with the class name of the error, and what is ``known`` of each shard."""
 
-    locked: Sequence[Any]
+    rows: Sequence[Any]
     parked: dict[str, str]
     known: Mapping[int, failovers.Known]
 
@@ -179,10 +179,11 @@ class RowProcessor(EventProcessor):
         ids = sorted(work.aggregate_root_id for work in works)
         with transaction.atomic(using=self.alias):
             begun = self._begin(ids, even_parked, partial(self._table.lock_cursor, ids))
-            rows = self._table.rows_in(begun.locked)
+            rows = self._table.rows_in(begun.rows)
             positions = {id: row.version for id, row in rows.items()}
             if len(rows) < len(ids):
                 rows, positions = self._lock_missing(ids, rows)
+                # What was read before all locks were there may be old.
                 begun = self._begin(ids, even_parked, partial(self._table.lock_cursor, ()))
             portion = fit_portion(works, positions, portion, self.at_once)
             streams = self._next_streams(works, positions, begun, portion)
@@ -296,11 +297,11 @@ class CheckpointProcessor(EventProcessor):
         """Lock the tables and the checkpoints, of which missing ones are made. Return the positions, and what the batch
         begins with."""
         begun = self._begin(ids, even_parked, partial(self._lock_cursor, ids))
-        if len(begun.locked) < len(ids):
-            locked = dict(begun.locked)
+        if len(begun.rows) < len(ids):
+            locked = dict(begun.rows)
             checkpoints.make(self.alias, self.key, [id for id in ids if id not in locked])
             begun = self._begin(ids, even_parked, partial(self._lock_cursor, ids))
-        return dict(begun.locked), begun
+        return dict(begun.rows), begun
 
     def _lock_cursor(self, ids: Sequence[str]) -> Cursor[Any]:
         self._keep_tables()

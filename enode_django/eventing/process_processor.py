@@ -102,13 +102,13 @@ class ProcessProcessor(EffectProcessor):
         positions, and what the batch begins with."""
         lock = partial(checkpoints.lock_cursor, self.alias, self.key, ids)
         begun = self._begin(ids, even_parked, lock)
-        if len(begun.locked) < len(ids):
-            locked = dict(begun.locked)
+        if len(begun.rows) < len(ids):
+            locked = dict(begun.rows)
             missing = [id for id in ids if id not in locked]
             heads = self._heads_at_the_start(missing)
             checkpoints.save(self.alias, self.key, {id: heads.get(id, 0) for id in missing})
             begun = self._begin(ids, even_parked, lock)
-        return dict(begun.locked), begun
+        return dict(begun.rows), begun
 
     def _plan(
         self, work: PendingAggregate, streams: Sequence[StreamRecord], handled: set[checkpoints.RefusalKey]
