@@ -189,6 +189,7 @@ def _requests() -> socket.socket:
     if shared is not None and shared[1] == _mounts():
         requests = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         requests.connect(shared[0])
+        atexit.register(requests.close)
         return requests
     process, requests = _start()
     atexit.register(_end, process, requests)

@@ -103,6 +103,8 @@ def read_stored(stored: bytes) -> StoredStream | StoredRefusal:
     try:
         if kind == STREAM:
             events, result = value
+            if type(events) is not list:
+                raise TypeError
             return StoredStream([StoredEvent(*event) for event in events], *result_and_sent(result))
         if kind == REFUSAL:
             return StoredRefusal(*value)

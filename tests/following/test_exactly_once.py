@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from django.db import connection, transaction
@@ -74,25 +75,28 @@ def _let_one_look_and_another_be_first(harness: Harness, monkeypatch: pytest.Mon
     records = harness.stored("c", *events)
     slow = harness.subscription(subscribers.instance(CounterRows))
     table = slow.runner.processor._table  # type: ignore[attr-defined]
-    load = table.load_locked
+    rows_in = table.rows_in
     looked = threading.Event()
     done = threading.Event()
+    gave_up: list[bool] = []
     main = threading.current_thread()
 
-    def load_slowly(ids: list[str]) -> dict[str, CounterRow]:
-        found: dict[str, CounterRow] = load(ids)
+    def look_slowly(found: Sequence[Any]) -> dict[str, CounterRow]:
+        rows: dict[str, CounterRow] = rows_in(found)
         if threading.current_thread() is not main and not looked.is_set():
             looked.set()
-            assert done.wait(60)
-        return found
+            assert not rows
+            gave_up.append(not done.wait(60))
+        return rows
 
-    monkeypatch.setattr(table, "load_locked", load_slowly)
+    monkeypatch.setattr(table, "rows_in", look_slowly)
     with ThreadPoolExecutor(1) as pool:
         late = pool.submit(_and_disconnect, lambda: slow.catch_up([PendingAggregate("c", "following.Counter", 2)]))
         assert looked.wait(60)
         harness.deliver(harness.subscription(subscribers.instance(CounterRows)), records)
         done.set()
         late.result(60)
+    assert gave_up == [False], "the slow one did not wait for the fast one"
 
 
 @pytest.mark.parametrize("projection", [CounterRows, Entries])

@@ -14,7 +14,7 @@ from uuid import UUID
 
 import msgpack
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from enode_django.bus.messages import decode_published, encode_published
@@ -280,6 +280,8 @@ stored_values = st.one_of(
 
 @settings(max_examples=120, deadline=None)
 @given(stored_values, st.integers(0, 3))
+@example(STREAM + pack(({}, 0)), 0)
+@example(STREAM + pack(("", 0)), 0)
 def test_events_are_those_of_the_stream_also_if_its_result_is_not_read(stored: bytes, cut: int) -> None:
     """This also holds if bytes are cut off."""
     stored = stored[: len(stored) - cut]
