@@ -8,7 +8,6 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from enode_django.concurrency.outages import outages
-from tests.warm import SELDOM
 
 pytest_plugins = [
     "tests.services",
@@ -46,7 +45,6 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
-        gc.set_threshold(SELDOM)
 
 
 @pytest.fixture(scope="session")

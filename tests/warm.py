@@ -64,8 +64,6 @@ LIBRARIES = [
 VARIABLE = "ENODE_TESTS_WARM"
 """The environment variable with the path of the socket at which a server of another process takes requests, and the
 server's mount namespace, as JSON; "null" if there is none."""
-SELDOM = 20_000
-"""How many more new objects than deleted ones make the garbage collector look: a process that loads much has many."""
 LONGEST_REQUEST = 1 << 18
 PID, END = struct.Struct("=q"), struct.Struct("=qd")
 """The answers of the server: the process id; at the end, the exit status and the seconds of processor time."""
@@ -315,7 +313,6 @@ def main() -> None:
             importlib.import_module(name)
     sys.path.remove(str(ROOT))
     gc.freeze()  # otherwise the first collection of each child would copy all that memory
-    gc.set_threshold(SELDOM)  # what a child loads stays
     owner, *listening = (socket.socket(fileno=int(number)) for number in sys.argv[1:])
     serve(owner, listening[0] if listening else None)
 

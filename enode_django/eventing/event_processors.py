@@ -30,8 +30,8 @@ from enode_django.telemetry.tracing import FindsHandledEvents, current_tracing
 
 
 class Begun(NamedTuple):
-    """What a batch begins with: the ``rows`` that it locks (read models or checkpoints; an `EffectProcessor` only reads
-    them), the ``parked`` aggregates, with the class name of the error, and what is ``known`` of each shard."""
+    """The beginning of a batch. ``rows`` are the read models or checkpoints that it has locked; an `EffectProcessor`
+    only reads its checkpoints. ``parked`` has the class name of the error by aggregate, ``known`` is by shard."""
 
     rows: Sequence[Any]
     parked: dict[str, str]

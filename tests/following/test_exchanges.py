@@ -9,7 +9,7 @@ import pytest
 from enode_django.eventing.registry import subscribers
 from tests.following.domain import Added, Behaviour, CounterRows, Entries, handler_group
 from tests.following.harness import Harness
-from tests.integration.test_pipelined import exchanges
+from tests.integration.exchanges import exchanges
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,17 @@
-"""Statements that are sent together, and the exchanges with the server that a subscriber takes for one event."""
+"""Statements that are sent together, in one exchange with the server."""
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import psycopg
 import pytest
-from django.db import connection, transaction
+from django.db import transaction
 
 from enode_django.databases import execute, heal_connections, pipelined
+from tests.integration.exchanges import exchanges
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -28,21 +28,6 @@ def session() -> int:
     row = execute("default", "SELECT pg_backend_pid()", ()).fetchone()
     assert row is not None
     return int(row[0])
-
-
-@contextmanager
-def exchanges() -> Iterator[list[int]]:
-    """Append, at the end of the block, how often the server became ready for the next request of this thread."""
-    found: list[int] = []
-    execute("default", "SELECT 1", ())
-    with tempfile.TemporaryFile("w+") as traced:
-        connection.connection.pgconn.trace(traced.fileno())
-        try:
-            yield found
-        finally:
-            connection.connection.pgconn.untrace()
-        traced.seek(0)
-        found.append(traced.read().count("ReadyForQuery"))
 
 
 @IN_BLOCK
