@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from enode_django.domain.bounds import Bound, bounds_of, check_bounds
@@ -295,11 +295,16 @@ class Schema:
         """Check the fields of a dictionary, and replace values by their normal forms. Raises `InvalidField`."""
         self.decode_into = compiled_decode(self._decoders, self._default, self._decode_slowly)
         """Decode like `decode`, into an existing dictionary, the first argument."""
+        self._makers: dict[tuple[str, ...], Callable[..., Any]] = {}
 
-    def maker(self, given: Sequence[str]) -> Callable[..., Any]:
+    def maker(self, *given: str) -> Callable[..., Any]:
         """Return a function that makes an instance of the class from plain values, and from attributes of these names,
-        without its constructor. It raises `InvalidField`."""
-        return compiled_maker(self.owner, self._decoders, self._default, self._decode_slowly, given)
+        without its constructor. It raises `InvalidField`. It is compiled at the first call."""
+        make = self._makers.get(given)
+        if make is None:
+            make = compiled_maker(self.owner, self._decoders, self._default, self._decode_slowly, given)
+            self._makers[given] = make
+        return make
 
     def _type(self, name: str, annotation: Any) -> FieldType:
         try:

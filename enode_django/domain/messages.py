@@ -217,4 +217,4 @@ def sealed_plain(event: DomainEvent) -> dict[str, Any]:
 def event_restorer(cls: type[AnyEvent]) -> Callable[[dict[str, Any], EventStamp, int], AnyEvent]:
     """Return a function that makes a stamped event from plain field values, like `message_of` and `stamp_event`, but
     faster for many events. The function raises `InvalidField`."""
-    return schema_of(cls).maker(("_enode_stamp", "_enode_index"))
+    return schema_of(cls).maker("_enode_stamp", "_enode_index")

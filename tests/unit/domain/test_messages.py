@@ -16,6 +16,7 @@ from enode_django.domain.messages import (
     Command,
     DomainEvent,
     EventStamp,
+    event_restorer,
     is_stamped,
     message_of,
     restored_command,
@@ -236,6 +237,10 @@ def test_restored_message_takes_defaults_for_missing_fields() -> None:
     with pytest.raises(InvalidField, match="no field 'x'"):
         restored_command(Pay, "i", "a", {"amount": Decimal(2), "x": 1})
     assert message_of(Paid, {"amount": Decimal(1), "of a newer version": 1}) == Paid(amount=Decimal(1))
+
+
+def test_what_restores_the_events_of_a_class_is_compiled_once() -> None:
+    assert event_restorer(Paid) is event_restorer(Paid)
 
 
 def test_event_has_its_place_once_it_is_stamped() -> None:
