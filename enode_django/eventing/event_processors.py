@@ -20,6 +20,7 @@ from enode_django.eventing.in_flight import InFlight
 from enode_django.eventing.pending import Failure, HandledEvents, PendingAggregate, Progress, fit_portion, next_streams
 from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.read_models.row_changes import RowChanges, changed_row
+from enode_django.eventing.read_models.row_inserts import RowInserts
 from enode_django.eventing.read_models.rows import RowTable
 from enode_django.eventing.read_models.waiting_inserts import WaitingInserts, inserts_wait
 from enode_django.eventing.subscribers import NOW, Subscriber, key_of
@@ -324,6 +325,10 @@ class TransactionProcessor(CheckpointProcessor):
     subscriber: Projection
     at_once = 1_000
 
+    def __init__(self, subscriber: Projection, store: EventStore) -> None:
+        super().__init__(subscriber, store)
+        self._inserts = RowInserts(self.alias)
+
     def apply(
         self, works: Sequence[PendingAggregate], portion: int, *, even_parked: bool = False
     ) -> dict[str, Progress]:
@@ -370,7 +375,7 @@ class TransactionProcessor(CheckpointProcessor):
     def _inserts_wait(self) -> Iterator[None]:
         waiting: WaitingInserts | None = None
         try:
-            with inserts_wait(self.alias) as waiting:
+            with inserts_wait(self._inserts) as waiting:
                 yield
         except Exception as error:  # from a handler, or from a delayed insert
             if isinstance(error, HandlerInterrupted) or is_transient(error):

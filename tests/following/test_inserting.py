@@ -8,6 +8,7 @@ import pytest
 from django.db import connection, transaction
 
 from enode_django.databases import execute
+from enode_django.eventing.read_models.row_inserts import RowInserts
 from enode_django.eventing.read_models.rows import RowTable
 from enode_django.eventing.read_models.waiting_inserts import ROWS_MAX, insert, inserts_wait
 from tests.following.domain import Added, CounterRow
@@ -119,7 +120,7 @@ def test_a_handler_deletes_what_it_has_just_inserted(run: Run) -> None:
 
 def test_rows_of_a_model_projection_are_read_behind_what_waits(harness: Harness, line_tables: None) -> None:
     with transaction.atomic():
-        with inserts_wait("default"):
+        with inserts_wait(RowInserts("default")):
             insert(Named(name="n"), "default")
             assert waits()
             RowTable(CounterRow, "default").versions(["n"])

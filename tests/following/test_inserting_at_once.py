@@ -7,6 +7,7 @@ import threading
 from django.db import connection, transaction
 
 from enode_django.databases import StatementsWait
+from enode_django.eventing.read_models.row_inserts import RowInserts
 from enode_django.eventing.read_models.waiting_inserts import insert, inserts_wait
 from tests.following.harness import Harness
 from tests.following.inserting import waits
@@ -16,7 +17,7 @@ from tests.integration.store_sessions import database_alias
 
 def test_only_inserts_of_the_projections_database_wait(harness: Harness, line_tables: None) -> None:
     with database_alias("second") as second, transaction.atomic(using=second):
-        with transaction.atomic(), inserts_wait(second):
+        with transaction.atomic(), inserts_wait(RowInserts(second)):
             insert(Named(name="elsewhere"), "default")
             assert not waits()
             insert(Named(name="here"), second)
@@ -31,7 +32,7 @@ def test_other_threads_insert_at_once(harness: Harness, line_tables: None) -> No
         insert(Named(name="elsewhere"), "default")
         connection.close()
 
-    with transaction.atomic(), inserts_wait("default"):
+    with transaction.atomic(), inserts_wait(RowInserts("default")):
         thread = threading.Thread(target=elsewhere)
         thread.start()
         thread.join(60)
@@ -42,7 +43,7 @@ def test_other_threads_insert_at_once(harness: Harness, line_tables: None) -> No
 def test_after_the_block_nothing_waits_whatever_a_handler_left_behind(harness: Harness, line_tables: None) -> None:
     left = connection.execute_wrapper(lambda execute, *rest: execute(*rest))
     with transaction.atomic():
-        with inserts_wait("default"):
+        with inserts_wait(RowInserts("default")):
             left.__enter__()
             insert(Named(name="in"), "default")
         assert not any(isinstance(wrapper, StatementsWait) for wrapper in connection.execute_wrappers)

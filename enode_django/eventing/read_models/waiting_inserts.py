@@ -14,6 +14,7 @@ from django.db import connections, models, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from enode_django.databases import StatementsWait
+from enode_django.eventing.read_models.row_inserts import RowInserts
 
 ROWS_MAX = 1_000
 """The most rows of one model that wait. Then all waiting rows are sent."""
@@ -25,9 +26,10 @@ class WaitingInserts(StatementsWait):
     ``failed`` is the first error that inserting raised, even if a handler has swallowed it.
     """
 
-    def __init__(self, connection: BaseDatabaseWrapper) -> None:
+    def __init__(self, connection: BaseDatabaseWrapper, inserts: RowInserts) -> None:
         self.failed: Exception | None = None
         self._connection = connection
+        self._inserts = inserts
         self._rows: dict[type[models.Model], list[models.Model]] = {}
 
     def add(self, row: models.Model) -> None:
@@ -48,7 +50,7 @@ class WaitingInserts(StatementsWait):
         waiting, self._rows = self._rows, {}
         try:
             for rows in waiting.values():
-                insert_now(rows, self._connection.alias)
+                self._inserts.insert(rows)
         except Exception as error:  # from the database, or from adapting a value; a handler may swallow it
             self.failed = self.failed or error
             transaction.set_rollback(True, using=self._connection.alias)
@@ -62,11 +64,11 @@ class WaitingInserts(StatementsWait):
 
 
 @contextmanager
-def inserts_wait(alias: str) -> Iterator[WaitingInserts]:
+def inserts_wait(inserts: RowInserts) -> Iterator[WaitingInserts]:
     """Let rows that are inserted inside the block wait, and send them at its end. Raises the first error of an insert
     in the block: then everything since the block began is to be rolled back."""
-    connection = connections[alias]
-    waiting = WaitingInserts(connection)
+    connection = connections[inserts.alias]
+    waiting = WaitingInserts(connection, inserts)
     connection.execute_wrappers.append(waiting)
     try:
         yield waiting
@@ -82,9 +84,4 @@ def insert(row: models.Model, alias: str) -> None:
         if isinstance(wrapper, WaitingInserts) and wrapper.takes_rows:
             wrapper.add(row)
             return
-    insert_now([row], alias)
-
-
-def insert_now(rows: list[models.Model], alias: str) -> None:
-    """Insert rows of one model by ``bulk_create``, which sends them as arrays where possible."""
-    type(rows[0])._base_manager.using(alias).bulk_create(rows)
+    type(row)._base_manager.using(alias).bulk_create([row])
