@@ -13,9 +13,9 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models.expressions import DatabaseDefault
 from django.db.transaction import atomic, set_rollback
 
-from enode_django.databases import healthy_connection
+from enode_django.databases import execute
 from enode_django.eventing import checkpoints
-from enode_django.eventing.read_models.row_columns import Column, columns_of
+from enode_django.eventing.read_models.row_columns import Column, arrays, columns_of
 from enode_django.eventing.read_models.row_keys import Field, Key, Row, RowKeys
 from enode_django.eventing.read_models.row_loading import RowLoading
 from enode_django.eventing.read_models.row_normalising import RowNormaliser
@@ -52,16 +52,16 @@ class KeyedRowTable(RowKeys[Row]):
     def _write_statements(self, connection: BaseDatabaseWrapper) -> None:
         table = connection.ops.quote_name(self._model._meta.db_table)
         keys = ", ".join(column.name for column in self._keys)
-        wanted = f"({keys}) IN (SELECT * FROM unnest({_arrays(self._keys)}))"
+        wanted = f"({keys}) IN (SELECT * FROM unnest({arrays(self._keys)}))"
         self._loading = RowLoading(self._model, self._alias, wanted, keys)
         self._known = f"SELECT {keys} FROM {table} WHERE {wanted}"
         self._delete = f"DELETE FROM {table} WHERE {wanted}"
         names = ", ".join(column.name for column in self._columns)
-        self._insert = f"INSERT INTO {table} ({names}) SELECT * FROM unnest({_arrays(self._columns)})"
+        self._insert = f"INSERT INTO {table} ({names}) SELECT * FROM unnest({arrays(self._columns)})"
         written = [*self._keys, *self._changed]
         self._update = (
             f"UPDATE {table} AS known SET {', '.join(f'{one.name} = given.{one.name}' for one in self._changed)} "
-            f"FROM unnest({_arrays(written)}) AS given ({', '.join(one.name for one in written)}) "
+            f"FROM unnest({arrays(written)}) AS given ({', '.join(one.name for one in written)}) "
             f"WHERE {' AND '.join(f'known.{one.name} = given.{one.name}' for one in self._keys)}"
         )
 
@@ -150,15 +150,8 @@ class KeyedRowTable(RowKeys[Row]):
         return any(isinstance(row.__dict__.get(attname), DatabaseDefault) for attname in self._defaults)
 
     def _execute(self, statement: str, parameters: Sequence[Any]) -> psycopg.Cursor[Any]:
-        connection = healthy_connection(self._alias)
-        connection.validate_no_broken_transaction()
-        with connection.wrap_database_errors:
-            return psycopg.Cursor[Any](connection.connection).execute(statement, parameters, prepare=False)
-
-
-def _arrays(columns: Sequence[Column]) -> str:
-    """Return the arrays that carry values of these columns. They are binary: as text they take twice as long."""
-    return ", ".join(f"%b::{column.array}[]" for column in columns)
+        with connections[self._alias].wrap_database_errors:
+            return execute(self._alias, statement, parameters)
 
 
 def _digest(key: Key) -> str:

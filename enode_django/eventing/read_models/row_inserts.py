@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
-import psycopg
 from django.db import connections, models, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from enode_django.databases import healthy_connection
-from enode_django.eventing.read_models.row_columns import Column, columns_of, quoted
+from enode_django.databases import execute
+from enode_django.eventing.read_models.row_columns import Column, arrays, columns_of, quoted
 
 _KNOWN_PRE_SAVE = (models.Field, models.DateField, models.DateTimeField, models.TimeField, models.FileField)
 """The classes whose ``pre_save`` returns a value. That of another field may return an expression."""
@@ -50,11 +49,9 @@ class _Table:
         self._columns = columns
         self._relations: list[Any] = [column.field for column in columns if column.field.is_relation]
         names = ", ".join(column.name for column in columns)
-        # Binary: arrays as text take twice as long to write.
-        arrays = ", ".join(f"%b::{column.array}[]" for column in columns)
         returning = f" RETURNING {quoted(model._meta.pk, connection)}" if key else ""
         table = connection.ops.quote_name(model._meta.db_table)
-        self._statement = f"INSERT INTO {table} ({names}) SELECT * FROM unnest({arrays}){returning}"
+        self._statement = f"INSERT INTO {table} ({names}) SELECT * FROM unnest({arrays(columns)}){returning}"
 
     def takes(self, rows: Sequence[models.Model]) -> bool:
         """Return False for rows that Django has to prepare: with expressions, with related objects, which may be
@@ -68,14 +65,14 @@ class _Table:
         )
 
     def insert(self, rows: Sequence[models.Model], alias: str) -> None:
-        connection = healthy_connection(alias)
+        connection = connections[alias]
         values = [column.values(rows, connection) for column in self._columns]
-        with connection.wrap_database_errors, psycopg.Cursor[Any](connection.connection) as cursor:
-            cursor.execute(self._statement, values, prepare=False)
-            keys = [key for (key,) in cursor.fetchall()] if self._key else []
+        with connection.wrap_database_errors:
+            inserted = execute(alias, self._statement, values)
+            keys = inserted.fetchall() if self._key else []
         for row in rows:
             row._state.adding, row._state.db = False, alias
-        for row, key in zip(rows, keys, strict=False):  # a trigger may have dropped some
+        for row, (key,) in zip(rows, keys, strict=False):  # a trigger may have dropped some
             setattr(row, self._key or "", key)
 
 
