@@ -7,6 +7,7 @@ are done. So every statement finds every row. Only errors come late, and after o
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -27,6 +28,7 @@ class WaitingInserts(StatementsWait):
     """
 
     def __init__(self, connection: BaseDatabaseWrapper, inserts: RowInserts) -> None:
+        self.alias = inserts.alias
         self.failed: Exception | None = None
         self._connection = connection
         self._inserts = inserts
@@ -63,6 +65,14 @@ class WaitingInserts(StatementsWait):
         self.send()
 
 
+class _Here(threading.local):
+    waiting: WaitingInserts | None = None
+
+
+_here = _Here()
+"""The rows that wait in this thread. Each insert looks for them, and to look through the connection takes longer."""
+
+
 @contextmanager
 def inserts_wait(inserts: RowInserts) -> Iterator[WaitingInserts]:
     """Let rows that are inserted inside the block wait, and send them at its end. Raises the first error of an insert
@@ -70,18 +80,20 @@ def inserts_wait(inserts: RowInserts) -> Iterator[WaitingInserts]:
     connection = connections[inserts.alias]
     waiting = WaitingInserts(connection, inserts)
     connection.execute_wrappers.append(waiting)
+    others, _here.waiting = _here.waiting, waiting
     try:
         yield waiting
         waiting.finish()
     finally:
+        _here.waiting = others
         with suppress(ValueError):  # not pop(): a handler may have left its own wrapper behind
             connection.execute_wrappers.remove(waiting)
 
 
 def insert(row: models.Model, alias: str) -> None:
     """Insert a row, or let it wait if this thread is inside `inserts_wait`."""
-    for wrapper in connections[alias].execute_wrappers:
-        if isinstance(wrapper, WaitingInserts) and wrapper.takes_rows:
-            wrapper.add(row)
-            return
+    waiting = _here.waiting
+    if waiting is not None and waiting.alias == alias and waiting.takes_rows:
+        waiting.add(row)
+        return
     type(row)._base_manager.using(alias).bulk_create([row])
