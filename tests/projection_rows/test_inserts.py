@@ -77,6 +77,15 @@ def test_fields_that_are_set_when_a_row_is_made_are_set() -> None:
 
 
 @pytest.mark.django_db
+def test_the_copy_of_a_stored_row_gets_dates_of_its_own() -> None:
+    insert([Dated(aggregate_root_id="a", version=1)])
+    first, copied = Dated.objects.get(), Dated.objects.get()
+    copied.aggregate_root_id = "b"
+    assert not insert([copied])
+    assert Dated.objects.get(aggregate_root_id="b").created_at > first.created_at
+
+
+@pytest.mark.django_db
 @pytest.mark.parametrize(
     "make",
     [

@@ -55,11 +55,11 @@ class _Table:
 
     def takes(self, rows: Sequence[models.Model]) -> bool:
         """Return False for rows that Django has to prepare: with expressions, with related objects, which may be
-        unsaved, with automatic keys of their own, or without another key."""
-        keys = {row.pk is None for row in rows}
+        unsaved, with automatic keys of their own, without another key, or copied from a stored row."""
+        are_new = {(row.pk is None, row._state.adding) for row in rows}
         kinds = {*map(type, chain.from_iterable(row.__dict__.values() for row in rows))}
         return (
-            keys == {self._key is not None}
+            are_new == {(self._key is not None, True)}
             and not any(hasattr(kind, "resolve_expression") for kind in kinds)
             and not any(relation.is_cached(row) for relation in self._relations for row in rows)
         )
