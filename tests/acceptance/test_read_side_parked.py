@@ -11,7 +11,7 @@ import pytest
 from enode_django import Command, CommandStatus, WaitFor, execute_command
 from enode_django.ids import new_id
 from sample_project.bank.domain import Deposit, OpenAccount, StartTransfer, Withdraw
-from tests.acceptance.hindered.hindrances import UNLUCKY
+from tests.acceptance.hindered.hindrances import is_unlucky
 from tests.acceptance.processors import Processors
 from tests.acceptance.stack import HINDERED, Stack
 from tests.acceptance.waiting import PATIENCE
@@ -19,7 +19,7 @@ from tests.acceptance.waiting import PATIENCE
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 
 ACCOUNTS = [f"account-{number:04}" for number in (*range(50), *range(1000, 1050))]
-UNLUCKY_ACCOUNTS = [account for account in ACCOUNTS if account.endswith(UNLUCKY)]
+UNLUCKY_ACCOUNTS = list(filter(is_unlucky, ACCOUNTS))
 PARKING = ("bank.AccountSummaries", "bank.Ledger", "bank.balance_cache", "bank.transfers")
 
 
@@ -28,9 +28,10 @@ def start_event_workers(stack: Stack) -> Processors:
 
 
 def transfers() -> Sequence[Command]:
-    """Return transfers from unlucky accounts, to them, and between others. A third of the transfers is refused."""
+    """Return transfers from unlucky accounts, to them, and between others. A third of the transfers is refused. Their
+    ids end as those of unlucky accounts do."""
     return [
-        StartTransfer(new_id(), source=source, target=target, amount=Decimal(amount))
+        StartTransfer(f"{new_id()[:-3]}007", source=source, target=target, amount=Decimal(amount))
         for unlucky in UNLUCKY_ACCOUNTS
         for source, target in [(unlucky, ACCOUNTS[0]), (ACCOUNTS[1], unlucky), (ACCOUNTS[2], ACCOUNTS[3])]
         for amount in (1, 2, 10_000)
