@@ -69,11 +69,11 @@ class _Table:
         values = [column.values(rows, connection) for column in self._columns]
         with connection.wrap_database_errors:
             inserted = execute(alias, self._statement, values)
-            keys = inserted.fetchall() if self._key else []
         for row in rows:
             row._state.adding, row._state.db = False, alias
-        for row, (key,) in zip(rows, keys, strict=False):  # a trigger may have dropped some
-            setattr(row, self._key or "", key)
+        if self._key is not None:
+            for row, (key,) in zip(rows, inserted, strict=False):  # a trigger may have dropped some
+                setattr(row, self._key, key)
 
 
 def _table_of(model: type[models.Model], connection: BaseDatabaseWrapper) -> _Table | None:
