@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,7 @@ class Processors:
             groups += [(EVENTS, name) for name in self._workspace.subscribers]
         owners = [self._workspace.owners(*group) for group in groups]
         return len(self.pids()) == self._processes * (1 + (self._role == "all")) and all(
-            None not in names and len(set(names)) == self._processes for names in owners
+            None not in names and _is_even(names, self._processes) for names in owners
         )
 
     def check(self) -> None:
@@ -150,6 +151,12 @@ class Processors:
             self.process.wait()
         self._log.close()
         self._directory.cleanup()
+
+
+def _is_even(owners: Sequence[str | None], workers: int) -> bool:
+    """Return True if no worker will give a queue to another: what it has in memory of a queue goes with it."""
+    queues = Counter(owners).values()
+    return len(queues) == workers and max(queues) - min(queues) <= 1
 
 
 def timed_run(workspace: Workspace, processors: Processors, messages: list[tuple[str, bytes]], streams: int) -> float:

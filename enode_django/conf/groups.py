@@ -108,9 +108,9 @@ class Commands(Group):
     time, so it takes processes to use the cores."""
     EVENT_MAILBOXES: Count = 1
     """Threads that write to the store, for each shard."""
-    PULL_MAX_BATCH: Count = 500
+    PULL_MAX_BATCH: Count = 1000
     """The most messages of one pull from one queue."""
-    COPY_MAX_BATCH: Count = 1000
+    COPY_MAX_BATCH: Count = 2500
     COPY_MAX_BYTES: Count = 16 * MIB
     """The most bytes of events and metadata in one batch."""
     MAX_UNFINISHED: Count = 20_000
@@ -153,7 +153,7 @@ class Subscribers(Group):
     """Settings of following the events."""
 
     TOPIC: Text = "events"
-    PULL_MAX_BATCH: Count = 1000
+    PULL_MAX_BATCH: Count = 2500
     """The most messages of one pull from one queue, for one subscriber."""
     TIME_LIMIT: Seconds = 300.0
     """The time limit for the events of one command, for subscribers without a ``time_limit``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -313,6 +314,10 @@ class CheckpointProcessor(EventProcessor):
         execute(self.alias, self._lock_tables, ())
 
 
+LEAST_AT_ONCE = 1_000
+SECONDS_AT_ONCE = 0.5
+
+
 class TransactionProcessor(CheckpointProcessor):
     """Applies events to a `Projection`: checkpoints are locked, ORM code runs, checkpoints move, in one transaction.
 
@@ -320,10 +325,14 @@ class TransactionProcessor(CheckpointProcessor):
     together. When a handler raises, or an insert fails, everything is rolled back and run again with a savepoint for
     each aggregate, so that only the part of the failing one is lost. A single stream is not run again, unless an insert
     fails late.
+
+    ``at_once`` follows the pace of the handlers: as many streams as they handle in `SECONDS_AT_ONCE`, between
+    `LEAST_AT_ONCE` and ``most_at_once``. A larger transaction moves fewer checkpoints; a long one holds its locks long.
     """
 
     subscriber: Projection
-    at_once = 1_000
+    at_once = LEAST_AT_ONCE
+    most_at_once = 10_000
 
     def __init__(self, subscriber: Projection, store: EventStore) -> None:
         super().__init__(subscriber, store)
@@ -346,6 +355,7 @@ class TransactionProcessor(CheckpointProcessor):
     ) -> dict[str, Progress]:
         ids = sorted(work.aggregate_root_id for work in works)
         progress: dict[str, Progress] = {}
+        begun_at = time.monotonic()
         with transaction.atomic(using=self.alias):
             positions, begun = self._lock(ids, even_parked)
             portion = fit_portion(works, positions, portion, self.at_once)
@@ -369,7 +379,14 @@ class TransactionProcessor(CheckpointProcessor):
             moved = {id: one.version for id, one in progress.items() if one.version > positions[id]}
             checkpoints.save(self.alias, self.key, moved)
             let_hooks_fail_alone(self.alias, self.in_flight.around(works[0]))
+        self._adapt(sum(map(len, streams.values())), time.monotonic() - begun_at)
         return progress
+
+    def _adapt(self, handled: int, seconds: float) -> None:
+        """Set ``at_once`` by the pace of a batch. A small one says nothing of a large one's pace."""
+        if handled * 2 >= self.at_once:
+            at_this_pace = SECONDS_AT_ONCE * handled / max(seconds, 0.001)
+            self.at_once = min(self.most_at_once, max(LEAST_AT_ONCE, round(at_this_pace)))
 
     @contextmanager
     def _inserts_wait(self) -> Iterator[None]:

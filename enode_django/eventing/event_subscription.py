@@ -18,6 +18,7 @@ from enode_django.bus.notices import Notice, SendNotices
 from enode_django.equeue.consumer.queue_consumer import PulledMessages
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.eventing import parking
+from enode_django.eventing.event_processors import EventProcessor
 from enode_django.eventing.in_flight import FIRST_QUEUE, is_of_a_sweep, suspect_swept
 from enode_django.eventing.logged_steps import log_handled
 from enode_django.eventing.pending import Failure, Message, PendingAggregate, Progress, follows_events, follows_refusal
@@ -191,7 +192,7 @@ class EventSubscription:
                 self._drive([work], 1)
 
     def _drive(self, works: Sequence[PendingAggregate], portion: int) -> None:
-        for part in _parts(works, self.runner.processor.at_once):
+        for part in _parts(works, self.runner.processor):
             some: Sequence[PendingAggregate] = part
             while some := self._still_ours(some):
                 begun = time.perf_counter()
@@ -333,13 +334,14 @@ def _extra(subscriber: str, id: str) -> dict[str, str]:
     return {"subscriber": subscriber, "aggregate_root_id": id}
 
 
-def _parts(works: Sequence[PendingAggregate], at_once: int) -> Iterator[Sequence[PendingAggregate]]:
-    """Divide the works into parts of up to ``at_once`` streams and refusals each; a larger work stands alone."""
+def _parts(works: Sequence[PendingAggregate], processor: EventProcessor) -> Iterator[Sequence[PendingAggregate]]:
+    """Divide the works into parts of up to ``at_once`` streams and refusals each, as it is when a part is made; a
+    larger work stands alone."""
     part: list[PendingAggregate] = []
     size = 0
     for work in works:
         more = max(1, len(work.streams) + len(work.refusals))
-        if part and size + more > at_once:
+        if part and size + more > processor.at_once:
             yield part
             part, size = [], 0
         part.append(work)

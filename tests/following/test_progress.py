@@ -7,8 +7,11 @@ from typing import TypeVar
 import pytest
 from django.db import OperationalError
 
+from enode_django.eventing import event_processors
+from enode_django.eventing.event_processors import LEAST_AT_ONCE
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import Subscriber
+from enode_django.eventstore.base import StreamRecord
 from tests.following.domain import (
     Added,
     Behaviour,
@@ -23,6 +26,10 @@ from tests.following.domain import (
 from tests.following.harness import Harness, stream_of
 
 Value = TypeVar("Value")
+
+
+def one_each(harness: Harness, ids: str) -> list[StreamRecord]:
+    return [record for id in ids for record in harness.stored(id, Added(amount=1))]
 
 
 @pytest.fixture(params=["rows", "entries", "handlers"])
@@ -72,6 +79,7 @@ def test_gaps_do_not_make_a_transaction_larger_than_it_should_be(
 ) -> None:
     subscription = harness.subscription(subscriber)
     monkeypatch.setattr(subscription.runner.processor, "at_once", 20)
+    monkeypatch.setattr(subscription.runner.processor, "most_at_once", 20, raising=False)
     loaded: list[int] = []
     load_ranges = harness.store.load_ranges
 
@@ -86,6 +94,34 @@ def test_gaps_do_not_make_a_transaction_larger_than_it_should_be(
     assert subscription.runner.processor.positions([f"c{n}" for n in range(10)]) == {f"c{n}": 30 for n in range(10)}
     assert max(loaded) <= 20
     assert not harness.window.unfinished
+
+
+@pytest.mark.parametrize(("seconds", "then"), [(0.0, LEAST_AT_ONCE), (1e9, 10_000)])
+def test_a_transaction_of_a_projection_is_as_large_as_its_handlers_are_fast(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, seconds: float, then: int
+) -> None:
+    """However fast they are, they manage nothing in no time, and everything in a century."""
+    monkeypatch.setattr(event_processors, "SECONDS_AT_ONCE", seconds)
+    subscription = harness.subscription(subscribers.instance(Entries))
+    processor = subscription.runner.processor
+    processor.at_once = 5
+    harness.deliver(subscription, one_each(harness, "ab"))
+    assert processor.at_once == 5, "less than half of a batch does not show the pace"
+    harness.deliver(subscription, one_each(harness, "cdef"))
+    assert processor.at_once == then
+
+
+def test_works_are_divided_by_the_size_that_the_transaction_before_has_set(
+    harness: Harness, behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_processors, "SECONDS_AT_ONCE", 1e9)
+    calls_before: list[int] = []
+    subscription = harness.subscription(
+        subscribers.instance(Entries), hand_over=lambda: calls_before.append(len(behaviour.calls))
+    )
+    subscription.runner.processor.at_once = 2
+    harness.deliver(subscription, one_each(harness, "abcdefg"))
+    assert set(calls_before) == {0, 2, 7}, "two, and then all others together"
 
 
 def test_a_command_that_cannot_be_sent_parks_the_refusal_it_follows_from(

@@ -298,7 +298,7 @@ def test_what_is_handed_over_between_portions_is_left_to_others(
     """A portion has two streams. The queue is handed over after the first portion."""
     calls = iter([lambda: None, lambda: harness.window.close()])
     subscription = harness.subscription(subscriber, hand_over=lambda: next(calls, lambda: None)())
-    subscription.runner.processor.at_once = 2
+    subscription.runner.processor.at_once = subscription.runner.processor.most_at_once = 2
     harness.deliver(subscription, added(harness, *"abcdef"))
     assert [call for call in behaviour.calls if call != "second"] == ["a/1/0", "b/1/0"]
     assert subscription.next_retry is None
@@ -308,6 +308,6 @@ def test_what_is_handed_over_between_portions_is_left_to_others(
 def test_what_no_queue_brought_is_handled_to_its_end(harness: Harness, behaviour: Behaviour) -> None:
     subscriber = subscribers.instance(Entries)
     subscription = harness.subscription(subscriber, hand_over=harness.window.close)
-    subscription.runner.processor.at_once = 2
+    subscription.runner.processor.at_once = subscription.runner.processor.most_at_once = 2
     subscription.follow(added(harness, *"abcdef"))
     assert len(behaviour.calls) == 6
