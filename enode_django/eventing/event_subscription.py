@@ -37,6 +37,8 @@ PORTION = 1_000
 """The most versions of one aggregate that are handled in one transaction."""
 MOST_ASIDE = 10_000
 """The most aggregates that are set aside in memory, since the queue keeps their messages. Further ones are parked."""
+MOST_MESSAGES = 5_000
+"""The most messages of an aggregate that is set aside, more than are pulled at once. One with more is parked."""
 RETRYING_AT_ONCE = 1.0
 """The most seconds for retries before new messages have their turn."""
 
@@ -267,7 +269,7 @@ class EventSubscription:
         self._log_failure(work, failure)
         next_try = self.policy.next_try(failure.error, work.failures, self._clock() - work.failing_since)
         work.waits_for_others = self.policy.waits_for_others(failure.error, work.failures)
-        is_too_much = len(self._aside) >= MOST_ASIDE or len(work.messages) > PORTION
+        is_too_much = len(self._aside) >= MOST_ASIDE or len(work.messages) > MOST_MESSAGES
         return NextTry(next_try.seconds, next_try.is_parked or is_too_much)
 
     def _log_failure(self, work: PendingAggregate, failure: Failure) -> None:

@@ -8,6 +8,7 @@ import pytest
 from django.db import OperationalError, connection
 
 from enode_django import DomainEvent, Projection, Retries, Retry, event_handler, handles
+from enode_django.conf import conf
 from enode_django.eventing import event_handlers, parking
 from enode_django.eventing.code import code_fingerprint
 from enode_django.eventing.event_subscription import EventSubscription
@@ -137,6 +138,19 @@ def test_what_is_set_aside_is_bounded(
     harness.deliver(subscription, [record for n in range(5) for record in harness.stored(f"c{n}", Added(amount=n))])
     assert subscription.held == 3
     assert len(harness.parked(subscriber.name)) == 2
+
+
+def test_all_that_is_pulled_of_one_aggregate_is_set_aside_and_not_parked(
+    harness: Harness, behaviour: Behaviour
+) -> None:
+    pulled = conf().SUBSCRIBERS.PULL_MAX_BATCH
+    behaviour.failing["c"] = 1
+    subscription = harness.subscription(subscribers.instance(CounterRows))
+    harness.deliver(subscription, harness.stored("c", *[Added(amount=1)] * pulled))
+    assert (subscription.held, harness.parked("following.rows")) == (pulled, [])
+    let_pass(harness, subscription, 10.0)
+    assert len(set(handled(behaviour))) == pulled
+    assert subscription.held == harness.window.unfinished == 0
 
 
 def test_new_messages_have_their_turn_while_handlers_wait_in_vain(
