@@ -111,8 +111,12 @@ class Committer:
     # -- what may be stored at all --------------------------------------------------------------------------------
 
     def _are_streams_of_ours(self, decisions: Sequence[Decision], now: float) -> bool:
-        """Return True if all decisions are streams, none is to be dropped, and all leases are still held."""
-        if not decisions or self._refused or [decision for decision in decisions if decision.kind is not STREAM]:
+        """Return True if all decisions are streams, none is of an aggregate that is being recovered, and all leases are
+        still held."""
+        if not decisions or [decision for decision in decisions if decision.kind is not STREAM]:
+            return False
+        refused = self._refused
+        if refused and [decision for decision in decisions if decision.aggregate_root_id in refused]:
             return False
         windows = {decision.envelope.window for decision in decisions if decision.envelope is not None}
         return all(window is None or _is_held(window, now) for window in windows)

@@ -108,9 +108,9 @@ class Commands(Group):
     time, so it takes processes to use the cores."""
     EVENT_MAILBOXES: Count = 1
     """Threads that write to the store, for each shard."""
-    PULL_MAX_BATCH: Count = 750
+    PULL_MAX_BATCH: Count = 1000
     """The most messages of one pull from one queue."""
-    COPY_MAX_BATCH: Count = 1500
+    COPY_MAX_BATCH: Count = 2500
     COPY_MAX_BYTES: Count = 16 * MIB
     """The most bytes of events and metadata in one batch."""
     MAX_UNFINISHED: Count = 20_000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import struct
 import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -12,11 +11,10 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-import psycopg
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from enode_django.databases import end_sessions, in_transaction
-from enode_django.eventstore import correcting, generations, sqlstates, statements
+from enode_django.eventstore import correcting, generations, statements
 from enode_django.eventstore.base import (
     Appended,
     CommandKey,
@@ -28,16 +26,16 @@ from enode_django.eventstore.base import (
     StreamRecord,
 )
 from enode_django.eventstore.buckets import BUCKETS, ShardOwnership, bucket_of
-from enode_django.eventstore.copy_format import chunks
 from enode_django.eventstore.feed import Feed
 from enode_django.eventstore.fetched import FetchedRecords, FetchedStreams
 from enode_django.eventstore.known_corrections import statement_of
 from enode_django.eventstore.limits import holds
 from enode_django.eventstore.positions import FIRST, Position, check_limit, sequences_before
+from enode_django.eventstore.postgres_copy import copied
 from enode_django.eventstore.postgres_slow import SlowAppend
 from enode_django.eventstore.postgres_unique_values import PostgresUniqueValues
 from enode_django.eventstore.rows import check_vendor, connected, execute, find, records_of, run
-from enode_django.eventstore.shard_map import ShardMap, owning
+from enode_django.eventstore.shard_map import ShardMap
 from enode_django.eventstore.statements import Reading
 from enode_django.exceptions import ShardMapOutdated
 
@@ -46,7 +44,6 @@ __all__ = ["PostgresEventStore"]
 _STORED = Appended(Outcome.STORED)
 _aggregate_root_id = itemgetter(StreamRecord._fields.index("aggregate_root_id"))
 
-_COPY_CHUNK = 100
 _FIRST_CHUNK, _LARGEST_CHUNK = 100, 5_000
 _CHUNK_BYTES = 4 * 1024 * 1024
 _MEASURED = 100
@@ -115,7 +112,7 @@ class PostgresEventStore:
     def _append(self, records: Sequence[StreamRecord], claim: ShardOwnership, doubtful: bool) -> Sequence[Appended]:
         with self._connected() as connection:
             self._look_where_we_are(connection)
-            if not doubtful and _copied(connection, records, claim):
+            if not doubtful and copied(connection, records, claim):
                 return [_STORED] * len(records)
             return SlowAppend(connection, records, claim).run()
 
@@ -270,22 +267,3 @@ def _next_limit(chunk: Sequence[StreamRecord]) -> int:
 def _by_aggregate(rows: Iterable[tuple[Any, ...]]) -> dict[str, list[StreamRecord]]:
     """Group rows that are sorted by aggregate."""
     return {root_id: list(streams) for root_id, streams in groupby(records_of(rows), _aggregate_root_id)}
-
-
-def _copied(connection: BaseDatabaseWrapper, records: Sequence[StreamRecord], claim: ShardOwnership) -> bool:
-    """Copy the records. Return False if the database refuses one, or one does not fit its column: none is then stored,
-    unless a trigger dropped rows."""
-    in_order = sorted(records, key=_aggregate_root_id)
-    try:
-        cursor = psycopg.Cursor(connection.connection)
-        with owning(connection, claim), cursor.copy(statements.COPY) as copy:
-            for chunk in chunks(in_order, _COPY_CHUNK):
-                copy.write(chunk)
-    except psycopg.Error as error:
-        if sqlstates.is_data_error(error) or sqlstates.may_be_too_much(error):
-            return False
-        raise
-    except (ValueError, struct.error):
-        return False
-    # A foreign trigger may drop rows without an error; the slow path finds out which.
-    return cursor.rowcount == len(records)

@@ -1,5 +1,8 @@
 """Append a batch if the database may refuse some of its records.
 
+Usually another writer has changed a few of the aggregates. Their records are found first, and all others are copied in
+one transaction. The rest, or the whole batch if it was refused for another reason, is stored with care.
+
 One transaction inserts the rows that violate no unique constraint. If the rows stored, now or earlier by a lost call,
 are a prefix of each aggregate's records, it commits. Otherwise it rolls back and is repeated without each aggregate's
 first refused record and all its later ones: a version that follows a refused one must not be stored.
@@ -16,6 +19,7 @@ from enode_django.eventstore import sqlstates, statements
 from enode_django.eventstore.base import Appended, CommandKey, Outcome, StreamRecord
 from enode_django.eventstore.buckets import ShardOwnership
 from enode_django.eventstore.limits import unstorable
+from enode_django.eventstore.postgres_copy import copied
 from enode_django.eventstore.rows import execute, find
 from enode_django.eventstore.shard_map import owning
 
@@ -51,8 +55,23 @@ class SlowAppend:
                 self._cut(position, Appended(Outcome.INVALID, error=error))
         # All writers take their locks in this order, so deadlocks are rare.
         order = sorted(range(len(self._records)), key=lambda position: self._records[position].aggregate_root_id)
-        self._store_or_halve(order)
+        self._store_or_halve(self._copy_undisputed(order))
         return [self._result(position) for position in range(len(self._records))]
+
+    def _copy_undisputed(self, positions: Sequence[int]) -> Sequence[int]:
+        """Copy the records of aggregates of which no version or command of this batch is stored. Return the positions
+        of all other records: all, if none is stored, because then the batch was refused for another reason."""
+        pending = self._uncut(positions)
+        disputed = self._disputed(pending)
+        others = [position for position in pending if self._records[position].aggregate_root_id not in disputed]
+        if not disputed or (others and not copied(self._connection, self._take(others), self._claim)):
+            return pending
+        return [position for position in pending if self._records[position].aggregate_root_id in disputed]
+
+    def _disputed(self, positions: Iterable[int]) -> set[str]:
+        keys = [(one.aggregate_root_id, one.version, one.command_id) for one in self._take(positions)]
+        columns = tuple(map(list, zip(*keys, strict=True))) or ([], [], [])
+        return {root_id for (root_id,) in execute(self._connection, statements.FIND_DISPUTED, columns)}
 
     def _store_or_halve(self, positions: Sequence[int]) -> None:
         """Store the records. If the database refuses a value or the size of the batch, store each half separately, so
@@ -82,7 +101,7 @@ class SlowAppend:
     def _insert(self, pending: Sequence[int]) -> bool:
         """Insert the records. Return True if the rows now stored are a prefix per aggregate; otherwise the cuts say
         which records the next attempt leaves out."""
-        columns = tuple(map(list, zip(*(self._records[position] for position in pending), strict=True)))
+        columns = tuple(map(list, zip(*self._take(pending), strict=True)))
         inserted = set(execute(self._connection, statements.INSERT, columns))
         stored: dict[CommandKey, int] = {}
         missing = []
@@ -125,11 +144,14 @@ class SlowAppend:
         return True
 
     def _taken_versions(self, positions: Iterable[int]) -> set[tuple[str, int]]:
-        records = [self._records[position] for position in positions]
+        records = self._take(positions)
         wanted = [(record.aggregate_root_id, record.version) for record in records if record.version is not None]
         if not wanted:
             return set()
         return set(execute(self._connection, statements.FIND_VERSIONS, tuple(map(list, zip(*wanted, strict=True)))))
+
+    def _take(self, positions: Iterable[int]) -> list[StreamRecord]:
+        return [self._records[position] for position in positions]
 
     def _uncut(self, positions: Iterable[int]) -> list[int]:
         return [position for position in positions if not self._is_cut(position)]

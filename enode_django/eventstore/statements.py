@@ -98,6 +98,13 @@ FIND_VERSIONS = f"""
     ) AS found
 """
 
+# The aggregates with a version or a command that is stored. Subqueries with a limit force one index probe per key.
+FIND_DISPUTED = f"""
+    SELECT DISTINCT sent.root FROM unnest(%b::text[], %t::bigint[], %b::text[]) AS sent (root, number, command)
+    WHERE (SELECT true FROM {TABLE} WHERE aggregate_root_id = sent.root AND version = sent.number LIMIT 1)
+       OR (SELECT true FROM {TABLE} WHERE command_id = sent.command AND aggregate_root_id = sent.root LIMIT 1)
+"""
+
 HEADS = f"""
     SELECT wanted.root, head.version FROM unnest(%b::text[]) AS wanted (root)
     CROSS JOIN LATERAL (

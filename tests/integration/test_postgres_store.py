@@ -201,6 +201,63 @@ def _constraint(definition: str) -> Iterator[None]:
             cursor.execute(f"ALTER TABLE {statements.TABLE} DROP CONSTRAINT not_ours")
 
 
+@pytest.fixture
+def _statements_logged(transactional_db: None) -> Iterator[None]:
+    """The statement that wrote a row is in the table ``written_by``."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"""
+            CREATE TABLE written_by (root text, version bigint, statement text);
+            CREATE FUNCTION not_ours() RETURNS trigger LANGUAGE plpgsql AS $$
+            BEGIN
+                INSERT INTO written_by VALUES
+                    (NEW.aggregate_root_id, NEW.version, split_part(btrim(current_query(), E' \\n'), ' ', 1));
+                RETURN NULL;
+            END $$;
+            CREATE TRIGGER not_ours AFTER INSERT ON {statements.TABLE} FOR EACH ROW EXECUTE FUNCTION not_ours()
+        """)
+        try:
+            yield
+        finally:
+            cursor.execute("DROP FUNCTION not_ours CASCADE; DROP TABLE written_by")
+
+
+@pytest.mark.usefixtures("_statements_logged")
+@pytest.mark.parametrize(
+    ("refused", "expected"),
+    [
+        pytest.param(stream("b", 2, "other"), Appended(CONFLICT), id="a version that is taken"),
+        pytest.param(stream("b", 3, "k2"), Appended(REPEATED, stream("b", 2, "k2")), id="a command that is stored"),
+    ],
+)
+@pytest.mark.parametrize("doubtful", [False, True])
+def test_a_refused_record_does_not_send_other_aggregates_by_the_slow_statement(
+    store: PostgresEventStore, refused: StreamRecord, expected: Appended, doubtful: bool
+) -> None:
+    store.append([stream("b", 1, "k1"), stream("b", 2, "k2"), stream("c", 1)])
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM written_by")
+        results = store.append(
+            [stream("a", 1), refused, stream("b", 4), stream("c", 2), stream("d", 1)], doubtful=doubtful
+        )
+        cursor.execute("SELECT root, version, statement FROM written_by ORDER BY root")
+        assert cursor.fetchall() == [("a", 1, "COPY"), ("c", 2, "COPY"), ("d", 1, "COPY")]
+    assert results[1] == expected
+    assert outcomes([results[0], *results[2:]]) == [STORED, DEPENDENT, STORED, STORED]
+
+
+@pytest.mark.usefixtures("_statements_logged")
+def test_records_before_the_refused_one_are_stored(store: PostgresEventStore) -> None:
+    store.append([stream("b", 1), stream("b", 3)])
+    assert outcomes(store.append([stream("b", 2), stream("b", 3, "other"), stream("b", 4)])) == [
+        STORED,
+        CONFLICT,
+        DEPENDENT,
+    ]
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT statement FROM written_by WHERE version = 2")
+        assert cursor.fetchall() == [("INSERT",)]
+
+
 @pytest.mark.usefixtures("_short_events")
 @pytest.mark.parametrize("doubtful", [False, True])
 def test_a_batch_is_halved_until_the_guilty_records_stand_alone(store: PostgresEventStore, doubtful: bool) -> None:

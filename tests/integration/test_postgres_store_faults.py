@@ -121,6 +121,31 @@ def test_the_slow_path_that_loses_its_connection_is_resolved_by_sending_again(
     assert_stored_once(records)
 
 
+@pytest.mark.parametrize(
+    ("lose_at", "after_ready"),
+    [
+        pytest.param(client_sends(b"P", b"DISTINCT sent.root"), False, id="before the disputed aggregates are known"),
+        pytest.param(server_sends(b"C", b"COPY 300"), False, id="before the others are committed"),
+        pytest.param(server_sends(b"C", b"COMMIT"), True, id="the others are committed"),
+        pytest.param(client_sends(b"P", b"INSERT"), False, id="before INSERT"),
+    ],
+)
+def test_a_connection_lost_between_the_undisputed_and_the_disputed_is_resolved_by_sending_again(
+    proxy: PostgresProxy, store: PostgresEventStore, lose_at: Callable[[Message], bool], after_ready: bool
+) -> None:
+    records, theirs = batch(), stream("root-3", 1, "theirs")
+    PostgresEventStore().append([theirs])
+    proxy.lose_at(lose_at, after_ready=after_ready)
+    with pytest.raises(StoreUnavailable):
+        store.append(records)
+    assert proxy.lost.is_set()
+    results = store.append(records, doubtful=True)
+    ours = [record for record in records if record.aggregate_root_id != "root-3"]
+    assert next(result.outcome for result in results if result.outcome is not STORED) is CONFLICT
+    assert outcomes(results).count(STORED) == len(ours)
+    assert_stored_once([*ours, theirs])
+
+
 def test_a_lost_read_is_retriable(proxy: PostgresProxy, store: PostgresEventStore) -> None:
     records = [stream("a", version) for version in range(1, 1_501)]
     store.append(records)
