@@ -14,7 +14,7 @@ from enode_django.domain.refusals import DomainException, stamp_refusal
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.eventing.subscribers import Handler, Subscriber, event_handlers_of, key_of, refusal_handlers_of
 from enode_django.eventstore.base import EventStore, StreamRecord
-from enode_django.eventstore.fetched import EVENTS, RecordOf, Row, itself
+from enode_django.eventstore.fetched import EVENTS, Row, TimeOf, itself
 from enode_django.eventstore.positions import END, FIRST
 from enode_django.exceptions import EnodeError, MalformedMessage, MessageError, UnknownMessageType, shown
 from enode_django.repository.loading import StoredStamp
@@ -199,9 +199,9 @@ class HandledEvents:
         self._subscriber = subscriber
         self._known: dict[tuple[str, int], tuple[Restore | None, Sequence[Handler]]] = {}
 
-    def of(self, stream: Row, record_of: RecordOf = itself) -> list[HandledEvent]:
+    def of(self, stream: Row, time_of: TimeOf = itself) -> list[HandledEvent]:
         """Return the handled events of a stored stream, each with its handlers. Other events are not decoded.
-        ``record_of`` makes the record of the stream when a handler first asks for something of it.
+        ``time_of`` reads the time of the stream if a handler asks for it.
 
         Raises `UnknownMessageType`, `InvalidField`, `MalformedMessage`.
         """
@@ -214,7 +214,7 @@ class HandledEvents:
                 restore, handlers = known.get((name, schema_version)) or self._look_up(name, schema_version)
                 if restore is not None:
                     if stamp is None:
-                        stamp = StoredStamp(stream, record_of)
+                        stamp = StoredStamp(stream, time_of)
                     followed.append((restore(fields, stamp, index), handlers))
             except EnodeError:
                 raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
 from itertools import chain
 from typing import Any, NamedTuple, Protocol, overload, runtime_checkable
 
@@ -20,22 +21,29 @@ _decode_time = TimestamptzBinaryLoader(psycopg.adapters.types["timestamptz"].oid
 """Decode a time. Made without a connection, so the result is in UTC for every time zone of the session."""
 
 Row = tuple[Any, ...]
-"""The fields of a `StreamRecord`, in order, in the form that `Fetched.record_of` reads."""
-RecordOf = Callable[[Row], StreamRecord]
-"""Makes a record of a row."""
-VERSION, AGGREGATE_ROOT_TYPE, EVENTS = map(StreamRecord._fields.index, ("version", "aggregate_root_type", "events"))
+"""The fields of a `StreamRecord`, in order. ``created_at`` may be in another form, which a `TimeOf` reads."""
+TimeOf = Callable[[Any], datetime]
+"""Returns the time of a row's ``created_at``."""
+(AGGREGATE_ROOT_ID, VERSION, COMMAND_ID, AGGREGATE_ROOT_TYPE, _, CREATED_AT, EVENTS, METADATA) = range(
+    len(StreamRecord._fields)
+)
 
 
-def itself(record: Any) -> Any:
-    """Return the record, which is a row, too."""
-    return record
+def itself(time: Any) -> Any:
+    """Return the time: the `TimeOf` of records, which are rows, too."""
+    return time
+
+
+def decoded(row: Row, time_of: TimeOf) -> StreamRecord:
+    root_id, version, command_id, root_type, command_type, created_at, events, metadata = row
+    return make_record((root_id, version, command_id, root_type, command_type, time_of(created_at), events, metadata))
 
 
 class Fetched(NamedTuple):
-    """Successive streams of one aggregate, and the function that makes a record of one: a replay needs few columns."""
+    """Successive streams of one aggregate, and the function that reads their times: a replay needs few columns."""
 
     rows: Sequence[Row]
-    record_of: RecordOf
+    time_of: TimeOf
 
 
 @runtime_checkable
@@ -65,7 +73,7 @@ class FetchedRecords(Sequence[StreamRecord]):
 
     def parts(self) -> Iterator[Fetched]:
         for place in range(0, len(self), _DECODED_AT_ONCE):
-            yield Fetched(self._rows(place, _DECODED_AT_ONCE), _record_of)
+            yield Fetched(self._rows(place, _DECODED_AT_ONCE), _decode_time)
 
     def _rows(self, place: int, count: int) -> list[Row]:
         """Return up to ``count`` rows from ``place`` on, which is at most the last one."""
@@ -73,12 +81,12 @@ class FetchedRecords(Sequence[StreamRecord]):
         return self._cursor.fetchmany(count)
 
     def __iter__(self) -> Iterator[StreamRecord]:
-        for rows, record_of in self.parts():
-            yield from map(record_of, rows)
+        for rows, _ in self.parts():
+            yield from map(_decoded, rows)
 
     def last(self, count: int) -> list[StreamRecord]:
         """Return the last ``count`` rows, or all."""
-        return list(map(_record_of, self._rows(max(0, len(self) - count), count))) if len(self) else []
+        return list(map(_decoded, self._rows(max(0, len(self) - count), count))) if len(self) else []
 
     @overload
     def __getitem__(self, place: int) -> StreamRecord: ...
@@ -88,7 +96,7 @@ class FetchedRecords(Sequence[StreamRecord]):
         if isinstance(place, slice):
             return [self[one] for one in range(*place.indices(len(self)))]
         (row,) = self._rows(range(len(self))[place], 1)
-        return _record_of(row)
+        return _decoded(row)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)
@@ -111,6 +119,5 @@ class FetchedStreams(Iterator[StreamRecord]):
         return chain.from_iterable(chunk.parts() for chunk in self._chunks)
 
 
-def _record_of(row: Row) -> StreamRecord:
-    *before, created_at, events, metadata = row
-    return make_record((*before, _decode_time(created_at), events, metadata))
+def _decoded(row: Row) -> StreamRecord:
+    return decoded(row, _decode_time)

@@ -23,7 +23,7 @@ from enode_django.concurrency import stopping
 from enode_django.concurrency.backoff import delays
 from enode_django.databases import in_transaction
 from enode_django.eventstore import generations, statements
-from enode_django.eventstore.base import StreamRecord, make_record
+from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.known_corrections import statement_of
 from enode_django.eventstore.limits import holds
 from enode_django.eventstore.positions import Begun, Position, sequences_before
@@ -96,18 +96,14 @@ def scan_records(wanted: Scan) -> Iterator[StreamRecord]:
 
 
 def scan_raw(wanted: Scan) -> Iterator[Row]:
-    """Yield rows with raw times one by one, in chunks of `RAW_AT_ONCE`, otherwise as `scan` does. `record_of_raw` makes
-    a record of one."""
+    """Yield rows with raw times one by one, in chunks of `RAW_AT_ONCE`, otherwise as `scan` does. `raw_time` reads
+    their times."""
     return chain.from_iterable(scan(wanted, at_once=RAW_AT_ONCE, raw_times=True))
 
 
-def record_of_raw(row: Row) -> StreamRecord:
-    *before, created_at, events, metadata = row
-    return make_record((*before, _moment(created_at), events, metadata))
-
-
-def _moment(raw: int) -> datetime:
-    return RAW_TIMES_BEGIN + timedelta(microseconds=raw)
+def raw_time(raw: int) -> datetime:
+    """Return the time of a raw time."""
+    return RAW_TIMES_BEGIN + timedelta(0, 0, raw)  # a keyword would cost a third more
 
 
 class _Reader:
@@ -164,7 +160,7 @@ class _Reader:
 
     def _place_of_refusal(self, row: Row) -> tuple[object, object]:
         made = row[_CREATED_AT]
-        return (_moment(made) if self._loaders else made), row[-1]
+        return (raw_time(made) if self._loaders else made), row[-1]
 
     def _is_within(self, id: str) -> bool:
         return holds(id) and id >= self._wanted.low and (self._wanted.high is None or id < self._wanted.high)

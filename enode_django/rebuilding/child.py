@@ -71,7 +71,7 @@ def _answer(task: bytes) -> Replayed | Failed:
 
 
 def _done(data: bytes) -> Replayed:
-    from enode_django.eventstore.scanning import record_of_raw, scan_raw
+    from enode_django.eventstore.scanning import raw_time, scan_raw
     from enode_django.rebuilding.catch_up_tasks import work_off
     from enode_django.rebuilding.replaying import replayer
     from enode_django.rebuilding.task_messages import unpacked_task
@@ -82,7 +82,7 @@ def _done(data: bytes) -> Replayed:
     with replayer(task.shadow) as replaying:
         if task.scan is None:
             return replaying.catch_up(task.todo)
-        return replaying.replay(scan_raw(task.scan), record_of_raw)
+        return replaying.replay(scan_raw(task.scan), raw_time)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from enode_django.concurrency.stopping import checked
 from enode_django.eventstore.base import EventStore
 from enode_django.eventstore.positions import Position
 from enode_django.eventstore.postgres import PostgresEventStore
-from enode_django.eventstore.scanning import Scan, record_of_raw, scan_raw
+from enode_django.eventstore.scanning import Scan, raw_time, scan_raw
 from enode_django.exceptions import ConfigurationError
 from enode_django.jobs.progress import Report
 from enode_django.rebuilding.catch_up_tasks import CatchUpTask, work_off
@@ -56,7 +56,7 @@ class InProcess:
         with replayer(plan.shadow) as replaying:
             for shard in postgres_shards(store):
                 wanted = Scan(shard.alias, horizon=plan.horizon[shard.number], types=plan.types)
-                total += replaying.replay(checked(scan_raw(wanted)), record_of_raw)
+                total += replaying.replay(checked(scan_raw(wanted)), raw_time)
                 report("replay", shard=shard.name, streams=total.streams, aggregates=total.aggregates)
         return total
 

@@ -12,7 +12,7 @@ from enode_django.eventing.pending import HandledEvents
 from enode_django.eventing.projections import ModelProjection
 from enode_django.eventing.read_models.row_changes import changed_row
 from enode_django.eventstore.base import StreamRecord
-from enode_django.eventstore.fetched import AGGREGATE_ROOT_TYPE, VERSION, RecordOf, Row
+from enode_django.eventstore.fetched import AGGREGATE_ROOT_TYPE, VERSION, Row, TimeOf
 
 _id_of = itemgetter(StreamRecord._fields.index("aggregate_root_id"))
 
@@ -30,7 +30,7 @@ class Folded(NamedTuple):
 
 
 def fold(
-    projection: ModelProjection[Any], rows: Iterable[Row], record_of: RecordOf, normalise: Callable[[Any], object]
+    projection: ModelProjection[Any], rows: Iterable[Row], time_of: TimeOf, normalise: Callable[[Any], object]
 ) -> Iterator[Folded]:
     """Yield each aggregate after its streams, which are sorted and begin with the first one. It has failed if a stream
     is missing, or if the events of one cannot be read or handled."""
@@ -43,7 +43,7 @@ def fold(
                 failed = True
                 continue
             try:
-                row = changed_row(model, id, row, handled.of(stream, record_of), normalise, creates)
+                row = changed_row(model, id, row, handled.of(stream, time_of), normalise, creates)
             except Exception:
                 failed = True
             if row is not None:

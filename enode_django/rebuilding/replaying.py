@@ -30,7 +30,7 @@ from enode_django.eventing.retry_policy import Retries
 from enode_django.eventing.subscribers import Subscriber, key_of, running_subscriber
 from enode_django.eventing.sweep import behind
 from enode_django.eventstore.base import Settled, StreamRecord
-from enode_django.eventstore.fetched import RecordOf, Row, itself
+from enode_django.eventstore.fetched import Row, TimeOf, decoded, itself
 from enode_django.eventstore.sqlstates import DATABASE_ERRORS, is_transient, sqlstate
 from enode_django.exceptions import RebuildError, SubscriberUnavailable
 from enode_django.rebuilding.folding import Folded, fold
@@ -84,13 +84,13 @@ class Replayer:
         self.subscription = EventSubscription(runner, policy=policy, notify=lambda notices: None)
         self._persist = persist
 
-    def replay(self, rows: Iterable[Row], record_of: RecordOf = itself) -> Replayed:
-        """Replay sorted streams of aggregates from their first stream on. ``record_of`` makes the record of a row, by
-        default a record itself."""
+    def replay(self, rows: Iterable[Row], time_of: TimeOf = itself) -> Replayed:
+        """Replay sorted streams of aggregates from their first stream on. ``time_of`` reads the time of a row, by
+        default a record."""
         subscriber = self.subscription.subscriber
         if isinstance(subscriber, ModelProjection):
-            return _Reducing(self, subscriber, record_of).replay(rows)
-        return self._handle(map(record_of, rows))
+            return _Reducing(self, subscriber, time_of).replay(rows)
+        return self._handle(decoded(row, time_of) for row in rows)
 
     def _handle(self, records: Iterator[StreamRecord]) -> Replayed:
         total, last = Replayed(), ""
@@ -178,9 +178,9 @@ class _Reducing:
     queries a database, a value that the database refuses or computes, rows that exist already.
     """
 
-    def __init__(self, replayer: Replayer, subscriber: ModelProjection[Any], record_of: RecordOf) -> None:
+    def __init__(self, replayer: Replayer, subscriber: ModelProjection[Any], time_of: TimeOf) -> None:
         self._replayer = replayer
-        self._record_of = record_of
+        self._time_of = time_of
         self._subscriber = subscriber
         self._alias = replayer.shadow.alias
         self._table: RowTable[Any] = RowTable(subscriber.model, self._alias)
@@ -208,7 +208,7 @@ class _Reducing:
     def _folded(self, rows: Iterable[Row]) -> Iterator[Folded]:
         token = running_subscriber.set(self._subscriber.name)
         try:
-            yield from fold(self._subscriber, rows, self._record_of, self._table.normalise_in_memory)
+            yield from fold(self._subscriber, rows, self._time_of, self._table.normalise_in_memory)
         finally:
             running_subscriber.reset(token)
 

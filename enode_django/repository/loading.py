@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from enum import Enum
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from enode_django.domain.aggregate import AggregateRoot, replay_stream
 from enode_django.domain.messages import DomainEvent, EventStamp
 from enode_django.domain.metadata import Metadata
+from enode_django.domain.origin import Origin
 from enode_django.equeue.lookups import Lookups
 from enode_django.eventstore.base import EventStore, StreamRecord
 from enode_django.eventstore.fetched import (
+    AGGREGATE_ROOT_ID,
     AGGREGATE_ROOT_TYPE,
+    COMMAND_ID,
+    CREATED_AT,
     EVENTS,
+    METADATA,
     VERSION,
     Fetched,
     FetchedInParts,
-    RecordOf,
     Row,
+    TimeOf,
+    decoded,
     itself,
 )
 from enode_django.exceptions import (
@@ -52,43 +59,48 @@ def events_of(record: StreamRecord) -> Sequence[DomainEvent]:
 
 
 class StoredStamp(EventStamp):
-    """A stamp that reads its record when an attribute is first needed: a replay rarely needs one. With ``record_of`` it
-    holds a row, and makes the record from it then."""
+    """A stamp that reads a row, by default a record, when an attribute is needed: a replay rarely needs one."""
 
-    __slots__ = ("_record_of", "_row")
+    __slots__ = ("_row", "_time_of")
 
-    def __init__(self, row: Row, record_of: RecordOf = itself) -> None:
+    def __init__(self, row: Row, time_of: TimeOf = itself) -> None:
         self._row = row
-        self._record_of = record_of
+        self._time_of = time_of
 
-    def __getattr__(self, name: str) -> Any:
-        """Read the record. Called for attributes that are not set."""
-        if name not in EventStamp.__slots__:
-            raise AttributeError(f"a stamp has no {name!r}")
-        record = self._record_of(self._row)
-        if name == "origin":
-            origin = self.origin = _RecordOrigin(record)
-            return origin
-        self.aggregate_root_id, self.version = record.aggregate_root_id, record.version or 0
-        self.timestamp = record.created_at
-        return getattr(self, name)
+    @property
+    def aggregate_root_id(self) -> str:  # type: ignore[override]
+        root_id: str = self._row[AGGREGATE_ROOT_ID]
+        return root_id
+
+    @property
+    def version(self) -> int:  # type: ignore[override]
+        return self._row[VERSION] or 0
+
+    @property
+    def timestamp(self) -> datetime:  # type: ignore[override]
+        return self._time_of(self._row[CREATED_AT])
+
+    @property
+    def origin(self) -> Origin:  # type: ignore[override]
+        return _RowOrigin(self._row)
 
 
-class _RecordOrigin:
-    """The origin of a record's events. Metadata is decoded when needed: a replay rarely needs it."""
+class _RowOrigin:
+    """The origin of a row's events. Metadata is decoded when needed: a replay rarely needs it."""
 
-    __slots__ = ("_record",)
+    __slots__ = ("_row",)
 
-    def __init__(self, record: StreamRecord) -> None:
-        self._record = record
+    def __init__(self, row: Row) -> None:
+        self._row = row
 
     @property
     def command_id(self) -> str:
-        return self._record.command_id
+        command_id: str = self._row[COMMAND_ID]
+        return command_id
 
     @property
     def metadata(self) -> Metadata:
-        return decode_metadata(self._record.metadata)
+        return decode_metadata(self._row[METADATA])
 
 
 def replay_record(aggregate: AggregateRoot | None, record: StreamRecord) -> AggregateRoot:
@@ -354,18 +366,18 @@ def _replay_parts(aggregate: AggregateRoot | None, parts: Iterable[Fetched]) -> 
     """Return the aggregate after these streams. Raises as `replay_record` does. A history may be long, so what all
     streams have in common is looked up once, and rows are not made records."""
     stored_type, restore = None, EventDecoder().restore
-    for rows, record_of in parts:
+    for rows, time_of in parts:
         for row in rows:
             if aggregate is None or row[AGGREGATE_ROOT_TYPE] != stored_type:
-                aggregate = replay_record(aggregate, record_of(row))
+                aggregate = replay_record(aggregate, decoded(row, time_of))
                 stored_type = row[AGGREGATE_ROOT_TYPE]
                 continue
             try:
                 replay_stream(
-                    aggregate, restore(stored_events(row[EVENTS]), StoredStamp(row, record_of)), row[VERSION] or 0
+                    aggregate, restore(stored_events(row[EVENTS]), StoredStamp(row, time_of)), row[VERSION] or 0
                 )
             except EnodeError:
                 raise
             except Exception as error:  # fields, upcasters and appliers are application code
-                raise _not_applicable(record_of(row), error) from error
+                raise _not_applicable(decoded(row, time_of), error) from error
     return aggregate

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from enode_django.eventstore.fetched import RecordOf, Row, itself
-from enode_django.eventstore.scanning import Scan, record_of_raw, scan_raw
+from enode_django.eventstore.fetched import Row, TimeOf, itself
+from enode_django.eventstore.scanning import Scan, raw_time, scan_raw
 from enode_django.jobs.progress import Report, silent
 from enode_django.rebuilding.catch_up_tasks import CatchUpTask, work_off
 from enode_django.rebuilding.engine import Plan
@@ -105,7 +105,7 @@ def _replay_scans(
         for batch in batches:
             places: list[Any] = batch.column(0).to_pylist()
             for place in places:
-                yield _replay(shadow, streams, scan_raw(parts[place]), record_of_raw)
+                yield _replay(shadow, streams, scan_raw(parts[place]), raw_time)
 
 
 def _replay_streams(
@@ -115,11 +115,9 @@ def _replay_streams(
         yield _replay(shadow, streams, (record for batch in batches for record in records_of(batch)))
 
 
-def _replay(
-    shadow: Shadow, streams: Accumulator[int], rows: Iterable[Row], record_of: RecordOf = itself
-) -> pa.RecordBatch:
+def _replay(shadow: Shadow, streams: Accumulator[int], rows: Iterable[Row], time_of: TimeOf = itself) -> pa.RecordBatch:
     with replayer(shadow) as replaying:
-        done = replaying.replay(rows, record_of)
+        done = replaying.replay(rows, time_of)
     streams.add(done.streams)
     return pa.RecordBatch.from_pylist([done._asdict()], schema=DONE)
 

@@ -14,10 +14,11 @@ from django.db import connection, transaction
 from enode_django.eventstore import dividing, scanning
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.dividing import bounds, position_bounds, refusal_bounds
+from enode_django.eventstore.fetched import decoded
 from enode_django.eventstore.positions import BEGINNING, Position
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.eventstore.rows import execute, record_of
-from enode_django.eventstore.scanning import RAW_TIMES_BEGIN, Scan, record_of_raw, scan, scan_raw, scan_records
+from enode_django.eventstore.scanning import RAW_TIMES_BEGIN, Scan, raw_time, scan, scan_raw, scan_records
 from enode_django.exceptions import StoreUnavailable
 from enode_django.testing.event_store_read_contract import history, refusal, stream
 from tests.integration.postgres_proxy import PostgresProxy
@@ -189,7 +190,7 @@ def test_raw_times_count_microseconds(store: PostgresEventStore) -> None:
 def test_raw_rows_make_the_records_of_the_scan(store: PostgresEventStore) -> None:
     store.append([*histories(), refusal("a", "refused")])
     wanted = EVERYTHING._replace(low="a", high="b")
-    assert list(map(record_of_raw, scan_raw(wanted))) == list(scan_records(wanted)) == read(wanted)
+    assert [decoded(row, raw_time) for row in scan_raw(wanted)] == list(scan_records(wanted)) == read(wanted)
 
 
 def test_chunks_of_more_rows_have_more_bytes(store: PostgresEventStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from enode_django.eventing.registry import subscribers
 from enode_django.eventstore.base import StreamRecord
-from enode_django.eventstore.fetched import Row, itself
+from enode_django.eventstore.fetched import itself
 from enode_django.rebuilding.folding import Folded, fold
 from enode_django.serialization.codec import STREAM
 from enode_django.serialization.plain import pack
@@ -56,20 +57,20 @@ def test_an_aggregate_without_one_of_its_streams_has_failed() -> None:
     assert {id: (one.until, one.streams, one.failed) for id, one in found.items()} == {"a": (3, 2, True)}
 
 
-def test_a_row_becomes_a_record_only_for_events_whose_handlers_ask_for_it() -> None:
+def test_a_time_is_read_only_for_events_whose_handlers_ask_for_it() -> None:
     projection: Any = subscribers.instance(AccountSummaries)
     stored = [
         stream_of("a", 1, [AccountOpened(owner="a")]),
         stream_of("a", 2, [Deposited(amount=Decimal(1), balance=Decimal(1))]),
     ]
-    asked: list[Row] = []
+    asked: list[datetime] = []
 
-    def record_of(row: Row) -> StreamRecord:
-        asked.append(row)
-        return stored[row[1] - 1]
+    def time_of(time: datetime) -> datetime:
+        asked.append(time)
+        return time
 
-    (folded,) = fold(projection, map(tuple, stored), record_of, normalise)
-    assert [row[1] for row in asked] == [1], "the time of the opening"
+    (folded,) = fold(projection, map(tuple, stored), time_of, normalise)
+    assert asked == [stored[0].created_at], "the time of the opening"
     assert folded.row.opened_at == stored[0].created_at
     assert not folded.failed
 
