@@ -16,7 +16,14 @@ from enode_django.eventing.subscribers import Handler, Subscriber, event_handler
 from enode_django.eventstore.base import EventStore, StreamRecord
 from enode_django.eventstore.fetched import EVENTS, Row, TimeOf, itself
 from enode_django.eventstore.positions import END, FIRST
-from enode_django.exceptions import EnodeError, MalformedMessage, MessageError, UnknownMessageType, shown
+from enode_django.exceptions import (
+    EnodeError,
+    InvalidField,
+    MalformedMessage,
+    MessageError,
+    UnknownMessageType,
+    shown,
+)
 from enode_django.repository.loading import StoredStamp
 from enode_django.serialization.codec import (
     Restore,
@@ -25,6 +32,7 @@ from enode_django.serialization.codec import (
     read_stored,
     restorer_of,
     stored_events,
+    unreadable,
 )
 from enode_django.serialization.crashes import CommandCrashed
 
@@ -203,7 +211,7 @@ class HandledEvents:
         """Return the handled events of a stored stream, each with its handlers. Other events are not decoded.
         ``time_of`` reads the time of the stream if a handler asks for it.
 
-        Raises `UnknownMessageType`, `InvalidField`, `MalformedMessage`.
+        Raises `UnknownMessageType` and `MalformedMessage`.
         """
         followed: list[HandledEvent] = []
         stamp: EventStamp | None = None
@@ -216,6 +224,8 @@ class HandledEvents:
                     if stamp is None:
                         stamp = StoredStamp(stream, time_of)
                     followed.append((restore(fields, stamp, index), handlers))
+            except InvalidField as error:
+                raise unreadable(stored_event, error, stamp) from error
             except EnodeError:
                 raise
             except Exception as error:  # upcasters and fields are application code

@@ -124,7 +124,7 @@ def sent_with(stored: bytes) -> Sequence[SentCommand]:
 def decode_events(stored: bytes, stamp: EventStamp) -> list[DomainEvent]:
     """Return the stamped events of a stored stream (none for a refusal).
 
-    Raises `UnknownMessageType` (also for an event newer than its class here), `InvalidField` and `MalformedMessage`.
+    Raises `UnknownMessageType` (also for an event newer than its class here) and `MalformedMessage`.
     """
     return EventDecoder().decode(stored, stamp)
 
@@ -187,6 +187,8 @@ class EventDecoder:
                 if restore is None:
                     restore = known[name, schema_version] = restorer_of(name, schema_version)
                 events.append(restore(fields, stamp, index))
+            except InvalidField as error:
+                raise unreadable(stored_event, error, stamp) from error
             except EnodeError:
                 raise
             except Exception as error:
@@ -208,10 +210,30 @@ def restore_event(stored: StoredEvent | Sequence[Any]) -> DomainEvent:
         if schema_version != cls.schema_version:
             fields = upcasters.upcast(cls, name, schema_version, fields)
         return message_of(cls, fields)
+    except InvalidField as error:
+        raise unreadable(stored, error) from error
     except EnodeError:
         raise
     except Exception as error:
         raise MalformedMessage(f"an event cannot be made of {shown(stored)}: {error}") from error
+
+
+def unreadable(stored: Any, error: InvalidField, stamp: EventStamp | None = None) -> MalformedMessage:
+    """Return the error for a stored event whose values do not fit its class. No `InvalidField` leaves a reader, because
+    that one tells the sender of a command to change a value."""
+    name, schema_version, _ = stored
+    place = "" if stamp is None else f", in version {stamp.version} of aggregate {stamp.aggregate_root_id!r},"
+    return MalformedMessage(
+        f"{name!r} of schema version {schema_version}{place} cannot be read: {error};"
+        f" {_way_out(types.class_of(DomainEvent, name), schema_version)}"
+    )
+
+
+def _way_out(cls: type, schema_version: int) -> str:
+    """Return what makes stored fields of this version readable."""
+    upcaster = f"an upcaster, @upcasts({cls.__qualname__}, from_version={schema_version})"
+    is_newest = schema_version == getattr(cls, "schema_version", None)
+    return f"raise schema_version to {schema_version + 1} and write {upcaster}" if is_newest else f"write {upcaster}"
 
 
 def decode_refusal(refusal: StoredRefusal) -> DomainException:
@@ -222,6 +244,10 @@ def decode_refusal(refusal: StoredRefusal) -> DomainException:
         if schema_version != cls.schema_version:
             fields = upcasters.upcast(cls, name, schema_version, fields)
         return restored_refusal(cls, message, fields)
+    except InvalidField as error:
+        raise MalformedMessage(
+            f"{name!r} of schema version {schema_version} cannot be read: {error}; {_way_out(cls, schema_version)}"
+        ) from error
     except EnodeError:
         raise
     except Exception as error:

@@ -11,12 +11,13 @@ from django.test import override_settings
 
 from enode_django import AggregateRoot, Command, CommandContext, DomainEvent, applies, command_handler, execute_command
 from enode_django.eventstore.postgres import PostgresEventStore
-from enode_django.exceptions import InvalidField
+from enode_django.exceptions import CommandFailed, InvalidField, MalformedMessage
 from enode_django.models import EventStream
 from enode_django.serialization.codec import COMMAND_FORMAT, STREAM, decode_command, restore_command
 from enode_django.serialization.plain import MOST_DIGITS, pack
 from enode_django.testing.event_store_read_contract import stream
 from enode_django.testing.inline import InlineCommandBus
+from enode_django.web.failures import status_of
 from tests.admin.test_streams import BYTES
 from tests.api.calls import Caller, problem, wrong_parts
 from tests.api.conftest import MakeCaller
@@ -93,6 +94,21 @@ def planted(contents: Sequence[tuple[bytes, bytes]]) -> Iterator[EventStream]:
     for number, (events, metadata) in enumerate(contents):
         fields = stream(f"p{number:02}", 1)._asdict() | {"command_id": f"c{number}"}
         yield EventStream(**{**fields, "events": events, "metadata": metadata})
+
+
+def test_a_stored_event_that_does_not_fit_its_class_is_not_the_fault_of_the_sender(reader: Caller) -> None:
+    grown = STREAM + pack(([["api.Multiplied", 1, {"result": 6}]], None))
+    unfit = stream("p", 1, events=grown, metadata=b"")._replace(aggregate_root_type="api.Product")
+    PostgresEventStore().append([unfit])
+    answer = reader.send("api.Multiply", "p", {"by": 2}, query="?wait=executed")
+    assert problem(answer, 500)["detail"] == "the command failed, and took no effect"
+    with pytest.raises(CommandFailed) as caught:
+        execute_command(Multiply("p", by=2))
+    assert (status_of(caught.value), caught.value.error_type) == (500, "MalformedMessage")
+    with pytest.raises(
+        MalformedMessage, match=r"in version 1 of aggregate 'p', cannot be read: Multiplied\.product is"
+    ):
+        Product.load("p")
 
 
 def test_a_row_that_nobody_can_read_is_shown_as_such_among_the_others(reader: Caller) -> None:

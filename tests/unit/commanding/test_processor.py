@@ -234,7 +234,7 @@ def test_applier_that_raises_while_history_is_replayed_is_a_broken_history(store
     from tests.races.counting import Add
 
     broken(store, events=_stream_of("races.Added", {"amount": 1, "total": "many"}))
-    assert Worker(store).run(Add("x"))[0].error_type == "InvalidField"
+    assert Worker(store).run(Add("x"))[0].error_type == "MalformedMessage", "InvalidField would blame the command"
     assert issubclass(BrokenHistory, Exception)
 
 

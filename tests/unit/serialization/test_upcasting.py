@@ -153,10 +153,33 @@ def test_upcaster_that_is_defined_late_counts_from_then_on(undeclared: None) -> 
     assert restore_event(StoredEvent("upcasting.Late", 1, {"n": 1})) == Late(n=2)
 
 
+def test_an_event_whose_fields_do_not_fit_is_malformed_and_says_what_to_do(undeclared: None) -> None:
+    class Lent(DomainEvent):
+        type_name = "upcasting.Lent"
+        schema_version = 2
+        due_days: int
+
+    stamp = EventStamp("book-1", 7, datetime.now(UTC))
+    old = b"\x01" + pack(([("upcasting.Lent", 1, {"days": 3})], None))
+    with pytest.raises(
+        MalformedMessage,
+        match=r"^'upcasting\.Lent' of schema version 1, in version 7 of aggregate 'book-1', cannot be read: .*Lent\."
+        r"due_days is missing; write an upcaster, @upcasts\(.*Lent, from_version=1\)$",
+    ):
+        decode_events(old, stamp)
+    with pytest.raises(MalformedMessage, match=r"expected int.* raise schema_version to 3 and write an upcaster"):
+        restore_event(StoredEvent("upcasting.Lent", 2, {"due_days": "three"}))
+
+
+def test_a_refusal_whose_fields_do_not_fit_is_malformed() -> None:
+    with pytest.raises(MalformedMessage, match=r"Halted\.reason is missing; raise schema_version to 3"):
+        decode_refusal(StoredRefusal("upcasting.Halted", 2, "no", {}))
+
+
 def test_subclass_inherits_the_upcasters_with_the_version_and_without_it_none() -> None:
     assert restore_event(StoredEvent("upcasting.MovedFar", 1, {"x": "1", "y": "2"})) == MovedFar(at=[1, 2])
     assert list(upcasters.of(MovedFar)) == [1, 2]
-    with pytest.raises(InvalidField, match=r"MovedBack\.at is missing"):
+    with pytest.raises(MalformedMessage, match=r"MovedBack\.at is missing"):
         restore_event(StoredEvent("upcasting.MovedBack", 1, {"x": "1", "y": "2"}))
     assert upcasters.of(MovedBack) == {}
 
