@@ -1,4 +1,5 @@
-"""Django signals of the workers. Receivers are called in the worker, and in ``inline()``.
+"""Django signals of the workers. Receivers are called in the worker, in ``inline()``, and without a queue in the
+sender's thread.
 
 Django logs a receiver's error, which has no other effect. A slow receiver delays the thread that calls it. A worker
 that dies may omit a signal, and a worker that repeats a command sends its signal again: work that must happen for an

@@ -49,8 +49,9 @@ def _configure() -> None:
 
 @lru_cache(maxsize=1)
 def conf() -> Conf:
-    """Return the settings in force.
-    Unknown keys are left to the system check that refuses them::
+    """Return the settings in force. Unknown keys are left to the system check that refuses them.
+
+    For example::
 
         assert conf().COMMANDS.EXECUTE_TIMEOUT > 0
     """
@@ -84,7 +85,8 @@ def _in_seconds(value: Any) -> Any:
 def broken_rules(current: Conf, groups: Collection[str]) -> Iterator[tuple[str, Any, Rule]]:
     """Yield, for each value of these groups that breaks a rule of its key, the key's place, the value and the rule.
 
-    The other groups have their defaults, which keep the rules. To look a group's rules up takes longer than its import.
+    The other groups have their defaults, which keep the rules. Looking up the rules of a group takes longer than
+    importing it.
     """
     yield from _broken_rules("ENODE", current)
     for key in filter(groups.__contains__, GROUPS):

@@ -104,17 +104,18 @@ class Commands(Group):
     TOPIC: Text = "commands"
     CONSUMER_GROUP: Text = "processors"
     MAILBOXES: Count = 1
-    """Threads that handle commands, for each shard. More threads help handlers that wait; Python runs one thread at a
-    time, so it takes processes to use the cores."""
+    """Threads that handle commands, for each shard. More threads help handlers that wait. Python runs one thread at a
+    time, so only more processes use more cores."""
     EVENT_MAILBOXES: Count = 1
     """Threads that write to the store, for each shard."""
     PULL_MAX_BATCH: Count = 1000
     """The most messages of one pull from one queue."""
     COPY_MAX_BATCH: Count = 2500
+    """The number of entries at which an event mailbox stops collecting and writes."""
     COPY_MAX_BYTES: Count = 16 * MIB
     """The most bytes of events and metadata in one batch."""
     MAX_UNFINISHED: Count = 20_000
-    """The most commands pulled and not yet published. The queues of a shard pause above the shard's share."""
+    """The most commands pulled and not yet published. Above a shard's equal share, its queues pause."""
     MAX_UNFINISHED_BYTES: Count = 256 * MIB
     """The most bytes of unfinished commands, and of their events that are not yet published."""
     RECENT_COMMANDS: Count = 50_000
@@ -145,7 +146,8 @@ class Outbox(Group):
     DATABASES: Texts | None = None
     """Aliases of the databases whose outbox ``runprocessors`` relays (None: all of ``DATABASES`` that have one)."""
     INTERVAL: Seconds = 0.2
-    """The longest time between two looks at an outbox whose relay senders cannot wake; five times that if they can."""
+    """The longest time between two checks of an outbox by its relay, if senders cannot wake it. Five times that if they
+    can."""
 
 
 @dataclass(init=False, repr=False, eq=False)
@@ -160,8 +162,8 @@ class Subscribers(Group):
     SWEEP_INTERVAL: Seconds = 30.0
     """The time between two comparisons of the event store with a subscriber's checkpoints."""
     PROCESS_RETENTION: Seconds | None = 30 * DAY
-    """The time that the state of a process is kept after its end, and that an event waits for its process to begin
-    (None: for good)."""
+    """The time for which the state of a process is kept after its end, and for which an event waits for its process to
+    begin (None: forever)."""
 
 
 @dataclass(init=False, repr=False, eq=False)
@@ -180,10 +182,10 @@ class Workers(Group):
     LONG_POLL: Seconds = 15.0
     """The longest time that a pull waits for messages."""
     ATTEMPTS: Count = 5
-    """The most failures. After this many at one event a subscriber without ``retry`` parks its aggregate; after this
-    many errors that pass a command fails."""
+    """The number of failures at one event after which a subscriber without ``retry`` parks the aggregate, and of errors
+    that pass after which a command fails."""
     RETRY_DELAY: Seconds = 0.1
-    """The pause before the second attempt. It doubles before each further one."""
+    """The pause before the second attempt. It doubles before each further one, up to 5 seconds."""
     RETRY_ON: Sequence[str] = PASSING_ERRORS
     """Dotted paths of the exceptions after which a command is handled again (unless its handler names others), and
     after which a subscriber retries an event without end."""
@@ -239,7 +241,7 @@ class Spark(Group):
     PY_FILES: Texts = field(default_factory=list)
     """Files that executors need besides the project's own packages."""
     REPLICAS: Mapping[str, str] = field(default_factory=dict)
-    """The aliases to read shards from, by the aliases of the shards."""
+    """The aliases of replicas to read shards from, by the aliases of the shards."""
     DATABASE_TASKS: Count | None = None
     """The most tasks of a job that use the database at once (None: as many as there are cores)."""
 
@@ -252,7 +254,7 @@ class Rebuilds(Group):
     PROCESSES: Count | None = None
     """Processes of one rebuild (None: one for each core that may be used)."""
     SPARK_FROM: Count | None = None
-    """The streams of a store from which on a rebuild on one machine uses Spark (None: never)."""
+    """The number of streams in the store from which on a rebuild on one machine uses Spark (None: never)."""
 
 
 @dataclass(init=False, repr=False, eq=False)

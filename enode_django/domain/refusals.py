@@ -18,7 +18,7 @@ class DomainException(Declared, EnodeError):
 
     Subclasses may declare typed fields, like messages; they are passed by keyword and checked by the constructor. A
     refusal is stored, so that a repeated command is refused again, regardless of later changes. A refusal of a class
-    with ``durable = False`` is not stored: its command is handled again if it is delivered again after a crash.
+    with ``durable = False`` is not stored: only the queue remembers the answer, for a limited number of commands.
 
     For example::
 

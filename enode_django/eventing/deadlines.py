@@ -17,8 +17,9 @@ class Deadline:
     """A command that a process manager yields to be sent later: ``at`` a datetime with a time zone, or ``after`` a
     duration from the event (a timedelta, or seconds).
 
-    It is known by its ``name`` within the aggregate of the event. Another one with that name replaces it, and
-    `CancelDeadline` cancels it. Raises `InvalidField` for another time or name.
+    It is known by its ``name`` within the aggregate of the event, or within the process of a process manager with a
+    state. Another one with that name replaces it, and `CancelDeadline` cancels it. Raises `InvalidField` for another
+    time or name.
 
     For example::
 
@@ -45,8 +46,8 @@ class Deadline:
 
 @dataclass(frozen=True, slots=True)
 class CancelDeadline:
-    """The cancellation of the deadline of this name, of the event's aggregate; a process manager yields it. If there is
-    none, or its command was sent already, nothing happens. Raises `InvalidField` for another name.
+    """The cancellation of the deadline of this name, of the event's aggregate or process; a process manager yields it.
+    If there is none, or its command was sent already, nothing happens. Raises `InvalidField` for another name.
 
     For example::
 

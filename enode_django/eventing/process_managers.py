@@ -33,7 +33,7 @@ Yielded = Command | Deadline | CancelDeadline
 
 class ProcessManager(Subscriber, Generic[State]):
     """A subscriber that lets commands follow from events. Handlers are ``(self, event) -> Iterable[Command] | None``:
-    they yield the commands that follow from an event, or from a stored refusal, and do nothing else. Beside commands
+    they yield the commands that follow from an event, or from a stored refusal, and do nothing else. Besides commands
     they may yield a `Deadline` or a `CancelDeadline`.
 
     ``name`` must be stable: checkpoints and the ids of the commands depend on it. A new process manager begins with the

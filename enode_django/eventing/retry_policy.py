@@ -20,7 +20,7 @@ class Retries:
     It tries the event ``attempts`` times (None: ``ATTEMPTS`` of ``WORKERS``). The first pause is ``first`` seconds
     (None: its ``RETRY_DELAY``), and each further one twice as long, up to ``most``. Then it parks the aggregate. A
     parked aggregate is tried again by itself, first after a minute and then with growing pauses, up to ``most_parked``
-    seconds (None: only on request, or when the code has changed). ``passing`` are errors that pass, beside those of
+    seconds (None: only on request, or when the code has changed). ``passing`` are errors that pass, besides those of
     ``RETRY_ON``: after them the event is tried without end, with pauses up to a minute.
 
     Raises `DefinitionError` for values that make no sense.

@@ -36,7 +36,8 @@ class Checkpoint(models.Model):
 
 
 class ProjectionGeneration(models.Model):
-    """The generation of its tables that a projection uses; 0 without a row, if it was never rebuilt."""
+    """The generation of its tables that a projection uses. A projection that was never rebuilt has no row, and uses
+    generation 0."""
 
     subscriber = models.CharField("subscriber", max_length=255, primary_key=True, db_collation="C")
     generation = models.BigIntegerField("generation")
@@ -220,8 +221,8 @@ class ParkedEvent(models.Model):
 
 
 class HandledRefusal(models.Model):
-    """A refusal that a subscriber has handled. The row is kept until the sweep has passed it, because refusals have no
-    version that a checkpoint could store."""
+    """A refusal that a subscriber has handled, because refusals have no version that a checkpoint could store. A sweep
+    deletes the row when it is a day old."""
 
     pk = models.CompositePrimaryKey("subscriber", "aggregate_root_id", "command_id")
     subscriber = models.CharField("subscriber", max_length=255, db_collation="C")
