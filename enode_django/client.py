@@ -19,8 +19,15 @@ from enode_django.domain.messages import Command, ResultT
 from enode_django.domain.metadata import ambient_metadata, current_metadata
 from enode_django.domain.origin import handled_command
 from enode_django.eventing.registry import subscribers
-from enode_django.eventing.subscribers import Subscriber, key_of, running_subscriber
-from enode_django.exceptions import DefinitionError, ExecuteInsideHandler, InvalidField, WaitInsideTransaction, shown
+from enode_django.eventing.subscribers import Subscriber, key_of, running_subscriber, yielding_subscriber
+from enode_django.exceptions import (
+    DefinitionError,
+    ExecuteInsideHandler,
+    InvalidField,
+    SendInsideHandler,
+    WaitInsideTransaction,
+    shown,
+)
 from enode_django.ids import check_id
 from enode_django.runtime import current_bus, current_store
 from enode_django.scheduling.due import Due, due_of
@@ -59,7 +66,7 @@ def send_command(
             send_command(Deposit("ada", amount=Decimal(5)), outbox=True)
             send_command(Deposit("ada", amount=Decimal(1)), after=timedelta(days=30))
     """
-    batch, versions = [_checked(command)], [check_version(expected_version)]
+    batch, versions = [_sendable(command)], [check_version(expected_version)]
     if at is not None or after is not None:
         _keep(batch, versions, using, due_of(at, after))
     elif outbox:
@@ -79,7 +86,7 @@ def send_commands(
         send_commands([OpenAccount("ada", owner="Ada"), (Deposit("ada", amount=Decimal(5)), 1)])
     """
     pairs = [pair if isinstance(pair, tuple) and len(pair) == 2 else (pair, None) for pair in commands]
-    batch, versions = [_checked(command) for command, _ in pairs], [check_version(version) for _, version in pairs]
+    batch, versions = [_sendable(command) for command, _ in pairs], [check_version(version) for _, version in pairs]
     if batch and outbox:
         _keep(batch, versions, using)
     elif batch:
@@ -99,7 +106,7 @@ def send_command_on_commit(command: Command, using: str | None = None, *, expect
     """
     if conf().OUTBOX.ON_COMMIT:
         return send_command(command, expected_version=expected_version, outbox=True, using=using or DEFAULT_DB_ALIAS)
-    _checked(command)
+    _sendable(command)
     check_version(expected_version)
     transaction.on_commit(lambda: send_command(command, expected_version=expected_version), using=using)
 
@@ -128,7 +135,7 @@ async def asend_command(
         asyncio.run(deposit("ada"))
         assert BankAccount.load("ada").balance == 5
     """
-    batch, versions = [_checked(command)], [check_version(expected_version)]
+    batch, versions = [_sendable(command)], [check_version(expected_version)]
     due = None if at is None and after is None else due_of(at, after)
     bus = current_bus()
     with ambient_metadata(await acurrent_metadata()):
@@ -359,6 +366,18 @@ def _checked(command: object) -> Command:
     if not isinstance(command, Command):
         raise DefinitionError(f"{command!r} is not a command; derive its class from enode_django.Command")
     return command
+
+
+def _sendable(command: object) -> Command:
+    """Return a command. Raises `SendInsideHandler` in a handler of a process manager: it may be called again for the
+    same event, and only what it yields takes effect once."""
+    sendable = _checked(command)
+    if (manager := yielding_subscriber.get()) is not None:
+        raise SendInsideHandler(
+            f"{type(sendable).__qualname__} cannot be sent by a handler of {manager}, which may be called twice for an"
+            " event; yield it instead"
+        )
+    return sendable
 
 
 def _check_surroundings(command: Command, wait_for: WaitFor) -> None:

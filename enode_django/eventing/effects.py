@@ -30,9 +30,9 @@ from enode_django.eventing.process_managers import (
     crash_handler,
     deadline_changes,
     has_state,
-    with_derived_ids,
+    yielded_by,
 )
-from enode_django.eventing.subscribers import Subscriber, key_of
+from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventstore.base import EventStore, StreamRecord, by_place
 from enode_django.eventstore.positions import BEGINNING
 from enode_django.scheduling.due import ChangeDeadlines, DeadlineKey, Scheduled
@@ -229,7 +229,6 @@ class Calls:
         alone: bool = False,
     ) -> None:
         self._subscriber = subscriber
-        self._key = key_of(subscriber)
         self._yield_commands = isinstance(subscriber, ProcessManager)
         self.handled = set(handled)
         self.commands: list[tuple[Command, Metadata]] = []
@@ -259,11 +258,11 @@ class Calls:
             metadata = dataclasses.replace(message.metadata, causation_id=message.id)
             with ambient_metadata(metadata):
                 for handler in handlers:
-                    yielded = handler(message)
-                    if yielded is not None and self._yield_commands:
-                        derived = list(with_derived_ids(yielded, cause=message.id, subscriber=self._key))
-                        commands.extend((one, metadata) for one in derived if isinstance(one, Command))
-                        deadlines.update(deadline_changes(derived, self._subscriber, message))
+                    if not self._yield_commands:
+                        handler(message)
+                    elif yielded := yielded_by(self._subscriber, message.id, handler, message):
+                        commands.extend((one, metadata) for one in yielded if isinstance(one, Command))
+                        deadlines.update(deadline_changes(yielded, self._subscriber, message))
         self.commands.extend(commands)
         if self._alone:
             self.send()

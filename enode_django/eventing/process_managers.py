@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, ForwardRef, Generic, TypeGuard, TypeVar
 
@@ -15,7 +15,7 @@ from enode_django.eventing.deadlines import CancelDeadline, Deadline
 from enode_django.eventing.marks import EventKey, HandlerMark, Method, check_unmarked, checked_mark
 from enode_django.eventing.parameters import parameter_of
 from enode_django.eventing.state_types import EventState, StateType, state_type
-from enode_django.eventing.subscribers import NOW, Subscriber, is_declared, key_of
+from enode_django.eventing.subscribers import NOW, Handler, Subscriber, is_declared, key_of, yielding_subscriber
 from enode_django.exceptions import DefinitionError, shown
 from enode_django.scheduling.due import Changes, DeadlineKey, Scheduled, due_of
 from enode_django.serialization.crashes import CommandCrashed
@@ -242,6 +242,17 @@ def _crashes_of(cls: type[ProcessManager], method: str) -> tuple[type[Command], 
     return ()
 
 
+def yielded_by(manager: Subscriber, cause: str, handler: Handler, *arguments: Any) -> Sequence[Yielded]:
+    """Call a handler of a process manager. Return what it yields, the commands with ids derived from their cause.
+    Raises what the handler raises; inside of it `enode_django.send_command` raises `SendInsideHandler`."""
+    token = yielding_subscriber.set(manager.name)
+    try:
+        yielded = handler(*arguments)
+        return () if yielded is None else list(with_derived_ids(yielded, cause=cause, subscriber=key_of(manager)))
+    finally:
+        yielding_subscriber.reset(token)
+
+
 def with_derived_ids(yielded: Iterable[object] | Command, *, cause: str, subscriber: str) -> Iterator[Yielded]:
     """Yield what a handler has yielded, the commands with ids derived from their cause, so that handling an event again
     repeats the same commands.
@@ -271,7 +282,7 @@ def with_derived_ids(yielded: Iterable[object] | Command, *, cause: str, subscri
 
 
 def deadline_changes(yielded: Iterable[Yielded], subscriber: Subscriber, event: Any, scope: str = "") -> Changes:
-    """Return what the deadlines among ``yielded`` (of `with_derived_ids`) change, the last one of each name. ``event``
+    """Return what the deadlines among ``yielded`` (of `yielded_by`) change, the last one of each name. ``event``
     is the event or the refusal that they follow from; their ``scope`` is by default its aggregate."""
     changes: dict[DeadlineKey, Scheduled | None] = {}
     for one in yielded:

@@ -23,10 +23,10 @@ from enode_django.eventing.process_managers import (
     Yielded,
     deadline_changes,
     mark_of,
-    with_derived_ids,
+    yielded_by,
 )
 from enode_django.eventing.state_types import StateType, joined_in
-from enode_django.eventing.subscribers import Handler, Subscriber, key_of
+from enode_django.eventing.subscribers import Handler, Subscriber
 from enode_django.eventstore.base import CommandKey, StreamRecord
 from enode_django.exceptions import DefinitionError, InvalidId, TooManyWaiting, shown
 from enode_django.ids import check_id
@@ -158,12 +158,10 @@ class Processes:
             )
         metadata = dataclasses.replace(message.metadata, causation_id=message.id)
         with ambient_metadata(metadata):
-            yielded = step.handler(state, message)
-            if yielded is not None:
-                derived = list(with_derived_ids(yielded, cause=message.id, subscriber=key_of(self._manager)))
-                turn.commands.extend((one, metadata) for one in derived if isinstance(one, Command))
-                turn.deadlines.update(deadline_changes(derived, self._manager, message, step.key))
-                turn.yielded.extend(derived)
+            yielded = yielded_by(self._manager, message.id, step.handler, state, message)
+            turn.commands.extend((one, metadata) for one in yielded if isinstance(one, Command))
+            turn.deadlines.update(deadline_changes(yielded, self._manager, message, step.key))
+            turn.yielded.extend(yielded)
             has_ended = step.mark.ends and (when is None or bool(when(state)))
         return Process(self._type.write(state, packed, joined), (), process.version + 1, has_ended)
 

@@ -32,6 +32,8 @@ BEGINNING = "beginning"
 
 running_subscriber: ContextVar[str | None] = ContextVar("enode_running_subscriber", default=None)
 """The name of the subscriber whose handlers run in this thread."""
+yielding_subscriber: ContextVar[str | None] = ContextVar("enode_yielding_subscriber", default=None)
+"""The name of the process manager whose handler is being called in this thread: it may only yield commands."""
 
 
 class Subscriber:

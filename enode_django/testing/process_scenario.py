@@ -13,10 +13,9 @@ from enode_django.domain.messages import Command, DomainEvent
 from enode_django.domain.refusals import DomainException
 from enode_django.eventing.deadlines import CancelDeadline, Deadline
 from enode_django.eventing.pending import handled_by
-from enode_django.eventing.process_managers import ProcessManager, Yielded, has_state, with_derived_ids
+from enode_django.eventing.process_managers import ProcessManager, Yielded, has_state, yielded_by
 from enode_django.eventing.processes import Process, Processes, state_type_of, steps_of
 from enode_django.eventing.registry import subscribers
-from enode_django.eventing.subscribers import key_of
 from enode_django.eventstore.base import CommandKey, StreamRecord
 from enode_django.exceptions import DefinitionError
 from enode_django.serialization.codec import decode_command, encode_command, restore_command
@@ -43,7 +42,6 @@ class ProcessScenario:
 
     def __init__(self, process: type[ProcessManager], id: str, history: Sequence[DomainEvent]) -> None:
         self._manager = subscribers.instance(process)
-        self._key = key_of(self._manager)
         self._id = id
         self._versions: Counter[str] = Counter()
         self._refused = 0
@@ -143,9 +141,12 @@ class ProcessScenario:
     def _handled(self, record: StreamRecord) -> _Handled:
         if not has_state(self._manager):
             found = handled_by(self._manager, record)
-            made = [(handler(message), message.id) for message, handlers in found for handler in handlers]
-            derived = (with_derived_ids(one or (), cause=cause, subscriber=self._key) for one, cause in made)
-            return _Handled([_delivered(one) for some in derived for one in some], {}, None)
+            made = [
+                yielded_by(self._manager, message.id, handler, message)
+                for message, handlers in found
+                for handler in handlers
+            ]
+            return _Handled([_delivered(one) for some in made for one in some], {}, None)
         steps = steps_of(self._manager, handled_by(self._manager, record))
         known = {step.key: self._processes.get(step.key, Process()) for step in steps}
         processes = Processes(self._manager, known, lambda keys: self._records, partial(handled_by, self._manager))
