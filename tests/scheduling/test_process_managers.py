@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from enode_django import CancelDeadline, Command, Deadline, ProcessManager, handles, send_command
+from enode_django import CancelDeadline, Command, Deadline, DomainException, ProcessManager, handles, send_command
 from enode_django.bus.derived_ids import derived_id
 from enode_django.concurrency.backoff import once
 from enode_django.eventing.effects import EffectProcessor
@@ -25,7 +25,7 @@ from enode_django.ids import new_id
 from enode_django.models import Checkpoint, ScheduledCommand
 from enode_django.outbox.relay import Relay
 from enode_django.scheduling import rows
-from enode_django.serialization.codec import decode_command, encode_stream
+from enode_django.serialization.codec import decode_command, encode_refusal, encode_stream
 from enode_django.testing import given, inline
 from tests.outbox.harness import Harness
 from tests.scheduling.domain import (
@@ -186,6 +186,43 @@ def test_a_slow_worker_does_not_set_what_another_one_has_replaced_or_cancelled(h
     assert deadlines() == expected
     slow.processor._send = slow.sent.extend
     slow.handle(*records)
+    assert deadlines() == []
+
+
+class NotFilled(DomainException):
+    type_name = "scheduling.NotFilled"
+
+
+class Consoling(ProcessManager):
+    """Sends a command with a deadline that follows from a refusal."""
+
+    name = "scheduling.consoling"
+    abstract = True
+    start = "beginning"
+
+    @handles
+    def not_filled(self, refusal: NotFilled) -> Iterator[Command | Deadline]:
+        yield Deadline("payment", CancelCart(refusal.aggregate_root_id, fillings=7), after=PATIENCE)
+        yield RefillCart(refusal.aggregate_root_id)
+
+    @handles
+    def paid(self, event: CartPaid) -> Iterator[CancelDeadline]:
+        yield CancelDeadline("payment")
+
+
+def test_a_slow_worker_does_not_set_what_follows_from_a_refusal_again(harness: Harness) -> None:
+    slow, other = Following(Consoling), Following(Consoling)
+    refusal = stream(1, CartPaid())._replace(version=None, events=encode_refusal(NotFilled("no")))
+    records = [refusal, stream(1, CartPaid())]
+    slow.store.append(records)
+
+    def send(commands: Any) -> None:
+        other.handle(refusal)
+        assert deadlines() == [("scheduling.consoling", "cart", "payment", 7)]
+        other.handle(records[1])
+
+    slow.processor._send = send
+    slow.handle(refusal)
     assert deadlines() == []
 
 
