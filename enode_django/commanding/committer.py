@@ -53,7 +53,7 @@ class Committed(NamedTuple):
 
 class Committer:
     """Stores and settles decisions. All methods are called by one thread; `commit` blocks until the store has
-    decided."""
+    decided. ``clock`` is that of the leases: `boot_time`."""
 
     def __init__(self, store: EventStore, *, persist: Persist, clock: Callable[[], float]) -> None:
         self._store = store
@@ -181,8 +181,7 @@ class Committer:
             nonlocal sent, doubtful
             if doubtful:
                 # The store was away, maybe for longer than a lease: another worker's decisions since then must stand.
-                now = self._clock()
-                sent = [decision for decision in sent if self._is_ours(decision, now)]
+                sent = self._still_ours(sent)
             records = [decision.record for decision in sent if decision.record is not None]
             began = self._clock()
             try:
@@ -194,6 +193,19 @@ class Committer:
                 raise
 
         return self._persist(append)
+
+    def _still_ours(self, decisions: Sequence[Decision]) -> Sequence[Decision]:
+        """Leave out the decisions whose leases are over, and those that were made on top of them: the commands of an
+        aggregate may have come from several queues."""
+        now = self._clock()
+        left_out: set[str] = set()
+        ours = []
+        for decision in decisions:
+            if decision.aggregate_root_id in left_out or not self._is_ours(decision, now):
+                left_out.add(decision.aggregate_root_id)
+            else:
+                ours.append(decision)
+        return ours
 
     def _look_up(self, decisions: Sequence[Decision]) -> _Facts:
         keys = [key_of(decision) for decision in decisions]

@@ -43,6 +43,7 @@ _SAVE = f"""
     ON CONFLICT (subscriber, generation, aggregate_root_id) DO UPDATE SET version = EXCLUDED.version
     WHERE known.version < EXCLUDED.version
 """
+_MOVE = f"{_SAVE} RETURNING known.aggregate_root_id"
 _SET_BACK = f"""
     UPDATE {CHECKPOINT} AS known SET version = kept.version
     FROM unnest(%b::text[], %b::bigint[]) AS kept (id, version)
@@ -92,6 +93,7 @@ _REFUSALS_SAVE = f"""
     INSERT INTO {_REFUSAL} (subscriber, aggregate_root_id, command_id)
     SELECT %s, key.root, key.command FROM {_KEYS} ON CONFLICT DO NOTHING
 """
+_REFUSALS_NOTE = f"{_REFUSALS_SAVE} RETURNING aggregate_root_id, command_id"
 _REFUSALS_PRUNE = f"DELETE FROM {_REFUSAL} WHERE subscriber = %s AND handled_at < statement_timestamp() - %s::interval"
 
 _TABLES = (
@@ -156,6 +158,14 @@ def save(alias: str, subscriber: str, versions: Mapping[str, int]) -> None:
         _run(alias, _SAVE, (subscriber, subscriber, list(versions), list(versions.values())))
 
 
+def move_cursor(alias: str, subscriber: str, versions: Mapping[str, int]) -> Cursor[Any] | None:
+    """Save versions as `save` does. Return a cursor of the ids of the aggregates whose version was lower before; None
+    without versions."""
+    if not versions:
+        return None
+    return execute(alias, _MOVE, (subscriber, subscriber, list(versions), list(versions.values())))
+
+
 def set_back(alias: str, subscriber: str, versions: Mapping[str, int]) -> None:
     """Set checkpoints back to these versions: later ones are no longer stored."""
     if versions:
@@ -205,6 +215,12 @@ def save_refusals(alias: str, subscriber: str, keys: Iterable[RefusalKey]) -> No
     roots, commands = _columns(keys)
     if roots:
         _run(alias, _REFUSALS_SAVE, (subscriber, roots, commands))
+
+
+def note_refusals_cursor(alias: str, subscriber: str, keys: Iterable[RefusalKey]) -> Cursor[Any] | None:
+    """Save refusals as `save_refusals` does. Return a cursor of those that were not saved before; None without any."""
+    roots, commands = _columns(keys)
+    return execute(alias, _REFUSALS_NOTE, (subscriber, roots, commands)) if roots else None
 
 
 def prune_refusals(alias: str, subscriber: str, age: str) -> None:

@@ -1,12 +1,13 @@
 """Turn events into commands and side effects: handlers run, commands are sent, and then the checkpoints move.
 
-Deadlines are written in the transaction that moves the checkpoints, so that each is set once.
+Deadlines are written in the transaction that moves the checkpoints, so that each is set once. A worker that finds the
+checkpoint moved by another one writes none.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 from django.db import transaction
 
@@ -35,11 +36,14 @@ from enode_django.eventing.process_managers import (
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventstore.base import EventStore, StreamRecord, by_place
 from enode_django.eventstore.positions import BEGINNING
-from enode_django.scheduling.due import ChangeDeadlines, DeadlineKey, Scheduled
+from enode_django.scheduling.due import ChangeDeadlines, Changes, DeadlineKey, Scheduled
 from enode_django.scheduling.rows import change
 
 SendCommands = Callable[[Sequence[tuple[Command, Metadata]]], None]
 """Send commands with their metadata. Returns when the queue has stored them."""
+
+Cause = str | checkpoints.RefusalKey
+"""What deadlines follow from: the streams of an aggregate, by its id, or a refusal."""
 
 SIDE_EFFECTS_AT_ONCE = 50
 """The most streams between two saves of checkpoints: at most this number is handled again when a worker dies."""
@@ -73,7 +77,7 @@ class EffectProcessor(EventProcessor):
             PendingAggregate(record.aggregate_root_id, record.aggregate_root_type), record.version or 0
         )
         try:
-            calls.run(handled_by(self.subscriber, record))
+            calls.run(handled_by(self.subscriber, record), record.aggregate_root_id)
         finally:
             self.in_flight.end()
         return calls.commands
@@ -113,12 +117,16 @@ class EffectProcessor(EventProcessor):
             moved = {id: one.version for id, one in progress.items() if one.version > positions[id]}
             with pipelined(self.alias):
                 known = failovers.generations_cursor(self.alias, self.key) if self.heeded is not None else None
-                checkpoints.save(self.alias, self.key, moved)
-                checkpoints.save_refusals(self.alias, self.key, calls.refusals)
+                saved = checkpoints.move_cursor(self.alias, self.key, moved)
+                noted = checkpoints.note_refusals_cursor(self.alias, self.key, calls.refusals)
             if self.heeded is not None and known is not None:
                 self.heeded.confirm(dict(known.fetchall()))
             if calls.deadlines:
-                self._change_deadlines(self.alias, calls.deadlines)
+                # Another worker that came as far has written the deadlines of that and maybe of later events.
+                ours = {id for (id,) in saved.fetchall()} if saved is not None else set()
+                refusals = set(noted.fetchall()) if noted is not None else set()
+                if changes := calls.deadlines_of(ours | refusals):
+                    self._change_deadlines(self.alias, changes)
         if calls.interruption is not None:
             raise calls.interruption
         return progress
@@ -130,7 +138,7 @@ class EffectProcessor(EventProcessor):
         for record in streams:
             self.in_flight.step()
             try:
-                calls.run(self._followed.of(record))
+                calls.run(self._followed.of(record), work.aggregate_root_id)
             except Exception as error:  # handlers are application code: only this aggregate has failed
                 return calls.failed(version, record, error)
             version = record.version or 0
@@ -148,7 +156,7 @@ class EffectProcessor(EventProcessor):
             return
         followed = followed_refusal(self.subscriber, record)
         if followed is not None:
-            calls.run(self._tracing.followed(self.name, record, [followed]))
+            calls.run(self._tracing.followed(self.name, record, [followed]), key)
             calls.refusals.append(key)
             calls.handled.add(key)
 
@@ -232,7 +240,7 @@ class Calls:
         self._yield_commands = isinstance(subscriber, ProcessManager)
         self.handled = set(handled)
         self.commands: list[tuple[Command, Metadata]] = []
-        self.deadlines: dict[DeadlineKey, Scheduled | None] = {}
+        self.deadlines: list[tuple[Cause, Changes]] = []
         self.refusals: list[checkpoints.RefusalKey] = []
         self.interruption: Exception | None = None
         self._send = send
@@ -250,7 +258,15 @@ class Calls:
         if commands:
             self._send(commands)
 
-    def run(self, followed: Iterable[HandledEvent]) -> None:
+    def deadlines_of(self, causes: Container[Cause]) -> Changes:
+        """Return what the deadlines change that follow from these ``causes``."""
+        changes: dict[DeadlineKey, Scheduled | None] = {}
+        for cause, some in self.deadlines:
+            if cause in causes:
+                changes.update(some)
+        return changes
+
+    def run(self, followed: Iterable[HandledEvent], cause: Cause) -> None:
         """Call all handlers for some messages. Their commands and deadlines are kept if none has raised."""
         commands: list[tuple[Command, Metadata]] = []
         deadlines: dict[DeadlineKey, Scheduled | None] = {}
@@ -266,4 +282,5 @@ class Calls:
         self.commands.extend(commands)
         if self._alone:
             self.send()
-        self.deadlines.update(deadlines)
+        if deadlines:
+            self.deadlines.append((cause, deadlines))

@@ -48,6 +48,16 @@ _UNPARK = """
     DELETE FROM enode_django_parkedevent AS parked USING unnest(%s::text[], %s::bigint[]) AS kept (id, version)
     WHERE subscriber = %s AND aggregate_root_id = kept.id AND parked.version > kept.version
 """
+# A row without attempts is not retried by itself: refusals that have waited behind a deleted row are due instead of it.
+_MAKE_DUE = """
+    UPDATE enode_django_parkedevent AS waiting
+    SET attempts = 1, next_try_at = statement_timestamp(), error_type = 'Retry',
+        error = 'waited behind an event that is no longer stored'
+    WHERE subscriber = %s AND aggregate_root_id = ANY(%s::text[]) AND attempts = 0 AND NOT EXISTS (
+        SELECT FROM enode_django_parkedevent AS failed WHERE failed.subscriber = waiting.subscriber
+        AND failed.aggregate_root_id = waiting.aggregate_root_id AND failed.attempts > 0
+    )
+"""
 
 _CLAIMS = f"""
     SELECT aggregate_root_id, version FROM {CHECKPOINT}
@@ -129,12 +139,14 @@ def checked(alias: str, subscriber: str, ids: Iterable[str], after: int) -> dict
 def save_checks(
     alias: str, subscriber: str, shard: int, generation: int, checks: Mapping[str, Check], taken_back: bool
 ) -> None:
-    """Mark aggregates as compared. Delete their parked rows whose events are no longer stored."""
+    """Mark aggregates as compared. Delete their parked rows whose events are no longer stored; what has waited behind
+    these is tried at once."""
     ids, stored = list(checks), [check.stored for check in checks.values()]
     handled = [check.handled for check in checks.values()]
     back = [taken_back and check.is_erased for check in checks.values()]
     execute(alias, _SAVE_CHECKS, (subscriber, shard, generation, ids, stored, handled, back))
-    execute(alias, _UNPARK, (ids, stored, subscriber))
+    if execute(alias, _UNPARK, (ids, stored, subscriber)).rowcount:
+        execute(alias, _MAKE_DUE, (subscriber, ids))
 
 
 def claims(alias: str, subscriber: str, after: str, limit: int) -> list[tuple[str, int]]:

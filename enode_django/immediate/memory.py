@@ -59,9 +59,9 @@ class MemorySubscription:
                 self._step(self.subscriber, record)
             else:
                 calls = Calls(self.subscriber, self._send)
-                calls.run(handled_by(self.subscriber, record))
+                calls.run(handled_by(self.subscriber, record), record.aggregate_root_id)
                 calls.send()
-                self._change(calls.deadlines)
+                self._change(calls.deadlines_of({record.aggregate_root_id}))
         finally:
             running_subscriber.reset(token)
 

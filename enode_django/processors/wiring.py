@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Sequence
 
 from enode_django.bus.interception import handlers_in_use
@@ -17,6 +16,7 @@ from enode_django.commanding.shared_state_writer import SharedStateWriter
 from enode_django.concurrency.backoff import CountedWaits, until_it_works
 from enode_django.concurrency.in_flight import InFlightMarker
 from enode_django.conf.groups import Conf
+from enode_django.equeue.clocks import boot_time
 from enode_django.equeue.consumer.queue_consumer import QueueConsumer
 from enode_django.equeue.lookups import Lookups
 from enode_django.equeue.transport import Transport
@@ -115,7 +115,7 @@ def make_pipeline(
             EventMailboxThread(
                 number,
                 mailboxes,
-                Committer(store, persist=persist, clock=time.monotonic),
+                Committer(store, persist=persist, clock=boot_time),
                 letters[router.shard_beside(number)],
                 max_batch=commands.COPY_MAX_BATCH,
                 max_bytes=commands.COPY_MAX_BYTES,

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from math import inf
 
 from django.db import transaction
+from psycopg.errors import LockNotAvailable
 
 from enode_django.databases import execute
 from enode_django.outbox import rows as outbox
@@ -18,6 +19,10 @@ from enode_django.scheduling.due import Changes, DeadlineKey, Due, Scheduled
 
 TABLE = "enode_django_scheduledcommand"
 FIRED_AT_ONCE = 1_000
+LOCK_TIMEOUT = "200ms"
+"""The longest wait for a row that another transaction changes. The relay has more to send."""
+LOOK_AGAIN = 0.25
+"""Seconds until rows are fired that another transaction has kept locked."""
 
 _INSERT = f"""
     INSERT INTO {TABLE} (aggregate_root_id, command_id, body, due_at)
@@ -55,6 +60,9 @@ _FIRE = f"""
     INSERT INTO {outbox.TABLE} (aggregate_root_id, command_id, body)
     SELECT aggregate_root_id, command_id, body FROM due ORDER BY due_at, id
 """
+# Leaves the rows out that others keep locked.
+_FIRE_OTHERS = _FIRE.replace("FOR UPDATE", "FOR UPDATE SKIP LOCKED")
+_LIMIT_WAITING = f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'"
 
 
 def insert(alias: str, commands: Sequence[NewRow], due: Due) -> None:
@@ -104,13 +112,26 @@ def look(alias: str) -> tuple[bool, float]:
 
 def fire(alias: str) -> float:
     """Move the commands that are due into the outbox, in the order of their times. Return the seconds until the next
-    one is due (infinite: none is known, or a relay that is at work looks after it). Blocks."""
+    one is due (infinite: none is known, or a relay that is at work looks after it). One that another transaction keeps
+    locked for longer than `LOCK_TIMEOUT` is left to a later call: it must not hold up the others. Blocks."""
     while (seconds := _next_due(alias)) <= 0:
         with transaction.atomic(using=alias):
             if not outbox.try_lock(alias):
                 return inf
-            execute(alias, _FIRE, (FIRED_AT_ONCE,))
+            fired = _fire(alias)
+        if not fired:
+            return LOOK_AGAIN
     return seconds
+
+
+def _fire(alias: str) -> int:
+    """Return the number of commands that were moved."""
+    try:
+        with transaction.atomic(using=alias):
+            execute(alias, _LIMIT_WAITING, None)
+            return execute(alias, _FIRE, (FIRED_AT_ONCE,)).rowcount
+    except LockNotAvailable:
+        return execute(alias, _FIRE_OTHERS, (FIRED_AT_ONCE,)).rowcount
 
 
 def _next_due(alias: str) -> float:

@@ -68,6 +68,7 @@ def let_die(
             dying.setattr(behaviour, "handle", lambda one: die() if one.aggregate_root_id == "d" else handle(one))
         elif row == "after the handlers, before the commit":
             dying.setattr(checkpoints, "save", die)
+            dying.setattr(checkpoints, "move_cursor", die)
         elif row == "after the commit, before telling who waits":
             dying.setattr(subscription, "_notify", die)
         if row == "after telling, before the offset is committed":

@@ -16,7 +16,7 @@ from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.exceptions import StoreUnavailable, SubscriberUnavailable
 from enode_django.models import GenerationCheck, HandledRefusal
 from enode_django.monitoring.work import ask_parked
-from tests.following.domain import Added, Behaviour, CounterRows, Entries, Kindness, TooMuch, handler_group
+from tests.following.domain import Added, Behaviour, CounterRows, Entries, Kindness, Opened, TooMuch, handler_group
 from tests.following.harness import Harness, stream_of
 from tests.following.orders import CustomerTotals, Order, order, totals
 from tests.following.test_sweeping import ALL, Sweep, restore
@@ -230,6 +230,24 @@ def test_an_aggregate_parked_at_an_event_that_is_lost_goes_on(harness: Harness, 
     swept_again(sweep, harness)
     assert not harness.parked(sweep.name)
     assert harness.rows() == {"c": ("", 101, 2)}
+
+
+def test_a_refusal_that_waits_behind_an_event_that_is_lost_is_handled(harness: Harness, behaviour: Behaviour) -> None:
+    sweep = Sweep(harness, subscribers.instance(Kindness))
+    first, lost = harness.stored("c", Added(amount=1), Opened(owner="ann"))
+    harness.deliver(sweep.subscription, [first])
+    behaviour.failing["c"] = 2
+    harness.deliver(sweep.subscription, [lost])
+    harness.clock.now += 5.0
+    sweep.subscription.retry_due()
+    assert [row.version for row in harness.parked(sweep.name)] == [2]
+    ahead(harness, lost)
+    harness.deliver(sweep.subscription, [harness.refused("c", TooMuch("no", amount=1))])
+    swept_again(sweep, harness)
+    harness.deliver(sweep.subscription, harness.stored("c", Opened(owner="bob"), after=1))
+    swept_again(sweep, harness)
+    assert harness.parked(sweep.name) == []
+    assert [command.aggregate_root_id for command in harness.sent] == ["guest-c", "guest-bob", "guest-bob"]
 
 
 def test_nothing_is_taken_back_when_the_store_has_nothing_of_very_much(

@@ -307,6 +307,18 @@ def test_a_row_that_goes_missing_is_tried_again_and_never_reported_as_stored(
     assert store.heads(["a", "dropped"]) == ({"a": 1, "dropped": 1} if outcome is STORED else {"a": 1})
 
 
+@pytest.mark.usefixtures("_dropping")
+@pytest.mark.parametrize("conflicts", [False, True])
+def test_a_stream_after_one_that_goes_missing_is_not_stored(store: PostgresEventStore, conflicts: bool) -> None:
+    store.append([stream("b", 1)])
+    # The first COPY, and each try of the slow path, drops one row. The other row is never dropped.
+    sent = [stream("dropped", 1, metadata=bytes([100])), stream("dropped", 2, metadata=bytes([0])), stream("a", 1)]
+    if conflicts:
+        sent.append(stream("b", 1, "theirs"))
+    assert outcomes(store.append(sent)) == [INVALID, DEPENDENT, STORED, *([CONFLICT] if conflicts else [])]
+    assert store.heads(["a", "dropped"]) == {"a": 1}
+
+
 @pytest.mark.usefixtures("_checked_at_commit")
 @pytest.mark.parametrize("doubtful", [False, True])
 def test_a_row_that_is_refused_by_the_commit_is_invalid(store: PostgresEventStore, doubtful: bool) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from enode_django.equeue.offsets import OffsetWindow
 from enode_django.eventstore.base import Appended, StreamRecord
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import StoreUnavailable
 from tests.races.counting import Add, AddWithin, Create
-from tests.races.harness import Clock, Worker, assert_history_is_whole, commands_stored
+from tests.races.harness import Clock, Worker, assert_history_is_whole, commands_stored, envelope
 
 Value = TypeVar("Value")
 LONGER_THAN_A_LEASE = 60.0
@@ -82,3 +83,20 @@ def test_next_lease_goes_on_from_what_was_stored_before_the_store_went_away() ->
     (answer,) = worker.run(command)
     assert answer.version == 2
     assert_history_is_whole(store, "x")
+
+
+def test_stream_is_not_sent_again_without_the_one_that_it_was_built_on() -> None:
+    """The commands of an aggregate lie in two queues, on two servers, after one queue was hidden. One server is away,
+    and its lease ends."""
+    store = Away(Clock())
+    worker = begun(store)
+    other = OffsetWindow("commands", 1, epoch=1, committed=0, deadline=store.clock.now + 2 * LONGER_THAN_A_LEASE)
+    other.add(range(2))
+    worker.envelopes.append(envelope(Add("x", id="a"), other, 0))
+    worker.send(Add("x", id="b"))
+    worker.envelopes.append(envelope(Add("x", id="c"), other, 1))
+    store.seconds = LONGER_THAN_A_LEASE
+    worker.settle()
+    assert commands_stored(store, "x")[1:] == ["a", "c"]
+    assert_history_is_whole(store, "x")
+    assert worker.in_flight == 0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from enode_django.commanding.command_processor import CommandProcessor
 from enode_django.commanding.committer import Committer
 from enode_django.commanding.decisions import Finished
@@ -12,6 +10,7 @@ from enode_django.commanding.mailbox_router import MailboxRouter
 from enode_django.commanding.publisher import EventPublisher
 from enode_django.commanding.remembered_answers import RememberedAnswers
 from enode_django.concurrency.backoff import once
+from enode_django.equeue.clocks import boot_time
 from enode_django.equeue.consumer.queue_consumer import QueueConsumer
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transport import Transport
@@ -49,7 +48,7 @@ class WholeWorker:
             max_recent=max_recent,
             max_bytes=max_bytes,
         )
-        self.committer = Committer(store, persist=once, clock=time.monotonic)
+        self.committer = Committer(store, persist=once, clock=boot_time)
         self.publisher = EventPublisher(
             transport,
             Producer(transport, queues=1),

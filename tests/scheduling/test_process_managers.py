@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from enode_django import CancelDeadline, Command, Deadline, ProcessManager, handles, send_command
+from enode_django import CancelDeadline, Command, Deadline, DomainException, ProcessManager, handles, send_command
 from enode_django.bus.derived_ids import derived_id
 from enode_django.concurrency.backoff import once
 from enode_django.eventing.effects import EffectProcessor
@@ -25,12 +25,13 @@ from enode_django.ids import new_id
 from enode_django.models import Checkpoint, ScheduledCommand
 from enode_django.outbox.relay import Relay
 from enode_django.scheduling import rows
-from enode_django.serialization.codec import decode_command, encode_stream
+from enode_django.serialization.codec import decode_command, encode_refusal, encode_stream
 from enode_django.testing import given, inline
 from tests.outbox.harness import Harness
 from tests.scheduling.domain import (
     PATIENCE,
     CancelCart,
+    CartCancelled,
     CartFilled,
     CartPaid,
     FillCart,
@@ -150,6 +151,92 @@ def test_a_deadline_is_not_set_if_a_command_of_the_same_event_cannot_be_sent(har
     following.processor._send = following.sent.extend
     following.handle(record)
     assert (len(following.sent), len(deadlines())) == (1, 1)
+
+
+class Reminding(ProcessManager):
+    """Sends a command with each deadline."""
+
+    name = "scheduling.reminding"
+    abstract = True
+    start = "beginning"
+
+    @handles
+    def filled(self, event: CartFilled) -> Iterator[Command | Deadline]:
+        yield Deadline("payment", CancelCart(event.aggregate_root_id, fillings=event.fillings), after=PATIENCE)
+        yield RefillCart(event.aggregate_root_id)
+
+    @handles
+    def paid(self, event: CartPaid | CartCancelled) -> Iterator[CancelDeadline]:
+        yield CancelDeadline("payment")
+
+
+@pytest.mark.parametrize("others", [1, 2, 3])
+def test_a_slow_worker_does_not_set_what_another_one_has_replaced_or_cancelled(harness: Harness, others: int) -> None:
+    """Two workers handle the same events: one sweeps, or has lost its lease without knowing it."""
+    slow, other = Following(Reminding), Following(Reminding)
+    records = [stream(1, CartFilled(fillings=1)), stream(2, CartFilled(fillings=2)), stream(3, CartPaid())]
+    slow.store.append(records)
+
+    def send(commands: Any) -> None:
+        other.handle(*records[:others])
+
+    slow.processor._send = send
+    slow.handle(records[0])
+    expected = [] if others == 3 else [("scheduling.reminding", "cart", "payment", others)]
+    assert deadlines() == expected
+    slow.processor._send = slow.sent.extend
+    slow.handle(*records)
+    assert deadlines() == []
+
+
+class NotFilled(DomainException):
+    type_name = "scheduling.NotFilled"
+
+
+class Consoling(ProcessManager):
+    """Sends a command with a deadline that follows from a refusal."""
+
+    name = "scheduling.consoling"
+    abstract = True
+    start = "beginning"
+
+    @handles
+    def not_filled(self, refusal: NotFilled) -> Iterator[Command | Deadline]:
+        yield Deadline("payment", CancelCart(refusal.aggregate_root_id, fillings=7), after=PATIENCE)
+        yield RefillCart(refusal.aggregate_root_id)
+
+    @handles
+    def paid(self, event: CartPaid) -> Iterator[CancelDeadline]:
+        yield CancelDeadline("payment")
+
+
+def test_a_slow_worker_does_not_set_what_follows_from_a_refusal_again(harness: Harness) -> None:
+    slow, other = Following(Consoling), Following(Consoling)
+    refusal = stream(1, CartPaid())._replace(version=None, events=encode_refusal(NotFilled("no")))
+    records = [refusal, stream(1, CartPaid())]
+    slow.store.append(records)
+
+    def send(commands: Any) -> None:
+        other.handle(refusal)
+        assert deadlines() == [("scheduling.consoling", "cart", "payment", 7)]
+        other.handle(records[1])
+
+    slow.processor._send = send
+    slow.handle(refusal)
+    assert deadlines() == []
+
+
+def test_a_worker_that_comes_further_than_another_one_sets_its_deadlines(harness: Harness) -> None:
+    fast, other = Following(Reminding), Following(Reminding)
+    records = [stream(1, CartFilled(fillings=1)), stream(2, CartFilled(fillings=2))]
+    fast.store.append(records)
+
+    def send(commands: Any) -> None:
+        other.handle(records[0])
+
+    fast.processor._send = send
+    fast.handle(*records)
+    assert deadlines() == [("scheduling.reminding", "cart", "payment", 2)]
 
 
 def test_what_is_handled_again_after_it_was_fired_sends_the_same_command(

@@ -306,6 +306,22 @@ def test_a_worker_and_a_relay_that_change_several_deadlines_do_not_deadlock(
     assert OutboxCommand.objects.count() == 0
 
 
+def test_a_transaction_that_stays_open_holds_up_no_other_command(harness: Harness) -> None:
+    """Somebody has cancelled a command that is due, and does not commit."""
+    for id in ("kept", "due"):
+        send_command(Add("a", id=id), at=FUTURE)
+    make_due()
+    send_command(Add("b", id="sent"), outbox=True)
+    with another_thread() as elsewhere:
+        with transaction.atomic():
+            assert cancel_command("kept")
+            assert elsewhere(lambda: relay(harness).run()).result(30) == 2
+            assert {one.id for one in harness.sent()} == {"due", "sent"}
+            transaction.set_rollback(True)
+        assert elsewhere(lambda: relay(harness).run()).result(30) == 1
+    assert harness.sent()[-1].id == "kept"
+
+
 def waits_for_a_lock() -> bool:
     with connection.cursor() as cursor:
         cursor.execute("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)")
