@@ -105,9 +105,7 @@ def test_a_stored_event_that_does_not_fit_its_class_is_not_the_fault_of_the_send
     with pytest.raises(CommandFailed) as caught:
         execute_command(Multiply("p", by=2))
     assert (status_of(caught.value), caught.value.error_type) == (500, "MalformedMessage")
-    with pytest.raises(
-        MalformedMessage, match=r"version 1 of aggregate .p., cannot be read: Multiplied\.product is"
-    ):
+    with pytest.raises(MalformedMessage, match=r"version 1 of aggregate .p., cannot be read: Multiplied\.product is"):
         Product.load("p")
 
 
