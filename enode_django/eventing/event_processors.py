@@ -383,8 +383,8 @@ class TransactionProcessor(CheckpointProcessor):
         return progress
 
     def _adapt(self, handled: int, seconds: float) -> None:
-        """Set ``at_once`` by the pace of a batch. A small one says nothing of a large one's pace."""
-        if handled * 2 >= self.at_once:
+        """Set ``at_once`` by the pace of a batch. A small one says nothing of a large one's pace, unless it was slow."""
+        if handled * 2 >= self.at_once or (handled and seconds > SECONDS_AT_ONCE):
             at_this_pace = SECONDS_AT_ONCE * handled / max(seconds, 0.001)
             self.at_once = min(self.most_at_once, max(LEAST_AT_ONCE, round(at_this_pace)))
 

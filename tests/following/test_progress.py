@@ -96,19 +96,28 @@ def test_gaps_do_not_make_a_transaction_larger_than_it_should_be(
     assert not harness.window.unfinished
 
 
-@pytest.mark.parametrize(("seconds", "then"), [(0.0, LEAST_AT_ONCE), (1e9, 10_000)])
-def test_a_transaction_of_a_projection_is_as_large_as_its_handlers_are_fast(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch, seconds: float, then: int
+def test_a_transaction_of_a_projection_grows_while_its_handlers_are_fast(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However fast they are, they manage nothing in no time, and everything in a century."""
-    monkeypatch.setattr(event_processors, "SECONDS_AT_ONCE", seconds)
+    monkeypatch.setattr(event_processors, "SECONDS_AT_ONCE", 1e9)
     subscription = harness.subscription(subscribers.instance(Entries))
     processor = subscription.runner.processor
     processor.at_once = 5
     harness.deliver(subscription, one_each(harness, "ab"))
     assert processor.at_once == 5, "less than half of a batch does not show the pace"
     harness.deliver(subscription, one_each(harness, "cdef"))
-    assert processor.at_once == then
+    assert processor.at_once == 10_000
+
+
+def test_a_slow_transaction_makes_the_next_one_smaller_however_small_it_was(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_processors, "SECONDS_AT_ONCE", 0.0)
+    subscription = harness.subscription(subscribers.instance(Entries))
+    processor = subscription.runner.processor
+    processor.at_once = 10_000
+    harness.deliver(subscription, one_each(harness, "ab"))
+    assert processor.at_once == LEAST_AT_ONCE
 
 
 def test_works_are_divided_by_the_size_that_the_transaction_before_has_set(
