@@ -230,7 +230,7 @@ def _other_code(projection: BaseProjection) -> Iterator[CheckMessage]:
         return
     if changed:
         yield Warning(
-            f"The code of {_description(projection)} has changed since its tables were last rebuilt: older rows may "
+            f"The code of {_description(projection)} has changed since it filled its tables: older rows may "
             "differ from what it makes now.",
             hint=f"Run manage.py rebuildprojection {projection.name} --compare-only: if no row differs, it notes that. "
             "Otherwise rebuild it.",

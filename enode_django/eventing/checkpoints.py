@@ -64,8 +64,8 @@ _UNCLAIM = f"""
 _SUBSCRIBE = f"""
     INSERT INTO {SUBSCRIPTION}
         (subscriber, shard, started_at, start_generation, start_position, swept_generation, swept_position,
-         store_generation, healed_generation)
-    VALUES (%s, %s, statement_timestamp(), %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING
+         store_generation, healed_generation, fingerprint)
+    VALUES (%s, %s, statement_timestamp(), %s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING
 """
 _SUBSCRIBED = f"""
     SELECT started_at, start_generation, start_position, swept_generation, swept_position
@@ -192,12 +192,19 @@ def subscription(alias: str, subscriber: str, shard: int) -> Subscription | None
     return None
 
 
-def subscribe(alias: str, subscriber: str, shard: int, position: Position, generation: int | None = None) -> None:
+def subscribe(
+    alias: str,
+    subscriber: str,
+    shard: int,
+    position: Position,
+    generation: int | None = None,
+    fingerprint: str | None = None,
+) -> None:
     """Let the subscriber begin at ``position``, before its transaction, if it has not begun. ``generation`` is the
-    shard's generation, if it differs from the position's."""
+    shard's generation, if it differs from the position's; ``fingerprint`` is that of a projection's code."""
     place = (position.generation, position.transaction_id)
     generation = position.generation if generation is None else generation
-    _run(alias, _SUBSCRIBE, (subscriber, shard, *place, *place, generation, generation))
+    _run(alias, _SUBSCRIBE, (subscriber, shard, *place, *place, generation, generation, fingerprint))
 
 
 def save_swept(alias: str, subscriber: str, shard: int, position: Position) -> None:

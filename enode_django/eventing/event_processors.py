@@ -19,6 +19,7 @@ from enode_django.eventing.failover_guard import Heeded
 from enode_django.eventing.failures import HandlerInterrupted, failure_of
 from enode_django.eventing.in_flight import InFlight
 from enode_django.eventing.pending import Failure, HandledEvents, PendingAggregate, Progress, fit_portion, next_streams
+from enode_django.eventing.projection_code import known_fingerprint
 from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.read_models.row_changes import RowChanges, changed_row
 from enode_django.eventing.read_models.row_inserts import RowInserts
@@ -72,7 +73,14 @@ class EventProcessor(ABC):
         while known is None:
             position = shard.position()
             start = position if self.subscriber.start == NOW else BEGINNING
-            checkpoints.subscribe(self.alias, self.key, shard.number, start, position.generation)
+            checkpoints.subscribe(
+                self.alias,
+                self.key,
+                shard.number,
+                start,
+                position.generation,
+                known_fingerprint(self.subscriber),
+            )
             known = checkpoints.subscription(self.alias, self.key, shard.number)
         return known
 
@@ -383,7 +391,7 @@ class TransactionProcessor(CheckpointProcessor):
         return progress
 
     def _adapt(self, handled: int, seconds: float) -> None:
-        """Set ``at_once`` by the pace of a batch. A small one says nothing of a large one's pace, unless it was slow."""
+        """Set ``at_once`` by the pace of a batch. A small one counts only if it was slow."""
         if handled * 2 >= self.at_once or (handled and seconds > SECONDS_AT_ONCE):
             at_this_pace = SECONDS_AT_ONCE * handled / max(seconds, 0.001)
             self.at_once = min(self.most_at_once, max(LEAST_AT_ONCE, round(at_this_pace)))

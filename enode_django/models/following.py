@@ -121,6 +121,13 @@ class Subscription(models.Model):
         null=True,
         help_text="What follows from events below it has had an effect, or was sent again.",
     )
+    fingerprint = models.CharField(
+        "fingerprint",
+        max_length=100,
+        null=True,
+        db_collation="C",
+        help_text="Of the handlers' code of a projection when it began; a rebuild keeps its own.",
+    )
     store_generation = models.BigIntegerField(
         "store generation", db_default=0, help_text="The newest one of the shard that the subscriber knows."
     )

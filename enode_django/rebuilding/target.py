@@ -14,15 +14,15 @@ from django.db.models import Max
 from enode_django.databases import execute
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.eventing.base_projections import BaseProjection
+from enode_django.eventing.projection_code import fingerprint_of, is_other_code
 from enode_django.eventing.projections import ModelProjection, Projection
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import follows, key_of
 from enode_django.eventstore.positions import Position
 from enode_django.exceptions import RebuildError, RebuildOvertaken
-from enode_django.models import ProjectionGeneration, Rebuild
+from enode_django.models import ProjectionGeneration, Rebuild, Subscription
 from enode_django.rebuilding.clearing import changing, clear, left_over
 from enode_django.rebuilding.definitions import Table, describe, quoted
-from enode_django.rebuilding.fingerprint import fingerprint_of, is_other_code
 from enode_django.rebuilding.late import unchanged, without_late
 from enode_django.rebuilding.making import make_tables
 from enode_django.rebuilding.obstacles import obstacles
@@ -159,17 +159,20 @@ class Target(NamedTuple):
 
     def keep_with_this_code(self) -> None:
         """Record that the tables in use are as this process's code builds them."""
-        used = self.rebuilds().filter(generation=self.generation())
-        used.update(fingerprint=fingerprint_of(self.subscriber))
+        self._built_by().update(fingerprint=fingerprint_of(self.subscriber))
 
     def is_of_other_code(self) -> bool:
-        """Return True if the code of the handlers has changed since the tables in use were built; False if no rebuild
-        has built them."""
-        known = self.rebuilds().filter(generation=self.generation(), fingerprint__isnull=False)
-        return any(
-            is_other_code(built_by or "", fingerprint_of(self.subscriber))
-            for built_by in known.values_list("fingerprint", flat=True)
-        )
+        """Return True if the code of the handlers has changed since the tables in use were built; False if that is not
+        known."""
+        known = self._built_by().filter(fingerprint__isnull=False).values_list("fingerprint", flat=True)
+        return any(is_other_code(built_by or "", fingerprint_of(self.subscriber)) for built_by in known)
+
+    def _built_by(self) -> models.QuerySet[Any]:
+        """Return the rows with the fingerprint of the code that has built the tables in use: of a rebuild, or of the
+        subscriptions that began with the tables of the migrations."""
+        if generation := self.generation():
+            return self.rebuilds().filter(generation=generation)
+        return Subscription.objects.using(self.alias).filter(subscriber=self.key)
 
     def _changing(self) -> AbstractContextManager[None]:
         return changing(self.alias, self.key)

@@ -17,6 +17,7 @@ from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventing import event_handlers
 from enode_django.eventing import subscribers as declaring
 from enode_django.eventing.event_handlers import EventHandlerGroup
+from enode_django.eventing.projection_code import fingerprint_of
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import Subscriber, key_of
 from enode_django.eventing.unowned import Unowned
@@ -27,7 +28,6 @@ from enode_django.management.owners import check_owners
 from enode_django.models import Checkpoint, GenerationCheck, HandledRefusal, ParkedEvent, Subscription
 from enode_django.monitoring import Health
 from enode_django.monitoring.lags import ask_lags
-from enode_django.rebuilding.fingerprint import fingerprint_of
 from tests.following.domain import (
     Added,
     Behaviour,

@@ -11,10 +11,10 @@ from hypothesis import given as given_by
 from hypothesis import strategies as st
 
 from enode_django import DomainEvent, ModelProjection, handles
+from enode_django.eventing.projection_code import fingerprint_of
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.unparking import retry_parked, skip_parked
 from enode_django.rebuilding.engine import InProcess
-from enode_django.rebuilding.fingerprint import fingerprint_of
 from enode_django.rebuilding.rebuild import rebuild, undo
 from enode_django.testing import given
 from tests.following.domain import Added, Behaviour, Closed, Noted, Opened, Opening, Openings

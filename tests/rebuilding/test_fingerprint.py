@@ -1,4 +1,4 @@
-"""A check finds projections whose code has changed since their tables were rebuilt."""
+"""A check finds projections whose code has changed since it filled their tables."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 
 from enode_django import handles
 from enode_django.checks.subscribers import check_rebuilds
+from enode_django.eventing.projection_code import fingerprint_of
 from enode_django.eventing.registry import subscribers
 from enode_django.exceptions import ProjectionsDiffer
-from enode_django.models import Rebuild
+from enode_django.models import ProjectionGeneration, Rebuild, Subscription
 from enode_django.rebuilding.engine import InProcess
-from enode_django.rebuilding.fingerprint import fingerprint_of
 from enode_django.rebuilding.rebuild import rebuild, undo
 from tests.following.domain import Added
 from tests.following.harness import Harness
@@ -97,6 +97,21 @@ def test_changed_code_is_warned_of_until_a_rebuild(rebuilt: Harness, monkeypatch
     assert len(changed()) == 1
 
 
+def test_changed_code_is_warned_of_before_the_first_rebuild(postings: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    some_history(postings, "a", "b")
+    follow(postings, Balances, Postings)
+    assert changed() == []
+    redefine(monkeypatch, added_wrongly)
+    assert len(changed()) == 1
+    rebuild(Balances.name, InProcess(), nothing, accept_differences=True)
+    assert changed() == []
+    undo(Balances.name, InProcess(), nothing)
+    assert len(changed()) == 1, "the tables in use are those that the code before has filled"
+    redefine(monkeypatch, added_otherwise)
+    assert rebuild(Balances.name, InProcess(), nothing, compare_only=True).comparison.is_equal
+    assert changed() == []
+
+
 def test_code_that_makes_the_same_rows_needs_no_rebuild(rebuilt: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     redefine(monkeypatch, added_otherwise)
     assert len(changed()) == 1
@@ -111,5 +126,8 @@ def test_what_another_python_or_an_earlier_version_has_built_says_nothing(rebuil
     Rebuild.objects.update(fingerprint="jython-1:abc")
     assert changed() == []
     Rebuild.objects.update(fingerprint=None)
+    assert changed() == []
+    ProjectionGeneration.objects.all().delete()
+    Subscription.objects.update(fingerprint=None)
     assert changed() == []
     assert check_rebuilds(None) == []

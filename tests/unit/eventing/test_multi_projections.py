@@ -17,10 +17,10 @@ from enode_django import ModelProjection, MultiProjection, handles
 from enode_django.eventing import subscribers
 from enode_django.eventing.code import code_fingerprint
 from enode_django.eventing.multi_projections import key_fields
+from enode_django.eventing.projection_code import fingerprint_of
 from enode_django.eventing.read_models.row_keys import RowKeys
 from enode_django.exceptions import DefinitionError
 from enode_django.models import ReadModel
-from enode_django.rebuilding.fingerprint import fingerprint_of
 from enode_django.testing import given
 from tests.following.orders import CustomerTotal, CustomerTotals, DailyTotals, Ordered, Returned, back, order
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from enode_django.eventing.base_projections import BaseProjection
+from enode_django.eventing.base_projections import BaseProjection, models_of
 from enode_django.eventing.marks import Followed
+from enode_django.eventing.subscribers import Subscriber
 from enode_django.exceptions import TypeNameError
-from enode_django.rebuilding.shadow import declared_models
 from enode_django.repository.codetexts import CodeReader, digest
 from enode_django.serialization.registry import types
 from enode_django.serialization.upcasting import upcasters
+
+logger = logging.getLogger("enode_django.subscribers")
 
 
 def fingerprint_of(projection: BaseProjection) -> str:
@@ -22,8 +25,21 @@ def fingerprint_of(projection: BaseProjection) -> str:
     """
     cls = type(projection)
     methods = sorted(cls._enode_methods.items(), key=lambda item: _name(item[0]))
-    reader = CodeReader([cls, *declared_models(projection), *(event for event, _ in methods)])
+    reader = CodeReader([cls, *models_of(projection), *(event for event, _ in methods)])
     return digest(_description(cls, methods, reader), reader)
+
+
+def known_fingerprint(subscriber: Subscriber) -> str | None:
+    """Return the `fingerprint_of` a projection, which a new subscription keeps; None for other subscribers, and if the
+    code cannot be read."""
+    if not isinstance(subscriber, BaseProjection):
+        return None
+    try:
+        return fingerprint_of(subscriber)
+    except Exception:
+        # A worker must not end because it cannot read application code.
+        logger.exception("the code of %s cannot be read: W030 will not say when it changes", subscriber)
+        return None
 
 
 def is_other_code(one: str, other: str) -> bool:
