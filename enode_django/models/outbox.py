@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgpack
 from django.db import models
 from django.db.models.functions import Now, Substr
 
@@ -40,6 +39,8 @@ def headed(rows: models.QuerySet[Any]) -> models.QuerySet[Any]:
 
 
 def _type_in(head: bytes) -> str:
+    import msgpack  # the checks of the settings do not need it
+
     reader = msgpack.Unpacker()
     reader.feed(head)
     try:
