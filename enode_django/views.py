@@ -141,10 +141,17 @@ class CommandView(AccessMixin, FormBase):
             return self.command_late(form, late)
         except TransportUnavailable as error:
             return self.queue_unreachable(form, error)
-        return self.command_failed(form) if self.result is None else self.command_done(form, self.result)
+        if self.result is None:
+            return self.command_failed(form)
+        return self.command_parked(form, self.result) if self.result.parked else self.command_done(form, self.result)
 
     def command_done(self, form: CommandForm, result: CommandResult) -> HttpResponse:
         return HttpResponseRedirect(self.get_success_url())
+
+    def command_parked(self, form: CommandForm, result: CommandResult) -> HttpResponse:
+        """Answer as `command_done`. The command took effect, but subscribers that the view waited for have parked the
+        aggregate (``result.parked``): override this to tell the user that pages will not show the effect for now."""
+        return self.command_done(form, result)
 
     def get_success_url(self) -> str:
         assert self.result is not None

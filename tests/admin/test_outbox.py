@@ -42,8 +42,8 @@ def actions() -> list[tuple[str, str, str]]:
 def test_what_waits_is_listed_and_nobody_changes_it(client: Client) -> None:
     row, _ = wait("d1"), wait("d2", "MalformedMessage: no")
     page = logged_in(client, "view_outboxcommand").get(LIST).content.decode()
-    assert "command d1 for ada" in page
-    assert "command d2 for ada" in page
+    assert "bank.Deposit d1 for ada" in page
+    assert "bank.Deposit d2 for ada" in page
     assert 'name="action"' not in page
     shown = client.get(f"{LIST}{row.pk}/change/").content.decode()
     assert "2.50" not in without_times(shown)
@@ -80,7 +80,7 @@ def test_rejected_rows_are_given_to_the_relay_again(client: Client) -> None:
 def test_discarding_is_confirmed_and_recorded(client: Client) -> None:
     waiting, kept = wait("d1"), wait("d2")
     told = act(logged_in(client, "change_outboxcommand"), "discard", waiting, confirmed=False)
-    assert "The command d1 for ada is deleted, and never handled." in told
+    assert "The bank.Deposit d1 for ada is deleted, and never handled." in told
     assert OutboxCommand.objects.count() == 2
     assert "1 of 1 commands were discarded" in act(client, "discard", waiting)
     assert OutboxCommand.objects.get() == kept

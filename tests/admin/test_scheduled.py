@@ -7,13 +7,15 @@ from datetime import UTC, datetime
 from decimal import Decimal
 
 import pytest
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 
 from enode_django.admin.operating import CONFIRMED
 from enode_django.models import OperatorAction, OutboxCommand, ScheduledCommand
 from enode_django.scheduling import rows
 from enode_django.serialization.codec import encode_command
-from sample_project.bank.domain import Deposit
+from sample_project.bank.domain import Deposit, OpenAccount
 from tests.admin.people import logged_in, without_times
 
 pytestmark = pytest.mark.django_db
@@ -46,7 +48,7 @@ def actions() -> list[tuple[str, str, str]]:
 def test_they_are_listed_and_nobody_changes_them(client: Client, waiting: list[ScheduledCommand]) -> None:
     logged_in(client, "view_scheduledcommand")
     page = client.get(LIST).content.decode()
-    assert "command plain for ada" in page
+    assert "bank.Deposit plain for ada" in page
     assert "confirmed" in page
     assert 'name="action"' not in page
     shown = client.get(f"{LIST}{waiting[1].pk}/change/").content.decode()
@@ -60,11 +62,39 @@ def test_they_are_listed_and_nobody_changes_them(client: Client, waiting: list[S
 def test_cancelling_is_confirmed_and_recorded(client: Client, waiting: list[ScheduledCommand], number: int) -> None:
     logged_in(client, "change_scheduledcommand")
     row = waiting[number]
-    assert "due at 2999-01-01" in act(client, "cancel", row, confirmed=False)
+    asked = act(client, "cancel", row, confirmed=False)
+    assert f"It concerns the bank.Deposit {row.command_id} for ada, due at 2999-01-01" in asked
     assert ScheduledCommand.objects.count() == 2
     assert "1 of 1 commands were cancelled" in act(client, "cancel", row)
     assert [left.pk for left in ScheduledCommand.objects.all()] == [waiting[1 - number].pk]
     assert actions() == [("cancel", row.command_id, "the customer called")]
+
+
+def test_the_title_of_its_page_names_its_type(client: Client, waiting: list[ScheduledCommand]) -> None:
+    page = logged_in(client, "view_scheduledcommand").get(f"{LIST}{waiting[0].pk}/change/").content.decode()
+    assert "<h2>bank.Deposit plain for ada</h2>" in page
+
+
+def test_a_list_takes_no_query_for_each_row_and_reads_no_whole_messages(
+    client: Client, waiting: list[ScheduledCommand]
+) -> None:
+    logged_in(client, "view_scheduledcommand")
+    with CaptureQueriesContext(connection) as two:
+        client.get(LIST)
+    long = encode_command(OpenAccount("bob", owner="x" * 100_000, id="long"), b"")
+    given = {"aggregate_root_id": "bob", "body": long, "due_at": FUTURE}
+    ScheduledCommand.objects.bulk_create(ScheduledCommand(**given, command_id=f"long-{n}") for n in range(20))
+    with CaptureQueriesContext(connection) as many:
+        page = client.get(LIST).content.decode()
+    assert page.count("bank.OpenAccount long-") == 20
+    assert len(many) == len(two)
+    read = [one["sql"].replace('SUBSTRING("enode_django_scheduledcommand"."body"', "") for one in many]
+    assert not [statement for statement in read if '"body"' in statement]
+
+
+def test_firing_is_confirmed_with_the_type(client: Client, waiting: list[ScheduledCommand]) -> None:
+    asked = act(logged_in(client, "change_scheduledcommand"), "fire", waiting[0], confirmed=False)
+    assert "It concerns the bank.Deposit plain for ada, due at 2999-01-01" in asked
 
 
 def test_firing_makes_it_due_and_is_recorded(client: Client, waiting: list[ScheduledCommand]) -> None:

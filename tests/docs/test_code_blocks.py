@@ -107,6 +107,15 @@ def test_python_that_does_not_run_is_python_at_least(page: Path) -> None:
             ast.parse(block.at_its_lines, str(page))
 
 
+def test_the_program_of_the_readme_prints_one_line_which_says_that_nothing_is_stored(tmp_path: Path) -> None:
+    (tmp_path / "bank.py").write_text(screen())
+    environment = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
+    done = warm.run(["bank.py"], cwd=tmp_path, env={**environment, "PYTHONPATH": str(ROOT)})
+    assert (done.returncode, done.stdout) == (0, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("no database is configured: aggregates and events are kept in the memory of this process")
+
+
 def test_the_first_screen_of_the_readme_fits_on_one() -> None:
     assert len(screen().splitlines()) <= 40
 

@@ -23,7 +23,8 @@ def test_what_the_page_shows_for_pytest_passes(project: Path) -> None:  # noqa: 
     write_files(HOWTO, project)
     files = ["accounts/tests.py", "accounts/test_withdrawing.py", "accounts/test_transports.py"]
     (project / "conftest.py").write_text('pytest_plugins = ["enode_django.pytest_plugin"]\n')
-    environment = {**os.environ, "PYTHONPATH": f"{project}{os.pathsep}{ROOT}", "DJANGO_SETTINGS_MODULE": "settings"}
+    environment = {**os.environ, "PYTHONPATH": f"{project}{os.pathsep}{ROOT}"}
+    environment.pop("DJANGO_SETTINGS_MODULE", None)  # the page sets it
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files],
         cwd=project, env=environment, capture_output=True, text=True, timeout=240, check=False,

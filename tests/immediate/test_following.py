@@ -11,8 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from asgiref.sync import sync_to_async
 from django.db import connections, transaction
+from django.http import HttpResponse
+from django.test import RequestFactory
 
 from enode_django import (
+    CommandResult,
     CommandStatus,
     WaitFor,
     aexecute_command,
@@ -28,9 +31,11 @@ from enode_django.eventing import checkpoints, parking
 from enode_django.eventing.registry import subscribers
 from enode_django.eventstore.base import StreamRecord
 from enode_django.exceptions import CommandTimeout, StoreUnavailable
+from enode_django.forms import CommandForm
 from enode_django.immediate import catch_up
 from enode_django.models import EventStream
 from enode_django.serialization.codec import decode_metadata
+from enode_django.views import CommandView
 from tests.acceptance.waiting import wait_until
 from tests.immediate.conftest import NewProcess
 from tests.immediate.domain import (
@@ -177,6 +182,28 @@ def test_an_error_of_a_subscriber_is_not_the_callers(
     handled["mails"] = sum(id == "a" for _, id, _ in behaviour.calls)
     assert not handled.pop(failing), "the later events wait behind the one that failed"
     assert set(handled.values()) == {2}
+
+
+class FillPage(CommandView):
+    command = Fill
+    success_url = "/jars/{aggregate_root_id}/"
+    wait_for = WaitFor.HANDLED
+
+    def has_permission(self) -> bool:
+        return True
+
+    def command_parked(self, form: CommandForm, result: CommandResult) -> HttpResponse:
+        return HttpResponse(f"not shown by {', '.join(result.parked)}")
+
+
+def test_a_page_can_tell_that_the_projection_it_waits_for_has_parked_the_aggregate(
+    new_process: NewProcess, behaviour: Behaviour, rf: RequestFactory
+) -> None:
+    new_process(JarRows)
+    behaviour.failing.add(("rows", "a"))
+    sent = rf.post("/", {"amount": "1"})
+    assert FillPage.as_view()(sent, aggregate_root_id="a").content == b"not shown by immediate.rows"
+    assert FillPage.as_view()(sent, aggregate_root_id="b")["Location"] == "/jars/b/"
 
 
 class RenamedRows(JarRows):

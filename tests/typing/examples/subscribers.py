@@ -154,6 +154,12 @@ class Rents(ProcessManager, key="owner"):
     def failed(self, rent: Rent, failure: Refused | CommandCrashed) -> Iterator[Command]:
         yield Thaw(failure.aggregate_root_id, why=failure.message)
 
+    @handles_crash(Thaw)
+    def crashed(self, rent: Rent, crash: CommandCrashed) -> Iterator[Command]:
+        yield Thaw(crash.aggregate_root_id, why=crash.command.why)  # error
+        assert isinstance(crash.command, Thaw)
+        yield Thaw(crash.aggregate_root_id, why=crash.command.why)
+
     @ends(Closed, join=True)  # error
     def alone(self, rent: Rent, event: Closed) -> None: ...
 

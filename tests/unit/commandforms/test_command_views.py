@@ -11,9 +11,10 @@ from django.core.exceptions import ImproperlyConfigured, PermissionDenied
 from django.http import Http404, HttpResponse
 from django.test import RequestFactory
 
-from enode_django import CommandResult, WaitFor, execute_command
+from enode_django import CommandResult, CommandStatus, WaitFor, execute_command
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import CommandTimeout
+from enode_django.forms import CommandForm
 from enode_django.runtime import use_bus
 from enode_django.testing import inline
 from enode_django.testing.inline import InlineCommandBus
@@ -150,3 +151,39 @@ def test_a_command_that_is_done_but_not_shown_yet_says_so(bus: InlineCommandBus)
     assert "This is done, but not everything shows it yet." in late.content.decode()
     assert asked.options[0] == 2.5
     assert asked.options[1] is not None
+
+
+class Parked(InlineCommandBus):
+    """A subscriber has parked the aggregate of each command."""
+
+    def __init__(self) -> None: ...
+
+    def execute(self, command: Any, *options: Any) -> Any:
+        return CommandResult(
+            status=CommandStatus.SUCCESS,
+            command_id=command.id,
+            aggregate_root_id=command.aggregate_root_id,
+            version=2,
+            parked=("bank.Ledger",),
+        )
+
+
+def test_a_page_may_say_that_what_it_did_will_not_be_shown(bus: InlineCommandBus) -> None:
+    class Saying(TakePage):
+        def command_parked(self, form: CommandForm, result: CommandResult) -> HttpResponse:
+            assert self.result is result
+            return HttpResponse(f"parked by {', '.join(result.parked)}")
+
+    assert answer(Saying, {"coins": "3"}, aggregate_root_id="jar").status_code == 302
+    with use_bus(Parked()):
+        assert answer(Saying, {"coins": "3"}, aggregate_root_id="jar").content == b"parked by bank.Ledger"
+
+
+def test_a_page_that_does_not_ask_for_it_treats_what_is_parked_as_done(bus: InlineCommandBus) -> None:
+    class Done(TakePage):
+        def command_done(self, form: CommandForm, result: CommandResult) -> HttpResponse:
+            return HttpResponse("done", status=201)
+
+    with use_bus(Parked()):
+        assert answer(TakePage, {"coins": "3"}, aggregate_root_id="jar")["Location"] == "/jars/jar/"
+        assert answer(Done, {"coins": "3"}, aggregate_root_id="jar").status_code == 201
