@@ -99,7 +99,7 @@ class EffectProcessor(EventProcessor):
         begun = self._read(ids, even_parked)
         positions = self._positions(ids, dict(begun.rows))
         alone = len(works) == 1 and portion == 1
-        portion = fit_portion(works, positions, portion, self.at_once)
+        portion = fit_portion(works, positions, portion, self.limit)
         streams = self._next_streams(works, positions, begun, portion)
         calls = Calls(self.subscriber, self._send, self._handled_refusals(works), alone=alone)
         progress = {}

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from django.db import connections, transaction
 from psycopg import Cursor
 
 from enode_django.databases import execute, let_hooks_fail_alone, pipelined
+from enode_django.equeue.lookups import Lookups
 from enode_django.eventing import checkpoints, failovers, parking
 from enode_django.eventing.base_projections import BaseProjection, makes_row, models_of
 from enode_django.eventing.failover_guard import Heeded
@@ -31,6 +32,8 @@ from enode_django.eventstore.positions import BEGINNING
 from enode_django.eventstore.sqlstates import is_transient
 from enode_django.telemetry.tracing import FindsHandledEvents, current_tracing
 
+LEAST_AT_ONCE = 1_000
+
 
 class Begun(NamedTuple):
     """The beginning of a batch. ``rows`` are the read models or checkpoints that it has locked; an `EffectProcessor`
@@ -45,12 +48,14 @@ class EventProcessor(ABC):
     """Takes a subscriber further, a batch of aggregates at a time. All methods block and are called by one thread;
     other threads and processes may be at work on the same aggregates.
 
-    ``attempted`` is, per aggregate, the first stream that the last `apply` was to handle. ``at_once`` is how many
+    ``attempted`` is, per aggregate, the first stream that the last `apply` was to handle. ``at_once`` is the most
     streams to give it at a time: these are held by one transaction, and handled again when a worker dies. ``in_flight``
     is told before application code is called, and after the last of it.
     """
 
     at_once = 10_000
+    bytes_at_once: ClassVar[int] = 64 * 1024 * 1024
+    """About the most bytes of the events of one batch: a batch that catches up is read from the store."""
 
     def __init__(self, subscriber: Subscriber, store: EventStore) -> None:
         self.subscriber = subscriber
@@ -59,6 +64,7 @@ class EventProcessor(ABC):
         self.store = store
         self.attempted: dict[str, tuple[int | None, str]] = {}
         self.in_flight = InFlight()
+        self._fitting = Lookups(first=LEAST_AT_ONCE, most=10_000, most_bytes=self.bytes_at_once)
         self.heeded: Heeded | None = None
         """The known generations and corrections of the store; None if all streams are read from the store."""
         self._tracing = current_tracing()
@@ -66,6 +72,11 @@ class EventProcessor(ABC):
 
     def _new_followed(self) -> FindsHandledEvents:
         return self._tracing.following(self.name, HandledEvents(self.subscriber))
+
+    @property
+    def limit(self) -> int:
+        """The most streams of the next batch: ``at_once``, or fewer if the events of the last one were large."""
+        return min(self.at_once, self._fitting.count)
 
     def subscribe(self, shard: Shard) -> checkpoints.Subscription:
         """Return the subscription in that shard. A new one begins now, or with the first event."""
@@ -145,6 +156,10 @@ class EventProcessor(ABC):
             {} if known is None else failovers.known_in(known),
         )
 
+    def _measure(self, streams: Collection[Sequence[StreamRecord]]) -> None:
+        if count := sum(map(len, streams)):
+            self._fitting.found(count, sum(len(record.events) for records in streams for record in records))
+
     def _next_streams(
         self, works: Sequence[PendingAggregate], positions: Mapping[str, int], begun: Begun, portion: int
     ) -> dict[str, Sequence[StreamRecord]]:
@@ -152,6 +167,7 @@ class EventProcessor(ABC):
         if self.heeded is not None:
             self.heeded.heed(begun.known, self.alias, self.key, self.store, free)
         streams = next_streams(self.store, free, positions, portion)
+        self._measure(streams.values())
         self.attempted = {id: (records[0].version, records[0].command_id) for id, records in streams.items() if records}
         self._followed = self._new_followed()
         return streams
@@ -195,7 +211,7 @@ class RowProcessor(EventProcessor):
                 rows, positions = self._lock_missing(ids, rows)
                 # What was read before all locks were there may be old.
                 begun = self._begin(ids, even_parked, partial(self._table.lock_cursor, ()))
-            portion = fit_portion(works, positions, portion, self.at_once)
+            portion = fit_portion(works, positions, portion, self.limit)
             streams = self._next_streams(works, positions, begun, portion)
             changes = RowChanges(self._table, rows, positions)
             progress = {}
@@ -322,7 +338,6 @@ class CheckpointProcessor(EventProcessor):
         execute(self.alias, self._lock_tables, ())
 
 
-LEAST_AT_ONCE = 1_000
 SECONDS_AT_ONCE = 0.5
 
 
@@ -366,7 +381,7 @@ class TransactionProcessor(CheckpointProcessor):
         begun_at = time.monotonic()
         with transaction.atomic(using=self.alias):
             positions, begun = self._lock(ids, even_parked)
-            portion = fit_portion(works, positions, portion, self.at_once)
+            portion = fit_portion(works, positions, portion, self.limit)
             streams = self._next_streams(works, positions, begun, portion)
             with nullcontext() if isolated else self._inserts_wait():
                 for work in works:

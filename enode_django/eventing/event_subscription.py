@@ -214,7 +214,11 @@ class EventSubscription:
                     self._hasten_conflicts()
                 for work in blamed:
                     self._drive([work], 1)  # in small portions, so that versions before the failure are kept
-                some, portion = behind, 1 if some[0].suspect else min(portion * 2, PORTION)
+                portion = 1 if some[0].suspect else min(portion * 2, PORTION)
+                if len(behind) > self.runner.processor.limit:
+                    self._drive(behind, portion)  # in smaller parts, since their events are large
+                    break
+                some = behind
 
     def _still_ours(self, works: Sequence[PendingAggregate]) -> list[PendingAggregate]:
         """Call ``hand_over``. Return the works that are left to this worker."""
@@ -337,13 +341,13 @@ def _extra(subscriber: str, id: str) -> dict[str, str]:
 
 
 def _parts(works: Sequence[PendingAggregate], processor: EventProcessor) -> Iterator[Sequence[PendingAggregate]]:
-    """Divide the works into parts of up to ``at_once`` streams and refusals each, as it is when a part is made; a
-    larger work stands alone."""
+    """Divide the works into parts of up to the processor's ``limit`` of streams and refusals each, as it is when a part
+    is made; a larger work stands alone."""
     part: list[PendingAggregate] = []
     size = 0
     for work in works:
         more = max(1, len(work.streams) + len(work.refusals))
-        if part and size + more > processor.at_once:
+        if part and size + more > processor.limit:
             yield part
             part, size = [], 0
         part.append(work)

@@ -57,7 +57,7 @@ class MultiProcessor(CheckpointProcessor):
         ids = sorted(work.aggregate_root_id for work in works)
         with transaction.atomic(using=self.alias):
             positions, begun = self._lock(ids, even_parked)
-            portion = fit_portion(works, positions, portion, self.at_once)
+            portion = fit_portion(works, positions, portion, self.limit)
             streams = self._next_streams(works, positions, begun, portion)
             failures: dict[str, Failure] = {}
             free = [work for work in works if work.aggregate_root_id not in begun.parked]

@@ -69,7 +69,7 @@ class ProcessProcessor(EffectProcessor):
         alone = len(works) == 1 and portion == 1
         with transaction.atomic(using=self.alias):
             positions, begun = self._lock(ids, even_parked)
-            portion = fit_portion(works, positions, portion, self.at_once)
+            portion = fit_portion(works, positions, portion, self.limit)
             streams = self._next_streams(works, positions, begun, portion)
             handled = self._handled_refusals(works)
             free = [work for work in works if work.aggregate_root_id not in begun.parked]

@@ -8,7 +8,7 @@ import pytest
 from django.db import OperationalError
 
 from enode_django.eventing import event_processors
-from enode_django.eventing.event_processors import LEAST_AT_ONCE
+from enode_django.eventing.event_processors import LEAST_AT_ONCE, EventProcessor
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventstore.base import StreamRecord
@@ -94,6 +94,35 @@ def test_gaps_do_not_make_a_transaction_larger_than_it_should_be(
     assert subscription.runner.processor.positions([f"c{n}" for n in range(10)]) == {f"c{n}": 30 for n in range(10)}
     assert max(loaded) <= 20
     assert not harness.window.unfinished
+
+
+def test_large_events_make_the_next_batch_smaller(
+    harness: Harness, subscriber: Subscriber, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch that catches up is read from the store: it must fit into memory."""
+    last = [harness.stored(f"c{n:02}", *(Added(amount=1) for _ in range(10)))[-1] for n in range(10)]
+    size = len(last[0].events)
+    monkeypatch.setattr(EventProcessor, "bytes_at_once", 5 * size)
+    subscription = harness.subscription(subscriber)
+    processor = subscription.runner.processor
+    monkeypatch.setattr(processor, "at_once", 20)
+    loaded: list[int] = []
+    load_ranges = harness.store.load_ranges
+
+    def count(*arguments: object, **options: int) -> object:
+        found = load_ranges(*arguments, **options)  # type: ignore[arg-type]
+        loaded.append(sum(map(len, found.values())))
+        return found
+
+    monkeypatch.setattr(harness.store, "load_ranges", count)
+    harness.deliver(subscription, last)
+    harness.deliver(
+        subscription, [harness.stored(f"c{n:02}", Added(amount=1), Added(amount=1), after=10)[-1] for n in range(10)]
+    )
+    assert processor.positions([f"c{n:02}" for n in range(10)]) == {f"c{n:02}": 12 for n in range(10)}
+    assert loaded[0] > 5
+    assert max(loaded[1:]) <= 5
+    assert processor.limit == 5
 
 
 def test_a_transaction_of_a_projection_grows_while_its_handlers_are_fast(
