@@ -32,7 +32,8 @@ from enode_django.eventstore.positions import BEGINNING
 from enode_django.eventstore.sqlstates import is_transient
 from enode_django.telemetry.tracing import FindsHandledEvents, current_tracing
 
-LEAST_AT_ONCE = 1_000
+FIRST_AT_ONCE = 100
+"""The most streams of the first batch: nothing is known of their sizes."""
 
 
 class Begun(NamedTuple):
@@ -54,7 +55,7 @@ class EventProcessor(ABC):
     """
 
     at_once = 10_000
-    bytes_at_once: ClassVar[int] = 64 * 1024 * 1024
+    bytes_at_once: ClassVar[int] = 32 * 1024 * 1024
     """About the most bytes of the events of one batch: a batch that catches up is read from the store."""
 
     def __init__(self, subscriber: Subscriber, store: EventStore) -> None:
@@ -64,7 +65,7 @@ class EventProcessor(ABC):
         self.store = store
         self.attempted: dict[str, tuple[int | None, str]] = {}
         self.in_flight = InFlight()
-        self._fitting = Lookups(first=LEAST_AT_ONCE, most=10_000, most_bytes=self.bytes_at_once)
+        self._fitting = Lookups(first=FIRST_AT_ONCE, most=10_000, most_bytes=self.bytes_at_once)
         self.heeded: Heeded | None = None
         """The known generations and corrections of the store; None if all streams are read from the store."""
         self._tracing = current_tracing()
@@ -338,6 +339,7 @@ class CheckpointProcessor(EventProcessor):
         execute(self.alias, self._lock_tables, ())
 
 
+LEAST_AT_ONCE = 1_000
 SECONDS_AT_ONCE = 0.5
 
 
