@@ -31,7 +31,10 @@ class Runner:
     """Runs the handlers of a subscriber. All methods are called by one thread. ``persist`` decides how long to try
     while the databases are unavailable; ``in_flight`` notes what is being handled. With ``singles_out``, an aggregate
     whose handler meets a database error, while the subscriber's database answers, has failed alone; else the error is
-    raised."""
+    raised. ``tells_of_parked`` is the text for the log when an aggregate was parked, with places for the name, its id
+    and where it failed."""
+
+    tells_of_parked = "%s parked %s at %s: its later events wait; see manage.py enode parked"
 
     def __init__(
         self,

@@ -14,6 +14,7 @@ import psycopg
 from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError
 
+from enode_django.eventing.error_texts import in_one_line
 from enode_django.eventing.parking import Parked
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.unparking import retry_parked, skip_parked
@@ -25,7 +26,6 @@ from enode_django.management.tables import write_table
 from enode_django.models import ParkedEvent
 from enode_django.operating.correcting import Retried, handled_before, parked_rows, parked_version, retry_all
 from enode_django.operating.corrections import correct, editable, json_of, take_back
-from enode_django.operating.error_texts import in_one_line
 from enode_django.runtime import close_bus, make_store, subscription_of
 
 HEADINGS = ("subscriber", "aggregate", "parked at", "attempts", "last failed", "next try", "error")
