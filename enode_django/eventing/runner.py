@@ -21,7 +21,7 @@ from enode_django.eventing.in_flight import InFlight
 from enode_django.eventing.pending import Failure, PendingAggregate, Progress, next_streams
 from enode_django.eventing.subscribers import running_subscriber
 from enode_django.eventstore.base import StreamRecord
-from enode_django.eventstore.sqlstates import DATABASE_ERRORS, is_transient
+from enode_django.eventstore.sqlstates import DATABASE_ERRORS, is_transient, lacks_migrations
 from enode_django.exceptions import EventKilledWorker, SubscriberUnavailable
 
 Value = TypeVar("Value")
@@ -95,12 +95,18 @@ class Runner:
             except Exception as error:  # a database error, or a bug
                 if not is_transient(error):
                     raise
-                raise SubscriberUnavailable(f"{self.subscriber.name} cannot go on: {error}") from error
+                raise self._unavailable(error) from error
             finally:
                 self.in_flight.end()
                 running_subscriber.reset(token)
 
         return self._persist(guarded)
+
+    def _unavailable(self, error: Exception) -> SubscriberUnavailable:
+        unavailable = SubscriberUnavailable(f"{self.subscriber.name} cannot go on: {error}")
+        if lacks_migrations(error):
+            unavailable.waiting = self.subscriber.name
+        return unavailable
 
     def _run(self, works: Sequence[PendingAggregate], portion: int, even_parked: bool) -> Mapping[str, Progress]:
         """Apply works. Those that failed at an unknown type are applied again if the subscriber may pass over it."""
