@@ -142,7 +142,7 @@ class CommandContext:
         if self._aggregate is not None and self._aggregate is not aggregate:
             self._changed = tuple(changed for changed in self._changed if changed is not aggregate)
             raise AggregateAlreadyExists(
-                f"there is a {type(self._aggregate).__qualname__} with the id {aggregate.id!r}"
+                f"the {type(self._aggregate).__qualname__} {aggregate.id!r} exists already; choose another id"
             )
         if self._aggregate is None and aggregate.version:
             raise AggregateNotFound(
