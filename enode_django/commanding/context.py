@@ -123,7 +123,7 @@ class CommandContext:
             check_sought(cls, self._own_or(id))
         elif not isinstance(aggregate, cls):
             raise AggregateTypeMismatch(
-                f"{self._own_or(id)!r} is the id of a {type(aggregate).__qualname__}, not of a {cls.__qualname__}"
+                f"{self._own_or(id)!r} is of the class {type(aggregate).__qualname__}, not {cls.__qualname__}"
             )
         return aggregate
 
