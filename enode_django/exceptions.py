@@ -285,6 +285,8 @@ class EventKilledWorker(SubscriberError): ...
 
 class SubscriberUnavailable(SubscriberError):
     retriable = True
+    waiting: str = ""
+    """The name of the subscriber, if the database answers, and lacks a table or a column."""
 
 
 class RebuildError(SubscriberError): ...

@@ -30,10 +30,10 @@ from enode_django.admin.showing import (
     without_hidden,
 )
 from enode_django.exceptions import EnodeError
+from enode_django.jobs.error_texts import message_of
 from enode_django.jobs.leases import request_cancel, with_lease_state
 from enode_django.jobs.texts import duration_of, figures_of, progress_of, state_of
 from enode_django.models import Job, JobState
-from enode_django.operating.error_texts import message_of
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet

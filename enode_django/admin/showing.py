@@ -14,7 +14,7 @@ from django.utils.html import format_html
 from django.utils.module_loading import import_string
 from django.utils.safestring import SafeString
 
-from enode_django.operating.error_texts import message_of
+from enode_django.jobs.error_texts import message_of
 
 if TYPE_CHECKING:
     Pages = admin.ModelAdmin[Any]

@@ -123,7 +123,7 @@ class CommandContext:
             check_sought(cls, self._own_or(id))
         elif not isinstance(aggregate, cls):
             raise AggregateTypeMismatch(
-                f"{self._own_or(id)!r} is the id of a {type(aggregate).__qualname__}, not of a {cls.__qualname__}"
+                f"{self._own_or(id)!r} is of the class {type(aggregate).__qualname__}, not {cls.__qualname__}"
             )
         return aggregate
 
@@ -142,7 +142,7 @@ class CommandContext:
         if self._aggregate is not None and self._aggregate is not aggregate:
             self._changed = tuple(changed for changed in self._changed if changed is not aggregate)
             raise AggregateAlreadyExists(
-                f"there is a {type(self._aggregate).__qualname__} with the id {aggregate.id!r}"
+                f"the {type(self._aggregate).__qualname__} {aggregate.id!r} exists already; choose another id"
             )
         if self._aggregate is None and aggregate.version:
             raise AggregateNotFound(

@@ -1,7 +1,7 @@
 """Log an outage when it begins, once a minute while it lasts, and when it ends, however many callers see it.
 
 Each retrying caller has its `Attempts`, and reports their outcomes. An outage is identified by what is unavailable: a
-database, the queue, or anything else that raises errors of one class.
+database, the queue, a subscriber that waits for its migrations, or anything else that raises errors of one class.
 """
 
 from __future__ import annotations
@@ -30,20 +30,27 @@ _DATABASE, _QUEUE = "a database", "the queue"
 _AWAY = ((StoreUnavailable, _DATABASE), (SubscriberUnavailable, _DATABASE), (TransportUnavailable, _QUEUE))
 
 
-def what_is_away(error: EnodeError) -> str:
-    """Return what is unavailable according to the error, or the error that caused it; otherwise its class name.
+def end_of(error: EnodeError) -> str:
+    """Return how to say that the outage is over which the error, or the error that caused it, is about.
 
-    >>> what_is_away(StoreUnavailable()), what_is_away(TransportUnavailable()), what_is_away(EnodeError())
-    ('a database', 'the queue', 'EnodeError')
+    >>> end_of(StoreUnavailable()), end_of(TransportUnavailable()), end_of(EnodeError())
+    ('a database answers again', 'the queue answers again', 'EnodeError answers again')
     """
     cause: BaseException = error
     while isinstance(cause.__cause__, EnodeError):
         cause = cause.__cause__
-    return next((what for kind, what in _AWAY if isinstance(cause, kind)), type(cause).__name__)
+    if isinstance(cause, SubscriberUnavailable) and cause.waiting:
+        return f"{cause.waiting} goes on"
+    return _answers_again(next((what for kind, what in _AWAY if isinstance(cause, kind)), type(cause).__name__))
+
+
+def _answers_again(what: str) -> str:
+    return f"{what} answers again"
 
 
 class Outages:
-    """Collects the failed attempts of all threads of a process, and logs each outage. Thread-safe; nothing blocks."""
+    """Collects the failed attempts of all threads of a process, and logs each outage. An outage is identified by the
+    text that says that it is over. Thread-safe; nothing blocks."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -54,24 +61,24 @@ class Outages:
         self._lock = threading.Lock()
         self._outages: dict[str, _Outage] = {}
 
-    def failed(self, caller: Attempts, what: str, reason: str, level: int) -> None:
+    def failed(self, caller: Attempts, end: str, reason: str, level: int) -> None:
         with self._lock:
-            outage = self._outages.setdefault(what, _Outage())
+            outage = self._outages.setdefault(end, _Outage())
             line = outage.failed(caller, reason, self._clock())
         if line:
             logger.log(level, "%s", line)
 
-    def worked(self, caller: Attempts, what: str) -> None:
+    def worked(self, caller: Attempts, end: str) -> None:
         with self._lock:
-            outage = self._outages.get(what)
+            outage = self._outages.get(end)
             tries = outage.worked(caller, self._clock()) if outage is not None else ""
         if tries:
-            logger.warning("%s answers again, after %s", what, tries)
+            logger.warning("%s, after %s", end, tries)
 
-    def given_up(self, caller: Attempts, what: str) -> None:
+    def given_up(self, caller: Attempts, end: str) -> None:
         with self._lock:
-            if what in self._outages:
-                self._outages[what].callers.discard(caller)
+            if end in self._outages:
+                self._outages[end].callers.discard(caller)
 
 
 outages = Outages()
@@ -90,29 +97,32 @@ class Attempts:
     def __init__(self, *, is_rare: bool = False, outages: Outages = outages) -> None:
         self.is_rare = is_rare
         self._outages = outages
-        self._away: set[str] = set()
+        self._ends: set[str] = set()
 
     def failed(self, error: EnodeError) -> None:
         """Count an attempt that failed with this error and will be repeated."""
-        self.failed_at(what_is_away(error), str(error), logging.ERROR if error.needs_help else logging.WARNING)
+        self._failed(end_of(error), str(error), logging.ERROR if error.needs_help else logging.WARNING)
 
-    def failed_at(self, what: str, reason: str, level: int = logging.WARNING) -> None:
+    def failed_at(self, what: str, reason: str) -> None:
         """Count an attempt that failed because ``what`` is unavailable, and will be repeated."""
-        self._away.add(what)
-        self._outages.failed(self, what, reason, level)
+        self._failed(_answers_again(what), reason, logging.WARNING)
+
+    def _failed(self, end: str, reason: str, level: int) -> None:
+        self._ends.add(end)
+        self._outages.failed(self, end, reason, level)
 
     def worked(self) -> None:
         """Count a successful attempt. Cheap if none has failed before."""
-        if self._away:
-            away, self._away = self._away, set()
-            for what in away:
-                self._outages.worked(self, what)
+        if self._ends:
+            ends, self._ends = self._ends, set()
+            for end in ends:
+                self._outages.worked(self, end)
 
     def given_up(self) -> None:
         """Forget failed attempts that will not be repeated: it is unknown whether the outage has ended."""
-        away, self._away = self._away, set()
-        for what in away:
-            self._outages.given_up(self, what)
+        ends, self._ends = self._ends, set()
+        for end in ends:
+            self._outages.given_up(self, end)
 
     def __enter__(self) -> Attempts:
         return self

@@ -312,7 +312,7 @@ class EventSubscription:
             return False
         self.parked += 1
         who, where, id = self.subscriber.name, failure.place, work.aggregate_root_id
-        told = "%s parked %s at %s: its later events wait; see manage.py enode parked%s"
+        told = f"{self.runner.tells_of_parked}%s"
         why = f" ({failure.text})" if failure.is_of_unknown_type else ""  # the tries of such an event are not logged
         logger.error(told, who, id, where, why, extra=_extra(who, id))
         about = {"subscriber": who, "aggregate_root_id": id, "error": failure.error}

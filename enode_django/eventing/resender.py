@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from enode_django.databases import execute
@@ -21,11 +22,12 @@ from enode_django.equeue.transport import Transport
 from enode_django.eventing import checkpoints
 from enode_django.eventing.drained_topics import is_worked_off
 from enode_django.eventing.effects import EffectProcessor
+from enode_django.eventing.pending import Failure
 from enode_django.eventstore.base import FeedEntry, Shard, StreamRecord
 from enode_django.eventstore.dead_letters import DeadLetters, key_of
 from enode_django.eventstore.positions import Position
 from enode_django.eventstore.sqlstates import is_transient
-from enode_django.exceptions import QueueError
+from enode_django.exceptions import QueueError, error_text
 
 logger = logging.getLogger("enode_django.subscribers")
 
@@ -155,8 +157,16 @@ class Resender:
         except Exception as error:  # handlers are application code; the commands that they sent before are unknown then
             if is_transient(error):
                 raise
-            logger.warning("%s fails at %s, which it has handled: %s", self._processor.name, record.command_id, error)
+            self._log_failure(record, error)
             return ()
+
+    def _log_failure(self, record: StreamRecord, error: Exception) -> None:
+        who, id = self._processor.name, record.aggregate_root_id
+        told = "%s looks for lost commands, and fails at %s of %s, which it handled before: %s: %s; commands that "
+        told += "followed from it are not looked for"
+        where = Failure(record.version, record.command_id, error, datetime.now(UTC)).place
+        about = {"subscriber": who, "aggregate_root_id": id}
+        logger.warning(told, who, where, id, type(error).__name__, error_text(error), extra=about)
 
     def _new_goal(self, swept: Position) -> _Goal | None:
         """Return None while the queue does not say where it ends."""

@@ -21,7 +21,7 @@ from enode_django.eventing.in_flight import InFlight
 from enode_django.eventing.pending import Failure, PendingAggregate, Progress, next_streams
 from enode_django.eventing.subscribers import running_subscriber
 from enode_django.eventstore.base import StreamRecord
-from enode_django.eventstore.sqlstates import DATABASE_ERRORS, is_transient
+from enode_django.eventstore.sqlstates import DATABASE_ERRORS, is_transient, lacks_migrations
 from enode_django.exceptions import EventKilledWorker, SubscriberUnavailable
 
 Value = TypeVar("Value")
@@ -31,7 +31,10 @@ class Runner:
     """Runs the handlers of a subscriber. All methods are called by one thread. ``persist`` decides how long to try
     while the databases are unavailable; ``in_flight`` notes what is being handled. With ``singles_out``, an aggregate
     whose handler meets a database error, while the subscriber's database answers, has failed alone; else the error is
-    raised."""
+    raised. ``tells_of_parked`` is the text for the log when an aggregate was parked, with places for the name, its id
+    and where it failed."""
+
+    tells_of_parked = "%s parked %s at %s: its later events wait; see manage.py enode parked"
 
     def __init__(
         self,
@@ -92,12 +95,18 @@ class Runner:
             except Exception as error:  # a database error, or a bug
                 if not is_transient(error):
                     raise
-                raise SubscriberUnavailable(f"{self.subscriber.name} cannot go on: {error}") from error
+                raise self._unavailable(error) from error
             finally:
                 self.in_flight.end()
                 running_subscriber.reset(token)
 
         return self._persist(guarded)
+
+    def _unavailable(self, error: Exception) -> SubscriberUnavailable:
+        unavailable = SubscriberUnavailable(f"{self.subscriber.name} cannot go on: {error}")
+        if lacks_migrations(error):
+            unavailable.waiting = self.subscriber.name
+        return unavailable
 
     def _run(self, works: Sequence[PendingAggregate], portion: int, even_parked: bool) -> Mapping[str, Progress]:
         """Apply works. Those that failed at an unknown type are applied again if the subscriber may pass over it."""

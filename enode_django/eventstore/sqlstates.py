@@ -72,6 +72,11 @@ _NOT_MIGRATED = ("42P01", "42703")
 """A table or a column is missing: code that runs ahead of its migrations must not park every aggregate there is."""
 
 
+def lacks_migrations(error: BaseException) -> bool:
+    """Return True if the database answers, and has no such table or column."""
+    return sqlstate(error) in _NOT_MIGRATED
+
+
 def is_transient(error: BaseException) -> bool:
     """Return True if the call should be retried: the database or the queue is unavailable, migrations are missing, or
     transactions conflict. Return False for a `Retry`, which has its own delay."""
@@ -79,7 +84,7 @@ def is_transient(error: BaseException) -> bool:
         return error.retriable and not isinstance(error, UnknownMessageType | Retry)
     if isinstance(error.__cause__ or error, psycopg.InterfaceError):
         return False  # such as a closed cursor; a lost connection is an OperationalError
-    return is_unavailable(error) or sqlstate(error) in _NOT_MIGRATED
+    return is_unavailable(error) or lacks_migrations(error)
 
 
 _NOT_UNIQUE = (UNIQUE_VIOLATION, "23P01")

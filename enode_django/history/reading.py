@@ -98,4 +98,4 @@ def _check_caller(cls: type[Any], method: str, id: str) -> None:
 
 def _check_type(cls: type[Any], id: str, stored: type[AggregateRoot]) -> None:
     if not issubclass(stored, cls):
-        raise AggregateTypeMismatch(f"{id!r} is the id of a {stored.__qualname__}, not of a {cls.__qualname__}")
+        raise AggregateTypeMismatch(f"{id!r} is of the class {stored.__qualname__}, not {cls.__qualname__}")

@@ -16,9 +16,9 @@ from enode_django.equeue.broker.check import check_directory
 from enode_django.equeue.messages import Start
 from enode_django.equeue.transport import Transport
 from enode_django.exceptions import QueueError
+from enode_django.jobs.error_texts import in_one_line
 from enode_django.management.tables import Row
 from enode_django.operating import dead_letters as command_letters
-from enode_django.operating.error_texts import in_one_line
 
 Options = Mapping[str, Any]
 TAIL_WAIT = 1.0

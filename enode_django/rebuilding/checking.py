@@ -7,7 +7,7 @@ writers out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from enode_django.concurrency.backoff import once
 from enode_django.concurrency.stopping import pause
@@ -24,6 +24,7 @@ from enode_django.rebuilding.comparing import (
     lagging,
     one_moment,
 )
+from enode_django.rebuilding.failed import failed_in
 from enode_django.rebuilding.meanings import is_attributed
 from enode_django.rebuilding.replaying import Todo, replayer
 from enode_django.rebuilding.retrying import retry_parked
@@ -80,7 +81,7 @@ class Check:
         gone = {lag.aggregate_root_id for lag in behind}
         if self._attributed:  # otherwise there is nothing that could be compared aggregate by aggregate
             self._left = [lag.aggregate_root_id for lag in lags if lag.aggregate_root_id not in gone]
-        self.comparison = self.comparison._replace(behind=behind)
+        self.comparison = self.comparison._replace(behind=behind, failed=failed_in(self._catching_up.shadow))
         return self._noted()
 
     def go_on(self) -> None:
@@ -92,12 +93,13 @@ class Check:
 
     def _compare_all(self) -> Sequence[Lag]:
         """Compare all tables. Return the aggregates in use that are at another version in the built tables."""
+        stuck = {one.aggregate_root_id for one in failed_in(self._catching_up.shadow)}
         for _ in range(LOOKS):
             built, used = self._built, self._used()
             with one_moment(self._target.alias):
                 self.comparison = compare(self._target, built, used)
                 lags = apart(self._target, built, used) if self.comparison.apart else []
-            if not self.comparison.undecided:
+            if not self.comparison.undecided or any(_cannot_reach(lag, stuck) for lag in lags):
                 break
             pause(LOOK_AGAIN)
         return lags
@@ -198,6 +200,11 @@ def _bring_here(shadow: Shadow, todo: Sequence[Todo]) -> None:
     if todo:
         with replayer(shadow, once) as replaying:
             replaying.catch_up(todo)
+
+
+def _cannot_reach(lag: Lag, stuck: Collection[str]) -> bool:
+    """Return True if an aggregate that failed would have to come further: to wait for that is in vain."""
+    return lag.one < lag.other and lag.aggregate_root_id in stuck
 
 
 def _short_of(ahead: Mapping[str, Lag], lags: Sequence[Lag]) -> list[Lag]:

@@ -19,6 +19,7 @@ from enode_django.databases import execute
 from enode_django.eventing.projections import ModelProjection
 from enode_django.exceptions import RebuildError, shown
 from enode_django.rebuilding.definitions import quoted
+from enode_django.rebuilding.failed import FailedAggregate
 from enode_django.rebuilding.meanings import Meaning, is_attributed, meaning
 from enode_django.rebuilding.shadow import CHECKPOINTS, Shadow
 from enode_django.rebuilding.target import Target
@@ -139,7 +140,8 @@ class Comparison(NamedTuple):
     ``compared`` is the number of aggregates at the same version in both, ``apart`` that of the others. ``rows`` is the
     number of differing rows, some of them in ``examples``; a row that both have with different fields counts once.
     ``undecided`` are the tables that could not be compared. ``behind`` are the aggregates that ``one`` cannot bring to
-    the version of the other. ``uncompared`` are the aggregates whose rows in the other were not compared.
+    the version of the other. ``uncompared`` are the aggregates whose rows in the other were not compared. ``failed``
+    are the aggregates that failed in ``one``, also those that ``other`` has not handled further.
     """
 
     compared: int
@@ -149,6 +151,7 @@ class Comparison(NamedTuple):
     undecided: Sequence[str] = ()
     behind: Sequence[Lag] = ()
     uncompared: Sequence[str] = ()
+    failed: Sequence[FailedAggregate] = ()
 
     @property
     def is_equal(self) -> bool:

@@ -6,7 +6,13 @@ from typing import Any, NamedTuple
 
 from enode_django.exceptions import ProjectionsDiffer
 from enode_django.rebuilding.comparing import EXAMPLES, Comparison
+from enode_django.rebuilding.failed import MOST_TOLD, FailedAggregate
 from enode_django.rebuilding.replaying import Replayed
+
+MEND = "mend the handlers and run it again"
+FAILED = "it failed"
+UNKNOWN = "the store has no more of it, or its type is unknown here"
+"""Why an aggregate has not come as far as in use."""
 
 
 class Accepted(NamedTuple):
@@ -34,12 +40,22 @@ class Rebuilt(NamedTuple):
     is_swapped: bool
     seconds: float
 
+    @property
+    def failed(self) -> list[FailedAggregate]:
+        """The aggregates that failed, also those that did so after the comparison. If the tables were swapped, they are
+        parked."""
+        known = {one.aggregate_root_id for one in self.comparison.failed}
+        later = dict.fromkeys(id for id in self.replayed.parked if id not in known)
+        return [*self.comparison.failed, *map(FailedAggregate, later)]
+
     def figures(self) -> dict[str, Any]:
         """Return the figures as JSON values."""
+        failed = self.failed[:MOST_TOLD]
         return {
             "streams": self.replayed.streams,
             "aggregates": self.replayed.aggregates,
-            "parked": list(self.replayed.parked[:100]),
+            "parked": [one.aggregate_root_id for one in failed] if self.is_swapped else [],
+            "failures": [[part for part in one if part] for one in failed],
             "compared": self.comparison.compared,
             "uncompared": len(self.comparison.uncompared),
             "differences": self.comparison.rows,
@@ -52,21 +68,51 @@ class Rebuilt(NamedTuple):
 
 def describe(comparison: Comparison) -> list[str]:
     """Return the differences as lines of text."""
+    failed = {one.aggregate_root_id for one in comparison.failed}
     lines = [example.text("rebuilt", "in use") for example in comparison.examples]
-    lines += [f"{lag.text('rebuilt', 'in use')}: see what is parked" for lag in comparison.behind[:EXAMPLES]]
     lines += [
-        f"{table}: not compared: events kept coming, and the projection names no aggregate_field"
-        for table in comparison.undecided
+        f"{lag.text('rebuilt', 'in use')}: {FAILED if lag.aggregate_root_id in failed else UNKNOWN}"
+        for lag in comparison.behind[:EXAMPLES]
     ]
+    lines += [f"{table}: not compared: {_why_undecided(comparison)}" for table in comparison.undecided]
     lines += [f"{id}: not compared" for id in comparison.uncompared[:EXAMPLES]]
     return lines
 
 
-def _differ(name: str, comparison: Comparison) -> str:
+def _why_undecided(comparison: Comparison) -> str:
+    if comparison.behind:
+        return f"{_come_as_far(comparison)}, and its rows are only compared all together"
     return (
-        f"the rebuilt tables of {name} are not like those in use: {comparison.rows} rows differ among "
-        f"{comparison.compared} aggregates, and {len(comparison.behind)} aggregates have not come as far\n"
-        f"{_lines(comparison)}nothing was swapped; if that is what the new code means, accept the differences"
+        "at no moment did it hold the same events as the one in use; the rows of a Projection with an aggregate_field "
+        "are compared aggregate by aggregate"
+    )
+
+
+def aggregates(count: int) -> str:
+    """Return the count in words.
+
+    >>> aggregates(1), aggregates(2)
+    ('1 aggregate', '2 aggregates')
+    """
+    return "1 aggregate" if count == 1 else f"{count} aggregates"
+
+
+def _come_as_far(comparison: Comparison) -> str:
+    count = len(comparison.behind)
+    return f"{aggregates(count)} {'has' if count == 1 else 'have'} not come as far"
+
+
+def _differ(name: str, comparison: Comparison) -> str:
+    failed = f"{aggregates(len(comparison.failed))} failed, so " if comparison.failed else ""
+    advice = (
+        f"{MEND}, or accept the differences: what failed is then parked"
+        if comparison.failed
+        else "if that is what the new code means, accept the differences"
+    )
+    return (
+        f"{failed}the rebuilt tables of {name} are not like those in use: {comparison.rows} rows differ among "
+        f"{comparison.compared} aggregates, and {_come_as_far(comparison)}\n"
+        f"{_lines(comparison)}nothing was swapped; {advice}"
     )
 
 
@@ -79,4 +125,5 @@ def _not_compared(name: str, comparison: Comparison) -> str:
 
 
 def _lines(comparison: Comparison) -> str:
-    return "".join(f"  {line}\n" for line in describe(comparison))
+    failed = [one.text for one in comparison.failed[:EXAMPLES]]
+    return "".join(f"  {line}\n" for line in [*failed, *describe(comparison)])

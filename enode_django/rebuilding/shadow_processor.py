@@ -66,6 +66,8 @@ class ShadowRunner(Runner):
     """Parks aggregates in a shadow, and then calls ``on_parked`` in it. `park` raises `RebuildError` if more than the
     shadow's ``max_failures`` are parked."""
 
+    tells_of_parked = "%s, in a rebuild, fails at %s at %s: its later events are left out of what is built"
+
     def __init__(self, shadow: Shadow, processor: EventProcessor) -> None:
         super().__init__(ShadowProcessor(shadow, processor), once)
         self._shadow = shadow

@@ -16,6 +16,7 @@ from enode_django.eventing.read_models.row_changes import changed_row
 from enode_django.eventing.read_models.row_normalising import RowNormaliser
 from enode_django.eventing.registry import subscribers
 from enode_django.eventstore.base import StreamRecord
+from enode_django.exceptions import DefinitionError
 from enode_django.testing.histories import check_events, streams
 
 Row = TypeVar("Row", bound=models.Model)
@@ -26,7 +27,7 @@ class RowScenario(Generic[Row]):
 
     ``row`` is the row in memory, with the values that the handlers gave it; None if there is no row. Before each event
     the values are converted to those that the database would return, if this is possible without it. The ``then``
-    methods raise `AssertionError`.
+    methods raise `AssertionError`, and `DefinitionError` for a name that is no field.
 
     For example::
 
@@ -56,7 +57,7 @@ class RowScenario(Generic[Row]):
         if self.row is None:
             raise AssertionError(f"expected a row with {values!r}, but there is none")
         for name, value in values.items():
-            found = getattr(self.row, name)
+            found = value_of(self.row, name)
             if found != value:
                 raise AssertionError(f"expected {name} to be {value!r}, got {found!r}")
         return self
@@ -75,6 +76,14 @@ class RowScenario(Generic[Row]):
             self._version = record.version or 0
             if self.row is not None:
                 self.row.version = self._version  # type: ignore[union-attr]
+
+
+def value_of(row: models.Model, name: str) -> Any:
+    """Return the row's value. Raises `DefinitionError` if it can have none of this name."""
+    if not hasattr(type(row), name) and name not in vars(row):
+        fields = ", ".join(field.name for field in row._meta.concrete_fields)
+        raise DefinitionError(f"{type(row).__qualname__} has no field {name!r}; its fields are {fields}")
+    return getattr(row, name)
 
 
 def normaliser(model: type[models.Model], alias: str) -> Callable[[Any], object]:

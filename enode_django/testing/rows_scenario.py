@@ -16,7 +16,7 @@ from enode_django.eventing.read_models.row_keys import RowKeys
 from enode_django.eventing.registry import subscribers
 from enode_django.eventstore.base import StreamRecord
 from enode_django.testing.histories import check_events, streams
-from enode_django.testing.row_scenario import Row, normaliser
+from enode_django.testing.row_scenario import Row, normaliser, value_of
 
 
 class RowsScenario(Generic[Row]):
@@ -24,7 +24,7 @@ class RowsScenario(Generic[Row]):
 
     ``rows`` are the rows in memory, by key, with the values that the handlers gave them. Before each event the values
     are converted to those that the database would return, if this is possible without it. The ``then`` methods raise
-    `AssertionError`.
+    `AssertionError`, and `DefinitionError` for a name that is no field.
 
     For example::
 
@@ -61,7 +61,7 @@ class RowsScenario(Generic[Row]):
         if row is None:
             raise AssertionError(f"expected a row {key!r} with {values!r}, but there are {list(self.rows)!r}")
         for name, value in values.items():
-            found = getattr(row, name)
+            found = value_of(row, name)
             if found != value:
                 raise AssertionError(f"expected {name} of {key!r} to be {value!r}, got {found!r}")
         return self

@@ -178,3 +178,14 @@ def test_processors_without_a_broker_say_once_how_to_get_one() -> None:
     said = str(refused.value)
     assert "manage.py runbroker or runprocessors --with-broker" in said
     assert said.count("ENODE['QUEUE']") == 1
+
+
+def test_a_broker_that_the_queue_would_not_find_is_not_started(tmp_path: Path) -> None:
+    enode = {"QUEUE": {"LOCATION": "tcp://127.0.0.1:1"}, "BROKER": {"DIRECTORY": str(tmp_path / "queue")}}
+    with override_settings(ENODE=enode), pytest.raises(CommandError) as refused:
+        call_command("runprocessors", "--with-broker", "--verbosity", "0")
+    assert str(refused.value) == (
+        "no broker answers at tcp://127.0.0.1:1 (ENODE['QUEUE']), and a broker started here would listen on "
+        "tcp://127.0.0.1:7625 (ENODE['BROKER']); start the first one, or let both name the same port"
+    )
+    assert not (tmp_path / "queue").exists()

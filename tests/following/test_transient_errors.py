@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TypeVar
 
 import pytest
 from django.db import connection
 
+from enode_django.concurrency import backoff
+from enode_django.concurrency.outages import outages
 from enode_django.eventing.registry import subscribers
 from enode_django.exceptions import EnodeError, Retry, StoreUnavailable
-from tests.following.domain import Added, Behaviour, Entries
+from tests.following.domain import Added, Behaviour, CounterRows, Entries, Opened
 from tests.following.harness import Harness
 from tests.following.test_sweeping import Sweep
+from tests.rebuilding.tables import sql
 
 Value = TypeVar("Value")
 
@@ -52,6 +56,25 @@ def test_a_handler_that_wants_to_be_called_again_is_no_outage_of_the_subscriber(
     harness.deliver(subscription, harness.stored("c", Added(amount=1)))
     assert subscription.next_retry == harness.clock.now + 1.0
     assert harness.parked("following.entries") == []
+
+
+def test_a_subscriber_that_lacked_a_column_is_said_to_go_on(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its database has answered all the time."""
+
+    def migrate(seconds: float) -> None:
+        sql("ALTER TABLE following_counterrow RENAME later TO total")
+
+    outages.forget()
+    monkeypatch.setattr(backoff, "pause", migrate)
+    subscription = harness.subscription(subscribers.instance(CounterRows), persist=backoff.within(60.0))
+    sql("ALTER TABLE following_counterrow RENAME total TO later")
+    harness.deliver(subscription, harness.stored("c", Opened(owner="ann"), Added(amount=1)))
+    begun, ended = (one.getMessage() for one in caplog.records if one.name == "enode_django.outages")
+    assert re.match(r"following.rows cannot go on: column .*total.* does not exist", begun)
+    assert ended.startswith("following.rows goes on, after 1 failed tries of up to 1 callers in ")
+    assert harness.rows() == {"c": ("ann", 1, 2)}
 
 
 def test_a_sweep_goes_on_where_the_store_was_away(

@@ -170,7 +170,7 @@ def test_what_is_not_stored_is_not_found(account: str) -> None:
 
 def test_an_id_of_another_type_is_refused_and_one_of_a_subclass_is_not(account: str) -> None:
     for read in (MoneyTransfer.load, MoneyTransfer.history):
-        with pytest.raises(AggregateTypeMismatch, match="'a' is the id of a BankAccount, not of a MoneyTransfer"):
+        with pytest.raises(AggregateTypeMismatch, match="'a' is of the class BankAccount, not MoneyTransfer"):
             read(account)
     assert isinstance(AggregateRoot.load(account), BankAccount)
 

@@ -187,7 +187,7 @@ def test_no_handler_fails(running: Processors, note: str) -> None:
         (GiveResult(aggregate_root_id="n", unstorable=True), "InvalidField", "cannot be stored"),
         (GiveResult(aggregate_root_id="n", unstorable=True, change=False), "InvalidField", "cannot be stored"),
         (WriteMuch(aggregate_root_id="n", size=60_000), "MessageTooLarge", "EVENTS_MAX_BYTES"),
-        (OpenAsDrawer(aggregate_root_id="n"), "AggregateTypeMismatch", "'n' is the id of a Note"),
+        (OpenAsDrawer(aggregate_root_id="n"), "AggregateTypeMismatch", "'n' is of the class Note, not Drawer"),
         (TouchAnother(aggregate_root_id="n", other="m", how="change"), "ForeignAggregateChanged", "'m'"),
         (TouchAnother(aggregate_root_id="n", other="new", how="add"), "ForeignAggregateChanged", "'new'"),
         (TouchAnother(aggregate_root_id="n", other="none", how="read"), "AggregateNotFound", "'none'"),

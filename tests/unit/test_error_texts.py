@@ -6,7 +6,7 @@ import traceback
 
 import pytest
 
-from enode_django.operating.error_texts import in_one_line, message_of
+from enode_django.jobs.error_texts import in_one_line, message_of
 
 
 class Overflow(Exception):

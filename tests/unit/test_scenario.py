@@ -269,6 +269,9 @@ def test_the_row_of_a_projection_is_compared_by_the_fields_that_are_named() -> N
     row.then(owner="Ada", aggregate_root_id="a").then()
     with pytest.raises(AssertionError, match="expected owner to be 'Bob', got 'Ada'"):
         row.then(owner="Bob")
+    fields = "aggregate_root_id, version, .*owner"
+    with pytest.raises(DefinitionError, match=f"AccountSummary has no field 'ownr'; its fields are .*{fields}"):
+        row.then(ownr="Ada")
     with pytest.raises(AssertionError, match="expected no row, got <AccountSummary"):
         row.then_no_row()
     with pytest.raises(AssertionError, match="but there is none"):

@@ -20,17 +20,15 @@ from enode_django.development.joining import ADDRESS, end_soon
 from enode_django.development.lines import Lines
 from enode_django.development.parts import Plan, head_of_command_line
 from enode_django.development.session import Development
-from enode_django.equeue.broker.options import parse_location
 from enode_django.equeue.transport import Transport
 from enode_django.equeue.transports.memory import MemoryTransport
-from enode_django.exceptions import ConfigurationError, QueueError
+from enode_django.exceptions import ConfigurationError
+from enode_django.management.own_broker import answers, check_would_be_found
 from enode_django.management.systems import check_linux
-from enode_django.processors.broker_options import broker_options
 from enode_django.runtime import make_transport
 
 WORKERS_END = 2.0
 """Seconds beyond the workers' grace time for which the broker goes on if `enodedev` was killed."""
-LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
 
 
 class Command(BaseCommand):
@@ -55,7 +53,7 @@ class Command(BaseCommand):
         ]
         if needs_broker:
             plans.insert(0, Plan("broker", [*head, "runbroker", quieter, *common], current.WORKERS.GRACE + WORKERS_END))
-        status = self._run(plans, current, lambda: not needs_broker or _answers(transport))
+        status = self._run(plans, current, lambda: not needs_broker or answers(transport))
         transport.close()
         if status:
             raise SystemExit(status)
@@ -115,18 +113,9 @@ class Command(BaseCommand):
     def _needs_broker(self, current: Conf, transport: Transport) -> bool:
         """Return True if a broker has to be started. Raises `CommandError` if the queue does not answer, and a broker
         that is started here would listen at another address."""
-        if current.QUEUE.BACKEND != BROKER or _answers(transport):
+        if current.QUEUE.BACKEND != BROKER or answers(transport):
             return False
-        try:
-            listen = broker_options(current).listen
-            ours = _would_answer(listen, current.QUEUE.LOCATION)
-        except ConfigurationError as error:
-            raise CommandError(f"{error}\nsee ENODE['BROKER'] and ENODE['QUEUE'] in the settings") from error
-        if not ours:
-            raise CommandError(
-                f"no broker answers at {current.QUEUE.LOCATION} (ENODE['QUEUE']), and a broker started here would "
-                f"listen on {listen} (ENODE['BROKER']); start the first one, or let both name the same port"
-            )
+        check_would_be_found(current, transport)
         return True
 
 
@@ -135,16 +124,3 @@ def _socket_in(directory: str) -> socket.socket:
     steps = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     steps.bind(str(Path(directory) / "steps"))
     return steps
-
-
-def _answers(transport: Transport) -> bool:
-    try:
-        transport.topics()
-    except QueueError:
-        return False
-    return True
-
-
-def _would_answer(listen: str, location: str) -> bool:
-    (host, port), (wanted_host, wanted_port) = parse_location(listen), parse_location(location)
-    return port == wanted_port and (host == wanted_host or wanted_host in LOOPBACK)

@@ -16,8 +16,9 @@ from enode_django.management.on_spark import Lines
 from enode_django.management.output import PrintableCommand
 from enode_django.operating.actions import SUBSCRIBER
 from enode_django.rebuilding.comparing import Comparison
+from enode_django.rebuilding.failed import MOST_TOLD
 from enode_django.rebuilding.rebuild import MOST_FAILURES, plan, rebuild, swap_kept, undo
-from enode_django.rebuilding.results import Rebuilt
+from enode_django.rebuilding.results import MEND, Rebuilt, aggregates
 
 
 class Command(PrintableCommand):
@@ -121,23 +122,26 @@ class Command(PrintableCommand):
 
     def _tell(self, name: str, rebuilt: Rebuilt) -> None:
         figures = rebuilt.figures()
+        for one in rebuilt.failed[:MOST_TOLD]:
+            said = f"parked: {one.text}; see manage.py enode parked list" if rebuilt.is_swapped else one.text
+            self.stderr.write(said)
         for line in figures["examples"]:
             self.stdout.write(f"  {line}")
-        for id in figures["parked"]:
-            self.stderr.write(f"parked: {id}; see manage.py enode parked")
         uncompared = f", {figures['uncompared']} were not compared" if figures["uncompared"] else ""
+        state, end = ("parked", "swapped") if rebuilt.is_swapped else ("failed", "nothing was swapped")
         self.stdout.write(
             f"{name}: {figures['streams']} streams of {figures['aggregates']} aggregates in {figures['seconds']} s, "
-            f"{len(rebuilt.replayed.parked)} parked; {figures['differences']} rows differ among "
-            f"{figures['compared']} aggregates{uncompared}; "
-            f"{'swapped' if rebuilt.is_swapped else 'nothing was swapped'}"
+            f"{len(rebuilt.failed)} {state}; {figures['differences']} rows differ among "
+            f"{figures['compared']} aggregates{uncompared}; {end}"
         )
 
 
 def _check_equal(name: str, comparison: Comparison, accept_uncompared: bool) -> None:
     """Raise `CommandError`, which gives exit status 1, if rows differ or were not all compared."""
     if not comparison.is_equal:
-        raise CommandError(f"the rebuilt tables of {name} are not like those in use")
+        failed = len(comparison.failed)
+        why = f": {aggregates(failed)} failed; {MEND}" if failed else ""
+        raise CommandError(f"the rebuilt tables of {name} are not like those in use{why}")
     if not (comparison.is_whole or accept_uncompared):
         raise CommandError(f"the tables of {name} could not all be compared; try at a quieter time")
 

@@ -10,7 +10,7 @@ import signal
 import threading
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from enode_django.exceptions import (
 )
 from enode_django.management.observing import add_port, listening, observed_processors
 from enode_django.management.output import PrintableCommand
+from enode_django.management.own_broker import check_would_be_found
 from enode_django.management.owners import check_owners
 from enode_django.management.systems import check_linux
 from enode_django.models import Checkpoint, EventCorrection, EventStream, Shard
@@ -90,10 +91,10 @@ class Command(PrintableCommand):
     def handle(self, *, reload: bool, with_broker: bool, verbosity: int, **options: Any) -> None:
         check_linux("runprocessors")
         log_to_console(verbosity)
-        if with_broker:
-            self._make_transport().close()  # check the settings before the broker starts
         # The reloader has two processes. The outer one runs the broker, since it lives as long as the command.
         hosts = with_broker and not (reload and is_inner())
+        if hosts:
+            self._check_broker()
         children = make_children(conf())
         with ExitStack() as stack:
             if reload and is_inner():
@@ -109,6 +110,11 @@ class Command(PrintableCommand):
                     raise SystemExit(status)
             else:
                 self.supervise(children=children, broker=broker, verbosity=verbosity, **options)
+
+    def _check_broker(self) -> None:
+        """Check the settings before the broker starts."""
+        with closing(self._make_transport()) as transport:
+            check_would_be_found(conf(), transport)
 
     @contextmanager
     def _broker(self, children: Children, verbosity: int) -> Iterator[BrokerProcess]:

@@ -10,13 +10,13 @@ from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError
 
 from enode_django.exceptions import EnodeError
+from enode_django.jobs.error_texts import in_one_line
 from enode_django.jobs.leases import job_database, request_cancel, with_lease_state
 from enode_django.jobs.texts import duration_of, figures_of, progress_of, state_of
 from enode_django.management.auditing import add_reason, audited
 from enode_django.management.output import PrintableCommand
 from enode_django.management.tables import write_table
 from enode_django.models import Job
-from enode_django.operating.error_texts import in_one_line
 
 HEADINGS = ("id", "kind", "name", "state", "started", "lasts", "progress")
 

@@ -19,13 +19,13 @@ from enode_django.eventing.registry import subscribers
 from enode_django.eventing.unparking import retry_parked, skip_parked
 from enode_django.eventstore.base import Correction
 from enode_django.exceptions import EnodeError, NotParked, UnknownSubscriber
+from enode_django.jobs.error_texts import in_one_line
 from enode_django.management.auditing import add_reason, audited
 from enode_django.management.output import PrintableCommand, printable, printable_json
 from enode_django.management.tables import write_table
 from enode_django.models import ParkedEvent
 from enode_django.operating.correcting import Retried, handled_before, parked_rows, parked_version, retry_all
 from enode_django.operating.corrections import correct, editable, json_of, take_back
-from enode_django.operating.error_texts import in_one_line
 from enode_django.runtime import close_bus, make_store, subscription_of
 
 HEADINGS = ("subscriber", "aggregate", "parked at", "attempts", "last failed", "next try", "error")
@@ -103,13 +103,15 @@ class Command(PrintableCommand):
         """Return True if the aggregate goes on."""
         name = subscribers.name_of(key)
         settle = retry_parked if action == "retry" else skip_parked
-        why = ""
+        why, kind = "", ""
         try:
             with subscription_of(key) as subscription, _audited(action, aggregate_root_id, reason) as details:
                 parked = settle(subscription, aggregate_root_id)
                 if parked is not None:
-                    why = f"is parked at {_place(parked)}: {parked.error_type}"
-                details.append(f"{name}: {aggregate_root_id} {why or 'goes on'}")
+                    why = f"is parked at {_place(parked)}: {_error(parked)}"
+                    # The audit trail has no values of events.
+                    kind = f"is parked at {_place(parked)}: {parked.error_type}"
+                details.append(f"{name}: {aggregate_root_id} {kind or 'goes on'}")
         except UnknownSubscriber:  # go on with the other subscribers
             why = f"stays parked: the code has no such subscriber; manage.py enode forgetsubscriber {name} forgets it"
         except NotParked:  # a worker was faster
@@ -149,7 +151,7 @@ class Command(PrintableCommand):
             if one.parked is None and not one.error:
                 self.stdout.write(f"{one.subscriber} goes on")
             else:
-                why = f"parked at {_place(one.parked)}: {one.parked.error_type}" if one.parked else one.error
+                why = f"parked at {_place(one.parked)}: {_error(one.parked)}" if one.parked else one.error
                 self.stdout.write(f"{one.subscriber} does not go on: {why}", self.style.WARNING)
         if any(one.parked is not None or one.error for one in retried):
             raise SystemExit(1)
@@ -215,8 +217,12 @@ def _shown(row: Parked) -> tuple[str, ...]:
         str(row.attempts),
         failed,
         due,
-        (in_one_line(row.error) or row.error_type)[:100],
+        _error(row),
     )
+
+
+def _error(row: Parked) -> str:
+    return (in_one_line(row.error) or row.error_type)[:100]
 
 
 def _place(row: Parked) -> str:

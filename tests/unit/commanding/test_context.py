@@ -88,7 +88,7 @@ def test_the_own_aggregate_is_what_changed() -> None:
 def test_a_handler_may_fall_back_when_the_aggregate_exists_already() -> None:
     stored = Plant("own")
     context = handling(stored)
-    with pytest.raises(AggregateAlreadyExists):
+    with pytest.raises(AggregateAlreadyExists, match=r"^the Plant 'own' exists already; choose another id$"):
         context.add(grown("own"))
     assert context.changed_aggregate() is None
     context.get(Plant).apply(Grown())

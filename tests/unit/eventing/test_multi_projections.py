@@ -161,6 +161,8 @@ def test_rows_are_given_by_the_events_of_several_aggregates() -> None:
     assert scenario.then("ann", orders=2, amount=Decimal("4.01")).then_no_row("bob").rows.keys() == {"ann"}
     with pytest.raises(AssertionError, match=r"expected orders of 'ann' to be 3, got 2"):
         scenario.then("ann", orders=3)
+    with pytest.raises(DefinitionError, match="CustomerTotal has no field 'order'; its fields are customer, orders"):
+        scenario.then("ann", order=2)
     with pytest.raises(AssertionError, match=r"expected a row 'bob' with \{'orders': 1\}, but there are \['ann'\]"):
         scenario.then("bob", orders=1)
     with pytest.raises(AssertionError, match="expected no row 'ann'"):

@@ -1,0 +1,59 @@
+"""Whether the queue finds a broker that a command is about to start."""
+
+from __future__ import annotations
+
+from django.core.management.base import CommandError
+
+from enode_django.conf.groups import BROKER, Conf
+from enode_django.equeue.broker.options import parse_location
+from enode_django.equeue.transport import Transport
+from enode_django.exceptions import ConfigurationError, QueueError
+from enode_django.processors.broker_options import broker_options
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+EVERY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104
+
+
+def answers(transport: Transport) -> bool:
+    """Return True if the queue answers. Blocks."""
+    try:
+        transport.topics()
+    except QueueError:
+        return False
+    return True
+
+
+def check_would_be_found(current: Conf, transport: Transport) -> None:
+    """Raise `CommandError` if no broker answers at the queue's location, and one that is started here would not
+    either. Blocks."""
+    if current.QUEUE.BACKEND != BROKER:
+        return
+    location = current.QUEUE.LOCATION
+    try:
+        listen = broker_options(current).listen
+        different = _difference(listen, location)
+    except ConfigurationError as error:
+        raise CommandError(f"{error}\nsee ENODE['BROKER'] and ENODE['QUEUE'] in the settings") from error
+    if different and not answers(transport):
+        raise CommandError(
+            f"no broker answers at {location} (ENODE['QUEUE']), and a broker started here would listen on {listen} "
+            f"(ENODE['BROKER']); start the first one, or let both name the same {different}"
+        )
+
+
+def _difference(listen: str, location: str) -> str:
+    """Return what keeps a broker that listens there from being found: the port, the host or nothing. Any name may be
+    that of a broker that listens on all addresses.
+
+    >>> _difference("tcp://127.0.0.1:7625", "tcp://127.0.0.1:7711")
+    'port'
+    >>> _difference("tcp://127.0.0.1:7625", "tcp://queue.example:7625")
+    'host'
+    >>> _difference("tcp://0.0.0.0:7625", "tcp://queue.example:7625")
+    ''
+    """
+    (host, port), (wanted_host, wanted_port) = parse_location(listen), parse_location(location)
+    if port != wanted_port:
+        return "port"
+    is_found = host == wanted_host or host in EVERY_ADDRESS or wanted_host in LOOPBACK
+    return "" if is_found else "host"
