@@ -11,7 +11,6 @@ from enode_django.exceptions import ConfigurationError, QueueError
 from enode_django.processors.broker_options import broker_options
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-EVERY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104
 
 
 def answers(transport: Transport) -> bool:
@@ -42,8 +41,8 @@ def check_would_be_found(current: Conf, transport: Transport) -> None:
 
 
 def _difference(listen: str, location: str) -> str:
-    """Return what keeps a broker that listens there from being found: the port, the host or nothing. Any name may be
-    that of a broker that listens on all addresses.
+    """Return what keeps a broker that listens there from being found: the port, the host or nothing. Only one that
+    listens on loopback cannot be found under another name.
 
     >>> _difference("tcp://127.0.0.1:7625", "tcp://127.0.0.1:7711")
     'port'
@@ -51,9 +50,10 @@ def _difference(listen: str, location: str) -> str:
     'host'
     >>> _difference("tcp://0.0.0.0:7625", "tcp://queue.example:7625")
     ''
+    >>> _difference("tcp://10.0.0.5:7625", "tcp://queue.example:7625")
+    ''
     """
     (host, port), (wanted_host, wanted_port) = parse_location(listen), parse_location(location)
     if port != wanted_port:
         return "port"
-    is_found = host == wanted_host or host in EVERY_ADDRESS or wanted_host in LOOPBACK
-    return "" if is_found else "host"
+    return "host" if host in LOOPBACK and wanted_host not in LOOPBACK else ""
