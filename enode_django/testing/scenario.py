@@ -8,7 +8,7 @@ from typing import Any, Self, overload
 from enode_django.bus.results import CommandResult, CommandStatus
 from enode_django.client import check_version
 from enode_django.domain.aggregate import AggregateRoot, accept_events
-from enode_django.domain.declarations import plain_of
+from enode_django.domain.declarations import plain_of, schema_of
 from enode_django.domain.messages import Command, DomainEvent, message_of
 from enode_django.domain.method_handlers import aggregate_of
 from enode_django.domain.refusals import DomainException
@@ -162,6 +162,9 @@ class Scenario:
         if outcome.status is not CommandStatus.REFUSED or outcome.error_type != expected:
             raise AssertionError(f"expected a refusal by {expected}, got {outcome.status.value} {_reason(outcome)}")
         raised = outcome.error
+        known = [*schema_of(refusal).names, "message"]
+        if unknown := sorted(fields.keys() - set(known)):
+            raise DefinitionError(f"{expected} has no field {unknown[0]!r}; its fields are {', '.join(known)}")
         for name, value in fields.items():
             if getattr(raised, name) != value:
                 raise AssertionError(f"expected {expected}.{name} to be {value!r}, got {getattr(raised, name)!r}")

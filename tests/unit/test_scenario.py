@@ -99,7 +99,9 @@ def test_the_first_command_says_whose_events_are_given() -> None:
     pot.when(Fill("p", cups=2)).then_refused(Full, cups=3)
     pot.when(Fill("p", cups=0)).then_nothing().then_result(3)
     pot.when(Fill("q")).then_failed("AggregateNotFound")
-    given(Pot, Filled(cups=4)).when(Fill("p")).then_refused(Full, cups=4)
+    refused = given(Pot, Filled(cups=4)).when(Fill("p")).then_refused(Full, cups=4)
+    with pytest.raises(DefinitionError, match=r"Full has no field 'cup'; its fields are cups, message"):
+        refused.then_refused(Full, cup=4)
 
 
 def test_a_function_does_not_say_whose_events_are_given() -> None:
