@@ -47,6 +47,7 @@ class Line:
         from enode_django.commanding.remembered_answers import RememberedAnswers
         from enode_django.concurrency.backoff import CountedWaits, once
         from enode_django.conf import conf as current_conf
+        from enode_django.equeue.clocks import boot_time
         from enode_django.processors.measuring import BatchMeter
         from enode_django.processors.statistics import Statistics
         from enode_django.processors.wiring import make_consumer, make_processors
@@ -70,7 +71,7 @@ class Line:
             conf, store, router, None, persist=persist, max_record=self._publisher.max_record, markers=[[0]]
         )
         self._intake = Intake(router, remembered, delays=())
-        self._committer = Committer(store, persist=persist, clock=time.monotonic)
+        self._committer = Committer(store, persist=persist, clock=boot_time)
         self._meter = BatchMeter(Statistics())
         transport.create_topic(self._topic, conf.QUEUE.QUEUES_PER_TOPIC)
         self._consumer.join()
