@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import threading
 import time
 from collections import deque
@@ -49,6 +50,8 @@ from enode_django.serialization.codec import (
     sent_with,
 )
 from enode_django.serialization.sent_commands import SentCommand, may_have_sent
+
+logger = logging.getLogger("enode_django.outbox")
 
 
 class Subscribers(Protocol):
@@ -148,13 +151,21 @@ class ImmediateCommandBus:
         that relayed commands write are left to the call that relays: a chain of them must not fill the stack."""
         beside = [one for one in aliases_of(self.store) if one != alias and connections[one].in_atomic_block]
         if self._turn.is_handling:
-            self._turn.following.append(partial(self.relay, alias))
+            self._turn.following.append(partial(self._relay_later, alias))
         elif beside:
             transaction.on_commit(lambda: self.relay(alias), using=beside[0], robust=True)
         elif alias in self._turn.relaying:
             self._turn.relaying[alias] = True
         else:
             self._relay(alias, seconds)
+
+    def _relay_later(self, alias: str) -> None:
+        """Relay after a command, which is stored: its sender must learn that, and its subscribers must follow."""
+        try:
+            self.relay(alias)
+        except Exception as error:
+            told = "the outbox of %s cannot go on: %s; it is tried again after a later command"
+            logger.error(told, alias, error, exc_info=error)
 
     def _relay(self, alias: str, seconds: float) -> None:
         relay, relaying = Relay(alias, _Handling(self), schedule=scheduling, at_once=1, waits=True), self._turn.relaying

@@ -8,8 +8,10 @@ from threading import Event
 import pytest
 from django.db import transaction
 
-from enode_django import send_command
+from enode_django import execute_command, send_command
 from enode_django.databases import execute
+from enode_django.exceptions import StoreUnavailable
+from enode_django.immediate import bus, catch_up
 from enode_django.models import EventStream, OutboxCommand
 from enode_django.outbox import rows
 from tests.immediate.conftest import NewProcess
@@ -93,3 +95,26 @@ def test_a_long_chain_of_commands_does_not_fill_the_stack(
 
 def _depth(wanted: int) -> int:
     return 1 + _depth(wanted - 1) if wanted else 0
+
+
+def test_an_error_of_the_relay_does_not_hide_that_the_command_of_the_writing_handler_is_stored(
+    new_process: NewProcess, behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    new_process(JarRows)
+
+    def fill_another_one(id: str) -> None:
+        if id == "a":
+            with transaction.atomic():
+                send_command(Fill("b"), outbox=True)
+
+    def fail(*arguments: object) -> None:
+        raise StoreUnavailable("away")
+
+    monkeypatch.setattr(behaviour, "lose_session", fill_another_one)
+    with monkeypatch.context() as away:
+        away.setattr(bus._Handling, "send", fail)
+        assert execute_command(Fill("a")).version == 1
+    assert dict(JarRow._base_manager.values_list("pk", "total")) == {"a": 1}
+    assert "the outbox of default cannot go on: away" in caplog.text
+    catch_up()
+    assert dict(JarRow._base_manager.values_list("pk", "total")) == {"a": 1, "b": 1}
