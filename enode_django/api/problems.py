@@ -16,7 +16,7 @@ from rest_framework import exceptions
 from rest_framework.response import Response
 from rest_framework.views import set_rollback
 
-from enode_django.exceptions import InvalidFields, Path, StoreUnavailable, TransportUnavailable
+from enode_django.exceptions import InvalidFields, MessageTooLarge, Path, StoreUnavailable, TransportUnavailable
 
 CONTENT_TYPE = "application/problem+json"
 RETRY_AFTER = 2
@@ -100,6 +100,8 @@ def problem_of(error: Exception) -> Problem | None:
         return error
     if isinstance(error, InvalidFields):
         return invalid(error.errors)
+    if isinstance(error, MessageTooLarge):
+        return Problem(413, str(error), kind="enode:MessageTooLarge")
     if isinstance(error, TransportUnavailable):
         return unavailable("the queue")
     if isinstance(error, (StoreUnavailable, OperationalError, InterfaceError)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import threading
 import time
 from collections import deque
@@ -50,6 +51,8 @@ from enode_django.serialization.codec import (
 )
 from enode_django.serialization.sent_commands import SentCommand, may_have_sent
 
+logger = logging.getLogger("enode_django.outbox")
+
 
 class Subscribers(Protocol):
     """The subscribers' part of a bus. The sending thread calls all methods; they block."""
@@ -73,13 +76,15 @@ class Subscribers(Protocol):
 
 class _Turn(threading.local):
     """The state of the calling thread: whether it is inside a command handler or a subscriber, the commands to handle
-    next, and the calls that let subscribers follow."""
+    next, the calls that let subscribers follow, and the outboxes that it relays."""
 
     def __init__(self) -> None:
         self.is_handling = False
         self.is_following = False
         self.commands: deque[Envelope] = deque()
         self.following: deque[Callable[[], None]] = deque()
+        self.relaying: dict[str, bool] = {}
+        """The databases whose outboxes the thread relays, and whether commands were written there meanwhile."""
 
 
 class ImmediateCommandBus:
@@ -142,14 +147,36 @@ class ImmediateCommandBus:
     def relay(self, alias: str, seconds: float = inf) -> None:
         """Handle the commands that wait in the outbox of a database, for about that many seconds at most. Each is
         handled in one transaction with the deletion of its row; inside a command handler, after that. They wait for the
-        end of a transaction that is open in another database of the store: a rollback would undo them alone."""
+        end of a transaction that is open in another database of the store: a rollback would undo them alone. Commands
+        that relayed commands write are left to the call that relays: a chain of them must not fill the stack."""
         beside = [one for one in aliases_of(self.store) if one != alias and connections[one].in_atomic_block]
         if self._turn.is_handling:
-            self._turn.following.append(partial(self.relay, alias))
+            self._turn.following.append(partial(self._relay_later, alias))
         elif beside:
             transaction.on_commit(lambda: self.relay(alias), using=beside[0], robust=True)
+        elif alias in self._turn.relaying:
+            self._turn.relaying[alias] = True
         else:
-            Relay(alias, _Handling(self), schedule=scheduling, at_once=1, waits=True).run(seconds)
+            self._relay(alias, seconds)
+
+    def _relay_later(self, alias: str) -> None:
+        """Relay after a command, which is stored: its sender must learn that, and its subscribers must follow."""
+        try:
+            self.relay(alias)
+        except Exception as error:
+            told = "the outbox of %s cannot go on: %s; it is tried again after a later command"
+            logger.error(told, alias, error, exc_info=error)
+
+    def _relay(self, alias: str, seconds: float) -> None:
+        relay, relaying = Relay(alias, _Handling(self), schedule=scheduling, at_once=1, waits=True), self._turn.relaying
+        relaying[alias] = False
+        try:
+            relay.run(seconds)
+            while relaying[alias]:
+                relaying[alias] = False
+                relay.run()
+        finally:
+            del relaying[alias]
 
     def relay_left(self, alias: str, seconds: float) -> None:
         """Do as `relay` if the database has an outbox, and no transaction is open whose rollback would not undo the

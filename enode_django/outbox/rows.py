@@ -33,6 +33,7 @@ _WAITING = f"""
 """
 _DELETE = f"DELETE FROM {TABLE} WHERE id = ANY(%s)"
 _REJECT = f"UPDATE {TABLE} SET rejected_at = statement_timestamp(), error = %s WHERE id = %s"
+_EACH_STATEMENT = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
 _LOCK = "SELECT pg_try_advisory_xact_lock(hashtextextended(%s, 0))"
 _WAIT_FOR_LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
 _HAS_TABLE = "SELECT to_regclass(%s) IS NOT NULL AND NOT pg_is_in_recovery()"
@@ -132,15 +133,27 @@ def has_table(alias: str) -> bool:
 
 def try_lock(alias: str) -> bool:
     """Become the only relay of the database until the end of the transaction. Return False if another one is at work.
+    Call it first in the transaction, as `lock`.
 
     The lock belongs to the transaction and not to the session, which a pooler may share.
     """
+    read_after_locks(alias)
     return bool(_value(alias, _LOCK, (TABLE,)))
 
 
 def lock(alias: str) -> None:
     """Become the only relay of the database until the end of the transaction. Blocks while another one is at work."""
+    read_after_locks(alias)
     execute(alias, _WAIT_FOR_LOCK, (TABLE,))
+
+
+def read_after_locks(alias: str) -> None:
+    """Let each statement of a new transaction see what was committed before it. At a stricter isolation level, which
+    may be the server's default, all would see the rows as they were before a lock was free: a relay would send again
+    what another one has sent. In a caller's transaction, whose level is fixed, do nothing."""
+    connection: Any = connections[alias]
+    if not connection.savepoint_ids:
+        execute(alias, _EACH_STATEMENT, None)
 
 
 def has_waiting(alias: str) -> bool:

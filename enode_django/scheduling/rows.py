@@ -78,7 +78,8 @@ def insert(alias: str, commands: Sequence[NewRow], due: Due) -> None:
 def cancel(alias: str, command_id: str) -> bool:
     """Delete a scheduled command that is not a deadline. Return False if there is no such command. If it is being
     fired, or changed by another transaction, block until that ends. Raises as `insert` does."""
-    with outbox.named_tables(alias):
+    with outbox.named_tables(alias), transaction.atomic(using=alias, savepoint=False):
+        outbox.read_after_locks(alias)
         return execute(alias, _CANCEL_COMMAND, (command_id,)).rowcount > 0
 
 

@@ -18,7 +18,7 @@ from enode_django import Metadata, execute_command
 from enode_django.api.base import ApiView, Throttle, throttles
 from enode_django.api.commands import CommandsView
 from enode_django.api.outcomes import problem_of
-from enode_django.exceptions import CommandFailed
+from enode_django.exceptions import CommandFailed, MessageTooLarge
 from enode_django.ids import id_of_key
 from enode_django.models import EventStream
 from enode_django.testing.inline import InlineCommandBus
@@ -329,3 +329,17 @@ def test_a_browser_gets_the_frameworks_page(sender: Caller, bus: InlineCommandBu
         assert page["Content-Type"].startswith("text/html")
         assert hostile.encode() not in page.content
         assert b"alert(1)" in page.content
+
+
+@pytest.mark.parametrize("query", ["", "?wait=executed"])
+def test_a_command_that_the_queue_does_not_take_is_too_large(
+    sender: Caller, bus: InlineCommandBus, monkeypatch: pytest.MonkeyPatch, query: str
+) -> None:
+    """The project may allow larger bodies than the queue takes."""
+
+    def refuse(*arguments: object) -> None:
+        raise MessageTooLarge("a message of 9 bytes is above the 8 that the queue takes")
+
+    monkeypatch.setattr(bus, "send", refuse)
+    monkeypatch.setattr(bus, "execute", refuse)
+    assert problem(sender.post(OPEN, query), 413)["type"] == "urn:problem-type:enode:MessageTooLarge"

@@ -1,0 +1,120 @@
+"""The outbox without a queue: threads that relay it at once, and commands that relayed commands write."""
+
+from __future__ import annotations
+
+import time
+from threading import Event
+
+import pytest
+from django.db import transaction
+
+from enode_django import execute_command, send_command
+from enode_django.databases import execute
+from enode_django.exceptions import StoreUnavailable
+from enode_django.immediate import bus, catch_up
+from enode_django.models import EventStream, OutboxCommand
+from enode_django.outbox import rows
+from tests.immediate.conftest import NewProcess
+from tests.immediate.domain import Behaviour, Fill, JarRow, JarRows, Label
+from tests.outbox.harness import another_thread, released
+
+LEVELS = ["read committed", "repeatable read", "serializable"]
+_WAITS = "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted)"
+
+
+def wait_until_a_relay_waits() -> None:
+    deadline = time.monotonic() + 60
+    while execute("default", _WAITS, None).fetchone() != (True,):
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_whoever_waits_for_another_relay_does_not_handle_what_that_one_has(
+    new_process: NewProcess,
+    behaviour: Behaviour,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    level: str,
+) -> None:
+    """The second one begins to wait before the first one commits, at any level that the server has by default."""
+    new_process(JarRows)
+    send_command(Fill("a"))
+    entered, may_go_on, handled = Event(), Event(), []
+
+    def meet(name: str, id: str) -> None:
+        if name == "label":
+            handled.append(id)
+            entered.set()
+            released(may_go_on)
+
+    def send(command: Fill | Label) -> None:
+        execute("default", f"SET default_transaction_isolation = '{level}'", None)
+        send_command(command, outbox=True)
+
+    monkeypatch.setattr(behaviour, "meet", meet)
+    with another_thread() as one, another_thread() as other:
+        first = one(lambda: send(Label("a")))
+        released(entered)
+        second = other(lambda: send(Fill("b")))
+        wait_until_a_relay_waits()
+        may_go_on.set()
+        first.result()
+        second.result()
+    assert handled == ["a"]
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+    assert (JarRow._base_manager.get(pk="b").total, OutboxCommand.objects.count()) == (1, 0)
+
+
+def test_the_level_of_an_open_transaction_stays(new_process: NewProcess) -> None:
+    new_process(JarRows)
+    with transaction.atomic():
+        execute("default", "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", None)
+        with transaction.atomic():
+            rows.lock("default")
+        assert execute("default", "SHOW transaction_isolation", None).fetchone() == ("repeatable read",)
+
+
+def test_a_long_chain_of_commands_does_not_fill_the_stack(
+    new_process: NewProcess, behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each command writes the next one. If each commit relayed within the relay of the one before, some handler would
+    end with a RecursionError, and the rest of the chain would be lost."""
+    new_process()
+
+    def fill_the_next(id: str) -> None:
+        assert _depth(150) == 150  # as the calls of a handler that uses models
+        if id != "0":
+            send_command(Fill(str(int(id) - 1)), outbox=True)
+
+    monkeypatch.setattr(behaviour, "lose_session", fill_the_next)
+    send_command(Fill("150"), outbox=True)
+    assert EventStream.objects.count() == 151
+    assert not rows.has_waiting("default")
+
+
+def _depth(wanted: int) -> int:
+    return 1 + _depth(wanted - 1) if wanted else 0
+
+
+def test_an_error_of_the_relay_does_not_hide_that_the_command_of_the_writing_handler_is_stored(
+    new_process: NewProcess, behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    new_process(JarRows)
+
+    def fill_another_one(id: str) -> None:
+        if id == "a":
+            with transaction.atomic():
+                send_command(Fill("b"), outbox=True)
+
+    def fail(*arguments: object) -> None:
+        raise StoreUnavailable("away")
+
+    monkeypatch.setattr(behaviour, "lose_session", fill_another_one)
+    with monkeypatch.context() as away:
+        away.setattr(bus._Handling, "send", fail)
+        assert execute_command(Fill("a")).version == 1
+    assert dict(JarRow._base_manager.values_list("pk", "total")) == {"a": 1}
+    assert "the outbox of default cannot go on: away" in caplog.text
+    catch_up()
+    assert dict(JarRow._base_manager.values_list("pk", "total")) == {"a": 1, "b": 1}
