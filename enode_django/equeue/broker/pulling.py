@@ -86,10 +86,11 @@ class Pulling:
 
     def wake_safe(self) -> None:
         """Answer pulls that wait for messages that the last flush has made safe."""
+        is_all_safe = self._store.flushed == self._store.position  # before: a checkpoint's thread may flush meanwhile
         unsafe, self._unsafe = self._unsafe, set()
         for topic, queue in unsafe:
             self.wake(topic, (queue,))
-        if self._store.flushed == self._store.position:
+        if is_all_safe:
             self._unsafe.clear()
 
     def answer_all(self) -> None:
