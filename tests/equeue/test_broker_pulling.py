@@ -20,6 +20,8 @@ from tests.equeue.storing import route_of, send
 class Answers:
     """A session that keeps the answers to its calls."""
 
+    has_room = True
+
     def __init__(self) -> None:
         self.values: list[Any] = []
 
