@@ -13,7 +13,7 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from enode_django.equeue.broker import decoding, inboxes, pulling, requests, sessions
+from enode_django.equeue.broker import decoding, inboxes, known_sends, pulling, requests, sessions
 from enode_django.equeue.broker.inboxes import Inboxes
 from enode_django.equeue.broker.options import BrokerOptions
 from enode_django.equeue.broker.sessions import MOST_UNDER_WAY
@@ -176,6 +176,7 @@ def test_the_page_names_the_limits() -> None:
         "seconds without progress within a frame": options.frame_timeout,
         "unflushed bytes": options.max_unflushed,
         "connections": options.max_connections,
+        "producers whose sends are known": known_sends.MOST_PRODUCERS,
         "inboxes": inboxes.MOST_INBOXES,
         "answers in an inbox": inboxes.MOST_ANSWERS,
         "bytes in an inbox": inboxes.MOST_BYTES,
