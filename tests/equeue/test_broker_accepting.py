@@ -27,6 +27,8 @@ class Batches(list[NewBatch]):
 
 
 class Answers:
+    has_room = True
+
     def __init__(self) -> None:
         self.values: dict[int, Any] = {}
         self.changed = asyncio.Event()

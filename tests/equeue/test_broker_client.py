@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -57,7 +58,7 @@ def test_cut_batches_come_back_as_the_same_messages(parts: list[tuple[int, int]]
         at += count
     batches = [batch for batch in batches if batch[0] + len(batch[1]) > offset]
     rests, found = Rests(), {}
-    batch = rests.cut("t", 0, offset, limit, batches)
+    batch = rests.cut("t", 0, offset, limit, batches, run=0)
     while batch is not None and batch.bodies:
         assert len(batch.bodies) <= limit
         found |= dict(zip(batch.offsets, batch.bodies, strict=True))
@@ -69,16 +70,35 @@ def test_cut_batches_come_back_as_the_same_messages(parts: list[tuple[int, int]]
 def test_rests_of_an_earlier_run_are_forgotten() -> None:
     rests = Rests()
     rests.of_run(1)
-    rests.cut("t", 0, 0, 1, [(0, [b"a", b"b"])])
+    rests.cut("t", 0, 0, 1, [(0, [b"a", b"b"])], run=1)
     rests.of_run(2)
     assert rests.take("t", 0, 1, 1) is None
+
+
+def test_rest_is_not_kept_if_another_thread_has_met_the_next_run_since_the_pull(
+    transport: BrokerTransport, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transport.send(topic, {0: [b"a", b"b"]})
+    transport.end_offsets(topic)
+    pool, rests = transport._pool, transport._rests
+    call = pool.call
+
+    def call_and_meet(*arguments: Any, **options: Any) -> Any:
+        answer = call(*arguments, **options)
+        rests.of_run(1_000)  # as another thread does when it calls a broker that was started again
+        return answer
+
+    monkeypatch.setattr(pool, "call", call_and_meet)
+    (batch,) = transport.pull(topic, {0: 0}, limit=1)
+    assert batch.bodies == [b"a"]
+    assert rests.take(topic, 0, 1, 1) is None
 
 
 def test_rests_take_no_more_than_their_share_of_memory() -> None:
     rests = Rests()
     body = b"x" * (KEPT_BYTES // 4)
     for queue in range(6):
-        rests.cut("t", queue, 0, 1, [(0, [b"first", body])])
+        rests.cut("t", queue, 0, 1, [(0, [b"first", body])], run=0)
     kept = [queue for queue in range(6) if rests.take("t", queue, 1, 1)]
     assert kept == [2, 3, 4, 5]
 

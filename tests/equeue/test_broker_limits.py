@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import struct
+import time
 import uuid
 from contextlib import closing
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from enode_django.equeue.broker import decoding, inboxes, pulling, requests, sessions
+from enode_django.equeue.broker import decoding, inboxes, known_sends, pulling, requests, sessions
 from enode_django.equeue.broker.inboxes import Inboxes
 from enode_django.equeue.broker.options import BrokerOptions
 from enode_django.equeue.broker.sessions import MOST_UNDER_WAY
@@ -45,6 +46,34 @@ def test_requests_that_wait_are_limited_and_the_rest_is_begun_when_they_end(
     assert {raw.answer()[0] for _ in range(waiting)} == set(range(2, waiting + 2))
     assert transport.status()["waiting_pulls"] == 0
     raw.close()
+
+
+def memory(pid: int) -> int:
+    """Return the bytes of memory that a process has now."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.parametrize("is_there", [True, False], ids=["read from files", "sent later"])
+def test_pulls_are_not_answered_while_the_client_reads_no_answers(tmp_path: Path, is_there: bool) -> None:
+    large = 4_000_000
+    with RunningBroker(tmp_path / "data", ring_batches=0) as broker, closing(broker.transport()) as transport:
+        transport.create_topic("orders", 1)
+        if is_there:
+            transport.send("orders", {0: [os.urandom(large)]})
+        before = memory(broker.pid)
+        raw = Raw(broker.location)
+        raw.send(b"".join(frame(number, "pull", ["orders", {0: 0}, 1, 600]) for number in range(2, MOST_UNDER_WAY + 2)))
+        eventually(lambda: transport.status()["waiting_pulls"] >= MOST_UNDER_WAY - 3)
+        if not is_there:
+            transport.send("orders", {0: [os.urandom(large)]})
+        for _ in range(20):
+            transport.status()
+            time.sleep(0.05)
+        assert memory(broker.pid) - before < MOST_UNDER_WAY // 2 * large
+        answers = [raw.answer() for _ in range(MOST_UNDER_WAY)]
+        assert {number for number, *_ in answers} == set(range(2, MOST_UNDER_WAY + 2))
+        assert all(len(batches) == 1 for _, _, ((_, batches, _),) in answers)
+        raw.close()
 
 
 def test_a_frame_above_the_limit_is_refused_before_it_comes(broker: RunningBroker) -> None:
@@ -147,6 +176,7 @@ def test_the_page_names_the_limits() -> None:
         "seconds without progress within a frame": options.frame_timeout,
         "unflushed bytes": options.max_unflushed,
         "connections": options.max_connections,
+        "producers whose sends are known": known_sends.MOST_PRODUCERS,
         "inboxes": inboxes.MOST_INBOXES,
         "answers in an inbox": inboxes.MOST_ANSWERS,
         "bytes in an inbox": inboxes.MOST_BYTES,

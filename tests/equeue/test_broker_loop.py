@@ -254,6 +254,8 @@ def test_a_checkpoint_that_takes_long_is_followed_by_a_rest(tmp_path: Path, monk
 class Answers:
     """A session that keeps the answers to its calls."""
 
+    has_room = True
+
     def __init__(self) -> None:
         self.came = asyncio.Queue[Any]()
 

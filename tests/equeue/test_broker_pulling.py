@@ -20,6 +20,8 @@ from tests.equeue.storing import route_of, send
 class Answers:
     """A session that keeps the answers to its calls."""
 
+    has_room = True
+
     def __init__(self) -> None:
         self.values: list[Any] = []
 
@@ -66,5 +68,27 @@ def test_what_is_not_safe_yet_is_shown_to_nobody(store: MessageStore) -> None:
         store.flush()
         pulling.wake_safe()
         assert answers.bodies == [[b"b"], [b"c"]]
+
+    asyncio.run(scenario())
+
+
+def test_what_another_thread_makes_safe_while_pulls_are_woken_is_answered_after_the_next_flush(
+    store: MessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        answers, pulling = Answers(), Pulling(store, route_of)
+        assert pulling.pull(Call(answers, 1), "orders", {0: 0}, 10, 60.0) is LATER
+        send(store, 0, b"a")
+        pulling.wake("orders", [0])
+
+        def wake_then_flush(*woken: Any) -> None:
+            Pulling.wake(pulling, *woken)
+            store.flush()  # as the thread does that writes a checkpoint
+
+        monkeypatch.setattr(pulling, "wake", wake_then_flush)
+        pulling.wake_safe()
+        monkeypatch.undo()
+        pulling.wake_safe()
+        assert answers.bodies == [[b"a"]]
 
     asyncio.run(scenario())

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from enode_django.equeue.broker.accepting import Accepting
 from enode_django.equeue.broker.answering import Answering
 from enode_django.equeue.broker.backing_up import BackingUp
+from enode_django.equeue.broker.checkpointing import PendingCheckpoint
 from enode_django.equeue.broker.flushing import Action
 from enode_django.equeue.broker.handlers import Handlers
 from enode_django.equeue.broker.measuring import Measuring
+from enode_django.equeue.broker.options import BrokerOptions
 from enode_django.equeue.broker.pulling import Pulling
+from enode_django.equeue.broker.server import Broker
 from enode_django.equeue.broker.sessions import Session
 from enode_django.equeue.broker.state import BrokerState
 from enode_django.equeue.broker.store import MessageStore
@@ -92,5 +98,34 @@ def test_connection_where_nothing_waits_is_closed_at_once(tmp_path: Path) -> Non
         session.connection_made(wire)
         session.end()
         assert wire.closed
+
+    asyncio.run(scenario())
+
+
+def test_a_broker_that_fails_without_clients_keeps_its_directory_while_a_checkpoint_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_end = threading.Event()
+    write = PendingCheckpoint.write
+
+    def write_later(pending: PendingCheckpoint) -> int:
+        assert may_end.wait(60)
+        return write(pending)
+
+    async def scenario() -> None:
+        broker = Broker(BrokerOptions(directory=tmp_path / "data"), on_turn=lambda: None, on_stop=lambda: None)
+        broker._state.open()
+        broker._build()
+        monkeypatch.setattr(PendingCheckpoint, "write", write_later)
+        writing = asyncio.create_task(broker._checkpoints.write())
+        await asyncio.sleep(0)
+        broker._fail(OSError("the disk is broken"))
+        finishing = asyncio.create_task(broker._finish())
+        await asyncio.wait([finishing], timeout=0.2)
+        is_kept = not finishing.done()
+        may_end.set()
+        await writing
+        assert await finishing == 1
+        assert is_kept
 
     asyncio.run(scenario())

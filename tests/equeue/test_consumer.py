@@ -194,6 +194,31 @@ def test_queue_that_is_added_is_consumed_from_its_first_message_on(orders: Trans
         eventually(lambda: handled.bodies == ["in the new one"])
 
 
+def test_queue_that_was_added_while_no_consumer_ran_is_consumed_from_its_first_message_on(orders: Transport) -> None:
+    orders.send("orders", {0: texts("old"), 1: texts("old")})
+    handled = Handled()
+    with consuming(orders, handled, start=Start.LAST):
+        eventually(lambda: orders.groups("orders")["billing"].claims.keys() == {0, 1})
+    orders.add_queues("orders", 3, unordered=True)
+    orders.send("orders", {2: texts("in the new one")})
+    with consuming(orders, handled, start=Start.LAST):
+        eventually(lambda: orders.groups("orders")["billing"].claims.keys() == {0, 1, 2})
+        orders.send("orders", {2: texts("behind it")})
+        eventually(lambda: handled.bodies[-1:] == ["behind it"])
+    assert handled.bodies == ["in the new one", "behind it"]
+
+
+def test_start_of_a_new_group_that_broke_off_is_finished_by_the_next_consumer(memory: MemoryTransport) -> None:
+    memory.send("orders", {0: texts("old"), 1: texts("old")})
+    lease = memory.acquire("billing", "orders", 1, "killed", 60, start=1)
+    memory.release("billing", "orders", "killed", {1: lease.epoch})
+    memory.send("orders", {0: texts("older"), 1: texts("since then")})
+    handled = Handled()
+    with consuming(memory, handled, start=Start.LAST):
+        eventually(lambda: committed(memory) == {0: 2, 1: 2})
+    assert handled.bodies == ["since then"]
+
+
 def test_known_group_goes_on_where_it_was_whatever_the_start(orders: Transport) -> None:
     orders.send("orders", {0: texts("a", "b", "c")})
     lease = orders.acquire("billing", "orders", 0, "before", 60)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -156,3 +158,16 @@ def test_whatever_an_open_store_has_shown_stays(
         store, _ = opened(directory, chunk_size=1024)
         assert found(store)[:safe] == expected(safe)
         store.abandon()
+
+
+def test_flush_of_a_new_file_needs_no_free_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    store, _ = opened(tmp_path)
+    sent(store, 0, 60)  # several files
+    with monkeypatch.context() as exhausted:
+        exhausted.setattr(os, "open", refuse)
+        store.flush()
+    assert store.unflushed_bytes == 0
+    store.abandon()

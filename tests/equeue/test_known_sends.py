@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import pytest
+
+from enode_django.equeue.broker import known_sends
 from enode_django.equeue.broker.known_sends import FORGOTTEN_AFTER, SENDS_KEPT, KnownSends
 from enode_django.equeue.transport import KNOWN_SENDS
 
@@ -29,6 +32,17 @@ def test_silent_producers_are_forgotten() -> None:
     sends.forget(FORGOTTEN_AFTER + 5.0)
     assert sends.answer("a", ONE, 1) is None
     assert sends.answer("a", TWO, 1) == {0: 2}
+
+
+def test_producers_above_the_limit_are_forgotten_the_longest_silent_one_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_sends, "MOST_PRODUCERS", 2)
+    sends = KnownSends()
+    sends.add("a", ONE, 1, {0: 1}, 0.0)
+    sends.add("a", TWO, 1, {0: 2}, 0.0)
+    sends.add("a", ONE, 2, {0: 3}, 0.0)
+    sends.add("b", ONE, 3, {0: 0}, 0.0)
+    assert [sends.answer(*each) for each in (("a", ONE, 2), ("a", TWO, 1), ("b", ONE, 3))] == [{0: 3}, None, {0: 0}]
+    assert len(sends.plain()) == 2
 
 
 def test_they_come_back_from_plain_data() -> None:

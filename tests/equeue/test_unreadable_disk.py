@@ -137,6 +137,8 @@ def test_what_cannot_be_read_for_now_is_no_damage(tmp_path: Path, monkeypatch: p
 class Answer:
     """The answer to a pull, which may come later."""
 
+    has_room = True
+
     def __init__(self) -> None:
         self.value: Any = None
         self._came = asyncio.Event()

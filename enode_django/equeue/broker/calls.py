@@ -16,6 +16,9 @@ LATER: Final = Later()
 
 
 class Answering(Protocol):
+    @property
+    def has_room(self) -> bool: ...
+
     def answer(self, call: Call, value: Any) -> None: ...
 
     def fail(self, call: Call, error: EnodeError) -> None: ...
@@ -29,10 +32,11 @@ class Call:
     """A request that is answered once, by `answer` or `fail`. Further answers, and answers after its connection is
     gone, are ignored.
 
-    ``on_end`` is called when the call ends, however it ends.
+    ``on_end`` is called when the call ends, however it ends, and ``on_room`` when `has_room` is true again. A large
+    answer must wait for that: otherwise those of all waiting calls are in memory until the client reads them.
     """
 
-    __slots__ = ("_session", "number", "on_end", "when_safe")
+    __slots__ = ("_session", "number", "on_end", "on_room", "when_safe")
 
     def __init__(self, session: Answering, number: int) -> None:
         self._session: Answering | None = session
@@ -40,6 +44,12 @@ class Call:
         self.when_safe: WhenSafe | None = None
         """Set if the answer has to wait for the disk."""
         self.on_end: Callable[[], None] | None = None
+        self.on_room: Callable[[], None] | None = None
+
+    @property
+    def has_room(self) -> bool:
+        """Return False while the client does not read its answers."""
+        return self._session is not None and self._session.has_room
 
     @property
     def is_over(self) -> bool:
@@ -64,7 +74,7 @@ class Call:
     def drop(self) -> Answering | None:
         """End without an answer; returns the session that would have sent it, None if the call was over."""
         session, self._session = self._session, None
-        on_end, self.on_end = self.on_end, None  # it may hold a large send
+        on_end, self.on_end, self.on_room = self.on_end, None, None  # they may hold a large send
         if session is not None and on_end is not None:
             on_end()
         return session

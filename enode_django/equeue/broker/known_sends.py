@@ -10,6 +10,8 @@ from typing import Any
 
 SENDS_KEPT = 128
 FORGOTTEN_AFTER = 3600.0
+MOST_PRODUCERS = 50_000
+"""The most producers that are known: each process has some of its own, and a client can make up any number."""
 
 Firsts = Mapping[int, int]
 """The answer to a send: the offset of its first message in each queue."""
@@ -22,10 +24,12 @@ class _Producer:
 
 
 class KnownSends:
-    """The newest `SENDS_KEPT` sends of each producer to each topic. Times are arguments, in seconds since 1970."""
+    """The newest `SENDS_KEPT` sends of each producer to each topic. Times are arguments, in seconds since 1970. Above
+    `MOST_PRODUCERS` the one that has sent nothing for the longest time is forgotten."""
 
     def __init__(self) -> None:
-        self._producers: dict[tuple[str, bytes], _Producer] = {}
+        self._producers: OrderedDict[tuple[str, bytes], _Producer] = OrderedDict()
+        """The one that has sent something last is at the end."""
 
     def answer(self, topic: str, producer: bytes, sequence: int) -> Firsts | None:
         """Return the answer that this send got; None if the send is not known."""
@@ -36,6 +40,10 @@ class KnownSends:
         known = self._producers.get((topic, producer))
         if known is None:
             known = self._producers[topic, producer] = _Producer(now)
+            if len(self._producers) > MOST_PRODUCERS:
+                self._producers.popitem(last=False)
+        else:
+            self._producers.move_to_end((topic, producer))
         known.seen = now
         known.sends[sequence] = firsts
         if len(known.sends) > SENDS_KEPT:

@@ -63,6 +63,8 @@ class MessageLog(LogReader):
             unfinished.unlink()
         super().__init__(chunks_in(directory, memory))
         self.directory = directory
+        self._names = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        """The directory, always open: a flush must not fail because clients have used up the descriptors."""
         self.flushed = 0
         self._chunk_size = chunk_size
         self._memory = memory
@@ -112,7 +114,7 @@ class MessageLog(LogReader):
                 for chunk in unsafe:
                     os.fdatasync(chunk.fileno())
                 if any(chunk.start >= self.flushed for chunk in unsafe):  # a file that is new since the last flush
-                    sync_directory(self.directory)
+                    os.fsync(self._names)
             except OSError as error:
                 self._failed = True
                 raise StorageFailed(
@@ -185,6 +187,10 @@ class MessageLog(LogReader):
                 return
             if chunk.end <= self.flushed and chunk.is_idle():
                 chunk.drop()
+
+    def release(self) -> None:
+        super().release()
+        os.close(self._names)
 
     def close(self) -> None:
         """Flush, and give back the space reserved behind the end. Afterwards the log can only be read."""

@@ -71,6 +71,7 @@ class Pulling:
             self._waiting.setdefault((topic, queue), set()).add(pull)
         pull.timer = asyncio.get_running_loop().call_later(wait, self._end, pull)
         call.on_end = lambda: self._forget(pull)
+        call.on_room = lambda: self._look_again(pull)
         if cold:
             self._begin(pull, found, cold)
         return LATER
@@ -81,15 +82,15 @@ class Pulling:
             if self._store.shows_safe:
                 self._unsafe.add((topic, queue))
             for pull in list(self._waiting.get((topic, queue), ())):
-                if not pull.is_reading:
-                    self._look(pull)
+                self._look_again(pull)
 
     def wake_safe(self) -> None:
         """Answer pulls that wait for messages that the last flush has made safe."""
+        is_all_safe = self._store.flushed == self._store.position  # before: a checkpoint's thread may flush meanwhile
         unsafe, self._unsafe = self._unsafe, set()
         for topic, queue in unsafe:
             self.wake(topic, (queue,))
-        if self._store.flushed == self._store.position:
+        if is_all_safe:
             self._unsafe.clear()
 
     def answer_all(self) -> None:
@@ -113,6 +114,10 @@ class Pulling:
 
     def _those(self) -> set[_Pull]:
         return {each for those in self._waiting.values() for each in those}
+
+    def _look_again(self, pull: _Pull) -> None:
+        if not pull.is_reading and pull.call.has_room:
+            self._look(pull)
 
     def _look(self, pull: _Pull) -> None:
         """Answer the pull if there are messages; read those first that only the disk has."""
@@ -138,7 +143,7 @@ class Pulling:
         try:
             await self.indexes.load([read.segment for read in cold if read.segment is not None])
             async with self._readers:
-                if pull.call.is_over:
+                if pull.call.is_over or not self._may_read(pull):
                     return
                 loaded = await asyncio.get_running_loop().run_in_executor(None, _load, cold)
             route = self._route_of(pull.topic)
@@ -154,6 +159,15 @@ class Pulling:
             pull.call.answer(found)
         elif not pull.call.is_over:
             self._look(pull)
+
+    def _may_read(self, pull: _Pull) -> bool:
+        """Return True if the client takes what is read. Otherwise the pull waits for that, or ends if it is late."""
+        if pull.call.has_room:
+            return True
+        pull.is_reading = False
+        if pull.is_late:
+            pull.call.answer([])
+        return False
 
     def _read(self, topic: str, offsets: Mapping[int, int], limit: int) -> tuple[Found, list[ColdRead]]:
         """Return the batches in memory, and the reads with which a thread completes the answer.

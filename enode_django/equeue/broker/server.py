@@ -284,7 +284,7 @@ class Broker:
         if self._failure is not None:
             for session in list(self._sessions):
                 session.close()
-                await self._wait_for_disk()
+            await self._wait_for_disk()
             self._store.abandon()
             return 1
         with contextlib.suppress(TimeoutError):

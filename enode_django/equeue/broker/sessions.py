@@ -133,6 +133,9 @@ class Session(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._may_write = True
+        for call in list(self._calls):
+            if self._may_write and call.on_room is not None:
+                call.on_room()
         self._work()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -190,6 +193,10 @@ class Session(asyncio.BufferedProtocol):
     def _check_role(self, name: str) -> None:
         if self._secret is not None and name in REQUESTS:
             self._secret.check(name, REQUESTS[name].role)
+
+    @property
+    def has_room(self) -> bool:
+        return self._may_write
 
     def answer(self, call: Call, value: Any) -> None:
         self._calls.discard(call)

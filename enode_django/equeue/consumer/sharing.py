@@ -11,6 +11,7 @@ from pathlib import Path
 from enode_django.equeue.consumer.broadcasting import BroadcastQueues
 from enode_django.equeue.consumer.queue_consumer import QueueConsumer
 from enode_django.equeue.consumer.topic_consumer import (
+    Beginner,
     MakeTask,
     OwnedQueues,
     Starts,
@@ -85,9 +86,10 @@ class Subscription:
     def shares(self, transport: Transport, worklist: Worklist) -> dict[str, TopicConsumer]:
         """Return the consumers by topic; with `Mode.CLUSTERING` also that of the group's retries."""
         limits = self.limits
+        beginner = Beginner(self.group, self.owner, limits.lease) if self.mode is Mode.CLUSTERING else None
 
         def share(topic: str, start: Start | datetime, *, max_held: int, make_task: MakeTask) -> TopicConsumer:
-            starts = Starts(transport, topic, start)
+            starts = Starts(transport, topic, start, beginner)
             return TopicConsumer(
                 topic,
                 self._queues(transport, topic, starts),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
@@ -14,7 +15,7 @@ from enode_django.equeue.messages import MalformedBatch, Start
 from enode_django.equeue.offsets import OffsetWindow
 from enode_django.equeue.retrying import Failed, Message, decode
 from enode_django.equeue.transport import Transport
-from enode_django.exceptions import MalformedMessage
+from enode_django.exceptions import MalformedMessage, QueueHeld
 
 logger = logging.getLogger("enode_django.equeue")
 
@@ -79,27 +80,62 @@ class OwnedQueues(Protocol):
     def release_drained(self, held: Callable[[OffsetWindow], int] = ...) -> None: ...
 
 
+class Beginner(NamedTuple):
+    """A member of a group, which may be the first one. ``lease``: in seconds."""
+
+    group: str
+    owner: str
+    lease: float
+
+
 class Starts:
     """The start offsets of queues from which a group has consumed nothing. They are fetched once, so a queue that is
-    added later begins at its first message."""
+    added later begins at its first message.
 
-    def __init__(self, transport: Transport, topic: str, start: Start | datetime) -> None:
+    A ``beginner`` gives a new group its offsets in all queues, in that of queue 0 last. So if the group has one there,
+    a queue without an offset was added since, and begins at its first message, too.
+    """
+
+    def __init__(
+        self, transport: Transport, topic: str, start: Start | datetime, beginner: Beginner | None = None
+    ) -> None:
         self._transport = transport
         self._topic = topic
         self._start = start
+        self._beginner = beginner if start is not Start.FIRST else None
         self._offsets: dict[int, int] | None = None
 
     def ask(self) -> None:
         """Fetch the offsets. Raises what the transport raises. Later calls change nothing."""
-        if self._offsets is not None:
-            return
+        if self._offsets is None:
+            self._offsets = self._fetched()
+        if self._beginner is not None:
+            self._begin(self._beginner, self._offsets)
+            self._beginner = None
+
+    def _fetched(self) -> dict[int, int]:
         if isinstance(self._start, datetime):
-            self._offsets = dict(self._transport.offsets_at(self._topic, self._start.timestamp()))
-        elif self._start is Start.LAST:
-            self._offsets = dict(self._transport.end_offsets(self._topic))
-        else:
-            self._transport.queue_count(self._topic)
-            self._offsets = {}
+            return dict(self._transport.offsets_at(self._topic, self._start.timestamp()))
+        if self._start is Start.LAST:
+            return dict(self._transport.end_offsets(self._topic))
+        self._transport.queue_count(self._topic)
+        return {}
+
+    def _begin(self, beginner: Beginner, offsets: dict[int, int]) -> None:
+        """Give a new group its offsets. For another one, forget those of queues that were added since it began."""
+        state = self._transport.groups(self._topic).get(beginner.group)
+        begun = state.claims.keys() if state is not None else frozenset[int]()
+        for queue in sorted(offsets.keys() - begun, reverse=True):
+            if 0 in begun:
+                del offsets[queue]
+            else:
+                self._give_offset(beginner, queue, offsets[queue])
+
+    def _give_offset(self, beginner: Beginner, queue: int, offset: int) -> None:
+        group, owner, lease = beginner
+        with suppress(QueueHeld):  # another member was faster
+            epoch = self._transport.acquire(group, self._topic, queue, owner, lease, start=offset).epoch
+            self._transport.release(group, self._topic, owner, {queue: epoch})
 
     def __call__(self, queue: int) -> int:
         return (self._offsets or {}).get(queue, 0)

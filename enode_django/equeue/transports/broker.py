@@ -184,12 +184,12 @@ class BrokerTransport:
         missing = {queue: at for queue, at in offsets.items() if queue not in known}
         if offsets and not missing:
             return pulled
-        wait = 0.0 if pulled else wait
-        found = self._pull(topic, missing, limit, wait)
+        wait, rests = 0.0 if pulled else wait, self._rests
+        found, run = self._pull(topic, missing, limit, wait)
         for queue, batches, *more in found:
             decoded = [self._decoded(topic, queue, first, body) for first, body, *_ in batches]
             route = more[0] if more else None  # a broker of an earlier version does not give it
-            batch = self._rests.cut(topic, queue, missing[queue], limit, decoded, route)
+            batch = rests.cut(topic, queue, missing[queue], limit, decoded, route, run=run)
             if batch.bodies:
                 pulled.append(batch)
         return pulled
@@ -207,16 +207,17 @@ class BrokerTransport:
             logger.error("%s/%d, offsets %d to %d, given as one message: %s", topic, queue, first, last, error)
             return last, [MalformedBatch(body, str(error))]
 
-    def _pull(self, topic: str, offsets: Mapping[int, int], limit: int, wait: float) -> Any:
-        """Pull; return nothing if `wake` ends the pull. That closes the connection and drops the answer on its way."""
+    def _pull(self, topic: str, offsets: Mapping[int, int], limit: int, wait: float) -> tuple[Any, int]:
+        """Pull; return what is found, and the run of the broker. Return nothing if `wake` ends the pull. That closes
+        the connection and drops the answer on its way."""
         if not wait:
-            return self._call("pull", topic, offsets, limit, wait)
+            return self._call_run("pull", topic, offsets, limit, wait)
         try:
-            return self._call("pull", topic, offsets, limit, wait, wait=wait, within=self._wakes.waiting)
+            return self._call_run("pull", topic, offsets, limit, wait, wait=wait, within=self._wakes.waiting)
         except TransportUnavailable:
             if not self._wakes.has_woken():
                 raise
-            return []
+            return [], 0
         finally:
             self._wakes.forget()
 
@@ -363,13 +364,22 @@ class BrokerTransport:
             pool = self._pool = Pool(self._address, self._timeout)  # last: a thread that finds it finds the others, too
         return pool
 
-    def _call(self, name: str, *arguments: Any, wait: float = 0.0, within: Within = nullcontext) -> Any:
+    def _call(self, name: str, *arguments: Any, wait: float = 0.0) -> Any:
+        return self._call_run(name, *arguments, wait=wait)[0]
+
+    def _call_run(self, name: str, *arguments: Any, wait: float = 0.0, within: Within = nullcontext) -> tuple[Any, int]:
+        """Return the answer, and the run of the broker that gave it."""
+        pool = self._current()
+        rests, known = self._rests, self._rests.run
         try:
-            answer, run = self._current().call(name, arguments, wait=wait, within=within)
+            answer, run = pool.call(name, arguments, wait=wait, within=within)
         except ConnectionLost as lost:
             raise unreachable(self.location, lost) from lost
-        self._rests.of_run(run)  # for every call: a later pull must return nothing of an earlier run
-        return answer
+        # For every call: a later pull must return nothing of an earlier run. The run known before the call is no news,
+        # and over if another thread has called the next one meanwhile.
+        if run != known:
+            rests.of_run(run)
+        return answer, run
 
     def _send(self, *arguments: Any) -> Mapping[int, int]:
         firsts: Mapping[int, int] = self._call_again("send", *arguments)

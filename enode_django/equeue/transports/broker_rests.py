@@ -25,14 +25,15 @@ class Rests:
     def __init__(self) -> None:
         self._rests: OrderedDict[tuple[str, int, int], _Rest] = OrderedDict()
         self._size = 0
-        self._run = 0
+        self.run = 0
+        """The newest run that was called."""
         self._lock = threading.Lock()
 
     def of_run(self, run: int) -> None:
         """Drop messages of another run of the broker: after a crash offsets may stand for other messages."""
-        if run != self._run:
+        if run != self.run:
             with self._lock:
-                self._run = run
+                self.run = run
                 self._rests.clear()
                 self._size = 0
 
@@ -41,10 +42,11 @@ class Rests:
         if not self._rests:
             return None
         with self._lock:
-            rest = self._rests.pop((topic, queue, offset), None)
-            if rest is not None:
-                self._size -= rest.size
-        return self._given(topic, queue, rest.offsets, rest.bodies, limit, rest.route) if rest is not None else None
+            rest, run = self._rests.pop((topic, queue, offset), None), self.run
+            if rest is None:
+                return None
+            self._size -= rest.size
+        return self._given(topic, queue, rest.offsets, rest.bodies, limit, rest.route, run)
 
     def cut(
         self,
@@ -54,9 +56,12 @@ class Rests:
         limit: int,
         batches: Sequence[tuple[int, list[bytes]]],
         route: int | None = None,
+        *,
+        run: int,
     ) -> PulledBatch:
         """Return up to ``limit`` messages from an offset on, of consecutive batches (first offset, bodies), read under
-        a version of the route; keep the rest."""
+        a version of the route; keep the rest. Nothing is kept if the ``run`` that gave them is over: another thread has
+        called the next one since then."""
         offsets: Sequence[int] = ()
         bodies: list[bytes] = []
         for first, messages in batches:
@@ -68,19 +73,28 @@ class Rests:
                 offsets, bodies = range(offsets.start, more.stop), bodies + messages
             else:
                 offsets, bodies = [*offsets, *more], bodies + messages
-        return self._given(topic, queue, offsets, bodies, limit, route)
+        return self._given(topic, queue, offsets, bodies, limit, route, run)
 
     def _given(
-        self, topic: str, queue: int, offsets: Sequence[int], bodies: list[bytes], limit: int, route: int | None
+        self,
+        topic: str,
+        queue: int,
+        offsets: Sequence[int],
+        bodies: list[bytes],
+        limit: int,
+        route: int | None,
+        run: int,
     ) -> PulledBatch:
         if len(bodies) > limit:
             rest = _Rest(offsets[limit:], bodies[limit:], sum(map(len, bodies[limit:])), route)
-            self._keep((topic, queue, offsets[limit - 1] + 1), rest)
+            self._keep((topic, queue, offsets[limit - 1] + 1), rest, run)
             offsets, bodies = offsets[:limit], bodies[:limit]
         return PulledBatch(queue, offsets, bodies, route)
 
-    def _keep(self, key: tuple[str, int, int], rest: _Rest) -> None:
+    def _keep(self, key: tuple[str, int, int], rest: _Rest, run: int) -> None:
         with self._lock:
+            if run != self.run:
+                return
             replaced = self._rests.pop(key, None)
             if replaced is not None:
                 self._size -= replaced.size
