@@ -8,6 +8,7 @@ from typing import Any
 from django.apps import AppConfig
 from django.core.checks import CheckMessage, Error, Warning
 from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections, models, router
+from psycopg import IsolationLevel
 
 from enode_django import conf as settings
 from enode_django.conf import groups
@@ -15,6 +16,8 @@ from enode_django.databases import execute
 from enode_django.eventstore.sqlstates import DATABASE_ERRORS
 from enode_django.exceptions import ConfigurationError, ShardMismatch, StoreUnavailable
 from enode_django.models import EventStream
+
+_READ_COMMITTED = "read committed"
 
 
 def check_store(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
@@ -142,18 +145,35 @@ def _missing_constraints(alias: str) -> Iterator[CheckMessage]:
 def check_sessions(
     app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **_: Any
 ) -> list[CheckMessage]:
-    """Check the timeout of idle transactions in those databases of the event store that Django checks (``databases``).
-    A database that is away is passed over."""
-    return [message for alias in _asked(databases) for message in _idle_sessions(alias)]
+    """Check the timeout of idle transactions, and the isolation level, in those databases of the event store that
+    Django checks (``databases``). A database that is away is passed over."""
+    return [message for alias in _asked(databases) for message in (*_idle_sessions(alias), *_isolation(alias))]
+
+
+def _isolation(alias: str) -> Iterator[CheckMessage]:
+    chosen = connections[alias].settings_dict["OPTIONS"].get("isolation_level")
+    level = _READ_COMMITTED if chosen is not None else _setting(alias, "default_transaction_isolation")
+    if chosen not in (None, IsolationLevel.READ_COMMITTED) or level not in ("", _READ_COMMITTED):
+        yield Warning(
+            f"Transactions in the database {alias!r} are stricter than READ COMMITTED: subscribers that meet on an "
+            "aggregate fail with serialization errors, and are slowed down by the retries.",
+            hint=f"Set default_transaction_isolation to {_READ_COMMITTED!r} for the workers' role, or in OPTIONS: "
+            "'isolation_level': IsolationLevel.READ_COMMITTED. A transaction of your own can ask for a stricter one.",
+            id="enode_django.W172",
+        )
+
+
+def _setting(alias: str, name: str) -> str:
+    """Return a setting of the database's sessions; empty if the database is away."""
+    try:
+        (value,) = execute(alias, "SELECT current_setting(%s)", (name,)).fetchone() or ("",)
+    except DATABASE_ERRORS:
+        return ""
+    return str(value)
 
 
 def _idle_sessions(alias: str) -> Iterator[CheckMessage]:
-    try:
-        (limit,) = execute(alias, "SELECT current_setting('idle_in_transaction_session_timeout')", ()).fetchone() or (
-            "",
-        )
-    except DATABASE_ERRORS:
-        return
+    limit = _setting(alias, "idle_in_transaction_session_timeout")
     if limit == "0":
         yield Warning(
             f"The database {alias!r} has no idle_in_transaction_session_timeout: a session that leaves its transaction "

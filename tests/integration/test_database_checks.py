@@ -8,6 +8,7 @@ import pytest
 from django.core.checks import CheckMessage, run_checks
 from django.db import connection
 from django.test import override_settings
+from psycopg import IsolationLevel
 
 from enode_django.checks.store import check_constraints, check_sessions
 
@@ -62,6 +63,17 @@ def test_a_session_that_may_idle_in_its_transaction_for_ever_is_named() -> None:
     assert ids(check_sessions, "default") == ["enode_django.W031"]
     sql("SET LOCAL idle_in_transaction_session_timeout = '10min'")
     assert ids(check_sessions, "default") == []
+
+
+def test_an_isolation_that_is_stricter_than_subscribers_need_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    sql("SET LOCAL idle_in_transaction_session_timeout = '10min'")
+    sql("SET LOCAL default_transaction_isolation = 'repeatable read'")
+    assert ids(check_sessions, "default") == ["enode_django.W172"]
+    options = connection.settings_dict["OPTIONS"]
+    monkeypatch.setitem(options, "isolation_level", IsolationLevel.READ_COMMITTED)
+    assert ids(check_sessions, "default") == []
+    monkeypatch.setitem(options, "isolation_level", IsolationLevel.SERIALIZABLE)
+    assert ids(check_sessions, "default") == ["enode_django.W172"]
 
 
 def test_only_the_databases_that_were_asked_for_are_looked_at() -> None:
