@@ -246,7 +246,9 @@ def test_whoever_writes_waits_for_those_who_move_buckets_and_finds_what_they_did
             mover.execute(f"UPDATE {statements.SHARD} SET epoch = epoch + 1".encode())
             remove = f"UPDATE {statements.SHARD} SET buckets = array_remove(buckets, %s::smallint)"
             mover.execute(remove.encode(), [bucket])
-        query("events1", "UPDATE enode_django_shard SET epoch = epoch + 1, buckets = array_append(buckets, %s)", bucket)
+            # Before the writer goes on: it reads the records of both, and each bucket must be in one.
+            add = "UPDATE enode_django_shard SET epoch = epoch + 1, buckets = array_append(buckets, %s)"
+            query("events1", add, bucket)
         with pytest.raises(ShardMapOutdated):
             writer.result()
     assert stored_in("events0") == [FIRST]
