@@ -43,7 +43,7 @@ SendCommands = Callable[[Sequence[tuple[Command, Metadata]]], None]
 """Send commands with their metadata. Returns when the queue has stored them."""
 
 Cause = str | checkpoints.RefusalKey
-"""What deadlines follow from: the streams of an aggregate, by its id, or a refusal."""
+"""The id of an aggregate whose streams were handled, or the key of a refusal. Deadlines follow from either."""
 
 SIDE_EFFECTS_AT_ONCE = 50
 """The most streams between two saves of checkpoints: at most this number is handled again when a worker dies."""

@@ -1,4 +1,4 @@
-"""Whether the queue finds a broker that a command is about to start."""
+"""Check that the settings of the queue name the broker that a command is about to start."""
 
 from __future__ import annotations
 

@@ -74,12 +74,8 @@ def test_a_database_that_is_away_does_not_let_the_handlers_before_it_run_again(
     assert [call for call in behaviour.calls if call != "second"] == ["b/1/0", "c/1/0", "c/2/0"]
 
 
-def test_gaps_do_not_make_a_transaction_larger_than_it_should_be(
-    harness: Harness, subscriber: Subscriber, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    subscription = harness.subscription(subscriber)
-    monkeypatch.setattr(subscription.runner.processor, "at_once", 20)
-    monkeypatch.setattr(subscription.runner.processor, "most_at_once", 20, raising=False)
+def counted_loads(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the list that gets the number of streams of each load of ranges from now on."""
     loaded: list[int] = []
     load_ranges = harness.store.load_ranges
 
@@ -89,6 +85,16 @@ def test_gaps_do_not_make_a_transaction_larger_than_it_should_be(
         return found
 
     monkeypatch.setattr(harness.store, "load_ranges", count)
+    return loaded
+
+
+def test_gaps_do_not_make_a_transaction_larger_than_it_should_be(
+    harness: Harness, subscriber: Subscriber, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subscription = harness.subscription(subscriber)
+    monkeypatch.setattr(subscription.runner.processor, "at_once", 20)
+    monkeypatch.setattr(subscription.runner.processor, "most_at_once", 20, raising=False)
+    loaded = counted_loads(harness, monkeypatch)
     last = [harness.stored(f"c{n}", *(Added(amount=1) for _ in range(30)))[-1] for n in range(10)]
     harness.deliver(subscription, last)
     assert subscription.runner.processor.positions([f"c{n}" for n in range(10)]) == {f"c{n}": 30 for n in range(10)}
@@ -106,15 +112,7 @@ def test_large_events_make_the_next_batch_smaller(
     subscription = harness.subscription(subscriber)
     processor = subscription.runner.processor
     monkeypatch.setattr(processor, "at_once", 20)
-    loaded: list[int] = []
-    load_ranges = harness.store.load_ranges
-
-    def count(*arguments: object, **options: int) -> object:
-        found = load_ranges(*arguments, **options)  # type: ignore[arg-type]
-        loaded.append(sum(map(len, found.values())))
-        return found
-
-    monkeypatch.setattr(harness.store, "load_ranges", count)
+    loaded = counted_loads(harness, monkeypatch)
     harness.deliver(subscription, last)
     harness.deliver(
         subscription, [harness.stored(f"c{n:02}", Added(amount=1), Added(amount=1), after=10)[-1] for n in range(10)]
