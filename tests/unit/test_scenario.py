@@ -67,6 +67,10 @@ class Full(DomainException):
     type_name = "unit.Full"
     cups: int
 
+    @property
+    def is_empty(self) -> bool:
+        return not self.cups
+
 
 class Pot(AggregateRoot):
     type_name = "unit.Pot"
@@ -99,7 +103,7 @@ def test_the_first_command_says_whose_events_are_given() -> None:
     pot.when(Fill("p", cups=2)).then_refused(Full, cups=3)
     pot.when(Fill("p", cups=0)).then_nothing().then_result(3)
     pot.when(Fill("q")).then_failed("AggregateNotFound")
-    refused = given(Pot, Filled(cups=4)).when(Fill("p")).then_refused(Full, cups=4)
+    refused = given(Pot, Filled(cups=4)).when(Fill("p")).then_refused(Full, cups=4, is_empty=False)
     with pytest.raises(DefinitionError, match=r"Full has no field 'cup'; its fields are cups, message"):
         refused.then_refused(Full, cup=4)
 
