@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
@@ -20,8 +21,10 @@ from enode_django.admin.linking import link, list_url
 from enode_django.admin.moments import WithMoments
 from enode_django.admin.operating import operate
 from enode_django.admin.showing import (
+    HIDDEN,
     SCRIPTS,
     STYLES,
+    VIEW_PAYLOAD,
     ReadOnly,
     WithError,
     WithTexts,
@@ -77,7 +80,7 @@ class JobAdmin(Audited, WithMoments, ReadOnly, WithTexts, WithError, JobBase):
         "owner",
         "task_id",
     )
-    readonly_fields = (*fields, "hidden_error", "starting_again")
+    readonly_fields = (*fields, "hidden_error", "some_figures", "starting_again")
     actions = ("cancel",)
     help_texts = {
         "owner": "The id of the run that has the job. Another run that takes the job over writes its own id.",
@@ -104,7 +107,10 @@ class JobAdmin(Audited, WithMoments, ReadOnly, WithTexts, WithError, JobBase):
 
         form = STARTS.get(obj.kind) if obj is not None and obj.state == JobState.FAILED else None
         may_start = form is not None and request.user.has_perms(form.permissions)
-        return without_hidden([*self.fields, *(["starting_again"] if may_start else [])], request)
+        names = without_hidden([*self.fields, *(["starting_again"] if may_start else [])], request)
+        if request.user.has_perm(VIEW_PAYLOAD):
+            return names
+        return tuple("some_figures" if name == "shown_figures" else name for name in names)
 
     # -- permissions ----------------------------------------------------------------------------------------------
 
@@ -143,9 +149,12 @@ class JobAdmin(Audited, WithMoments, ReadOnly, WithTexts, WithError, JobBase):
 
     @admin.display(description="figures")
     def shown_figures(self, job: Job) -> SafeString | str:
-        lines = [(label, preformatted(text)) for label, text in figures_of(job)]
-        rows = format_html_join("", '<tr><th scope="row">{}</th><td>{}</td></tr>', lines)
-        return format_html('<table class="enode-figures"><tbody>{}</tbody></table>', rows) if lines else "-"
+        return _table(figures_of(job))
+
+    @admin.display(description="figures")
+    def some_figures(self, job: Job) -> SafeString | str:
+        """Return the figures for users who may not view payloads."""
+        return _table(figures_of(job, instead_of_quotes=HIDDEN))
 
     @admin.display(description="once more")
     def starting_again(self, job: Job) -> SafeString:
@@ -227,6 +236,12 @@ def start(
         back=lambda operation: f"{jobs}?{urlencode({'q': operation.task_id})}" if operation.task_id else jobs,
         crumbs=crumbs,
     )
+
+
+def _table(figures: Iterable[tuple[str, str]]) -> SafeString | str:
+    lines = [(label, preformatted(text)) for label, text in figures]
+    rows = format_html_join("", '<tr><th scope="row">{}</th><td>{}</td></tr>', lines)
+    return format_html('<table class="enode-figures"><tbody>{}</tbody></table>', rows) if lines else "-"
 
 
 def _told(job: Job) -> dict[str, Any]:

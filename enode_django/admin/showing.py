@@ -26,6 +26,7 @@ STYLES = {"all": ("enode_django/operate.css",)}
 SCRIPTS = ("enode_django/tables.js", "enode_django/times.js")
 """The scripts for the ``Media`` of an admin class with a list."""
 VIEW_PAYLOAD = "enode_django.view_payload"
+HIDDEN = "It may quote contents of events, which you may not view."
 MOST_TEXT = 200_000
 _TYPE = re.compile(r"[A-Za-z_][\w.<>]*(?=: |:?$)")
 
@@ -136,7 +137,7 @@ class WithError:
 
     @admin.display(description="error")
     def hidden_error(self, row: Any) -> str:
-        return "It may quote contents of events, which you may not view." if row.error else "-"
+        return HIDDEN if row.error else "-"
 
 
 class WithSubscriber:

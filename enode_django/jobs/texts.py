@@ -36,6 +36,9 @@ LABELS: Mapping[str, str] = {
 RESULTS = ("made", "failed", "rows", "refusals", "streams", "aggregates", "differences")
 """The figures that say in one line what a job has done."""
 
+QUOTING = ("examples", "failures")
+"""The figures that may quote contents of events and read models."""
+
 
 def state_of(job: Any) -> str:
     """Return the state of a row of `leases.with_lease_state`."""
@@ -64,10 +67,12 @@ def progress_of(job: Any) -> str:
     return f"reached {reached}" if reached else ""
 
 
-def figures_of(job: Any) -> Iterator[tuple[str, str]]:
-    """Yield the label and the text of each figure. A list has a line for each item."""
+def figures_of(job: Any, *, instead_of_quotes: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the label and the text of each figure. A list has a line for each item. If ``instead_of_quotes`` is set, it
+    replaces the texts of `QUOTING` figures."""
     for name, value in job.figures.items():
-        yield LABELS.get(name, name.replace("_", " ")), _lines(value)
+        is_hidden = bool(instead_of_quotes and value and name in QUOTING)
+        yield LABELS.get(name, name.replace("_", " ")), instead_of_quotes if is_hidden else _lines(value)
 
 
 def _lines(value: Any) -> str:

@@ -307,6 +307,20 @@ def test_what_an_error_says_is_for_who_may_read_events() -> None:
 
 
 @pytest.mark.django_db
+def test_rows_and_errors_among_the_figures_are_for_who_may_read_events() -> None:
+    """The tables in use and the rebuilt ones hold what the events held."""
+    quotes = {"examples": ["account of a: owner: rebuilt 'Ada', in use 'Bea'"], "failures": [["a", "no Ada"]]}
+    figures = {**quotes, "differences": 1, "parked": ["account-7"]}
+    ended = make_job("succeeded", kind="rebuild", figures=figures, finished_at=timezone.now())
+    page = f"{LIST}{ended.pk}/change/"
+    assert "no Ada" in client_of("view_job", "view_payload").get(page).content.decode()
+    seen = client_of("view_job").get(page).content.decode()
+    assert "Ada" not in seen
+    assert "account-7" in seen
+    assert seen.count("contents of events, which you may not view") == 2
+
+
+@pytest.mark.django_db
 def test_jobs_that_have_ended_can_be_deleted_by_who_may() -> None:
     running, ended, other = make_job(), make_job("failed", name="b"), make_job("succeeded", name="c")
     chosen = {"action": "delete_selected", "_selected_action": [running.pk, ended.pk], "post": "yes"}
