@@ -12,13 +12,14 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.text import capfirst
 
 from enode_django.admin.auditing import Audited
 from enode_django.admin.databases import DatabaseFilter, within
 from enode_django.admin.linking import WithLinks, with_links
 from enode_django.admin.moments import WithMoments
 from enode_django.admin.operating import CONFIRMED
-from enode_django.admin.settling import Settling
+from enode_django.admin.settling import GONE, Settling
 from enode_django.admin.showing import (
     SCRIPTS,
     STYLES,
@@ -162,7 +163,10 @@ class ParkedEventAdmin(Audited, WithMoments, WithLinks, Settling, WithSubscriber
     def retry(self, request: HttpRequest, chosen: ParkedEvents) -> None:
         from enode_django.eventing.unparking import retry_parked  # see the package
 
-        self._settle(request, chosen, "retry", retry_parked)
+        def retry(subscription: EventSubscription, parked: ParkedEvent) -> Parked | None:
+            return retry_parked(subscription, parked.aggregate_root_id)
+
+        self._settle(request, chosen, "retry", retry)
 
     @admin.action(description="Skip the parked event, and go on", permissions=["settle"])
     def skip(self, request: HttpRequest, chosen: ParkedEvents) -> HttpResponse | None:
@@ -171,13 +175,18 @@ class ParkedEventAdmin(Audited, WithMoments, WithLinks, Settling, WithSubscriber
         if CONFIRMED not in request.POST:
             last = "This cannot be undone. Only a rebuild of a projection handles its events again."
             return self.confirm(request, chosen, "skip", title="Skip parked events", button="Skip it", last=last)
-        self._settle(request, chosen, "skip", skip_parked)
+
+        def skip(subscription: EventSubscription, parked: ParkedEvent) -> Parked | None:
+            # Another event may have failed since the list was shown.
+            return skip_parked(subscription, parked.aggregate_root_id, command_id=parked.command_id)
+
+        self._settle(request, chosen, "skip", skip)
         return None
 
     def consequence_of(self, row: ParkedEvent) -> str:
-        is_refusal = row.version is None
-        what = f"the refusal of command {row.command_id}" if is_refusal else f"the events of version {row.version}"
-        name = self.shown_subscriber(row)
+        name, what = self.shown_subscriber(row), _what(row)
+        if not row.attempts:
+            return f"{capfirst(what)} of {row.aggregate_root_id} waits behind what {name} failed at: it is not skipped."
         return f"The subscriber {name} never handles {what} of {row.aggregate_root_id}, and goes on with what follows."
 
     def _settle(
@@ -185,23 +194,32 @@ class ParkedEventAdmin(Audited, WithMoments, WithLinks, Settling, WithSubscriber
         request: HttpRequest,
         chosen: ParkedEvents,
         action: str,
-        settle: Callable[[EventSubscription, str], Parked | None],
+        settle: Callable[[EventSubscription, ParkedEvent], Parked | None],
     ) -> None:
+        """Settle each chosen aggregate once. Of its rows, the one that failed counts, not those that wait behind it."""
         from enode_django.runtime import subscription_of  # see the package
 
-        rows = {(parked.subscriber, parked.aggregate_root_id): parked for parked in chosen}
+        failed_last = sorted(chosen, key=lambda parked: parked.attempts > 0)
+        rows = {(parked.subscriber, parked.aggregate_root_id): parked for parked in failed_last}
+        if not rows:
+            self.message_user(request, GONE, messages.WARNING)
         for (key, id), parked in rows.items():
             name = self.shown_subscriber(parked)
             try:
                 with subscription_of(key) as subscription:
-                    left = settle(subscription, id)
+                    left = settle(subscription, parked)
             except EnodeError as error:
                 self.message_user(request, f"subscriber {name}: {id}: {error}", messages.ERROR)
                 continue
             said = f"{name}: {id} goes on" if left is None else f"{name}: {id} is still parked: {left.error_type}"
-            self.done(request, parked, action, said)
+            self.done(request, parked, action, f"{said}; skipped: {_what(parked)}" if action == "skip" else said)
             level = messages.SUCCESS if left is None else messages.WARNING
             self.message_user(request, f"subscriber {said}", level)  # Django makes the first letter a capital one
+
+
+def _what(parked: ParkedEvent) -> str:
+    is_refusal = parked.version is None
+    return f"the refusal of command {parked.command_id}" if is_refusal else f"the events of version {parked.version}"
 
 
 def _url(parked: ParkedEvent, page: str) -> str:

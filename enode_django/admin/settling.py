@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 MOST_NAMED = 100
 """The most rows that a confirmation page names."""
+GONE = "nothing was done: what you chose is gone"
 ACROSS = "select_across"
 """The name of Django's form field that chooses all rows that the list finds."""
 
@@ -57,7 +58,7 @@ class Settling(ByDatabase):
         `CONFIRMED`. Return None, with a message, if the rows are gone."""
         consequences = [*_cut(map(self.consequence_of, chosen), chosen.count())]
         if not consequences:
-            self.message_user(request, "nothing was done: what you chose is gone", messages.WARNING)
+            self.message_user(request, GONE, messages.WARNING)
             return None
         context = {
             **self.admin_site.each_context(request),

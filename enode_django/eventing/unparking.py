@@ -25,10 +25,17 @@ def retry_parked(subscription: EventSubscription, aggregate_root_id: str) -> Par
     return _go_on(subscription, aggregate_root_id)
 
 
-def skip_parked(subscription: EventSubscription, aggregate_root_id: str) -> Parked | None:
+def skip_parked(
+    subscription: EventSubscription, aggregate_root_id: str, *, command_id: str | None = None
+) -> Parked | None:
     """Mark the event or refusal that the aggregate is parked at as handled, and go on as `retry_parked` does. Raises
-    `NotParked`."""
+    `NotParked`; if ``command_id`` is given, also for an aggregate that is parked at what another command has caused."""
     skipped = _parked_rows(subscription, aggregate_root_id)[0]
+    if command_id not in (None, skipped.command_id):
+        raise NotParked(
+            f"{subscription.subscriber.name} has parked {aggregate_root_id!r} at {_place(skipped)}, not at what "
+            f"command {command_id!r} has caused: nothing is skipped; settle what it is parked at first"
+        )
     runner = subscription.runner
     if skipped.version is not None:
         # It is also noted as a handled refusal: otherwise the resender would take its commands for lost.
@@ -37,6 +44,10 @@ def skip_parked(subscription: EventSubscription, aggregate_root_id: str) -> Park
     else:
         checkpoints.save_refusals(runner.alias, runner.key, [(aggregate_root_id, skipped.command_id)])
     return _go_on(subscription, aggregate_root_id)
+
+
+def _place(parked: Parked) -> str:
+    return f"the refusal of {parked.command_id!r}" if parked.version is None else f"version {parked.version}"
 
 
 def _parked_rows(subscription: EventSubscription, aggregate_root_id: str) -> list[Parked]:
