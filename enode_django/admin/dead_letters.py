@@ -18,7 +18,6 @@ from enode_django.admin.auditing import Audited
 from enode_django.admin.databases import ShardFilter, shards, within
 from enode_django.admin.linking import WithLinks, link, with_links
 from enode_django.admin.moments import WithMoments
-from enode_django.admin.operating import CONFIRMED
 from enode_django.admin.settling import Settling
 from enode_django.admin.showing import (
     SCRIPTS,
@@ -177,10 +176,11 @@ class DeadLetterAdmin(Audited, WithMoments, WithLinks, Settling, WithError, Lett
     def discard(self, request: HttpRequest, chosen: Letters) -> HttpResponse | None:
         from enode_django.operating.dead_letters import discard_in
 
-        if CONFIRMED not in request.POST:
+        confirmed = self.confirmed(request, chosen)
+        if confirmed is None:
             last = "This cannot be undone."
             return self.confirm(request, chosen, "discard", title="Discard dead letters", button="Discard", last=last)
-        self._settle(request, chosen, "discard", "discarded", discard_in)
+        self._settle(request, confirmed, "discard", "discarded", discard_in)
         return None
 
     def consequence_of(self, row: Any) -> str:

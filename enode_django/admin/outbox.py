@@ -14,7 +14,6 @@ from enode_django.admin.auditing import Audited
 from enode_django.admin.databases import DatabaseFilter
 from enode_django.admin.linking import WithLinks, with_links
 from enode_django.admin.moments import WithMoments
-from enode_django.admin.operating import CONFIRMED
 from enode_django.admin.settling import Settling
 from enode_django.admin.showing import (
     SCRIPTS,
@@ -137,10 +136,11 @@ class OutboxCommandAdmin(WaitingCommands, WithError, OutboxBase):
     def discard(self, request: HttpRequest, chosen: Rows) -> HttpResponse | None:
         from enode_django.operating.outbox import discard_in
 
-        if CONFIRMED not in request.POST:
+        confirmed = self.confirmed(request, chosen)
+        if confirmed is None:
             last = "This cannot be undone."
             return self.confirm(request, chosen, "discard", title="Discard commands", button="Discard", last=last)
-        self.settle(request, chosen, "discard", "discarded", discard_in)
+        self.settle(request, confirmed, "discard", "discarded", discard_in)
         return None
 
     def consequence_of(self, row: Any) -> str:
@@ -166,20 +166,22 @@ class ScheduledCommandAdmin(WaitingCommands, WithSubscriber, ScheduledBase):
     def fire(self, request: HttpRequest, chosen: Rows) -> HttpResponse | None:
         from enode_django.operating.scheduling import fire_in
 
-        if CONFIRMED not in request.POST:
+        confirmed = self.confirmed(request, chosen)
+        if confirmed is None:
             last = "That cannot be undone."
             return self.confirm(request, chosen, "fire", title="Fire commands now", button="Fire", last=last)
-        self.settle(request, chosen, "fire", "given to the relay", fire_in)
+        self.settle(request, confirmed, "fire", "given to the relay", fire_in)
         return None
 
     @admin.action(description="Cancel for good", permissions=["settle"])
     def cancel(self, request: HttpRequest, chosen: Rows) -> HttpResponse | None:
         from enode_django.operating.scheduling import cancel_in
 
-        if CONFIRMED not in request.POST:
+        confirmed = self.confirmed(request, chosen)
+        if confirmed is None:
             last = "That cannot be undone."
             return self.confirm(request, chosen, "cancel", title="Cancel commands", button="Cancel them", last=last)
-        self.settle(request, chosen, "cancel", "cancelled", cancel_in)
+        self.settle(request, confirmed, "cancel", "cancelled", cancel_in)
         return None
 
     def consequence_of(self, row: Any) -> str:

@@ -18,7 +18,6 @@ from enode_django.admin.auditing import Audited
 from enode_django.admin.databases import DatabaseFilter, within
 from enode_django.admin.linking import WithLinks, with_links
 from enode_django.admin.moments import WithMoments
-from enode_django.admin.operating import CONFIRMED
 from enode_django.admin.settling import GONE, Settling
 from enode_django.admin.showing import (
     SCRIPTS,
@@ -172,7 +171,8 @@ class ParkedEventAdmin(Audited, WithMoments, WithLinks, Settling, WithSubscriber
     def skip(self, request: HttpRequest, chosen: ParkedEvents) -> HttpResponse | None:
         from enode_django.eventing.unparking import skip_parked  # see the package
 
-        if CONFIRMED not in request.POST:
+        confirmed = self.confirmed(request, chosen)
+        if confirmed is None:
             last = "This cannot be undone. Only a rebuild of a projection handles its events again."
             return self.confirm(request, chosen, "skip", title="Skip parked events", button="Skip it", last=last)
 
@@ -180,7 +180,7 @@ class ParkedEventAdmin(Audited, WithMoments, WithLinks, Settling, WithSubscriber
             # Another event may have failed since the list was shown.
             return skip_parked(subscription, parked.aggregate_root_id, command_id=parked.command_id)
 
-        self._settle(request, chosen, "skip", skip)
+        self._settle(request, confirmed, "skip", skip)
         return None
 
     def consequence_of(self, row: ParkedEvent) -> str:

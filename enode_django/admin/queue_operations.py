@@ -18,6 +18,7 @@ from enode_django.exceptions import QueueError
 
 MOST_OFFSET = (1 << 63) - 1
 MOST_QUEUES = 1 << 16
+MOST_COUNTED = 10_000
 UNORDERED = "Messages of a key may then overtake each other. Otherwise it is refused while a group has a backlog."
 
 
@@ -276,6 +277,11 @@ class LetterOperation(TopicOperation):
         max_length=2_000,
         help_text="Offsets of dead letters, separated by commas. Empty: all of the group.",
     )
+    before = forms.IntegerField(required=False, widget=forms.HiddenInput, min_value=0, max_value=MOST_OFFSET)
+    """Letters that come after the form was shown are not meant by *all*."""
+
+    def offer(self) -> None:
+        self.initial["before"] = self.transport.end_offsets(self.topic)[0]
 
     @property
     def group(self) -> str:
@@ -294,8 +300,15 @@ class LetterOperation(TopicOperation):
         offsets = self.cleaned_data["offsets"]
         if offsets is not None:
             return f"The dead letters of group {self.group} at {', '.join(map(str, offsets))}"
-        count = sum(1 for _ in islice(dead_letters.dead_letters(self.transport, self.group), 10_000))
-        return f"All dead letters of group {self.group} ({count})"
+        letters = islice(dead_letters.dead_letters(self.transport, self.group), MOST_COUNTED)
+        count = sum(1 for letter in letters if self._before is None or letter.offset < self._before)
+        return f"All dead letters of group {self.group} ({count}{' or more' if count == MOST_COUNTED else ''})"
+
+    @property
+    def _before(self) -> int | None:
+        """Return the offset that all letters must be before; None if letters are named, or the form was not shown."""
+        before: int | None = self.cleaned_data["before"]
+        return before if self.cleaned_data["offsets"] is None else None
 
 
 class Requeue(LetterOperation):
@@ -315,7 +328,9 @@ class Requeue(LetterOperation):
 
     def perform(self) -> str:
         cleaned = self.cleaned_data
-        sent = dead_letters.requeue(self.transport, self.group, cleaned["offsets"], to_topic=cleaned["to_topic"])
+        sent = dead_letters.requeue(
+            self.transport, self.group, cleaned["offsets"], to_topic=cleaned["to_topic"], before=self._before
+        )
         return f"{len(sent)} dead letters of group {self.group} were sent again: {_some(sent)}"
 
 
@@ -326,7 +341,8 @@ class Discard(LetterOperation):
         yield f"{self._which()} are gone for good, and nobody handles them."
 
     def perform(self) -> str:
-        discarded = dead_letters.discard(self.transport, self.group, self.cleaned_data["offsets"])
+        offsets = self.cleaned_data["offsets"]
+        discarded = dead_letters.discard(self.transport, self.group, offsets, before=self._before)
         return f"{len(discarded)} dead letters of group {self.group} were discarded: {_some(discarded)}"
 
 

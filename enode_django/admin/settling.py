@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+import json
+from collections.abc import Sequence
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.contrib import messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.utils import unquote
+from django.db.models import Max
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import reverse
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 MOST_NAMED = 100
 """The most rows that a confirmation page names."""
+SEEN = "seen"
+"""The name of the form field with what a confirmation page says of each row that it names."""
 GONE = "nothing was done: what you chose is gone"
 ACROSS = "select_across"
 """The name of Django's form field that chooses all rows that the list finds."""
@@ -51,36 +55,55 @@ class Settling(ByDatabase):
         }
         return super().change_view(request, object_id, form_url, {**(extra_context or {}), **tools})
 
+    def confirmed(self, request: HttpRequest, chosen: QuerySet[Any]) -> QuerySet[Any] | None:
+        """Return the chosen rows that a confirmation page has shown or counted; None before that page. Leave out rows
+        that are newer than the page, and, with a message, those of which it would say something else by now."""
+        if CONFIRMED not in request.POST:
+            return None
+        if SEEN not in request.POST:  # a program that asks nobody
+            return chosen
+        try:
+            last, shown = json.loads(request.POST[SEEN])
+            there = chosen.filter(pk__lte=int(last))
+            rows = there.filter(pk__in=[int(pk) for pk in shown])
+            changed = [row.pk for row in rows if self._digest(row) != shown[str(row.pk)]]
+        except (ValueError, TypeError, KeyError, RecursionError):
+            return None
+        if changed:
+            text = f"{len(changed)} of them changed after you were asked, and stay as they are: look at them again"
+            self.message_user(request, text, messages.WARNING)
+        return there.exclude(pk__in=changed)
+
     def confirm(
         self, request: HttpRequest, chosen: QuerySet[Any], action: str, *, title: str, button: str, last: str
     ) -> HttpResponse | None:
         """Show what an action would do to each chosen row, by `consequence_of`, and ``last``. The page posts
-        `CONFIRMED`. Return None, with a message, if the rows are gone."""
-        consequences = [*_cut(map(self.consequence_of, chosen), chosen.count())]
-        if not consequences:
+        `CONFIRMED`, and what `confirmed` needs. Return None, with a message, if the rows are gone."""
+        many, newest = chosen.count(), chosen.aggregate(newest=Max("pk"))["newest"]
+        named = list(chosen[:MOST_NAMED])
+        if not named:
             self.message_user(request, GONE, messages.WARNING)
             return None
+        more = [f"The same happens to {many - MOST_NAMED:,} more."] if many > MOST_NAMED else []
         context = {
             **self.admin_site.each_context(request),
             "opts": self.opts,
             "title": title,
             "button": button,
             "action": action,
-            "consequences": [*consequences, last],
+            "consequences": [*map(self.consequence_of, named), *more, last],
             "selected": request.POST.getlist(ACTION_CHECKBOX_NAME),
             "select_across": request.POST.get(ACROSS, "0"),
+            "seen": json.dumps([newest, {row.pk: self._digest(row) for row in named}]),
             "reason": request.POST.get(REASON, ""),
             "confirmed": CONFIRMED,
             "back": request.get_full_path(),
         }
         return TemplateResponse(request, "enode_django/admin/confirming.html", context)
 
+    def _digest(self, row: Any) -> str:
+        return sha256(self.consequence_of(row).encode()).hexdigest()[:16]
+
     def consequence_of(self, row: Any) -> str:
         """Return a sentence about the effect of the confirmed action on the row."""
         raise NotImplementedError
-
-
-def _cut(sentences: Iterable[str], many: int) -> Iterator[str]:
-    yield from islice(sentences, MOST_NAMED)
-    if many > MOST_NAMED:
-        yield f"The same happens to {many - MOST_NAMED:,} more."

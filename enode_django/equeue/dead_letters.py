@@ -92,9 +92,15 @@ def _read(
 
 
 def requeue(
-    transport: Transport, group: str, offsets: Collection[int] | None = None, *, to_topic: bool = False
+    transport: Transport,
+    group: str,
+    offsets: Collection[int] | None = None,
+    *,
+    to_topic: bool = False,
+    before: int | None = None,
 ) -> list[int]:
-    """Send dead letters again, those at ``offsets`` or all that can be sent. Return their offsets.
+    """Send dead letters again, those at ``offsets`` or all that can be sent, only those ``before`` an offset if it is
+    given. Return their offsets.
 
     They go to the group's retries, where only this group gets them, as a first attempt; with ``to_topic`` they go to
     the end of the queue that they came from, where every group gets them. Raises `QueueError`, and sends nothing, for
@@ -107,7 +113,7 @@ def requeue(
     """
 
     def can_be_sent(letter: DeadLetter) -> bool:
-        return letter.failed is not None and (to_topic or not letter.failed.for_all)
+        return _is_before(letter, before) and letter.failed is not None and (to_topic or not letter.failed.for_all)
 
     def send(letters: Sequence[DeadLetter]) -> None:
         _send(transport, group, [letter.failed.message for letter in letters if letter.failed], to_topic)
@@ -115,8 +121,11 @@ def requeue(
     return _settle(transport, group, offsets, can_be_sent, send)
 
 
-def discard(transport: Transport, group: str, offsets: Collection[int] | None = None) -> list[int]:
-    """Settle dead letters without sending them, those at ``offsets`` or all. Return their offsets.
+def discard(
+    transport: Transport, group: str, offsets: Collection[int] | None = None, *, before: int | None = None
+) -> list[int]:
+    """Settle dead letters without sending them, those at ``offsets`` or all, only those ``before`` an offset if it is
+    given. Return their offsets.
 
     Raises `QueueError`, and discards nothing, for an offset without a dead letter; raises `QueueHeld` while another
     process discards or requeues.
@@ -125,7 +134,11 @@ def discard(transport: Transport, group: str, offsets: Collection[int] | None = 
 
         assert discard(transport, "billing", [0]) == [0]
     """
-    return _settle(transport, group, offsets, lambda letter: True, lambda letters: None)
+    return _settle(transport, group, offsets, lambda letter: _is_before(letter, before), lambda letters: None)
+
+
+def _is_before(letter: DeadLetter, offset: int | None) -> bool:
+    return offset is None or letter.offset < offset
 
 
 def _settle(

@@ -247,6 +247,20 @@ def test_dead_letters_are_looked_at_sent_anew_and_discarded(queue: MemoryTranspo
     assert {entry.object_id for entry in LogEntry.objects.all()} == {"dead.billing"}
 
 
+@pytest.mark.parametrize("name", ["discard", "requeue"])
+def test_all_letters_are_those_that_were_there_when_the_form_was_shown(queue: MemoryTransport, name: str) -> None:
+    client = client_of("change_topic")
+    url = f"{LIST}dead.billing/operate/{name}/"
+    values = {"before": client.get(url).context["form"]["before"].value(), "offsets": ""}
+    letter = Failed(Message("orders", 0, 2, b"?", 3), "ValueError: late", 1e9, 0.0)
+    queue.send("dead.billing", {0: [encode_failed(letter)]})
+    assert "All dead letters of group billing (2)" in client.post(url, values).content.decode()
+    client.post(url, {**values, CONFIRMED: "yes"})
+    assert [one.offset for one in dead_letters(queue, "billing")] == [2]
+    client.post(url, {**values, "offsets": "2", CONFIRMED: "yes"})
+    assert list(dead_letters(queue, "billing")) == []
+
+
 def test_a_command_like_one_of_a_topic_does_not_follow_from_it(queue: MemoryTransport) -> None:
     queue.create_topic("commands", 8)
     queue.send("commands", {0: [encode_command(DEPOSIT, b"")]})
