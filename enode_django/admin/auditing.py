@@ -10,14 +10,13 @@ from django.contrib import admin
 from django.contrib.admin.helpers import ActionForm
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
-from django.db.models import Q
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 
 from enode_django.admin.moments import WithMoments
 from enode_django.admin.showing import SCRIPTS, STYLES, ReadOnly, WithTexts, preformatted
 from enode_django.models import OperatorAction
-from enode_django.operating.actions import LONGEST_REASON, Done, record
+from enode_django.operating.actions import LONGEST_OBJECT, LONGEST_REASON, Done, record
 
 if TYPE_CHECKING:
     from django.db.models import Model
@@ -71,11 +70,16 @@ class Audited(Pages):
         return super().log_deletions(request, queryset)
 
     def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
+        if "\0" in unquote(object_id):
+            raise Http404("no object has this key")
         row = self.get_object(request, unquote(object_id))
         if not self.has_view_permission(request, row):
             raise PermissionDenied
-        of_object = Q(row=unquote(object_id)) | (Q() if row is None else Q(object_id=self.object_id_of(row)))
-        found = OperatorAction.objects.filter(of_object, object_type=self.opts.label_lower).order_by("-pk")
+        # The row of another database may have the same key, so a row is known by its object.
+        of_object = (
+            {"row": unquote(object_id)} if row is None else {"object_id": self.object_id_of(row)[:LONGEST_OBJECT]}
+        )
+        found = OperatorAction.objects.filter(**of_object, object_type=self.opts.label_lower).order_by("-pk")
         actions = found[:MOST_SHOWN]
         gone = self.name_of_gone(actions) if actions else f"{self.opts.verbose_name} {unquote(object_id)}"
         context = {

@@ -8,10 +8,13 @@ from urllib.parse import urlencode
 
 from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
+from django.db import InterfaceError, OperationalError
 from django.db.models import Model
-from django.http import Http404, HttpRequest
+from django.http import Http404, HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import reverse
 
-from enode_django.admin.showing import Listing, ReadOnly
+from enode_django.admin.showing import VIEW_PAYLOAD, Listing, ReadOnly
 from enode_django.conf import conf
 
 if TYPE_CHECKING:
@@ -87,6 +90,38 @@ class ByDatabase(ReadOnly, Pages):
 
     def get_changelist(self, request: HttpRequest, **options: Any) -> type[ChangeList]:
         return _Listing
+
+    def get_preserved_filters(self, request: HttpRequest) -> str:
+        """Return what the links of a page keep of its URL: the filters of the list, and the database of the row, since
+        another database may have a row with the same primary key."""
+        kept, alias = super().get_preserved_filters(request), request.GET.get(PARAMETER, "")
+        return "&".join(filter(None, [kept, urlencode({PARAMETER: alias}) if alias else ""]))
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        return self._if_there(request, lambda: super(ByDatabase, self).changelist_view(request, extra_context))
+
+    def change_view(self, request: HttpRequest, object_id: str, *arguments: Any, **options: Any) -> HttpResponse:
+        return self._if_there(
+            request, lambda: super(ByDatabase, self).change_view(request, object_id, *arguments, **options)
+        )
+
+    def _if_there(self, request: HttpRequest, view: Callable[[], HttpResponse]) -> HttpResponse:
+        """Return the page; if the database is away, a page with status 503 that leads to the other databases."""
+        try:
+            return view()
+        except (OperationalError, InterfaceError) as error:
+            offered = self.offered()
+            alias = request.GET.get(PARAMETER) or offered[0]
+            listing = reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_changelist")
+            context = {
+                **self.admin_site.each_context(request),
+                "opts": self.opts,
+                "title": str(self.opts.verbose_name_plural).capitalize(),
+                "database": alias,
+                "others": [(other, within(other, listing, self.offered)) for other in offered if other != alias],
+                "error": str(error) if request.user.has_perm(VIEW_PAYLOAD) else "",
+            }
+            return TemplateResponse(request, "enode_django/admin/database_away.html", context, status=503)
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
         return lookup == PARAMETER or super().lookup_allowed(lookup, value, request)

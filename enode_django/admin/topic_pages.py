@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.contrib.admin.utils import quote, unquote
 from django.core.exceptions import PermissionDenied
+from django.db import InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import reverse
@@ -213,17 +214,25 @@ def command_page(
     return new_command(admin, request, Topic(name=topic), cause, back=back, crumbs=crumbs)
 
 
-def _letter_counts(transport: Transport) -> Iterator[tuple[str, str, int, str]]:
+def _letter_counts(transport: Transport) -> Iterator[tuple[str, str, int | None, str]]:
     """Yield a tuple for each consumer group with dead letters: ``commands`` or ``messages``, the name of the group, the
-    number of its letters, and the URL of their list."""
+    number of its letters, and the URL of their list. The number is None if their database is away."""
     commands = reverse("admin:enode_django_deadletter_changelist")
     for alias in conf().EVENT_STORE.DATABASES if conf().EVENT_STORE.BACKEND == POSTGRES else ():
-        if many := DeadLetters.objects.using(alias).count():
+        many = _letters_in(alias)
+        if many != 0:
             yield "commands", conf().COMMANDS.CONSUMER_GROUP, many, within(alias, commands, shards)
     for group in dead_letters.groups_with_dead_letters(transport):
         if many := sum(1 for _ in dead_letters.dead_letters(transport, group)):
             topic = quote(dead_letter_topic(group))
             yield "messages", group, many, reverse("admin:enode_django_topic_letters", args=[topic])
+
+
+def _letters_in(alias: str) -> int | None:
+    try:
+        return DeadLetters.objects.using(alias).count()
+    except (OperationalError, InterfaceError):  # the queue is shown all the same
+        return None
 
 
 def _group(info: administration.GroupInfo, request: HttpRequest) -> Mapping[str, Any]:

@@ -19,7 +19,8 @@ from pytest_django import DjangoDbBlocker
 
 from enode_django.eventing.parking import Parked, park
 from enode_django.eventstore.base import StreamRecord
-from enode_django.models import ParkedEvent, Rebuild
+from enode_django.models import GenerationCheck, OperatorAction, ParkedEvent, Rebuild
+from enode_django.operating.actions import Done, record
 from enode_django.runtime import make_store
 from enode_django.serialization.codec import encode_stream
 from sample_project.bank.domain import AccountOpened
@@ -30,6 +31,7 @@ from tests.integration.store_sessions import database_alias
 pytestmark = pytest.mark.django_db(transaction=True)
 ALIAS, SUBSCRIBER = "reporting", "bank.AccountSummaries"
 PARKED, REBUILDS = "/admin/enode_django/parkedevent/", "/admin/enode_django/rebuild/"
+ERASED = "/admin/enode_django/generationcheck/"
 
 
 class Router:
@@ -116,6 +118,35 @@ def test_rebuilds_are_found_there_and_undone(operator: Client) -> None:
     undo = f"{REBUILDS}{made.pk}/undo/?database={ALIAS}"
     assert undo in operator.get(REBUILDS, {"database": ALIAS}).content.decode()
     assert SUBSCRIBER in operator.get(undo).content.decode()
+
+
+def test_its_links_stay_in_the_database_whose_keys_others_have_too(operator: Client, parked: ParkedEvent) -> None:
+    page = operator.get(f"{PARKED}{parked.pk}/change/", {"database": ALIAS}).content.decode()
+    (history,) = re.findall(rf'"({PARKED}{parked.pk}/history/[^"]*)"', page)
+    assert f"database={ALIAS}" in history
+    assert operator.get(html.unescape(history)).context["object"] == parked
+
+
+def test_an_erased_event_is_deleted_where_it_was_seen_and_not_the_one_with_its_key(client: Client) -> None:
+    logged_in(client, "view_generationcheck", "delete_generationcheck")
+    fields = {"subscriber": SUBSCRIBER, "shard": 0, "generation": 1, "stored_version": 1, "handled_version": 2}
+    for alias, id in (("default", "other"), (ALIAS, "a")):
+        GenerationCheck.objects.using(alias).all().delete()
+        GenerationCheck.objects.using(alias).create(pk=7, aggregate_root_id=id, taken_back=False, **fields)
+    page = client.get(f"{ERASED}7/change/", {"database": ALIAS}).content.decode()
+    (delete,) = re.findall(rf'"({ERASED}7/delete/[^"]*)"', page)
+    done = client.post(html.unescape(delete), {"post": "yes"})
+    assert not GenerationCheck.objects.using(ALIAS).exists()
+    assert GenerationCheck.objects.using("default").get().aggregate_root_id == "other"
+    assert done["Location"] == f"{ERASED}?database={ALIAS}"
+
+
+def test_the_history_of_a_row_has_nothing_of_the_one_with_its_key(operator: Client, parked: ParkedEvent) -> None:
+    """Both databases count their rows from 1 on."""
+    other = Done("skip", "enode_django.parkedevent", "b", details="of another aggregate", row=str(parked.pk))
+    record("ann", OperatorAction.Source.ADMIN, other)
+    page = operator.get(f"{PARKED}{parked.pk}/history/", {"database": ALIAS}).content.decode()
+    assert "of another aggregate" not in page
 
 
 @pytest.mark.parametrize("name", ["elsewhere", "reporting'--", "\0"])

@@ -7,11 +7,13 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 
 import pytest
+from django.conf import settings
 from django.db import connections
-from django.test import Client
+from django.test import Client, override_settings
 from pytest_django import DjangoDbBlocker
 
 from enode_django.admin import links
+from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.dead_letters import DeadLetter, PostgresDeadLetters
 from enode_django.history import causation
@@ -139,3 +141,30 @@ def test_dead_letters_lie_in_the_shards_of_their_aggregates_each_with_its_list(c
         (ALIASES[1], [SECOND]),
     ]
     assert discard(Choice(["c"])) == 2
+
+
+@pytest.mark.parametrize("page", ["deadletter/", "deadletter/1/change/", "uniquevalue/"])
+def test_a_list_of_a_shard_that_is_away_says_so_and_leads_to_the_others(client: Client, page: str) -> None:
+    logged_in(client, "view_deadletter", "view_uniquevalue")
+    url = f"/admin/enode_django/{page}"
+    with away(ALIASES[1]):
+        response = client.get(url, {"database": ALIASES[1]})
+        assert response.status_code == 503
+        text = response.content.decode()
+        assert f"The database {ALIASES[1]} cannot be read at the moment" in text
+        assert f'<a href="/admin/enode_django/{page.partition("/")[0]}/">{ALIASES[0]}</a>' in text
+        assert "there_is_none" not in text, "what the error says is for who may view payloads"
+        assert client.get(url).status_code in (200, 302)
+
+
+def test_a_shard_that_is_away_hides_nothing_of_the_queue(client: Client) -> None:
+    logged_in(client, "view_topic")
+    with override_settings(ENODE={**settings.ENODE, "QUEUE": {"BACKEND": f"{__name__}.memory"}}), away(ALIASES[1]):
+        response = client.get("/admin/enode_django/topic/")
+    assert response.status_code == 200
+    assert [row[2] for row in response.context["letters"]] == [None]
+    assert "unknown: their database is away" in response.content.decode()
+
+
+def memory(location: str) -> MemoryTransport:
+    return MemoryTransport()
