@@ -10,7 +10,7 @@ from django.db.models import Model
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.html import format_html
 
-from enode_django.admin.showing import ReadOnly
+from enode_django.admin.showing import ReadOnly, is_storable
 from enode_django.admin.streams import VIEW
 from enode_django.models import EventStream
 
@@ -30,7 +30,12 @@ class ReadModelAdmin(ReadOnly, ReadModelBase):
 
     aggregate_field = "aggregate_root_id"
     show_full_result_count = False
-    lookup_allowed = admin.ModelAdmin.lookup_allowed
+
+    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
+        return is_storable(value) and admin.ModelAdmin.lookup_allowed(self, lookup, value, request)
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        return super().get_object(request, object_id, from_field) if is_storable(object_id) else None
 
     def get_list_display(self, request: HttpRequest) -> list[Any]:
         declared = super().get_list_display(request)

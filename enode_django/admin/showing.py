@@ -27,6 +27,8 @@ SCRIPTS = ("enode_django/tables.js", "enode_django/times.js")
 """The scripts for the ``Media`` of an admin class with a list."""
 VIEW_PAYLOAD = "enode_django.view_payload"
 HIDDEN = "It may quote contents of events, which you may not view."
+ASKED = ("", "exact", "in", "isnull", "isempty")
+"""The lookups of Django's filters for a list."""
 MOST_TEXT = 200_000
 _TYPE = re.compile(r"[A-Za-z_][\w.<>]*(?=: |:?$)")
 
@@ -69,10 +71,17 @@ class ReadOnly:
         return Listing
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
-        """Allow the fields of filters only: other lookups in a URL could reveal what a page does not show."""
+        """Allow what filters ask only: other lookups in a URL could reveal what a page does not show, or ask the
+        database for what it refuses, such as a malformed regular expression."""
         filters = getattr(self, "list_filter", ())
         offered = [one[0] if isinstance(one, tuple) else one for one in filters]
-        return lookup.partition("__")[0] in offered and "\0" not in str(value)
+        field, _, how = lookup.partition("__")
+        return field in offered and how in ASKED and is_storable(value)
+
+
+def is_storable(value: Any) -> bool:
+    """Return False for a text, or a list of texts, that PostgreSQL refuses: one with a NUL."""
+    return not any("\0" in str(one) for one in (value if isinstance(value, list | tuple) else [value]))
 
 
 def on_demand(path: str) -> Callable[..., HttpResponse]:

@@ -168,6 +168,19 @@ def test_the_history_of_an_object_is_for_who_may_view_it() -> None:
     assert client_of("view_parkedevent").get(f"{PARKED}{parked.pk}/history/").status_code == 200
 
 
+@pytest.mark.parametrize("page", ["parkedevent/%00/", "parkedevent/_00/", "job/%00/", "topic/a%00b/"])
+def test_no_object_has_a_history_whose_key_no_row_can_have(page: str) -> None:
+    client = client_of("view_parkedevent", "view_job", "view_topic")
+    assert client.get(f"/admin/enode_django/{page}history/").status_code == 404
+
+
+@pytest.mark.parametrize("lookup", ["kind__regex=(", "kind__contains=a", "kind=%00", "kind__in=a,%00"])
+def test_a_filter_asks_what_its_links_ask_and_nothing_else(lookup: str) -> None:
+    client = client_of("view_job")
+    assert client.get(f"/admin/enode_django/job/?{lookup}").status_code == 400
+    assert client.get("/admin/enode_django/job/?kind=a&state__exact=failed").status_code == 200
+
+
 def test_the_list_is_read_only_and_has_filters() -> None:
     record("ann", OperatorAction.Source.COMMAND, Done("skip", "enode_django.parkedevent", "ada", reason="why"))
     record("bob", OperatorAction.Source.ADMIN, Done("requeue", "enode_django.deadletter", "bob", details="sent again"))

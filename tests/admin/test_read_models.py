@@ -95,6 +95,14 @@ def test_an_aggregate_is_found_by_its_id(auditor: Client) -> None:
     assert auditor.get(LIST, {"closed__exact": "0"}).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("page", "status"),
+    [("?owner=%00", 400), ("?owner__in=a,%00", 400), ("%00/change/", 302), ("%00/history/", 302), ("?owner=Bob", 200)],
+)
+def test_a_text_that_no_row_can_have_is_answered(clerk: Client, page: str, status: int) -> None:
+    assert clerk.get(LIST + page).status_code == status
+
+
 def test_without_declarations_all_fields_are_listed_and_the_id_is_searched(
     rf: RequestFactory, plain: AdminSite, admin_user: User
 ) -> None:
