@@ -71,7 +71,7 @@ def charts(reports: Iterable[Report], steps: Steps, patience: float) -> dict[str
     counted = _Counted(steps)
     for run in runs:
         counted.add(run, patience)
-    subscribers = sorted({name for run in runs for report in run for name in report.figures.get("subscribers", {})})
+    subscribers = sorted({name for run in runs for report in run for name in _map(report.figures, "subscribers")})
     rate = counted.per_second
     return {
         "commands": {name: rate(name) for name in ("finished", "refused", "failed", "crashed")},
@@ -175,12 +175,20 @@ def _flat(figures: Mapping[str, Any]) -> dict[str, float]:
     >>> _flat({"finished": 3, "batch_sizes": {"buckets": {"1": 2}, "sum": 3}, "subscribers": {"a": {"handled": 1}}})
     {'finished': 3, 'batch_sizes/buckets/1': 2, 'subscribers/a/handled': 1}
     """
-    counts = {name: figures[name] for name in COUNTERS if name in figures}
+    counts = {name: figures.get(name) for name in COUNTERS} if isinstance(figures, Mapping) else {}
     for name in DISTRIBUTIONS:
-        buckets = figures.get(name, {}).get("buckets", {})
+        buckets = _map(_map(figures, name), "buckets")
         counts |= {f"{name}/buckets/{bound}": count for bound, count in buckets.items()}
-    followed = figures.get("subscribers", {})
-    return counts | {f"subscribers/{name}/handled": one.get("handled", 0) for name, one in followed.items()}
+    followed = _map(figures, "subscribers")
+    counts |= {f"subscribers/{name}/handled": _map(followed, name).get("handled", 0) for name in followed}
+    return {name: count for name, count in counts.items() if isinstance(count, int | float)}
+
+
+def _map(figures: Any, name: str) -> Mapping[str, Any]:
+    """Return a map among the figures, an empty one if another version has written something else there: one report
+    must not hide all others."""
+    found = figures.get(name) if isinstance(figures, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
 
 
 def _overlaps(begin: float, end: float, steps: Steps) -> Iterator[tuple[int, float]]:
@@ -227,8 +235,8 @@ def _backlogs(runs: Sequence[Run], steps: Steps, patience: float) -> dict[str, L
     names = {
         (topic, group)
         for one in reports
-        for topic, groups in one.figures.get("backlog", {}).items()
-        for group in groups
+        for topic in _map(one.figures, "backlog")
+        for group in _map(_map(one.figures, "backlog"), topic)
     }
     return {
         f"{topic} → {group}": _largest(runs, steps, patience, ("backlog", topic, group))

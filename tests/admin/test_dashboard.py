@@ -149,6 +149,19 @@ class TestFigures:
         answer = ask(operator, range="24h")
         assert answer["until"] > timezone.now().timestamp() - 260
 
+    @pytest.mark.parametrize(
+        "strange",
+        [
+            *([], {"finished": None}, {"finished": "9"}, {"subscribers": None}, {"subscribers": {"a": 3}}),
+            *({"backlog": {"events": 3}}, {"batch_sizes": {"buckets": {"1": None}}}, {"batch_sizes": 3}),
+        ],
+    )
+    def test_a_report_of_a_strange_form_hides_no_other(self, operator: Client, strange: Any) -> None:
+        write_reports("b", rate=100)
+        for ago in (20, 15):
+            write_report("a", ago, strange, lived=60 - ago)
+        assert ask(operator)["charts"]["commands"]["finished"][-2] == pytest.approx(100, rel=0.01)
+
     def test_answers_are_not_kept_by_anybody(self, operator: Client) -> None:
         assert "no-store" in operator.get(FIGURES)["Cache-Control"]
 
