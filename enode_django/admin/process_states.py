@@ -51,7 +51,7 @@ class ProcessStateAdmin(WithMoments, WithLinks, ByDatabase, WithSubscriber, Proc
     list_filter = (DatabaseFilter, "subscriber", PhaseFilter)
     search_fields = ("key__exact",)
     search_help_text = "a whole key"
-    ordering = ("-changed_at",)
+    ordering = ("-pk",)  # the table can be long, and has no index by time
     show_full_result_count = False
     fields = ("key", "shown_subscriber", "phase", "handled", "started_at", "changed_at", "ended_at", "waiting_events")
 

@@ -30,7 +30,7 @@ class UniqueValueAdmin(WithMoments, WithLinks, ByDatabase, ValueBase):
     list_filter = (ShardFilter, ("name", NamedValues))
     search_fields = ("aggregate_root_id__exact",)
     search_help_text = "a whole aggregate root id"
-    ordering = ("-changed_at",)
+    ordering = ("-pk",)  # the table can be as long as that of aggregates, and has no index by time
     show_full_result_count = False
 
     class Media:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from enode_django.models import UniqueValue
@@ -33,3 +35,16 @@ def test_rows_say_who_holds_a_value_and_link_the_aggregate(admin_client: Client,
 def test_nobody_changes_them(admin_client: Client, db: None, page: str) -> None:
     make("held-1", id=1)
     assert admin_client.get(f"/admin/enode_django/uniquevalue/{page}").status_code == 403
+
+
+@pytest.mark.parametrize("model", ["uniquevalue", "processstate"])
+def test_a_long_list_is_read_by_an_index(admin_client: Client, db: None, model: str) -> None:
+    with CaptureQueriesContext(connection) as asked:
+        admin_client.get(f"/admin/enode_django/{model}/")
+    (read,) = [one["sql"] for one in asked if "ORDER BY" in one["sql"] and "DISTINCT" not in one["sql"]]
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL enable_seqscan = off")
+        cursor.execute(f"EXPLAIN {read} LIMIT 100")
+        plan = "\n".join(line for (line,) in cursor.fetchall())
+    assert "Index Scan" in plan
+    assert "Sort" not in plan
