@@ -135,10 +135,9 @@ def test_an_erased_event_is_deleted_where_it_was_seen_and_not_the_one_with_its_k
         GenerationCheck.objects.using(alias).create(pk=7, aggregate_root_id=id, taken_back=False, **fields)
     page = client.get(f"{ERASED}7/change/", {"database": ALIAS}).content.decode()
     (delete,) = re.findall(rf'"({ERASED}7/delete/[^"]*)"', page)
-    done = client.post(html.unescape(delete), {"post": "yes"})
+    client.post(html.unescape(delete), {"post": "yes"})
     assert not GenerationCheck.objects.using(ALIAS).exists()
     assert GenerationCheck.objects.using("default").get().aggregate_root_id == "other"
-    assert done["Location"] == f"{ERASED}?database={ALIAS}"
 
 
 def test_the_history_of_a_row_has_nothing_of_the_one_with_its_key(operator: Client, parked: ParkedEvent) -> None:

@@ -168,7 +168,7 @@ def test_the_history_of_an_object_is_for_who_may_view_it() -> None:
     assert client_of("view_parkedevent").get(f"{PARKED}{parked.pk}/history/").status_code == 200
 
 
-@pytest.mark.parametrize("page", ["parkedevent/%00/", "parkedevent/_00/", "job/%00/", "topic/a%00b/"])
+@pytest.mark.parametrize("page", ["parkedevent/%00/", "job/%00/", "topic/a%00b/"])
 def test_no_object_has_a_history_whose_key_no_row_can_have(page: str) -> None:
     client = client_of("view_parkedevent", "view_job", "view_topic")
     assert client.get(f"/admin/enode_django/{page}history/").status_code == 404
