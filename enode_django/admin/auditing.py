@@ -11,22 +11,15 @@ from django.contrib.admin.helpers import ActionForm
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
 
 from enode_django.admin.moments import WithMoments
-from enode_django.admin.showing import SCRIPTS, STYLES, ReadOnly, WithTexts, preformatted
+from enode_django.admin.showing import Listed, ModelAdmin, Pages, WithTexts, preformatted, rendered
 from enode_django.models import OperatorAction
 from enode_django.operating.actions import LONGEST_OBJECT, LONGEST_REASON, Done, record
 
 if TYPE_CHECKING:
     from django.db.models import Model
     from django.utils.safestring import SafeString
-
-    ActionBase = admin.ModelAdmin[OperatorAction]
-    Pages = admin.ModelAdmin[Any]
-else:  # generic for the type checker only
-    ActionBase = admin.ModelAdmin
-    Pages = object
 
 REASON = "reason"
 """The name of the form field for the reason of an action."""
@@ -82,15 +75,8 @@ class Audited(Pages):
         found = OperatorAction.objects.filter(**of_object, object_type=self.opts.label_lower).order_by("-pk")
         actions = found[:MOST_SHOWN]
         gone = self.name_of_gone(actions) if actions else f"{self.opts.verbose_name} {unquote(object_id)}"
-        context = {
-            **self.admin_site.each_context(request),
-            "opts": self.opts,
-            "title": f"Operator actions: {row or gone}",
-            "object": row,
-            "actions": actions,
-            **(extra_context or {}),
-        }
-        return TemplateResponse(request, "enode_django/admin/history.html", context)
+        context = {"object": row, "actions": actions, **(extra_context or {})}
+        return rendered(self, request, "history", f"Operator actions: {row or gone}", context)
 
 
 def audit(request: HttpRequest, row: Model, action: str, details: str, *, object_id: str) -> None:
@@ -105,10 +91,9 @@ def audit(request: HttpRequest, row: Model, action: str, details: str, *, object
 
 
 @admin.register(OperatorAction)
-class OperatorActionAdmin(WithMoments, ReadOnly, WithTexts, ActionBase):
+class OperatorActionAdmin(WithMoments, Listed, WithTexts, ModelAdmin):
     """Read-only for everybody."""
 
-    change_list_template = "enode_django/admin/list.html"
     when_empty = "No operator has done anything yet, in the admin or by a management command."
     list_display = ("happened_at", "operator", "action", "object_type", "object_id", "reason")
     list_filter = ("source", "action", "object_type")
@@ -116,7 +101,6 @@ class OperatorActionAdmin(WithMoments, ReadOnly, WithTexts, ActionBase):
     search_fields = ("object_id__exact", "operator__exact", "details__contains")
     search_help_text = "a whole id or name of an object, the whole name of an operator, or a text in the details"
     ordering = ("-id",)
-    show_full_result_count = False
     fields = (
         "happened_at",
         "operator",
@@ -128,12 +112,7 @@ class OperatorActionAdmin(WithMoments, ReadOnly, WithTexts, ActionBase):
         "shown_details",
         "reason",
     )
-    readonly_fields = fields
     labels = {"row": "primary key of the object"}
-
-    class Media:
-        css = STYLES
-        js = SCRIPTS
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
         return lookup.startswith("happened_at__") or super().lookup_allowed(lookup, value, request)

@@ -13,13 +13,12 @@ from django.db import router
 from django.db.models import Model
 from django.db.models.functions import Extract, Floor
 from django.http import HttpRequest, HttpResponse, JsonResponse
-from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern, reverse
 from django.utils import timezone
 from django.utils.timesince import timesince
 from django.utils.timezone import get_current_timezone_name
 
-from enode_django.admin.showing import ReadOnly
+from enode_django.admin.showing import ModelAdmin, ReadOnly, page_at, rendered
 from enode_django.conf import conf
 from enode_django.databases import execute
 from enode_django.models import (
@@ -35,10 +34,6 @@ from enode_django.models import (
 
 if TYPE_CHECKING:
     from enode_django.monitoring.series import Report
-
-    DashboardBase = admin.ModelAdmin[ProcessorReport]
-else:  # generic for the type checker only
-    DashboardBase = admin.ModelAdmin
 
 SHORTEST_STEP = 5.0
 MOST_STEPS = 360
@@ -123,25 +118,20 @@ PAGES: Mapping[str, type[Model]] = {
 
 
 @admin.register(ProcessorReport)
-class DashboardAdmin(ReadOnly, DashboardBase):
+class DashboardAdmin(ReadOnly, ModelAdmin):
     """Show the dashboard instead of a list of reports. There are no other pages."""
 
     def get_urls(self) -> list[URLPattern]:
-        name = f"{self.opts.app_label}_{self.opts.model_name}"
-        view = self.admin_site.admin_view
         return [
-            path("", view(self.changelist_view), name=f"{name}_changelist"),
-            path("figures/", view(self.figures_view), name=f"{name}_figures"),
-            path("status/", view(self.status_view), name=f"{name}_status"),
+            page_at(self, "", self.changelist_view, "changelist"),
+            page_at(self, "figures/", self.figures_view, "figures"),
+            page_at(self, "status/", self.status_view, "status"),
         ]
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         self._check_permission(request)
         now = timezone.now()
         context = {
-            **self.admin_site.each_context(request),
-            "title": "Dashboard",
-            "opts": self.opts,
             "charts": CHARTS,
             "ranges": offered_ranges(),
             "range": _range(request),
@@ -154,7 +144,7 @@ class DashboardAdmin(ReadOnly, DashboardBase):
             **(extra_context or {}),
         }
         request.current_app = self.admin_site.name  # for links to the same site
-        return TemplateResponse(request, "enode_django/admin/dashboard.html", context)
+        return rendered(self, request, "dashboard", "Dashboard", context)
 
     def figures_view(self, request: HttpRequest) -> JsonResponse:
         """Return the lines of all charts in ``?range=`` as JSON. With ``?since=`` (the ``until`` of the last answer)

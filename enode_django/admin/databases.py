@@ -11,18 +11,14 @@ from django.contrib.admin.views.main import ChangeList
 from django.db import InterfaceError, OperationalError
 from django.db.models import Model
 from django.http import Http404, HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
 from django.urls import reverse
+from django.utils.text import capfirst
 
-from enode_django.admin.showing import VIEW_PAYLOAD, Listing, ReadOnly
+from enode_django.admin.showing import VIEW_PAYLOAD, Listed, Listing, rendered
 from enode_django.conf import conf
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
-
-    Pages = admin.ModelAdmin[Any]
-else:  # an admin class for the type checker only
-    Pages = object
 
 PARAMETER = "database"
 
@@ -75,7 +71,7 @@ class ShardFilter(DatabaseFilter):
     offered = staticmethod(shards)
 
 
-class ByDatabase(ReadOnly, Pages):
+class ByDatabase(Listed):
     """Mixin for an admin class whose ``list_filter`` has `DatabaseFilter`, or `ShardFilter` with ``offered`` set to
     `shards`. Its pages show the rows of the chosen database, by default the first one."""
 
@@ -110,21 +106,29 @@ class ByDatabase(ReadOnly, Pages):
         try:
             return view()
         except (OperationalError, InterfaceError) as error:
-            offered = self.offered()
+            offered, listing = self.offered(), reverse(f"{self._urls}_changelist")
             alias = request.GET.get(PARAMETER) or offered[0]
-            listing = reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_changelist")
             context = {
-                **self.admin_site.each_context(request),
-                "opts": self.opts,
-                "title": str(self.opts.verbose_name_plural).capitalize(),
                 "database": alias,
                 "others": [(other, within(other, listing, self.offered)) for other in offered if other != alias],
                 "error": str(error) if request.user.has_perm(VIEW_PAYLOAD) else "",
             }
-            return TemplateResponse(request, "enode_django/admin/database_away.html", context, status=503)
+            return rendered(self, request, "database_away", capfirst(str(self.opts.verbose_name_plural)), context, 503)
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
         return lookup == PARAMETER or super().lookup_allowed(lookup, value, request)
+
+    def url_of(self, row: Model, page: str = "change") -> str:
+        """Return the URL of a page of this row."""
+        return within(row._state.db or "", reverse(f"{self._urls}_{page}", args=[row.pk]), self.offered)
+
+    def list_url_of(self, row: Model) -> str:
+        """Return the URL of the list that has this row."""
+        return within(row._state.db or "", reverse(f"{self._urls}_changelist"), self.offered)
+
+    @property
+    def _urls(self) -> str:
+        return f"admin:{self.opts.app_label}_{self.opts.model_name}"
 
 
 class _Listing(Listing):

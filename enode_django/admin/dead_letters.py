@@ -10,49 +10,37 @@ from django.contrib import admin, messages
 from django.contrib.admin.utils import quote, unquote
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
-from django.urls import URLPattern, path, reverse
-from django.utils.html import format_html
+from django.urls import URLPattern, reverse
 from django.utils.safestring import SafeString
 
 from enode_django.admin.auditing import Audited
-from enode_django.admin.databases import ShardFilter, shards, within
+from enode_django.admin.databases import ShardFilter, shards
 from enode_django.admin.linking import WithLinks, link, with_links
 from enode_django.admin.moments import WithMoments
-from enode_django.admin.settling import Settling
-from enode_django.admin.showing import (
-    SCRIPTS,
-    STYLES,
-    VIEW_PAYLOAD,
-    NamedValues,
-    WithError,
-    preformatted,
-    without_hidden,
-)
+from enode_django.admin.settling import Settling, confirmed
+from enode_django.admin.showing import VIEW_PAYLOAD, ModelAdmin, NamedValues, WithError, page_at, without_hidden
 from enode_django.exceptions import ConfigurationError, EnodeError
 from enode_django.models import DeadLetter
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
 
-    LetterBase = admin.ModelAdmin[DeadLetter]
     Letters = QuerySet[Any]
-else:  # generic for the type checker only
-    LetterBase = admin.ModelAdmin
 
 
 @admin.register(DeadLetter)
-class DeadLetterAdmin(Audited, WithMoments, WithLinks, Settling, WithError, LetterBase):
+class DeadLetterAdmin(Audited, WithMoments, WithLinks, Settling, WithError, ModelAdmin):
     """Users with ``change_deadletter`` send letters again and discard them; with ``view_payload``, too, they send a new
     command like the one in a letter."""
 
     offered = staticmethod(shards)
-    change_list_template = "enode_django/admin/list.html"
     when_empty = "There are no dead letters of commands here. Those of your own consumers are under Topics and queues."
     list_display = ("__str__", "aggregate_root_id", "attempts", "last_failed_at", "stored")
     list_filter = (ShardFilter, ("command_type", NamedValues), ("error_type", NamedValues))
     search_fields = ("aggregate_root_id__exact", "command_id__exact")
     search_help_text = "a whole aggregate root id or command id"
     ordering = ("-last_failed_at",)
+    show_full_result_count = True
     fields = (
         "command_type",
         "command_id",
@@ -66,20 +54,11 @@ class DeadLetterAdmin(Audited, WithMoments, WithLinks, Settling, WithError, Lett
         "error_type",
         "shown_error",
     )
-    readonly_fields = (*fields, *WithLinks.linked, "linked_place", "hidden_error", "message", "answering")
     actions = ("requeue", "discard")
     buttons = (("requeue", "Send again"), ("discard", "Discard …"))
 
-    class Media:
-        css = STYLES
-        js = SCRIPTS
-
     def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view(self.new_command)
-        return [
-            path("<path:object_id>/command/", view, name="enode_django_deadletter_command"),
-            *super().get_urls(),
-        ]
+        return [page_at(self, "<path:object_id>/command/", self.new_command, "command"), *super().get_urls()]
 
     def get_queryset(self, request: HttpRequest) -> Letters:
         from enode_django.operating.dead_letters import letters_in  # see the package
@@ -95,9 +74,6 @@ class DeadLetterAdmin(Audited, WithMoments, WithLinks, Settling, WithError, Lett
         names = with_links(without_hidden([*self.fields, *more], request), request)
         may_read = request.user.has_perms([VIEW_PAYLOAD, "enode_django.view_topic"])
         return tuple("linked_place" if name == "place" and may_read else name for name in names)
-
-    def has_view_permission(self, request: HttpRequest, obj: DeadLetter | None = None) -> bool:
-        return self.has_settle_permission(request) or bool(request.user.has_perm("enode_django.view_deadletter"))
 
     def object_id_of(self, row: DeadLetter) -> str:
         return row.command_id or row.key
@@ -133,14 +109,13 @@ class DeadLetterAdmin(Audited, WithMoments, WithLinks, Settling, WithError, Lett
 
     @admin.display(description="message")
     def message(self, letter: DeadLetter) -> SafeString:
-        from enode_django.admin.readable import readable
+        from enode_django.admin.readable import preformatted_message
 
-        kind, text = readable(bytes(letter.body))
-        return preformatted(f"{kind}\n{text}")
+        return preformatted_message(bytes(letter.body))
 
     @admin.display(description="answer")
     def answering(self, letter: DeadLetter) -> SafeString:
-        return format_html('<a href="{}">Send a new command like it</a>', _url(letter, "command"))
+        return link(self.url_of(letter, "command"), "Send a new command like it")
 
     def new_command(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Prepare and send a new command with the fields of the letter's command, which the user may correct. The
@@ -153,9 +128,8 @@ class DeadLetterAdmin(Audited, WithMoments, WithLinks, Settling, WithError, Lett
         cause = cause_in(bytes(letter.body)) if letter is not None else None
         if letter is None or cause is None:
             raise Http404("no dead letter has this number, or it holds no command; it may have been settled meanwhile")
-        back = _url(letter, "change")
-        listing = within(letter._state.db or "", reverse("admin:enode_django_deadletter_changelist"), shards)
-        crumbs = [(listing, "Dead letters"), (back, str(letter))]
+        back = self.url_of(letter)
+        crumbs = [(self.list_url_of(letter), "Dead letters"), (back, str(letter))]
         cause = cause._replace(stays="The dead letter")
         return new_command(self, request, letter, cause, back=back, crumbs=crumbs)
 
@@ -173,15 +147,11 @@ class DeadLetterAdmin(Audited, WithMoments, WithLinks, Settling, WithError, Lett
             self._settle(request, chosen, "requeue", "sent again", lambda alias, pks: requeue_in(transport, alias, pks))
 
     @admin.action(description="Discard for good", permissions=["settle"])
-    def discard(self, request: HttpRequest, chosen: Letters) -> HttpResponse | None:
+    @confirmed(title="Discard dead letters", button="Discard", last="This cannot be undone.")
+    def discard(self, request: HttpRequest, chosen: Letters) -> None:
         from enode_django.operating.dead_letters import discard_in
 
-        confirmed = self.confirmed(request, chosen)
-        if confirmed is None:
-            last = "This cannot be undone."
-            return self.confirm(request, chosen, "discard", title="Discard dead letters", button="Discard", last=last)
-        self._settle(request, confirmed, "discard", "discarded", discard_in)
-        return None
+        self._settle(request, chosen, "discard", "discarded", discard_in)
 
     def consequence_of(self, row: Any) -> str:
         what = "Its command took effect or was refused after all." if row.is_stored else "It is never handled."
@@ -208,7 +178,3 @@ class DeadLetterAdmin(Audited, WithMoments, WithLinks, Settling, WithError, Lett
         for letter in letters:
             if letter.pk not in left:
                 self.done(request, letter, action, done)
-
-
-def _url(letter: DeadLetter, page: str) -> str:
-    return within(letter._state.db or "", reverse(f"admin:enode_django_deadletter_{page}", args=[letter.pk]), shards)

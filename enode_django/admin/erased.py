@@ -12,24 +12,19 @@ from enode_django.admin.auditing import Audited
 from enode_django.admin.databases import ByDatabase, DatabaseFilter
 from enode_django.admin.linking import WithLinks, with_links
 from enode_django.admin.moments import WithMoments
-from enode_django.admin.showing import SCRIPTS, STYLES, WithSubscriber
+from enode_django.admin.showing import ModelAdmin, WithSubscriber
 from enode_django.models import GenerationCheck
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
 
-    CheckBase = admin.ModelAdmin[GenerationCheck]
-else:  # generic for the type checker only
-    CheckBase = admin.ModelAdmin
-
 
 @admin.register(GenerationCheck)
-class ErasedEventAdmin(Audited, WithMoments, WithLinks, ByDatabase, WithSubscriber, CheckBase):
+class ErasedEventAdmin(Audited, WithMoments, WithLinks, ByDatabase, WithSubscriber, ModelAdmin):
     """Users with ``delete_generationcheck`` delete rows whose consequences are settled. Nobody changes rows."""
 
-    change_list_template = "enode_django/admin/list.html"
     when_empty = "No failover has erased events that a subscriber had handled."
-    list_display = (
+    fields = list_display = (
         "aggregate_root_id",
         "shown_subscriber",
         "stored_version",
@@ -41,28 +36,12 @@ class ErasedEventAdmin(Audited, WithMoments, WithLinks, ByDatabase, WithSubscrib
     search_fields = ("aggregate_root_id__exact",)
     search_help_text = "a whole aggregate root id"
     ordering = ("-checked_at",)
-    show_full_result_count = False
-
-    class Media:
-        css = STYLES
-        js = SCRIPTS
 
     def object_id_of(self, row: GenerationCheck) -> str:
         return row.aggregate_root_id
 
     def get_fields(self, request: HttpRequest, obj: GenerationCheck | None = None) -> tuple[str, ...]:
-        names = (
-            "aggregate_root_id",
-            "shown_subscriber",
-            "stored_version",
-            "handled_version",
-            "taken_back",
-            "checked_at",
-        )
-        return with_links(names, request)
-
-    def get_readonly_fields(self, request: HttpRequest, obj: GenerationCheck | None = None) -> tuple[str, ...]:
-        return self.get_fields(request, obj)
+        return with_links(self.fields, request)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[GenerationCheck]:
         return super().get_queryset(request).filter(handled_version__gt=F("stored_version"))

@@ -41,9 +41,10 @@ class JobOperation(Operation):
         """Return initial values for a form that starts a job with this `name`."""
         return {cls.named_by: "" if name == EVERYTHING else name}
 
-    @abstractmethod
     def name(self) -> str:
         """Return the job's name. Call this method and those below on a valid form only."""
+        name: str = self.cleaned_data[self.named_by] or EVERYTHING
+        return name
 
     @abstractmethod
     def arguments(self) -> Mapping[str, Any]:
@@ -94,12 +95,7 @@ class StartSnapshots(JobOperation):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        field = self.fields["type"]
-        assert isinstance(field, forms.ChoiceField)
-        field.choices = [("", "all types"), *((name, name) for name in aggregate_names())]
-
-    def name(self) -> str:
-        return self.cleaned_data["type"] or EVERYTHING
+        self.let_choose("type", [("", "all types"), *((name, name) for name in aggregate_names())])
 
     def arguments(self) -> Mapping[str, Any]:
         return {"type": self.cleaned_data["type"] or None}
@@ -119,14 +115,8 @@ class ProjectionOperation(JobOperation):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        names = [(key_of(one), one.name) for one in subscribers.all() if isinstance(one, BaseProjection)]
-        field = self.fields["projection"]
-        assert isinstance(field, forms.ChoiceField)
-        field.choices = names
-
-    def name(self) -> str:
-        name: str = self.cleaned_data["projection"]
-        return name
+        projections = (one for one in subscribers.all() if isinstance(one, BaseProjection))
+        self.let_choose("projection", [(key_of(one), one.name) for one in projections])
 
     def arguments(self) -> Mapping[str, Any]:
         return {"name": self.name()}
@@ -161,9 +151,7 @@ class UndoRebuild(ProjectionOperation):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         name = self.initial["projection"]
-        field = self.fields["projection"]
-        assert isinstance(field, forms.ChoiceField)
-        field.choices = [(name, name)]
+        self.let_choose("projection", [(name, name)])
 
     def command(self) -> list[str]:
         return ["rebuildprojection", self.name(), "--undo"]
@@ -205,17 +193,11 @@ class StartExport(JobOperation):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        field = self.fields["path"]
-        assert isinstance(field, forms.ChoiceField)
-        field.choices = [(path, path) for path in conf().JOBS.EXPORT_DIRECTORIES]
+        self.let_choose("path", [(path, path) for path in conf().JOBS.EXPORT_DIRECTORIES])
 
     def clean(self) -> None:
         if not conf().JOBS.EXPORT_DIRECTORIES:
             raise forms.ValidationError(f"Nothing may be exported from here: {_DIRECTORIES} is empty. Add a directory.")
-
-    def name(self) -> str:
-        path: str = self.cleaned_data["path"]
-        return path
 
     def arguments(self) -> Mapping[str, Any]:
         return {"path": self.name(), **{option: self.cleaned_data[option] for option in self.OPTIONS}}

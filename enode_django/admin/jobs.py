@@ -12,7 +12,7 @@ from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import PermissionDenied
 from django.db.models import Model
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern, reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
@@ -23,11 +23,12 @@ from enode_django.admin.operating import operate
 from enode_django.admin.showing import (
     HIDDEN,
     SCRIPTS,
-    STYLES,
     VIEW_PAYLOAD,
-    ReadOnly,
+    Listed,
+    ModelAdmin,
     WithError,
     WithTexts,
+    page_at,
     preformatted,
     type_of_error,
     without_hidden,
@@ -43,16 +44,12 @@ if TYPE_CHECKING:
 
     from enode_django.admin.job_operations import JobOperation
 
-    JobBase = admin.ModelAdmin[Job]
-else:  # generic for the type checker only
-    JobBase = admin.ModelAdmin
-
 LIST = "admin:enode_django_job_changelist"
 MOST_WATCHED = 500
 
 
 @admin.register(Job)
-class JobAdmin(Audited, WithMoments, ReadOnly, WithTexts, WithError, JobBase):
+class JobAdmin(Audited, WithMoments, Listed, WithTexts, WithError, ModelAdmin):
     """Users with ``add_job`` start jobs (an export needs ``view_payload``, too), with ``change_job`` cancel them, with
     ``delete_job`` delete those that have ended; each of these permissions allows to view them, too. A script updates
     the progress of running jobs."""
@@ -64,7 +61,6 @@ class JobAdmin(Audited, WithMoments, ReadOnly, WithTexts, WithError, JobBase):
     search_fields = ("name", "task_id__exact")
     search_help_text = "a part of the name, or the whole id of a Celery task"
     ordering = ("-id",)
-    show_full_result_count = False
     fields = (
         "kind",
         "shown_name",
@@ -80,24 +76,21 @@ class JobAdmin(Audited, WithMoments, ReadOnly, WithTexts, WithError, JobBase):
         "owner",
         "task_id",
     )
-    readonly_fields = (*fields, "hidden_error", "some_figures", "starting_again")
     actions = ("cancel",)
     help_texts = {
         "owner": "The id of the run that has the job. Another run that takes the job over writes its own id.",
         "task_id": "The id of the Celery task that runs the job; a dash if a command runs it.",
     }
 
-    class Media:
-        css = STYLES
+    class Media(Listed.Media):
         js = (*SCRIPTS, "enode_django/jobs.js")
 
     def get_urls(self) -> list[URLPattern]:
-        def page(route: str, view: Any, name: str) -> URLPattern:
-            made: URLPattern = path(route, self.admin_site.admin_view(view), name=f"enode_django_job_{name}")
-            return made
-
-        own = [page("progress/", self.progress, "progress"), page("start/<slug:kind>/", self.start, "start")]
-        return [*own, *super().get_urls()]
+        return [
+            page_at(self, "progress/", self.progress, "progress"),
+            page_at(self, "start/<slug:kind>/", self.start, "start"),
+            *super().get_urls(),
+        ]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Job]:
         return with_lease_state(super().get_queryset(request))
@@ -159,7 +152,7 @@ class JobAdmin(Audited, WithMoments, ReadOnly, WithTexts, WithError, JobBase):
     @admin.display(description="once more")
     def starting_again(self, job: Job) -> SafeString:
         url = f"{reverse('admin:enode_django_job_start', args=[job.kind])}?{urlencode({'name': job.name})}"
-        return format_html('<a href="{}">Start it again</a>', url)
+        return link(url, "Start it again")
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         from enode_django.admin.job_operations import STARTS  # see the package

@@ -28,9 +28,6 @@ class WithLinks:
     """Mixin for an admin class: fields and columns become links for users who may see the linked page, except for the
     first column of a list, which leads to the row's own page."""
 
-    linked = tuple(method for method, _ in LINKED.values())
-    """For ``readonly_fields``."""
-
     @admin.display(description="aggregate root id", ordering="aggregate_root_id")
     def linked_aggregate(self, row: Any) -> SafeString | str:
         from enode_django.admin.links import aggregate_url  # see the package

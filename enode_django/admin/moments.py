@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.contrib import admin
 from django.core.exceptions import FieldDoesNotExist
@@ -15,10 +15,7 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-if TYPE_CHECKING:
-    Pages = admin.ModelAdmin[Any]
-else:  # an admin class for the type checker only
-    Pages = object
+from enode_django.admin.showing import Pages
 
 
 def shown_moment(value: datetime | None) -> SafeString | str:

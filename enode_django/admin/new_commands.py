@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 from django.contrib import messages
 from django.db.models import Model
 from django.http import Http404, HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
 
 from enode_django.admin.links import aggregate_url, command_url, version_url
 from enode_django.admin.operating import Operation, operate
 from enode_django.admin.readable import put_aside
+from enode_django.admin.showing import rendered
 from enode_django.bus.results import CommandResult, CommandStatus
 from enode_django.client import try_command
 from enode_django.domain.declarations import schema_of
@@ -207,12 +207,9 @@ def _first_values(form: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _type_page(admin: Any, request: HttpRequest, cause: Cause, crumbs: Any, names: Sequence[str]) -> HttpResponse:
     context = {
-        **admin.admin_site.each_context(request),
-        "opts": admin.opts,
-        "title": NewCommand.title,
         "names": names,
         "suggested": cause.command_type,
         "kept": [(name, value) for name, value in request.GET.items() if name != "type"],
         "crumbs": crumbs,
     }
-    return TemplateResponse(request, "enode_django/admin/command_type.html", context)
+    return rendered(admin, request, "command_type", NewCommand.title, context)

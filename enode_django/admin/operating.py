@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from django import forms
 from django.contrib import messages
 from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
 from django.utils.html import format_html
 from django.utils.text import capfirst
 
+from enode_django.admin.showing import Pages, rendered
 from enode_django.exceptions import EnodeError
-
-if TYPE_CHECKING:
-    from django.contrib.admin import ModelAdmin
-
-    Admin = ModelAdmin[Any]
 
 CONFIRMED = "confirmed"
 """The name of the button on the confirmation page."""
@@ -51,12 +46,18 @@ class Operation(forms.Form):
     def perform(self) -> str:
         """Do the action. Return what was done, for the message and the log. Call it on a valid form only."""
 
+    def let_choose(self, name: str, choices: Iterable[tuple[str, str]]) -> None:
+        """Give the field of this name these choices."""
+        field = self.fields[name]
+        assert isinstance(field, forms.ChoiceField)
+        field.choices = list(choices)
+
 
 Chosen = TypeVar("Chosen", bound=Operation)
 
 
 def operate(
-    admin: Admin,
+    admin: Pages,
     request: HttpRequest,
     make_form: Callable[[Mapping[str, Any] | None], Chosen],
     *,
@@ -84,16 +85,13 @@ def operate(
         except ERRORS as error:
             form.add_error(None, str(error))
     context = {
-        **admin.admin_site.each_context(request),
-        "opts": admin.opts,
-        "title": form.title,
         "form": form,
         "consequences": consequences,
         "confirmed": CONFIRMED,
         "back": back(form),
         "crumbs": crumbs,
     }
-    return TemplateResponse(request, "enode_django/admin/operation.html", context)
+    return rendered(admin, request, "operation", form.title, context)
 
 
 def _perform(form: Chosen, log_failure: Callable[[Chosen, str], object]) -> str:

@@ -7,36 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin, messages
 from django.db import DatabaseError, router
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 from django.utils.safestring import SafeString
 
 from enode_django.admin.auditing import Audited
 from enode_django.admin.databases import DatabaseFilter
 from enode_django.admin.linking import WithLinks, with_links
 from enode_django.admin.moments import WithMoments
-from enode_django.admin.settling import Settling
-from enode_django.admin.showing import (
-    SCRIPTS,
-    STYLES,
-    VIEW_PAYLOAD,
-    WithError,
-    WithSubscriber,
-    preformatted,
-    without_hidden,
-)
+from enode_django.admin.settling import Settling, confirmed
+from enode_django.admin.showing import VIEW_PAYLOAD, ModelAdmin, WithError, WithSubscriber, without_hidden
 from enode_django.models import OutboxCommand, ScheduledCommand
 from enode_django.models.outbox import headed
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
 
-    OutboxBase = admin.ModelAdmin[OutboxCommand]
-    ScheduledBase = admin.ModelAdmin[ScheduledCommand]
-    Pages = admin.ModelAdmin[Any]
     Rows = QuerySet[Any]
-else:  # generic for the type checker only
-    OutboxBase = ScheduledBase = admin.ModelAdmin
-    Pages = object
 
 
 def outboxes() -> list[str]:
@@ -65,12 +51,6 @@ class WaitingCommands(Audited, WithMoments, WithLinks, Settling):
     """Mixin for an admin class of encoded commands that wait in a database."""
 
     offered = staticmethod(outboxes)
-    change_list_template = "enode_django/admin/list.html"
-    show_full_result_count = False
-
-    class Media:
-        css = STYLES
-        js = SCRIPTS
 
     def get_queryset(self, request: HttpRequest) -> Rows:
         return headed(super().get_queryset(request))
@@ -84,13 +64,9 @@ class WaitingCommands(Audited, WithMoments, WithLinks, Settling):
 
     @admin.display(description="message")
     def message(self, row: Any) -> SafeString:
-        from enode_django.admin.readable import readable
+        from enode_django.admin.readable import preformatted_message
 
-        kind, text = readable(bytes(row.body))
-        return preformatted(f"{kind}\n{text}")
-
-    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return self.has_settle_permission(request) or super().has_view_permission(request, obj)
+        return preformatted_message(bytes(row.body))
 
     def settle(
         self,
@@ -109,7 +85,7 @@ class WaitingCommands(Audited, WithMoments, WithLinks, Settling):
 
 
 @admin.register(OutboxCommand)
-class OutboxCommandAdmin(WaitingCommands, WithError, OutboxBase):
+class OutboxCommandAdmin(WaitingCommands, WithError, ModelAdmin):
     """Users with ``change_outboxcommand`` send again what was rejected, and discard commands."""
 
     when_empty = "No command waits: the relay has sent all of them."
@@ -119,7 +95,6 @@ class OutboxCommandAdmin(WaitingCommands, WithError, OutboxBase):
     list_filter = (OutboxFilter, ("rejected_at", admin.EmptyFieldListFilter))
     ordering = ("pk",)
     fields = ("command_id", "aggregate_root_id", "written_at", "rejected_at", "shown_error")
-    readonly_fields = (*fields, *WithLinks.linked, "hidden_error", "message")
     actions = ("retry", "discard")
     buttons = (("retry", "Send again"), ("discard", "Discard …"))
 
@@ -133,22 +108,18 @@ class OutboxCommandAdmin(WaitingCommands, WithError, OutboxBase):
         self.settle(request, chosen.filter(rejected_at__isnull=False), "retry", "given to the relay", retry_in)
 
     @admin.action(description="Discard for good", permissions=["settle"])
-    def discard(self, request: HttpRequest, chosen: Rows) -> HttpResponse | None:
+    @confirmed(title="Discard commands", button="Discard", last="This cannot be undone.")
+    def discard(self, request: HttpRequest, chosen: Rows) -> None:
         from enode_django.operating.outbox import discard_in
 
-        confirmed = self.confirmed(request, chosen)
-        if confirmed is None:
-            last = "This cannot be undone."
-            return self.confirm(request, chosen, "discard", title="Discard commands", button="Discard", last=last)
-        self.settle(request, confirmed, "discard", "discarded", discard_in)
-        return None
+        self.settle(request, chosen, "discard", "discarded", discard_in)
 
     def consequence_of(self, row: Any) -> str:
         return f"The {row} is deleted, and never handled."
 
 
 @admin.register(ScheduledCommand)
-class ScheduledCommandAdmin(WaitingCommands, WithSubscriber, ScheduledBase):
+class ScheduledCommandAdmin(WaitingCommands, WithSubscriber, ModelAdmin):
     """Users with ``change_scheduledcommand`` cancel scheduled commands and deadlines, and fire them now."""
 
     when_empty = "No command waits for its time."
@@ -158,31 +129,22 @@ class ScheduledCommandAdmin(WaitingCommands, WithSubscriber, ScheduledBase):
     search_help_text = "a whole aggregate root id, command id or scope"
     ordering = ("due_at", "pk")
     fields = ("command_id", "aggregate_root_id", "due_at", "scheduled_at", "shown_subscriber", "scope", "name")
-    readonly_fields = (*fields, *WithLinks.linked, "message")
     actions = ("fire", "cancel")
     buttons = (("fire", "Fire now …"), ("cancel", "Cancel …"))
 
     @admin.action(description="Fire now", permissions=["settle"])
-    def fire(self, request: HttpRequest, chosen: Rows) -> HttpResponse | None:
+    @confirmed(title="Fire commands now", button="Fire", last="That cannot be undone.")
+    def fire(self, request: HttpRequest, chosen: Rows) -> None:
         from enode_django.operating.scheduling import fire_in
 
-        confirmed = self.confirmed(request, chosen)
-        if confirmed is None:
-            last = "That cannot be undone."
-            return self.confirm(request, chosen, "fire", title="Fire commands now", button="Fire", last=last)
-        self.settle(request, confirmed, "fire", "given to the relay", fire_in)
-        return None
+        self.settle(request, chosen, "fire", "given to the relay", fire_in)
 
     @admin.action(description="Cancel for good", permissions=["settle"])
-    def cancel(self, request: HttpRequest, chosen: Rows) -> HttpResponse | None:
+    @confirmed(title="Cancel commands", button="Cancel them", last="That cannot be undone.")
+    def cancel(self, request: HttpRequest, chosen: Rows) -> None:
         from enode_django.operating.scheduling import cancel_in
 
-        confirmed = self.confirmed(request, chosen)
-        if confirmed is None:
-            last = "That cannot be undone."
-            return self.confirm(request, chosen, "cancel", title="Cancel commands", button="Cancel them", last=last)
-        self.settle(request, confirmed, "cancel", "cancelled", cancel_in)
-        return None
+        self.settle(request, chosen, "cancel", "cancelled", cancel_in)
 
     def consequence_of(self, row: Any) -> str:
         return f"It concerns the {row}, due at {row.due_at:%Y-%m-%d %H:%M:%S %Z}."

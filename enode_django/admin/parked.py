@@ -9,23 +9,22 @@ from django.contrib import admin, messages
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
-from django.urls import URLPattern, path, reverse
-from django.utils.html import format_html
+from django.urls import URLPattern
 from django.utils.safestring import SafeString
 from django.utils.text import capfirst
 
 from enode_django.admin.auditing import Audited
-from enode_django.admin.databases import DatabaseFilter, within
-from enode_django.admin.linking import WithLinks, with_links
+from enode_django.admin.databases import DatabaseFilter
+from enode_django.admin.linking import WithLinks, link, with_links
 from enode_django.admin.moments import WithMoments
-from enode_django.admin.settling import GONE, Settling
+from enode_django.admin.settling import GONE, Settling, confirmed
 from enode_django.admin.showing import (
-    SCRIPTS,
-    STYLES,
     VIEW_PAYLOAD,
+    ModelAdmin,
     NamedValues,
     WithError,
     WithSubscriber,
+    page_at,
     without_hidden,
 )
 from enode_django.exceptions import EnodeError
@@ -37,18 +36,14 @@ if TYPE_CHECKING:
     from enode_django.eventing.event_subscription import EventSubscription
     from enode_django.eventing.parking import Parked
 
-    ParkedBase = admin.ModelAdmin[ParkedEvent]
     ParkedEvents = QuerySet[ParkedEvent]
-else:  # generic for the type checker only
-    ParkedBase = admin.ModelAdmin
 
 
 @admin.register(ParkedEvent)
-class ParkedEventAdmin(Audited, WithMoments, WithLinks, Settling, WithSubscriber, WithError, ParkedBase):
+class ParkedEventAdmin(Audited, WithMoments, WithLinks, Settling, WithSubscriber, WithError, ModelAdmin):
     """Users with ``change_parkedevent`` retry and skip parked events, which blocks the request, and send new commands.
     To correct events, users need ``add_eventcorrection`` and ``view_payload``."""
 
-    change_list_template = "enode_django/admin/list.html"
     when_empty = "No event is parked here."
     list_display = (
         "aggregate_root_id",
@@ -63,6 +58,7 @@ class ParkedEventAdmin(Audited, WithMoments, WithLinks, Settling, WithSubscriber
     search_fields = ("aggregate_root_id__exact", "command_id__exact")
     search_help_text = "a whole aggregate root id or command id"
     ordering = ("-last_failed_at",)
+    show_full_result_count = True
     fields = (
         "shown_subscriber",
         "aggregate_root_type",
@@ -76,35 +72,21 @@ class ParkedEventAdmin(Audited, WithMoments, WithLinks, Settling, WithSubscriber
         "error_type",
         "shown_error",
     )
-    readonly_fields = (*fields, *WithLinks.linked, "hidden_error", "answering", "correcting")
     actions = ("retry", "skip")
     buttons = (("retry", "Retry"), ("skip", "Skip …"))
 
-    class Media:
-        css = STYLES
-        js = SCRIPTS
-
     def get_urls(self) -> list[URLPattern]:
-        made: URLPattern = path(
-            "<path:object_id>/command/",
-            self.admin_site.admin_view(self.new_command),
-            name="enode_django_parkedevent_command",
-        )
-        correction: URLPattern = path(
-            "<path:object_id>/correct/",
-            self.admin_site.admin_view(self.correct_events),
-            name="enode_django_parkedevent_correct",
-        )
-        return [made, correction, *super().get_urls()]
+        return [
+            page_at(self, "<path:object_id>/command/", self.new_command, "command"),
+            page_at(self, "<path:object_id>/correct/", self.correct_events, "correct"),
+            *super().get_urls(),
+        ]
 
     def get_fields(self, request: HttpRequest, obj: ParkedEvent | None = None) -> tuple[str, ...]:
         answer = ["answering"] if self.has_settle_permission(request) else []
         is_event = obj is not None and obj.version is not None
         correction = ["correcting"] if is_event and self.has_correct_permission(request) else []
         return with_links(without_hidden([*self.fields, *answer, *correction], request), request)
-
-    def has_view_permission(self, request: HttpRequest, obj: ParkedEvent | None = None) -> bool:
-        return self.has_settle_permission(request) or bool(request.user.has_perm("enode_django.view_parkedevent"))
 
     def object_id_of(self, row: ParkedEvent) -> str:
         return row.aggregate_root_id
@@ -119,40 +101,40 @@ class ParkedEventAdmin(Audited, WithMoments, WithLinks, Settling, WithSubscriber
 
     @admin.display(description="answer")
     def answering(self, parked: ParkedEvent) -> SafeString:
-        url = _url(parked, "command")
-        return format_html('<a href="{}">Send a new command</a>', url)
+        return link(self.url_of(parked, "command"), "Send a new command")
 
     def new_command(self, request: HttpRequest, object_id: str) -> HttpResponse:
         from enode_django.admin.new_commands import cause_of, new_command  # see the package
 
         if not self.has_settle_permission(request):
             raise PermissionDenied
-        parked = self.get_object(request, unquote(object_id))
-        if parked is None:
-            raise Http404("no parked event has this number; it may have been settled meanwhile")
+        parked = self._found(request, object_id)
         cause = cause_of(parked)
-        if not request.user.has_perm("enode_django.view_payload"):
+        if not request.user.has_perm(VIEW_PAYLOAD):
             cause = cause._replace(fields={})
-        back = _url(parked, "change")
-        listing = within(parked._state.db or "", reverse("admin:enode_django_parkedevent_changelist"))
-        crumbs = [(listing, "Parked events"), (back, str(parked))]
+        back, crumbs = self.url_of(parked), self._crumbs(parked)
         return new_command(self, request, parked, cause, back=back, crumbs=crumbs)
 
     @admin.display(description="correction")
     def correcting(self, parked: ParkedEvent) -> SafeString:
-        return format_html('<a href="{}">Correct the events</a>', _url(parked, "correct"))
+        return link(self.url_of(parked, "correct"), "Correct the events")
 
     def correct_events(self, request: HttpRequest, object_id: str) -> HttpResponse:
         from enode_django.admin.correcting import correct_events  # see the package
 
         if not (self.has_view_permission(request) and self.has_correct_permission(request)):
             raise PermissionDenied
-        parked = self.get_object(request, unquote(object_id))
+        parked = self._found(request, object_id)
+        return correct_events(self, request, parked, back=self.list_url_of(parked), crumbs=self._crumbs(parked))
+
+    def _found(self, request: HttpRequest, object_id: str) -> ParkedEvent:
+        parked: ParkedEvent | None = self.get_object(request, unquote(object_id))
         if parked is None:
             raise Http404("no parked event has this number; it may have been settled meanwhile")
-        listing = within(parked._state.db or "", reverse("admin:enode_django_parkedevent_changelist"))
-        crumbs = [(listing, "Parked events"), (_url(parked, "change"), str(parked))]
-        return correct_events(self, request, parked, back=listing, crumbs=crumbs)
+        return parked
+
+    def _crumbs(self, parked: ParkedEvent) -> list[tuple[str, str]]:
+        return [(self.list_url_of(parked), "Parked events"), (self.url_of(parked), str(parked))]
 
     def has_correct_permission(self, request: HttpRequest) -> bool:
         """Return True for users who may add corrections and view payloads: the form shows the fields of the events."""
@@ -168,20 +150,19 @@ class ParkedEventAdmin(Audited, WithMoments, WithLinks, Settling, WithSubscriber
         self._settle(request, chosen, "retry", retry)
 
     @admin.action(description="Skip the parked event, and go on", permissions=["settle"])
-    def skip(self, request: HttpRequest, chosen: ParkedEvents) -> HttpResponse | None:
+    @confirmed(
+        title="Skip parked events",
+        button="Skip it",
+        last="This cannot be undone. Only a rebuild of a projection handles its events again.",
+    )
+    def skip(self, request: HttpRequest, chosen: ParkedEvents) -> None:
         from enode_django.eventing.unparking import skip_parked  # see the package
-
-        confirmed = self.confirmed(request, chosen)
-        if confirmed is None:
-            last = "This cannot be undone. Only a rebuild of a projection handles its events again."
-            return self.confirm(request, chosen, "skip", title="Skip parked events", button="Skip it", last=last)
 
         def skip(subscription: EventSubscription, parked: ParkedEvent) -> Parked | None:
             # Another event may have failed since the list was shown.
             return skip_parked(subscription, parked.aggregate_root_id, command_id=parked.command_id)
 
-        self._settle(request, confirmed, "skip", skip)
-        return None
+        self._settle(request, chosen, "skip", skip)
 
     def consequence_of(self, row: ParkedEvent) -> str:
         name, what = self.shown_subscriber(row), _what(row)
@@ -220,7 +201,3 @@ class ParkedEventAdmin(Audited, WithMoments, WithLinks, Settling, WithSubscriber
 def _what(parked: ParkedEvent) -> str:
     is_refusal = parked.version is None
     return f"the refusal of command {parked.command_id}" if is_refusal else f"the events of version {parked.version}"
-
-
-def _url(parked: ParkedEvent, page: str) -> str:
-    return within(parked._state.db or "", reverse(f"admin:enode_django_parkedevent_{page}", args=[parked.pk]))

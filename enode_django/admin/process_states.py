@@ -13,15 +13,11 @@ from django.utils.safestring import SafeString
 from enode_django.admin.databases import ByDatabase, DatabaseFilter
 from enode_django.admin.linking import STREAMS, WithLinks, link, with_links
 from enode_django.admin.moments import WithMoments
-from enode_django.admin.showing import SCRIPTS, STYLES, VIEW_PAYLOAD, WithSubscriber, as_json, preformatted
+from enode_django.admin.showing import VIEW_PAYLOAD, ModelAdmin, WithSubscriber, as_json, preformatted
 from enode_django.models import ProcessState
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
-
-    ProcessBase = admin.ModelAdmin[ProcessState]
-else:  # generic for the type checker only
-    ProcessBase = admin.ModelAdmin
 
 PHASES = {
     "running": Q(started_at__isnull=False, ended_at=None),
@@ -42,30 +38,21 @@ class PhaseFilter(admin.SimpleListFilter):
 
 
 @admin.register(ProcessState)
-class ProcessStateAdmin(WithMoments, WithLinks, ByDatabase, WithSubscriber, ProcessBase):
+class ProcessStateAdmin(WithMoments, WithLinks, ByDatabase, WithSubscriber, ModelAdmin):
     """Users with ``view_processstate`` see the processes; their states are for those with ``view_payload``."""
 
-    change_list_template = "enode_django/admin/list.html"
     when_empty = "No process manager with a state has begun a process."
     list_display = ("key", "shown_subscriber", "phase", "handled", "changed_at")
     list_filter = (DatabaseFilter, "subscriber", PhaseFilter)
     search_fields = ("key__exact",)
     search_help_text = "a whole key"
     ordering = ("-pk",)  # the table can be long, and has no index by time
-    show_full_result_count = False
     fields = ("key", "shown_subscriber", "phase", "handled", "started_at", "changed_at", "ended_at", "waiting_events")
-
-    class Media:
-        css = STYLES
-        js = SCRIPTS
 
     def get_fields(self, request: HttpRequest, obj: ProcessState | None = None) -> tuple[str, ...]:
         state = ["shown_state"] if request.user.has_perm(VIEW_PAYLOAD) else []
         streams = ["streams"] if request.user.has_perm(STREAMS) else []
         return with_links([*self.fields, *streams, *state], request)
-
-    def get_readonly_fields(self, request: HttpRequest, obj: ProcessState | None = None) -> tuple[str, ...]:
-        return self.get_fields(request, obj)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[ProcessState]:
         return super().get_queryset(request).defer("state")

@@ -36,9 +36,7 @@ class TopicOperation(Operation):
         self._choose_from("group", self.transport.groups(self.topic))
 
     def _choose_from(self, name: str, values: Any, *more: tuple[str, str]) -> None:
-        field = self.fields[name]
-        assert isinstance(field, forms.ChoiceField)
-        field.choices = [*more, *((str(value), str(value)) for value in values)]
+        self.let_choose(name, [*more, *((str(value), str(value)) for value in values)])
 
 
 class AddQueues(TopicOperation):
@@ -66,17 +64,14 @@ class ShowQueue(TopicOperation):
     title, button = "Hide or show a queue", "Change who sees it"
 
     queue = forms.ChoiceField(label="Queue")
-    producers = forms.ChoiceField(label="Producers")
-    consumers = forms.ChoiceField(label="Consumers")
+    producers = forms.ChoiceField(label="Producers", required=False)
+    consumers = forms.ChoiceField(label="Consumers", required=False)
     unordered = forms.BooleanField(label="Also while there is a backlog", required=False, help_text=UNORDERED)
 
     def offer(self) -> None:
         self._choose_from("queue", self.transport.queues(self.topic))
         for name in ("producers", "consumers"):
-            field = self.fields[name]
-            assert isinstance(field, forms.ChoiceField)
-            field.choices = [("", "as it is"), ("hide", "do not see it"), ("show", "see it")]
-            field.required = False
+            self.let_choose(name, [("", "as it is"), ("hide", "do not see it"), ("show", "see it")])
 
     def clean(self) -> dict[str, Any]:
         cleaned: dict[str, Any] = super().clean() or self.cleaned_data

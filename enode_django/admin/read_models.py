@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.contrib import admin
 from django.contrib.admin.utils import unquote
-from django.db.models import Model
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.html import format_html
 
-from enode_django.admin.showing import ReadOnly, is_storable
+from enode_django.admin.showing import ModelAdmin, ReadOnly, is_storable
 from enode_django.admin.streams import VIEW
 from enode_django.models import EventStream
 
-if TYPE_CHECKING:
-    ReadModelBase = admin.ModelAdmin[Model]
-else:  # generic for the type checker only
-    ReadModelBase = admin.ModelAdmin
 
-
-class ReadModelAdmin(ReadOnly, ReadModelBase):
+class ReadModelAdmin(ReadOnly, ModelAdmin):
     """List, search and show the rows of a projection. Nobody adds, changes or deletes them, not even superusers.
 
     By default the list shows all fields, and a search finds the id of an aggregate. For users who may view event

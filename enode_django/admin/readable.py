@@ -8,7 +8,9 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from enode_django.admin.showing import MOST_TEXT, as_json
+from django.utils.safestring import SafeString
+
+from enode_django.admin.showing import MOST_TEXT, as_json, preformatted
 from enode_django.bus.messages import decode_published
 from enode_django.equeue.retrying import Failed
 from enode_django.equeue.retrying import decode as decode_set_aside
@@ -42,6 +44,12 @@ def readable(body: bytes) -> Readable:
             continue
     shown = body[:MOST_BYTES].hex(" ")
     return Readable(f"{len(body)} bytes", shown if len(body) <= MOST_BYTES else f"{shown} …")
+
+
+def preformatted_message(body: bytes) -> SafeString:
+    """Return the kind of a message and its content as a block for a page."""
+    kind, text = readable(body)
+    return preformatted(f"{kind}\n{text}")
 
 
 def origin_of(body: bytes) -> Origin:

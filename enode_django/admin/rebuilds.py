@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.contrib import admin
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
-from django.urls import URLPattern, path, reverse
-from django.utils.html import format_html
+from django.urls import URLPattern
 from django.utils.safestring import SafeString
 
 from enode_django.admin.auditing import Audited
-from enode_django.admin.databases import ByDatabase, DatabaseFilter, within
+from enode_django.admin.databases import ByDatabase, DatabaseFilter
 from enode_django.admin.jobs import start
 from enode_django.admin.linking import WithLinks, link, list_url, with_links
 from enode_django.admin.moments import WithMoments
-from enode_django.admin.showing import SCRIPTS, STYLES, WithSubscriber, as_json, preformatted
+from enode_django.admin.showing import ModelAdmin, WithSubscriber, as_json, page_at, preformatted
 from enode_django.models import Rebuild
-
-if TYPE_CHECKING:
-    RebuildBase = admin.ModelAdmin[Rebuild]
-else:  # generic for the type checker only
-    RebuildBase = admin.ModelAdmin
-
 
 SETTLED = "settled: it can no longer be undone"
 
@@ -38,26 +31,19 @@ class StateFilter(admin.ChoicesFieldListFilter):
 
 
 @admin.register(Rebuild)
-class RebuildAdmin(Audited, WithMoments, WithLinks, ByDatabase, WithSubscriber, RebuildBase):
+class RebuildAdmin(Audited, WithMoments, WithLinks, ByDatabase, WithSubscriber, ModelAdmin):
     """Users with ``change_rebuild`` undo rebuilds whose tables are in use. Nothing else can be changed."""
 
-    change_list_template = "enode_django/admin/list.html"
     when_empty = "No projection was rebuilt. Start a rebuild under Jobs, or by manage.py rebuildprojection."
     list_display = ("id", "shown_subscriber", "build", "replaced", "shown_state", "started_at", "swapped_at", "undoing")
     list_filter = (DatabaseFilter, ("state", StateFilter))
     search_fields = ("subscriber__exact",)
     search_help_text = "the whole name of a projection"
     ordering = ("-id",)
-    show_full_result_count = False
     fields = (
         *("shown_subscriber", "build", "replaced", "shown_state", "started_at", "swapped_at"),
         *("shown_tables", "shown_migrations", "shown_positions", "undoing"),
     )
-    readonly_fields = (*fields, *WithLinks.linked, "jobs")
-
-    class Media:
-        css = STYLES
-        js = SCRIPTS
 
     def get_list_display(self, request: HttpRequest) -> tuple[str, ...]:
         names = super().get_list_display(request)
@@ -69,11 +55,7 @@ class RebuildAdmin(Audited, WithMoments, WithLinks, ByDatabase, WithSubscriber, 
         return with_links([*names, *(["jobs"] if may_see_jobs else [])], request)
 
     def get_urls(self) -> list[URLPattern]:
-        undo = self.admin_site.admin_view(self.undo)
-        return [path("<path:object_id>/undo/", undo, name="enode_django_rebuild_undo"), *super().get_urls()]
-
-    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return self.has_undo_permission(request) or bool(request.user.has_perm("enode_django.view_rebuild"))
+        return [page_at(self, "<path:object_id>/undo/", self.undo, "undo"), *super().get_urls()]
 
     def has_undo_permission(self, request: HttpRequest) -> bool:
         return bool(request.user.has_perm("enode_django.change_rebuild"))
@@ -97,8 +79,7 @@ class RebuildAdmin(Audited, WithMoments, WithLinks, ByDatabase, WithSubscriber, 
     def undoing(self, rebuild: Rebuild) -> str | SafeString:
         if rebuild.state != Rebuild.State.SWAPPED:
             return "-"
-        url = within(rebuild._state.db or "", reverse("admin:enode_django_rebuild_undo", args=[rebuild.pk]))
-        return format_html('<a href="{}">Put back the former tables</a>', url)
+        return link(self.url_of(rebuild, "undo"), "Put back the former tables")
 
     @admin.display(description="jobs")
     def jobs(self, rebuild: Rebuild) -> SafeString:
@@ -124,5 +105,5 @@ class RebuildAdmin(Audited, WithMoments, WithLinks, ByDatabase, WithSubscriber, 
         rebuild = self.get_object(request, unquote(object_id))
         if rebuild is None or rebuild.state != Rebuild.State.SWAPPED:
             raise Http404("no rebuild with this number can be undone")
-        crumbs = [(within(rebuild._state.db or "", reverse("admin:enode_django_rebuild_changelist")), "Rebuilds")]
+        crumbs = [(self.list_url_of(rebuild), "Rebuilds")]
         return start(self, request, UndoRebuild, rebuild, crumbs=crumbs, initial={"projection": rebuild.subscriber})

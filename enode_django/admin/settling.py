@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,15 +13,18 @@ from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.utils import unquote
 from django.db.models import Max
 from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
 from django.urls import reverse
 
 from enode_django.admin.auditing import REASON
 from enode_django.admin.databases import PARAMETER, ByDatabase, within
 from enode_django.admin.operating import CONFIRMED
+from enode_django.admin.showing import rendered
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
+
+Action = Callable[[Any, HttpRequest, Any], None]
+AskingAction = Callable[[Any, HttpRequest, Any], HttpResponse | None]
 
 MOST_NAMED = 100
 """The most rows that a confirmation page names."""
@@ -46,7 +50,7 @@ class Settling(ByDatabase):
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
         offered = self.offered()
-        listing = reverse(f"admin:enode_django_{self.opts.model_name}_changelist")
+        listing = reverse(f"{self._urls}_changelist")
         alias = request.GET.get(PARAMETER, offered[0])
         tools = {
             "buttons": self.buttons if self.has_settle_permission(request) else (),
@@ -55,7 +59,7 @@ class Settling(ByDatabase):
         }
         return super().change_view(request, object_id, form_url, {**(extra_context or {}), **tools})
 
-    def confirmed(self, request: HttpRequest, chosen: QuerySet[Any]) -> QuerySet[Any] | None:
+    def meant(self, request: HttpRequest, chosen: QuerySet[Any]) -> QuerySet[Any] | None:
         """Return the chosen rows that a confirmation page has shown or counted; None before that page. Leave out rows
         that are newer than the page, and, with a message, those of which it would say something else by now."""
         if CONFIRMED not in request.POST:
@@ -77,8 +81,7 @@ class Settling(ByDatabase):
     def confirm(
         self, request: HttpRequest, chosen: QuerySet[Any], action: str, *, title: str, button: str, last: str
     ) -> HttpResponse | None:
-        """Show what an action would do to each chosen row, by `consequence_of`, and ``last``. The page posts
-        `CONFIRMED`, and what `confirmed` needs. Return None, with a message, if the rows are gone."""
+        """Show the page of `confirmed`. Return None, with a message, if the rows are gone."""
         many, newest = chosen.count(), chosen.aggregate(newest=Max("pk"))["newest"]
         named = list(chosen[:MOST_NAMED])
         if not named:
@@ -86,9 +89,6 @@ class Settling(ByDatabase):
             return None
         more = [f"The same happens to {many - MOST_NAMED:,} more."] if many > MOST_NAMED else []
         context = {
-            **self.admin_site.each_context(request),
-            "opts": self.opts,
-            "title": title,
             "button": button,
             "action": action,
             "consequences": [*map(self.consequence_of, named), *more, last],
@@ -99,7 +99,7 @@ class Settling(ByDatabase):
             "confirmed": CONFIRMED,
             "back": request.get_full_path(),
         }
-        return TemplateResponse(request, "enode_django/admin/confirming.html", context)
+        return rendered(self, request, "confirming", title, context)
 
     def _digest(self, row: Any) -> str:
         return sha256(self.consequence_of(row).encode()).hexdigest()[:16]
@@ -107,3 +107,24 @@ class Settling(ByDatabase):
     def consequence_of(self, row: Any) -> str:
         """Return a sentence about the effect of the confirmed action on the row."""
         raise NotImplementedError
+
+
+def confirmed(*, title: str, button: str, last: str) -> Callable[[Action], AskingAction]:
+    """Let an action of a `Settling` show a page first: with what it would do to each chosen row, by `consequence_of`,
+    and with ``last``. The page posts `CONFIRMED`, and the action gets the rows of `Settling.meant`."""
+
+    def decorate(action: Action) -> AskingAction:
+        @wraps(action)
+        def asking(admin: Any, request: HttpRequest, chosen: QuerySet[Any]) -> HttpResponse | None:
+            meant = admin.meant(request, chosen)
+            if meant is None:
+                shown: HttpResponse | None = admin.confirm(
+                    request, chosen, action.__name__, title=title, button=button, last=last
+                )
+                return shown
+            action(admin, request, meant)
+            return None
+
+        return asking
+
+    return decorate

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
 from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path
 from django.utils.html import format_html
 from django.utils.module_loading import import_string
 from django.utils.safestring import SafeString
@@ -17,13 +20,14 @@ from django.utils.safestring import SafeString
 from enode_django.jobs.error_texts import message_of
 
 if TYPE_CHECKING:
+    ModelAdmin = admin.ModelAdmin[Any]
     Pages = admin.ModelAdmin[Any]
-else:  # an admin class for the type checker only
-    Pages = object
+else:  # for the type checker only, Django's class is generic, and mixins are admin classes
+    ModelAdmin, Pages = admin.ModelAdmin, object
 
 STYLES = {"all": ("enode_django/operate.css",)}
 """The style sheets for the ``Media`` of an admin class."""
-SCRIPTS = ("enode_django/tables.js", "enode_django/times.js")
+SCRIPTS: tuple[str, ...] = ("enode_django/tables.js", "enode_django/times.js")
 """The scripts for the ``Media`` of an admin class with a list."""
 VIEW_PAYLOAD = "enode_django.view_payload"
 HIDDEN = "It may quote contents of events, which you may not view."
@@ -82,6 +86,32 @@ class ReadOnly:
 def is_storable(value: Any) -> bool:
     """Return False for a text, or a list of texts, that PostgreSQL refuses: one with a NUL."""
     return not any("\0" in str(one) for one in (value if isinstance(value, list | tuple) else [value]))
+
+
+class Listed(ReadOnly, Pages):
+    """Mixin for an admin class with a list. ``when_empty`` is shown if it has no rows."""
+
+    change_list_template = "enode_django/admin/list.html"
+    show_full_result_count = False
+    when_empty: ClassVar[str]
+
+    class Media:
+        css = STYLES
+        js = SCRIPTS
+
+
+def page_at(admin: Pages, route: str, view: Callable[..., HttpResponseBase], name: str) -> URLPattern:
+    """Return the pattern of a page of an admin class, which is named as Django names its own."""
+    model = f"{admin.opts.app_label}_{admin.opts.model_name}"
+    return path(route, admin.admin_site.admin_view(view), name=f"{model}_{name}")
+
+
+def rendered(
+    admin: Pages, request: HttpRequest, template: str, title: str, context: Mapping[str, Any], status: int = 200
+) -> TemplateResponse:
+    """Return a page of an admin class."""
+    shared = {**admin.admin_site.each_context(request), "opts": admin.opts, "title": title}
+    return TemplateResponse(request, f"enode_django/admin/{template}.html", {**shared, **context}, status=status)
 
 
 def on_demand(path: str) -> Callable[..., HttpResponse]:

@@ -7,27 +7,21 @@ also need ``view_payload``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.contrib import admin
 from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
-from django.urls import URLPattern, path
+from django.urls import URLPattern
 
-from enode_django.admin.showing import ReadOnly, on_demand
+from enode_django.admin.showing import VIEW_PAYLOAD, ModelAdmin, ReadOnly, on_demand, page_at, rendered
 from enode_django.models import EventStream
 
-if TYPE_CHECKING:
-    StreamBase = admin.ModelAdmin[EventStream]
-else:
-    StreamBase = admin.ModelAdmin
-
-VIEW, PAYLOAD = "enode_django.view_eventstream", "enode_django.view_payload"
+VIEW = "enode_django.view_eventstream"
 PAGES, LIVE = "enode_django.admin.stream_pages", "enode_django.admin.live_tail"
 
 
 @admin.register(EventStream)
-class EventStreamAdmin(ReadOnly, StreamBase):
+class EventStreamAdmin(ReadOnly, ModelAdmin):
     """Read-only for everybody."""
 
     changelist_view = on_demand(f"{PAGES}.changelist")
@@ -41,23 +35,19 @@ class EventStreamAdmin(ReadOnly, StreamBase):
         return bool(request.user.has_perm(VIEW))
 
     def get_urls(self) -> list[URLPattern]:
-        ours = [
-            path("aggregates/<str:quoted_id>/", self.aggregate_view, name="enode_django_eventstream_aggregate"),
-            path("aggregates/<str:quoted_id>/state/", self.state_view, name="enode_django_eventstream_state"),
-            path("tail/", self.tail_view, name="enode_django_eventstream_tail"),
-            path("tail/feed/", self.feed_view, name="enode_django_eventstream_feed"),
+        return [
+            page_at(self, "aggregates/<str:quoted_id>/", self.aggregate_view, "aggregate"),
+            page_at(self, "aggregates/<str:quoted_id>/state/", self.state_view, "state"),
+            page_at(self, "tail/", self.tail_view, "tail"),
+            page_at(self, "tail/feed/", self.feed_view, "feed"),
+            *super().get_urls(),
         ]
-        for pattern in ours:
-            pattern.callback = self.admin_site.admin_view(pattern.callback)
-        return [*ours, *super().get_urls()]
 
     def may_read(self, request: HttpRequest) -> bool:
-        return bool(request.user.has_perm(PAYLOAD))
+        return bool(request.user.has_perm(VIEW_PAYLOAD))
 
     def render(
         self, request: HttpRequest, name: str, title: str, context: Mapping[str, Any], status: int = 200
     ) -> HttpResponse:
-        known = {**self.admin_site.each_context(request), "opts": self.opts, "title": title}
-        known |= {"may_read": self.may_read(request), **context}
         request.current_app = self.admin_site.name
-        return TemplateResponse(request, f"enode_django/admin/{name}.html", known, status=status)
+        return rendered(self, request, name, title, {"may_read": self.may_read(request), **context}, status)

@@ -10,12 +10,11 @@ from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern, reverse
 
 from enode_django.admin.databases import within
 from enode_django.admin.linking import subscriber_anchor, topic_url
-from enode_django.admin.showing import ReadOnly
+from enode_django.admin.showing import ModelAdmin, ReadOnly, page_at, rendered
 from enode_django.conf import conf
 from enode_django.exceptions import EnodeError
 from enode_django.models import Subscriber, Subscription
@@ -23,10 +22,6 @@ from enode_django.models import Subscriber, Subscription
 if TYPE_CHECKING:
     from enode_django.eventing.subscribers import Subscriber as Following
     from enode_django.monitoring.lags import Lag
-
-    SubscriberBase = admin.ModelAdmin[Subscriber]
-else:  # generic for the type checker only
-    SubscriberBase = admin.ModelAdmin
 
 
 class Row(NamedTuple):
@@ -42,27 +37,21 @@ class Row(NamedTuple):
 
 
 @admin.register(Subscriber)
-class SubscriberAdmin(ReadOnly, SubscriberBase):
+class SubscriberAdmin(ReadOnly, ModelAdmin):
     """One page, for users who may view subscribers."""
 
     def get_urls(self) -> list[URLPattern]:
-        made: URLPattern = path(
-            "", self.admin_site.admin_view(self.changelist_view), name="enode_django_subscriber_changelist"
-        )
-        return [made]
+        return [page_at(self, "", self.changelist_view, "changelist")]
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         if not self.has_view_permission(request):
             raise PermissionDenied
-        context = {**self.admin_site.each_context(request), "opts": self.opts, "title": "Subscribers"}
+        may_see_topics = request.user.has_perm("enode_django.view_topic")
         try:
-            may_see_topics = request.user.has_perm("enode_django.view_topic")
-            context |= _found(may_see_parked=_may_see_parked(request), may_see_topics=may_see_topics)
-            status = 200
+            context, status = _found(may_see_parked=_may_see_parked(request), may_see_topics=may_see_topics), 200
         except (EnodeError, DatabaseError) as error:
-            context |= {"problem": str(error)}
-            status = 503
-        return TemplateResponse(request, "enode_django/admin/subscribers.html", context, status=status)
+            context, status = {"problem": str(error)}, 503
+        return rendered(self, request, "subscribers", "Subscribers", context, status)
 
 
 def _may_see_parked(request: HttpRequest) -> bool:

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 from django.template.response import TemplateResponse
-from django.urls import URLPattern, path
+from django.urls import URLPattern
 
 from enode_django.admin.auditing import Audited
-from enode_django.admin.showing import VIEW_PAYLOAD, ReadOnly, on_demand
+from enode_django.admin.showing import VIEW_PAYLOAD, ModelAdmin, ReadOnly, on_demand, page_at, rendered
 from enode_django.models import Topic
-
-if TYPE_CHECKING:
-    TopicBase = admin.ModelAdmin[Topic]
-else:  # generic for the type checker only
-    TopicBase = admin.ModelAdmin
 
 PAGES = "enode_django.admin.topic_pages"
 
-View = Callable[..., HttpResponse]
-
 
 @admin.register(Topic)
-class TopicAdmin(Audited, ReadOnly, TopicBase):
+class TopicAdmin(Audited, ReadOnly, ModelAdmin):
     """Users with ``view_topic`` or ``change_topic`` see the queue. Messages need ``view_payload``, too. Operations need
     ``change_topic``. A new command like the one in a message needs ``change_topic`` and ``view_payload``."""
 
@@ -46,28 +38,23 @@ class TopicAdmin(Audited, ReadOnly, TopicBase):
         return Topic(name=object_id)
 
     def get_urls(self) -> list[URLPattern]:
-        def page(route: str, view: View, name: str) -> URLPattern:
-            return path(route, self.admin_site.admin_view(view), name=f"enode_django_topic_{name}")
-
+        topic = "<path:object_id>"
         return [
-            page("", self.changelist_view, "changelist"),
-            page("<path:object_id>/change/", self.topic_page, "change"),
-            page("<path:object_id>/history/", self.history_view, "history"),
-            page("<path:object_id>/operate/<slug:name>/", self.operation_page, "operate"),
-            page("<path:object_id>/letters/", self.letters_page, "letters"),
-            page("<path:object_id>/messages/<str:queue>/", self.messages_page, "messages"),
-            page("<path:object_id>/messages/<str:queue>/<str:offset>/", self.message_page, "message"),
-            page("<path:object_id>/messages/<str:queue>/<str:offset>/command/", self.command_page, "command"),
+            page_at(self, "", self.changelist_view, "changelist"),
+            page_at(self, f"{topic}/change/", self.topic_page, "change"),
+            page_at(self, f"{topic}/history/", self.history_view, "history"),
+            page_at(self, f"{topic}/operate/<slug:name>/", self.operation_page, "operate"),
+            page_at(self, f"{topic}/letters/", self.letters_page, "letters"),
+            page_at(self, f"{topic}/messages/<str:queue>/", self.messages_page, "messages"),
+            page_at(self, f"{topic}/messages/<str:queue>/<str:offset>/", self.message_page, "message"),
+            page_at(self, f"{topic}/messages/<str:queue>/<str:offset>/command/", self.command_page, "command"),
         ]
 
     def page(
         self, request: HttpRequest, template: str, title: str, *, status: int = 200, **context: Any
     ) -> TemplateResponse:
-        shared = {**self.admin_site.each_context(request), "opts": self.opts, "title": title}
         may = {"may_change": self.has_change_permission(request), "may_read": request.user.has_perm(VIEW_PAYLOAD)}
-        return TemplateResponse(
-            request, f"enode_django/admin/queue_{template}.html", {**shared, **may, **context}, status=status
-        )
+        return rendered(self, request, f"queue_{template}", title, {**may, **context}, status)
 
     def check_may_read(self, request: HttpRequest) -> None:
         if not request.user.has_perm(VIEW_PAYLOAD):
