@@ -145,7 +145,7 @@ def lock(alias: str, subscriber: str, ids: Sequence[str]) -> dict[str, int]:
 
 def make(alias: str, subscriber: str, ids: Sequence[str]) -> None:
     """Make checkpoints at version 0 for the aggregates that have none."""
-    _run(alias, _MAKE, (subscriber, subscriber, ids))
+    execute(alias, _MAKE, (subscriber, subscriber, ids))
 
 
 def lock_known(alias: str, subscriber: str, ids: Sequence[str]) -> dict[str, int]:
@@ -155,7 +155,7 @@ def lock_known(alias: str, subscriber: str, ids: Sequence[str]) -> dict[str, int
 
 def save(alias: str, subscriber: str, versions: Mapping[str, int]) -> None:
     if versions:
-        _run(alias, _SAVE, (subscriber, subscriber, list(versions), list(versions.values())))
+        execute(alias, _SAVE, (subscriber, subscriber, list(versions), list(versions.values())))
 
 
 def move_cursor(alias: str, subscriber: str, versions: Mapping[str, int]) -> Cursor[Any] | None:
@@ -169,20 +169,20 @@ def move_cursor(alias: str, subscriber: str, versions: Mapping[str, int]) -> Cur
 def set_back(alias: str, subscriber: str, versions: Mapping[str, int]) -> None:
     """Set checkpoints back to these versions: later ones are no longer stored."""
     if versions:
-        _run(alias, _SET_BACK, (list(versions), list(versions.values()), subscriber, subscriber))
+        execute(alias, _SET_BACK, (list(versions), list(versions.values()), subscriber, subscriber))
 
 
 def forget(alias: str, subscriber: str, ids: Sequence[str]) -> None:
     if ids:
-        _run(alias, _FORGET, (subscriber, subscriber, ids))
+        execute(alias, _FORGET, (subscriber, subscriber, ids))
 
 
 def claim(alias: str, subscriber: str, digests: Sequence[str]) -> None:
     """Lock things without rows in the projection's tables until the transaction ends. Another transaction that claims
     one of them waits. The rows made for this have a name that no subscriber has, and are never visible to others."""
     if digests:
-        _run(alias, _CLAIM, (subscriber, subscriber, digests))
-        _run(alias, _UNCLAIM, (subscriber, subscriber, digests))
+        execute(alias, _CLAIM, (subscriber, subscriber, digests))
+        execute(alias, _UNCLAIM, (subscriber, subscriber, digests))
 
 
 def subscription(alias: str, subscriber: str, shard: int) -> Subscription | None:
@@ -204,12 +204,12 @@ def subscribe(
     shard's generation, if it differs from the position's; ``fingerprint`` is that of a projection's code."""
     place = (position.generation, position.transaction_id)
     generation = position.generation if generation is None else generation
-    _run(alias, _SUBSCRIBE, (subscriber, shard, *place, *place, generation, generation, fingerprint))
+    execute(alias, _SUBSCRIBE, (subscriber, shard, *place, *place, generation, generation, fingerprint))
 
 
 def save_swept(alias: str, subscriber: str, shard: int, position: Position) -> None:
     place = (position.generation, position.transaction_id)
-    _run(alias, _SWEPT, (*place, subscriber, shard, *place))
+    execute(alias, _SWEPT, (*place, subscriber, shard, *place))
 
 
 def handled_refusals(alias: str, subscriber: str, keys: Iterable[RefusalKey]) -> set[RefusalKey]:
@@ -221,7 +221,7 @@ def handled_refusals(alias: str, subscriber: str, keys: Iterable[RefusalKey]) ->
 def save_refusals(alias: str, subscriber: str, keys: Iterable[RefusalKey]) -> None:
     roots, commands = _columns(keys)
     if roots:
-        _run(alias, _REFUSALS_SAVE, (subscriber, roots, commands))
+        execute(alias, _REFUSALS_SAVE, (subscriber, roots, commands))
 
 
 def note_refusals_cursor(alias: str, subscriber: str, keys: Iterable[RefusalKey]) -> Cursor[Any] | None:
@@ -232,7 +232,7 @@ def note_refusals_cursor(alias: str, subscriber: str, keys: Iterable[RefusalKey]
 
 def prune_refusals(alias: str, subscriber: str, age: str) -> None:
     """Forget refusals that were handled longer ago than ``age``, an interval such as ``"1 day"``."""
-    _run(alias, _REFUSALS_PRUNE, (subscriber, age))
+    execute(alias, _REFUSALS_PRUNE, (subscriber, age))
 
 
 def subscribed(alias: str) -> list[str]:
@@ -272,7 +272,3 @@ def _columns(keys: Iterable[RefusalKey]) -> tuple[list[str], list[str]]:
 
 def _fetch(alias: str, statement: str, parameters: Sequence[Any]) -> list[Any]:
     return execute(alias, statement, parameters).fetchall()
-
-
-def _run(alias: str, statement: str, parameters: Sequence[Any]) -> None:
-    execute(alias, statement, parameters)

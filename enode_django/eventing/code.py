@@ -12,7 +12,6 @@ from enode_django.eventing.marks import Followed, HandlerMark
 from enode_django.eventing.process_managers import has_state, mark_of
 from enode_django.eventing.processes import state_type_of
 from enode_django.eventing.subscribers import Subscriber, followed_by
-from enode_django.exceptions import TypeNameError
 from enode_django.repository.codetexts import CodeReader, digest
 from enode_django.serialization.registry import types
 from enode_django.serialization.upcasting import upcasters
@@ -30,7 +29,7 @@ def code_fingerprint(subscriber: Subscriber) -> str:
     read.
     """
     try:
-        followed = sorted(followed_by(subscriber), key=_name)
+        followed = sorted(followed_by(subscriber), key=types.stable_name_of)
         reader = CodeReader([type(subscriber), *_models(subscriber), *followed])
         return digest(_description(subscriber, followed, reader), reader)
     except Exception:
@@ -40,15 +39,18 @@ def code_fingerprint(subscriber: Subscriber) -> str:
 
 
 def _description(subscriber: Subscriber, followed: Sequence[Followed], reader: CodeReader) -> Iterator[str]:
+    name_of = types.stable_name_of
     for cls in followed:
-        yield f"handles {_name(cls)} {cls.schema_version}"
+        yield f"handles {name_of(cls)} {cls.schema_version}"
         for version, upcaster in upcasters.of(cls).items():
             yield f"from {version} {reader.value(upcaster)}"
     if isinstance(subscriber, EventHandlerGroup):
-        for handler in sorted(subscriber.handlers, key=lambda one: (_name(one.followed), one.priority, one.full_name)):
-            yield f"{_name(handler.followed)} {handler.priority} {handler.full_name} {reader.value(handler.function)}"
-    for followed_class, method in sorted(type(subscriber)._enode_methods.items(), key=lambda item: _name(item[0])):
-        yield f"{_name(followed_class)} {method}"
+        for handler in sorted(
+            subscriber.handlers, key=lambda one: (name_of(one.followed), one.priority, one.full_name)
+        ):
+            yield f"{name_of(handler.followed)} {handler.priority} {handler.full_name} {reader.value(handler.function)}"
+    for followed_class, method in sorted(type(subscriber)._enode_methods.items(), key=lambda item: name_of(item[0])):
+        yield f"{name_of(followed_class)} {method}"
         if method in subscriber._enode_creators:
             yield "creates"
         mark = mark_of(type(subscriber), method)
@@ -64,10 +66,3 @@ def _description(subscriber: Subscriber, followed: Sequence[Followed], reader: C
 
 def _models(subscriber: Subscriber) -> Sequence[type]:
     return models_of(subscriber) if isinstance(subscriber, BaseProjection) else ()
-
-
-def _name(cls: Followed) -> str:
-    try:
-        return types.first_name_of(cls)
-    except TypeNameError:
-        return cls.__qualname__

@@ -269,7 +269,7 @@ class RowProcessor(EventProcessor):
 
     def claims(self, after: str, limit: int) -> Sequence[tuple[str, int]]:
         rows = self._table.claims(after, limit)
-        return failovers.merged(rows, failovers.claims(self.alias, self.key, after, limit), limit=limit)
+        return sorted([*rows, *failovers.claims(self.alias, self.key, after, limit)])[:limit]
 
     def claimed(self, ids: Sequence[str]) -> Mapping[str, int]:
         return self._lock(ids)[1]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from contextlib import suppress
 from typing import TypeVar
 
 from enode_django.databases import execute
@@ -18,7 +17,6 @@ from enode_django.domain.messages import DomainEvent
 from enode_django.domain.refusals import DomainException
 from enode_django.eventing.checkpoints import SUBSCRIPTION
 from enode_django.eventing.subscribers import Subscriber, can_handle_refusals, handlers_of, key_of
-from enode_django.exceptions import UnknownMessageType
 from enode_django.serialization.registry import types
 
 Kind = TypeVar("Kind", DomainEvent, DomainException)
@@ -63,11 +61,4 @@ def recall(alias: str, subscriber: Subscriber) -> bool:
 
 
 def _unknown(kind: type[Kind], names: Iterable[str]) -> frozenset[str]:
-    return frozenset(name for name in names if not _is_known(kind, name))
-
-
-def _is_known(kind: type[Kind], name: str) -> bool:
-    with suppress(UnknownMessageType):
-        types.class_of(kind, name)
-        return True
-    return False
+    return frozenset(name for name in names if not types.knows(kind, name))

@@ -8,7 +8,7 @@ mark, so that events handled from then on do not count as erased. All functions 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from psycopg import Cursor
@@ -164,8 +164,3 @@ def have_ended(alias: str, before: int) -> bool:
     """Return True if all transactions with lower ids have ended, on the whole server."""
     ((oldest,),) = execute(alias, "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint", ()).fetchall()
     return int(oldest) >= before
-
-
-def merged(*several: Sequence[tuple[str, int]], limit: int) -> list[tuple[str, int]]:
-    """Return the first ``limit`` entries of lists that are sorted by id and begin at the same id."""
-    return sorted(one for some in several for one in some)[:limit]

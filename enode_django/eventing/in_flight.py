@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from functools import wraps
 from typing import Any
 
@@ -41,11 +41,9 @@ class InFlight:
         self._suspects = suspects or threading.Lock()
         self._steps = 0
 
-    @contextmanager
-    def alone(self) -> Iterator[None]:
+    def alone(self) -> AbstractContextManager[bool]:
         """Keep the other subscribers of the process from handling suspects inside the block."""
-        with self._suspects:
-            yield
+        return self._suspects
 
     def begin(self, work: PendingAggregate, version: int) -> None:
         """Note that handlers are about to be called for the work, whose next version is ``version``."""

@@ -73,10 +73,7 @@ class Step(NamedTuple):
 def steps_of(manager: ProcessManager, followed: Iterable[HandledEvent]) -> list[Step]:
     """Return a step for each message that concerns a process. Raises what a key function raises, and `InvalidId` if it
     returns an invalid key."""
-    return list(_steps(manager, followed))
-
-
-def _steps(manager: ProcessManager, followed: Iterable[HandledEvent]) -> Iterator[Step]:
+    steps: list[Step] = []
     for message, handlers in followed:
         mark = _mark(manager, message)
         key_of_message = mark.key or type(manager)._enode_key
@@ -90,8 +87,8 @@ def _steps(manager: ProcessManager, followed: Iterable[HandledEvent]) -> Iterato
                 f"the key function of {manager.name} returns {shown(key)} for {shown(message)}; let it return the key "
                 "of a process, a text of 1 to 255 characters, or None if the event concerns no process"
             ) from error
-        for handler in handlers:
-            yield Step(key, message, handler, mark)
+        steps += (Step(key, message, handler, mark) for handler in handlers)
+    return steps
 
 
 def _mark(manager: ProcessManager, message: DomainEvent | DomainException) -> HandlerMark:

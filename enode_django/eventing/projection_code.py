@@ -9,7 +9,6 @@ from typing import Any
 from enode_django.eventing.base_projections import BaseProjection, models_of
 from enode_django.eventing.marks import Followed
 from enode_django.eventing.subscribers import Subscriber
-from enode_django.exceptions import TypeNameError
 from enode_django.repository.codetexts import CodeReader, digest
 from enode_django.serialization.registry import types
 from enode_django.serialization.upcasting import upcasters
@@ -24,7 +23,7 @@ def fingerprint_of(projection: BaseProjection) -> str:
     of the models), and the upcasters of the events. It ignores comments and the paths of files.
     """
     cls = type(projection)
-    methods = sorted(cls._enode_methods.items(), key=lambda item: _name(item[0]))
+    methods = sorted(cls._enode_methods.items(), key=lambda item: types.stable_name_of(item[0]))
     reader = CodeReader([cls, *models_of(projection), *(event for event, _ in methods)])
     return digest(_description(cls, methods, reader), reader)
 
@@ -53,7 +52,7 @@ def is_other_code(one: str, other: str) -> bool:
 
 def _description(cls: type[Any], methods: Sequence[tuple[Followed, str]], reader: CodeReader) -> Iterator[str]:
     for event, method in methods:
-        yield f"event {_name(event)} {event.schema_version} {method}"
+        yield f"event {types.stable_name_of(event)} {event.schema_version} {method}"
         if method in cls._enode_creators:
             yield "creates"
         if method in cls._enode_keys:
@@ -63,10 +62,3 @@ def _description(cls: type[Any], methods: Sequence[tuple[Followed, str]], reader
             yield f"from {version} {reader.value(upcaster)}"
     if cls._enode_has_keys:
         yield f"{cls.key_field!r} {reader.value(cls._enode_key)}"
-
-
-def _name(event: Followed) -> str:
-    try:
-        return types.first_name_of(event)
-    except TypeNameError:
-        return event.__qualname__

@@ -94,7 +94,8 @@ class Resender:
                 self.next_step = self._clock() + self._interval
                 return
             self._goal = self._new_goal(swept)
-        if self._goal is None or not self._is_worked_off(self._goal):
+        # Before the queue is worked off, a command without an effect may still be waiting.
+        if self._goal is None or not is_worked_off(self._transport, self._group, self._topic, self._goal.ends):
             self.next_step = self._clock() + LOOK_AGAIN
             return
         self._look(after, self._goal)
@@ -175,14 +176,6 @@ class Resender:
         except QueueError as error:
             logger.debug("%s cannot look for lost commands: %s", self._processor.name, error)
             return None
-
-    def _is_worked_off(self, goal: _Goal) -> bool:
-        """Return True if the queue is worked off. Before that, a command without an effect may still be waiting."""
-        try:
-            return is_worked_off(self._transport, self._group, self._topic, goal.ends)
-        except QueueError as error:
-            logger.debug("%s cannot look for lost commands: %s", self._processor.name, error)
-            return False
 
     @property
     def _key(self) -> tuple[str, int]:

@@ -34,7 +34,7 @@ from enode_django.eventing.runner import Runner
 from enode_django.eventing.subscribers import follows
 from enode_django.eventstore.base import Part, Settled, Shard, parts_of
 from enode_django.eventstore.positions import Position
-from enode_django.exceptions import QueueError, StoreUnavailable
+from enode_django.exceptions import StoreUnavailable
 
 logger = logging.getLogger("enode_django.subscribers")
 
@@ -107,7 +107,8 @@ class Sweeper:
             self._goal = _Goal(self._shard.position(), self._transport.end_offsets(self._topic))
             notice(self._subscription.runner.processor, self._shard, self._goal.position.generation)
         if self._parts is None:
-            if not self._is_worked_off(self._goal.ends):
+            # Before the queue is worked off, most of what is missing comes by it, and would be handled twice.
+            if not is_worked_off(self._transport, self._subscription.runner.key, self._topic, self._goal.ends):
                 self.next_step = self._clock() + LOOK_AGAIN
                 return
             begin = self._begin()
@@ -133,10 +134,8 @@ class Sweeper:
     def _begin(self) -> Position | None:
         """Return the position to compare from; None to ask again, because the store had not noticed a restore."""
         self._come_back()
-        swept, position = (
-            self._subscription.runner.processor.subscribe(self._shard).swept_position,
-            self._shard.position(),
-        )
+        swept = self._subscription.runner.processor.subscribe(self._shard).swept_position
+        position = self._shard.position()
         if swept <= position:
             return swept
         logger.warning(RESTORED, self._subscription.subscriber.name, swept, position)
@@ -209,15 +208,6 @@ class Sweeper:
         self._goal = self._parts = None
         self.swept_at = self._began
         self.postpone()
-
-    def _is_worked_off(self, ends: Mapping[int, int]) -> bool:
-        """Return True if the queue is worked off. Before that, most of what is missing comes by it, and would be
-        handled twice."""
-        try:
-            return is_worked_off(self._transport, self._subscription.runner.key, self._topic, ends)
-        except QueueError as error:
-            logger.debug("%s cannot sweep: %s", self._subscription.subscriber.name, error)
-            return False
 
     def _catch_up(self, part: Part) -> bool:
         """Catch up with a part. Return True if all of it is handled now."""

@@ -43,11 +43,7 @@ _SET_BACK = f"""
 
 def is_known(aggregate_root_type: str) -> bool:
     """Return True if this process has the class of the aggregates."""
-    try:
-        types.class_of(AggregateRoot, aggregate_root_type)
-    except UnknownMessageType:
-        return False
-    return True
+    return types.knows(AggregateRoot, aggregate_root_type)
 
 
 def is_passed_over(subscriber: Subscriber, record: StreamRecord) -> bool:

@@ -21,8 +21,8 @@ def retry_parked(subscription: EventSubscription, aggregate_root_id: str) -> Par
     Raises `NotParked`. Workers may go on: they pass over the aggregate while it is parked, and it stays parked until it
     has handled the events that they have passed over.
     """
-    _parked_rows(subscription, aggregate_root_id)
-    return _go_on(subscription, aggregate_root_id)
+    _check_parked(subscription, aggregate_root_id)
+    return retry_for_a_while(subscription, aggregate_root_id)
 
 
 def skip_parked(
@@ -30,33 +30,30 @@ def skip_parked(
 ) -> Parked | None:
     """Mark the event or refusal that the aggregate is parked at as handled, and go on as `retry_parked` does. Raises
     `NotParked`; if ``command_id`` is given, also for an aggregate that is parked at what another command has caused."""
-    skipped = _parked_rows(subscription, aggregate_root_id)[0]
+    skipped, runner = _check_parked(subscription, aggregate_root_id), subscription.runner
     if command_id not in (None, skipped.command_id):
         raise NotParked(
             f"{subscription.subscriber.name} has parked {aggregate_root_id!r} at {_place(skipped)}, not at what "
             f"command {command_id!r} has caused: nothing is skipped; settle what it is parked at first"
         )
-    runner = subscription.runner
+    # An event is noted as a handled refusal, too: otherwise the resender would take its commands for lost.
+    checkpoints.save_refusals(runner.alias, runner.key, [(aggregate_root_id, skipped.command_id)])
     if skipped.version is not None:
-        # It is also noted as a handled refusal: otherwise the resender would take its commands for lost.
-        checkpoints.save_refusals(runner.alias, runner.key, [(aggregate_root_id, skipped.command_id)])
         runner.processor.skip_to(aggregate_root_id, skipped.version)
-    else:
-        checkpoints.save_refusals(runner.alias, runner.key, [(aggregate_root_id, skipped.command_id)])
-    return _go_on(subscription, aggregate_root_id)
+    return retry_for_a_while(subscription, aggregate_root_id)
 
 
 def _place(parked: Parked) -> str:
     return f"the refusal of {parked.command_id!r}" if parked.version is None else f"version {parked.version}"
 
 
-def _parked_rows(subscription: EventSubscription, aggregate_root_id: str) -> list[Parked]:
-    rows = _rows(subscription, aggregate_root_id)
-    if not rows:
-        raise NotParked(
-            f"{subscription.subscriber.name} has not parked {aggregate_root_id!r}; see manage.py enode parked list"
-        )
-    return rows
+def _check_parked(subscription: EventSubscription, aggregate_root_id: str) -> Parked:
+    """Return the row that the aggregate is parked at. Raises `NotParked`."""
+    for row in _rows(subscription, aggregate_root_id):
+        return row
+    raise NotParked(
+        f"{subscription.subscriber.name} has not parked {aggregate_root_id!r}; see manage.py enode parked list"
+    )
 
 
 def _rows(subscription: EventSubscription, aggregate_root_id: str) -> list[Parked]:
@@ -65,16 +62,10 @@ def _rows(subscription: EventSubscription, aggregate_root_id: str) -> list[Parke
 
 
 def retry_for_a_while(
-    subscription: EventSubscription, aggregate_root_id: str, is_over: Callable[[], bool]
+    subscription: EventSubscription, aggregate_root_id: str, is_over: Callable[[], bool] = lambda: False
 ) -> Parked | None:
     """Try again as `retry_parked` does, but leave the rest for later when ``is_over`` returns True; it is called after
     each portion. Return the row that the aggregate is parked at now; None if it is not parked, or never was."""
-    return _go_on(subscription, aggregate_root_id, is_over)
-
-
-def _go_on(
-    subscription: EventSubscription, aggregate_root_id: str, is_over: Callable[[], bool] = lambda: False
-) -> Parked | None:
     while rows := _rows(subscription, aggregate_root_id):
         if not _retry(subscription, rows, is_over):
             break

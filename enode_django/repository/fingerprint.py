@@ -16,7 +16,6 @@ from enode_django.domain.aggregate import AggregateRoot, applied_events
 from enode_django.domain.declarations import schema_of
 from enode_django.domain.defaults import MISSING
 from enode_django.domain.messages import DomainEvent
-from enode_django.exceptions import TypeNameError
 from enode_django.repository.codetexts import SOURCE, CodeReader, digest
 from enode_django.repository.typetexts import type_text, value_classes
 from enode_django.serialization.registry import types
@@ -36,7 +35,7 @@ def fingerprint_of(cls: type[AggregateRoot]) -> str:
 
 def compute_fingerprint(cls: type[AggregateRoot]) -> str:
     """Compute the fingerprint. Raises `DefinitionError` if a field cannot be resolved."""
-    events = sorted(_all_events(cls), key=_name)
+    events = sorted(_all_events(cls), key=types.stable_name_of)
     reader = CodeReader([cls, *events])
     tag, _, digits = digest(description(cls, events, reader), reader).partition(":")
     return digits if tag == SOURCE else blake2b(f"{tag}{digits}".encode(), digest_size=16).hexdigest()
@@ -46,7 +45,7 @@ def description(cls: type[AggregateRoot], events: Sequence[type[DomainEvent]], r
     """Yield the lines that the fingerprint is made of."""
     yield from _fields(cls, reader)
     for event in events:
-        yield f"event {_name(event)} {event.schema_version}"
+        yield f"event {types.stable_name_of(event)} {event.schema_version}"
         yield from _fields(event, reader)
         yield from reader.own_methods(event)
         for version, upcaster in upcasters.of(event).items():
@@ -64,14 +63,6 @@ def _all_events(cls: type[AggregateRoot]) -> set[type[DomainEvent]]:
             found.add(event)
             waiting.extend(event.__subclasses__())
     return found
-
-
-def _name(event: type[DomainEvent]) -> str:
-    """Return the oldest name of a class, which renaming does not change."""
-    try:
-        return types.first_name_of(event)
-    except TypeNameError:
-        return event.__qualname__
 
 
 def _fields(cls: type[AggregateRoot] | type[DomainEvent], reader: CodeReader) -> Iterator[str]:

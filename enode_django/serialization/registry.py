@@ -48,6 +48,13 @@ class TypeRegistry:
             first = self._first_names[cls] = next(iter(aliases_of(cls)), "") or self.name_of(cls)
         return first
 
+    def stable_name_of(self, cls: type) -> str:
+        """Return the oldest name of the class, or its qualified name if it cannot have one."""
+        try:
+            return self.first_name_of(cls)
+        except TypeNameError:
+            return cls.__qualname__
+
     def class_of(self, kind: type[Kind], name: str) -> type[Kind]:
         """Return the class by its name or one of its aliases.
 
@@ -63,6 +70,14 @@ class TypeRegistry:
                     f"no {kind.__name__} is named {name!r}; is its module imported, and its app in INSTALLED_APPS?"
                 )
         return cls
+
+    def knows(self, kind: type[Kind], name: str) -> bool:
+        """Return True if this process has a class of this name or alias."""
+        try:
+            self.class_of(kind, name)
+        except UnknownMessageType:
+            return False
+        return True
 
     def index(self) -> None:
         """Name the classes declared since the last call. Classes that cannot be named yet are tried again later."""

@@ -96,10 +96,7 @@ class RowTable(Generic[Row]):
 
     def versions(self, ids: Sequence[str]) -> dict[str, int]:
         """Return the versions of the rows that exist, without loading or locking them."""
-        connection = healthy_connection(self._alias)
-        connection.validate_no_broken_transaction()
-        with connection.wrap_database_errors, psycopg.Cursor[Any](connection.connection) as cursor:
-            return dict(cursor.execute(self._versions, (list(ids),), prepare=False).fetchall())
+        return dict(self._execute(self._versions, (list(ids),)).fetchall())
 
     def normalise(self, row: Row) -> None:
         """Give the row, which handlers have changed, the values that it would have if it were stored and loaded. If
@@ -119,10 +116,7 @@ class RowTable(Generic[Row]):
 
     def claims(self, after: str, limit: int) -> list[tuple[str, int]]:
         """Return the ids and versions of the next ``limit`` rows with ids above ``after``."""
-        connection = healthy_connection(self._alias)
-        connection.validate_no_broken_transaction()
-        with connection.wrap_database_errors, psycopg.Cursor[Any](connection.connection) as cursor:
-            return cursor.execute(self._claims, (after, limit), prepare=False).fetchall()
+        return self._execute(self._claims, (after, limit)).fetchall()
 
     def store(self, rows: Iterable[Row]) -> int:
         """Insert or update these rows, which all have different ids. Return how many were written.
@@ -134,7 +128,8 @@ class RowTable(Generic[Row]):
         stored = 0
         for (adding, in_arrays), group in self._groups(sorted(rows, key=_by_id)).items():
             if in_arrays:
-                stored += self._store_in_arrays(connection, group, adding)
+                values = [column.values(group, connection) for column in self._columns]
+                stored += self._execute(self._upsert[adding], values).rowcount
                 continue
             for start in range(0, len(group), _VALUES_MAX):
                 stored += self._store_in_values(connection, group[start : start + _VALUES_MAX], adding)
@@ -158,9 +153,8 @@ class RowTable(Generic[Row]):
     def delete(self, versions: Mapping[str, int]) -> None:
         """Delete the rows whose version is below the one given for their id."""
         if versions:
-            connection = self._connection()
-            with connection.wrap_database_errors, psycopg.Cursor[Any](connection.connection) as cursor:
-                cursor.execute(self._delete, (list(versions), list(versions.values())), prepare=False)
+            self._connection()
+            self._execute(self._delete, (list(versions), list(versions.values())))
 
     def _connection(self) -> BaseDatabaseWrapper:
         connection = healthy_connection(self._alias)
@@ -171,6 +165,10 @@ class RowTable(Generic[Row]):
             )
         connection.validate_no_broken_transaction()
         return connection
+
+    def _execute(self, statement: str, parameters: Sequence[Any]) -> psycopg.Cursor[Any]:
+        with connections[self._alias].wrap_database_errors:
+            return execute(self._alias, statement, parameters)
 
     def _groups(self, rows: Sequence[Row]) -> Mapping[tuple[bool, bool], Sequence[Row]]:
         """Divide the rows into groups that one statement can store: by whether the rows are new, if that makes a
@@ -185,11 +183,6 @@ class RowTable(Generic[Row]):
 
     def _takes_default(self, row: Row) -> bool:
         return any(isinstance(row.__dict__.get(attname), DatabaseDefault) for attname in self._defaults)
-
-    def _store_in_arrays(self, connection: BaseDatabaseWrapper, rows: Sequence[Row], adding: bool) -> int:
-        values = [column.values(rows, connection) for column in self._columns]
-        with connection.wrap_database_errors, psycopg.Cursor[Any](connection.connection) as cursor:
-            return cursor.execute(self._upsert[adding], values, prepare=False).rowcount
 
     def _store_in_values(self, connection: BaseDatabaseWrapper, rows: Sequence[Row], adding: bool) -> int:
         """Store rows with any fields: Django's compiler prepares the values, and the client puts them into the text."""
