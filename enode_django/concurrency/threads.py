@@ -6,7 +6,8 @@ import contextvars
 import logging
 import os
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
@@ -51,6 +52,13 @@ def join_threads(threads: list[threading.Thread], timeout: float) -> list[str]:
     if stuck:
         logger.error("threads that did not stop within %.1f s: %s", timeout, ", ".join(stuck))
     return stuck
+
+
+def join_until(deadline: float, threads: Sequence[threading.Thread]) -> bool:
+    """Wait for threads until ``deadline``, a time of `time.monotonic`. Return True if all of them have ended."""
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    return not any(thread.is_alive() for thread in threads)
 
 
 class CallingThreads:

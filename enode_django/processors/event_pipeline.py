@@ -24,7 +24,7 @@ from enode_django.bus.messages import decode_published
 from enode_django.concurrency.backoff import Persist, delays
 from enode_django.concurrency.in_flight import InFlightMarker
 from enode_django.concurrency.outages import Attempts
-from enode_django.concurrency.threads import join_threads
+from enode_django.concurrency.threads import join_threads, join_until
 from enode_django.conf.groups import Conf
 from enode_django.databases import end_sessions, heal_connections
 from enode_django.equeue.consumer.queue_consumer import Acquired, PulledMessages, QueueConsumer
@@ -331,7 +331,7 @@ class EventPipeline:
             for following in self._followings
         ]
         self._keeping = [
-            start_worker_thread(name, partial(self._run_keeper, keeper)) for name, keeper in self._keepers.items()
+            start_worker_thread(name, partial(keeper.run, self._stopping)) for name, keeper in self._keepers.items()
         ]
 
     @property
@@ -346,16 +346,11 @@ class EventPipeline:
         """
         for following in self._followings:
             following.drain()
-        deadline = time.monotonic() + timeout
-        for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
-        drained = not any(thread.is_alive() for thread in self._threads)
+        drained = join_until(time.monotonic() + timeout, self._threads)
         for following in self._followings:
             following.stop()
         self._stopping.set()
-        deadline = time.monotonic() + JOIN_TIMEOUT
-        for thread in [*self._threads, *self._keeping]:
-            thread.join(max(0.0, deadline - time.monotonic()))
+        join_until(time.monotonic() + JOIN_TIMEOUT, [*self._threads, *self._keeping])
         return self._abandon() and drained
 
     def _abandon(self) -> bool:
@@ -370,7 +365,3 @@ class EventPipeline:
     def close(self, timeout: float) -> None:
         """Wait up to ``timeout`` seconds for each thread of a drained pipeline to end."""
         join_threads([*self._threads, *self._keeping], timeout)
-
-    def _run_keeper(self, keeper: Housekeeper) -> None:
-        while not self._stopping.wait(keeper.pause):
-            keeper.tick()

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
+from enode_django.concurrency.in_flight import NOTHING_IN_FLIGHT, InFlightMarker
 from enode_django.concurrency.threads import THREAD_DIED
 
 HANDLER_DIED = 71
 """The exit status of a worker if one of its threads died while it was handling something."""
-
-
-class InFlightMarker(Protocol):
-    """The marker of a thread's work in hand, as a number at index 0; 0 stands for none."""
-
-    def __getitem__(self, index: int, /) -> int: ...
 
 
 def handler_died() -> int:
@@ -22,7 +15,7 @@ def handler_died() -> int:
 
 def status_of_death(note: InFlightMarker) -> int:
     """Return the exit status of a worker whose command mailbox has died, by its marker."""
-    return HANDLER_DIED if note[0] else THREAD_DIED
+    return THREAD_DIED if note[0] == NOTHING_IN_FLIGHT else HANDLER_DIED
 
 
 def is_nobodys_fault(status: int | None) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -50,6 +51,11 @@ class Housekeeper:
     def pause(self) -> float:
         """Seconds until the next duty is due."""
         return max(0.0, min(self._due) - self._clock())
+
+    def run(self, stopping: threading.Event) -> None:
+        """Do the duties until ``stopping`` is set."""
+        while not stopping.wait(self.pause):
+            self.tick()
 
     def tick(self) -> None:
         now = self._clock()

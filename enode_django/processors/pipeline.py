@@ -20,14 +20,15 @@ from functools import partial
 from enode_django.commanding.command_processor import CommandProcessor
 from enode_django.commanding.publisher import EventPublisher
 from enode_django.concurrency.in_flight import InFlightMarker
-from enode_django.concurrency.threads import join_threads
+from enode_django.concurrency.threads import join_threads, join_until
 from enode_django.equeue.consumer.queue_consumer import QueueConsumer
 from enode_django.exceptions import EnodeError, TransportUnavailable
+from enode_django.processors.exit_statuses import status_of_death
 from enode_django.processors.housekeeping import Housekeeper
 from enode_django.processors.mailbox_threads import CommandMailboxThread, EventMailboxThread, PublisherThread
 from enode_django.processors.mailboxes import Mailboxes
 from enode_django.processors.puller import Puller
-from enode_django.processors.threads import start_noting_thread, start_worker_thread
+from enode_django.processors.threads import start_worker_thread
 from enode_django.repository.writing_behind import WriteBehind
 
 logger = logging.getLogger("enode_django.worker")
@@ -82,13 +83,13 @@ class Pipeline:
         runs: list[tuple[str, Callable[[], None]]] = [(self._publishing.name, self._publishing.run)]
         runs += [(one.name, one.run) for one in self._events]
         runs += [("enode-puller", self.puller.run)]
-        runs += [(name, partial(self._run_keeper, keeper)) for name, keeper in self._keepers.items()]
-        runs += [("enode-pruner", partial(self._run_keeper, self._pruner))]
+        keepers = {**self._keepers, "enode-pruner": self._pruner}
+        runs += [(name, partial(keeper.run, self._stopping)) for name, keeper in keepers.items()]
         if self._states is not None:
             runs += [(self._states.name, self._states.run)]
         self._threads = [start_worker_thread(name, run) for name, run in runs]
         for one, marker in zip(self._commands, self._markers, strict=True):
-            self._threads.append(start_noting_thread(one.name, one.run, marker))
+            self._threads.append(start_worker_thread(one.name, one.run, partial(status_of_death, marker)))
 
     def drain(self, timeout: float) -> bool:
         """Stop pulling, finish what was pulled, release the queues. Return True if all of it was done in time.
@@ -100,10 +101,10 @@ class Pipeline:
         drained = self._wait_until(self._is_drained, deadline)
         self._stopping.set()
         self._let_nobody_wait()
-        by = time.monotonic() + JOIN_TIMEOUT
-        for thread in self._threads:
-            if thread.name in ("enode-puller", *self._keepers):
-                thread.join(max(0.0, by - time.monotonic()))
+        join_until(
+            time.monotonic() + JOIN_TIMEOUT,
+            [thread for thread in self._threads if thread.name in ("enode-puller", *self._keepers)],
+        )
         try:
             self.consumer.abandon()
         except TransportUnavailable as error:
@@ -156,7 +157,3 @@ class Pipeline:
     @property
     def cached_aggregates(self) -> int:
         return sum(processor.cached for processor in self._processors)
-
-    def _run_keeper(self, housekeeper: Housekeeper) -> None:
-        while not self._stopping.wait(housekeeper.pause):
-            housekeeper.tick()

@@ -9,7 +9,6 @@ from functools import partial
 from django.db import connections
 
 from enode_django.concurrency.threads import start_thread, thread_died
-from enode_django.processors.exit_statuses import InFlightMarker, status_of_death
 
 PULL_WAIT = 0.2
 """Seconds between checks for changes that wake no thread: room for more commands, due commands, committed offsets."""
@@ -20,12 +19,6 @@ def start_worker_thread(
 ) -> threading.Thread:
     """Start a vital thread. If ``run`` raises, the process ends with ``status()``. Its connections are closed."""
     return start_thread(name, partial(_then_disconnect, run), vital=True, status=status)
-
-
-def start_noting_thread(name: str, run: Callable[[], None], note: InFlightMarker) -> threading.Thread:
-    """Start a thread as `start_worker_thread` does. The exit status says whether it had work in hand according to
-    ``note``."""
-    return start_worker_thread(name, run, partial(status_of_death, note))
 
 
 def _then_disconnect(run: Callable[[], None]) -> None:
