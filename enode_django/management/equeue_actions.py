@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -49,15 +50,7 @@ def add_queues(transport: Transport, options: Options) -> Iterable[Row]:
     return topics(transport, {"topics": [options["topic"]]})
 
 
-def hide(transport: Transport, options: Options) -> Iterable[Row]:
-    return _let_see(transport, options, False)
-
-
-def show(transport: Transport, options: Options) -> Iterable[Row]:
-    return _let_see(transport, options, True)
-
-
-def _let_see(transport: Transport, options: Options, seen: bool) -> Iterable[Row]:
+def let_see(transport: Transport, options: Options, *, seen: bool) -> Iterable[Row]:
     transport.show(
         options["topic"],
         options["queue"],
@@ -138,14 +131,8 @@ def _share(share: QueueShare) -> Row:
 
 
 def set_offset(transport: Transport, options: Options) -> Iterator[Row]:
-    moves = administration.set_offsets(
-        transport,
-        options["group"],
-        options["topic"],
-        options["to"],
-        options["queues"],
-        new_group=options["new_group"],
-    )
+    group, topic, to, queues = (options[name] for name in ("group", "topic", "to", "queues"))
+    moves = administration.set_offsets(transport, group, topic, to, queues, new_group=options["new_group"])
     return ({"topic": m.topic, "queue": m.queue, "before": m.before, "after": m.after} for m in moves)
 
 
@@ -154,17 +141,9 @@ def delete_group(transport: Transport, options: Options) -> Iterator[Row]:
     return ({"topic": topic, "group": options["group"]} for topic in deleted)
 
 
-def pause(transport: Transport, options: Options) -> Iterator[Row]:
-    return _let_consume(transport, options, False)
-
-
-def resume(transport: Transport, options: Options) -> Iterator[Row]:
-    return _let_consume(transport, options, True)
-
-
-def _let_consume(transport: Transport, options: Options, lets: bool) -> Iterator[Row]:
-    topics = administration.pause_group(transport, options["group"], options["topics"], paused=not lets)
-    return ({"topic": topic, "group": options["group"], "paused": not lets} for topic in topics)
+def pause(transport: Transport, options: Options, *, paused: bool) -> Iterator[Row]:
+    topics = administration.pause_group(transport, options["group"], options["topics"], paused=paused)
+    return ({"topic": topic, "group": options["group"], "paused": paused} for topic in topics)
 
 
 def peek(transport: Transport, options: Options) -> Iterator[Row]:
@@ -181,12 +160,7 @@ def tail(transport: Transport, options: Options) -> Iterator[Row]:
 
 
 def _message(message: PeekedMessage) -> Row:
-    return {
-        "queue": message.queue,
-        "offset": message.offset,
-        "size": len(message.body),
-        "body": message.body,
-    }
+    return {"queue": message.queue, "offset": message.offset, "size": len(message.body), "body": message.body}
 
 
 def list_dead_letters(transport: Transport, options: Options) -> Iterator[Row]:
@@ -290,16 +264,16 @@ ACTIONS: Mapping[str, Callable[[Transport, Options], Iterable[Row]]] = {
     "groups": groups,
     "offsets": offsets,
     "set-offset": set_offset,
-    "hide": hide,
-    "show": show,
+    "hide": partial(let_see, seen=False),
+    "show": partial(let_see, seen=True),
     "mend": mend,
     "peek": peek,
     "tail": tail,
     "dead-letters": list_dead_letters,
     "requeue": requeue,
     "discard": discard,
-    "pause": pause,
-    "resume": resume,
+    "pause": partial(pause, paused=True),
+    "resume": partial(pause, paused=False),
     "delete-group": delete_group,
     "broker": broker,
     "backup": backup,

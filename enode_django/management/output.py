@@ -52,6 +52,11 @@ class PrintableCommand(BaseCommand):
         if not no_color:
             self.stderr.style_func = self.style.ERROR
 
+    def say(self, text: str) -> None:
+        """Write a line at once, also into a pipe or a file."""
+        self.stdout.write(text)
+        self.stdout.flush()
+
     def execute(self, *args: Any, **options: Any) -> str | None:
         for name in ("stdout", "stderr"):
             given = options.pop(name, None)

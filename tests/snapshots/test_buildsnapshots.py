@@ -95,7 +95,7 @@ def test_switched_off_it_says_so() -> None:
 
 @pytest.mark.parametrize("wrong", ["0", "-1", "many"])
 def test_a_sample_is_a_number(wrong: str) -> None:
-    with pytest.raises(CommandError, match="not a number of snapshots above 0"):
+    with pytest.raises(CommandError, match="not a number above 0"):
         run("--verify", wrong)
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
-from django.db import DatabaseError
 
 from enode_django.batch import NO_MASTER, engine_for
 from enode_django.conf.rules import ENGINES
-from enode_django.exceptions import EnodeError
 from enode_django.jobs.running import running_job
 from enode_django.management.auditing import add_reason, audited
+from enode_django.management.errors import errors_shown
 from enode_django.management.on_spark import Lines
 from enode_django.management.output import PrintableCommand
 from enode_django.operating.actions import SUBSCRIBER
@@ -57,14 +56,12 @@ class Command(PrintableCommand):
         what.add_argument("--undo", action="store_true", help="put back the tables that the last rebuild replaced")
 
     def handle(self, *, name: str, dry_run: bool, **options: Any) -> None:
-        try:
+        with errors_shown(hint=""):
             if dry_run:
                 self._plan(name)
             else:
                 with audited(_action(options), SUBSCRIBER, name, reason=options["reason"]):
                     self._run(name, **options)
-        except (EnodeError, DatabaseError) as error:
-            raise CommandError(str(error)) from error
 
     def _plan(self, name: str) -> None:
         target = plan(name)

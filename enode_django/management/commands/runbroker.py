@@ -53,10 +53,10 @@ class Command(PrintableCommand):
         try:
             broker = broker_options(conf(), listen=listen, directory=directory, flush=flush, accept_loss=accept_loss)
             places = {name: listening(options, name) for name in ("health", "metrics")}
-            with observed_broker(**places, say=self._say) as observed:
+            with observed_broker(**places, say=self.say) as observed:
 
                 def on_ready(location: str) -> None:
-                    self._say(f"broker ready at {location}, messages in {broker.directory}; Ctrl-C stops")
+                    self.say(f"broker ready at {location}, messages in {broker.directory}; Ctrl-C stops")
                     observed.ready()
 
                 on_figures = observed.measured if observed.shows_figures else None
@@ -67,7 +67,3 @@ class Command(PrintableCommand):
             raise CommandError(f"{error}\nsee ENODE['BROKER'] in the settings") from error
         if status:
             raise SystemExit(status)
-
-    def _say(self, text: str) -> None:
-        self.stdout.write(text)
-        self.stdout.flush()

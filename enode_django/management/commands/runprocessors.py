@@ -103,7 +103,7 @@ class Command(PrintableCommand):
                 stack.callback(children.close)
             broker = stack.enter_context(self._broker(children, verbosity)) if hosts else None
             if reload:
-                look = broker.look if broker is not None else _nothing
+                look: Callable[[], None] = broker.look if broker is not None else lambda: None
                 options.update(children=children, broker=None, verbosity=verbosity)
                 status = run_reloading(self._supervise_in_thread, look, self._end_supervising, **options)
                 if status:
@@ -181,16 +181,12 @@ class Command(PrintableCommand):
                         health=listening(options, "health"),
                         metrics=listening(options, "metrics"),
                         has_broker=has_broker,
-                        say=self._say,
+                        say=self.say,
                     )
                 )
             except ConfigurationError as error:
                 raise CommandError(str(error)) from error
             yield look
-
-    def _say(self, text: str) -> None:
-        self.stdout.write(text)
-        self.stdout.flush()
 
     @staticmethod
     def _handle_signals(supervisor: Supervisor) -> None:
@@ -311,10 +307,6 @@ def _roles(chosen: str) -> list[Role]:
     if chosen == Role.EVENT:
         raise CommandError(NOTHING_TO_FOLLOW)
     return [Role.COMMAND]
-
-
-def _nothing() -> None:
-    pass
 
 
 class _Reporter:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
-from argparse import ArgumentTypeError
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
-from django.db import DatabaseError
 
 from enode_django.batch import EVERYTHING
 from enode_django.domain.aggregate import AggregateRoot
-from enode_django.exceptions import EnodeError, UnknownMessageType
+from enode_django.exceptions import UnknownMessageType
+from enode_django.management.arguments import above_0
+from enode_django.management.errors import errors_shown
 from enode_django.management.on_spark import Lines, add_master, job_on_spark
 from enode_django.management.output import PrintableCommand
 from enode_django.repository import policy
@@ -36,7 +36,7 @@ class Command(PrintableCommand):
         parser.add_argument("--dry-run", action="store_true", help="count what is due, and make nothing")
         parser.add_argument(
             "--verify",
-            type=_count,
+            type=above_0,
             metavar="SAMPLE",
             help="compare the snapshots of so many random aggregates with a replay; make nothing",
         )
@@ -69,7 +69,7 @@ class Command(PrintableCommand):
         self._sum_up(Counter(figures["made"]), "made", figures["failed"])
 
     def _run_here(self, type: Sequence[str] | None, dry_run: bool, verify: int | None) -> None:
-        try:
+        with errors_shown(hint=""):
             store = make_store()
             snapshots = make_snapshots(store)
             if snapshots is None:
@@ -79,8 +79,6 @@ class Command(PrintableCommand):
                 self._verify(compare(store, snapshots, verify, classes))
             else:
                 self._build(build(store, snapshots, classes, dry_run=dry_run), "due" if dry_run else "made")
-        except (EnodeError, DatabaseError) as error:
-            raise CommandError(str(error)) from error
 
     def _build(self, told: Iterable[Due], what: str) -> None:
         made: Counter[str] = Counter()
@@ -122,12 +120,6 @@ class Command(PrintableCommand):
         self.stdout.write(f"{same} snapshots are as replayed, {wrong} differ, {foreign} were made by other code")
         if wrong:
             raise SystemExit(1)
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise ArgumentTypeError(f"{text!r} is not a number of snapshots above 0")
-    return int(text)
 
 
 def _class(name: str) -> type[AggregateRoot]:

@@ -5,16 +5,15 @@ from __future__ import annotations
 from contextlib import closing
 from typing import Any
 
-import psycopg
 from django.core.management.base import CommandError, CommandParser
-from django.db import DatabaseError, connections
+from django.db import connections
 
 from enode_django.conf import conf
 from enode_django.eventing.checkpoints import forget_subscriber, subscribed
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import checkpoint_database, key_of
-from enode_django.exceptions import EnodeError
 from enode_django.management.auditing import add_reason, audited
+from enode_django.management.errors import errors_shown
 from enode_django.management.output import PrintableCommand
 from enode_django.operating.actions import SUBSCRIBER
 from enode_django.rebuilding.target import forget_rebuilds
@@ -43,7 +42,7 @@ class Command(PrintableCommand):
             now = "" if declared[name] == name else f" as {declared[name]}"
             raise CommandError(f"{name} is still declared{now} and would begin anew; remove it from the code first")
         alias = database or checkpoint_database()
-        try:
+        with errors_shown():
             with closing(make_transport_if_any()) as transport:
                 transport.retire_group(name, conf().SUBSCRIBERS.TOPIC)
             known = subscribed(alias)
@@ -51,8 +50,6 @@ class Command(PrintableCommand):
                 forget_rebuilds(alias, name)
                 deleted = forget_subscriber(alias, name)
                 details.append(f"{deleted} rows in {alias}")
-        except (EnodeError, DatabaseError, psycopg.Error) as error:
-            raise CommandError(f"{error}; was manage.py migrate run?") from error
         if not deleted and name not in known:
             others = ", ".join(sorted(set(known) - declared.keys())) or "none"
             raise CommandError(

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentTypeError
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
-from django.db import DatabaseError
 
-from enode_django.exceptions import EnodeError
 from enode_django.jobs.error_texts import in_one_line
 from enode_django.jobs.leases import job_database, request_cancel, with_lease_state
 from enode_django.jobs.texts import duration_of, figures_of, progress_of, state_of
+from enode_django.management.arguments import above_0
 from enode_django.management.auditing import add_reason, audited
+from enode_django.management.errors import errors_shown
 from enode_django.management.output import PrintableCommand
 from enode_django.management.tables import write_table
 from enode_django.models import Job
@@ -27,7 +26,7 @@ class Command(PrintableCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         actions = parser.add_subparsers(dest="action", required=True)
         listing = actions.add_parser("list", help="show the newest jobs")
-        listing.add_argument("--limit", type=_count, default=20, help="at most so many (20)")
+        listing.add_argument("--limit", type=above_0, default=20, help="at most so many (20)")
         listing.add_argument("--running", action="store_true", help="only running jobs")
         showing = actions.add_parser("show", help="show a job with its whole error")
         showing.add_argument("id", type=int, help="the id in the list")
@@ -36,7 +35,7 @@ class Command(PrintableCommand):
         add_reason(cancelling)
 
     def handle(self, *, action: str, **options: Any) -> None:
-        try:
+        with errors_shown():
             if action == "list":
                 self._list(options["limit"], options["running"])
             elif action == "show":
@@ -45,10 +44,6 @@ class Command(PrintableCommand):
                 with audited("cancel", Job._meta.label_lower, str(options["id"]), reason=options["reason"]):
                     request_cancel(options["id"])
                 self.stdout.write(f"job {options['id']} was asked to stop; manage.py enode jobs list shows its state")
-        except EnodeError as error:
-            raise CommandError(str(error)) from error
-        except DatabaseError as error:
-            raise CommandError(f"{error}; was manage.py migrate run?") from error
 
     def _list(self, limit: int, only_running: bool) -> None:
         jobs = with_lease_state(Job.objects.using(job_database()).order_by("-pk"))
@@ -85,9 +80,3 @@ def _shown(job: Any) -> Sequence[str]:
         duration_of(job),
         (in_one_line(job.error) or progress_of(job))[:100],
     )
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise ArgumentTypeError(f"{text!r} is not a number of jobs above 0")
-    return int(text)

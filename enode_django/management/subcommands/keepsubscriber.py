@@ -5,15 +5,15 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-import psycopg
 from django.core.management.base import CommandError, CommandParser
-from django.db import DatabaseError, connections
+from django.db import connections
 
 from enode_django.eventing import checkpoints
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import checkpoint_database, key_of
 from enode_django.exceptions import UnknownSubscriber
 from enode_django.management.auditing import add_reason, audited
+from enode_django.management.errors import errors_shown
 from enode_django.management.output import PrintableCommand
 from enode_django.operating.actions import SUBSCRIBER
 
@@ -39,13 +39,11 @@ class Command(PrintableCommand):
         with suppress(UnknownSubscriber):  # code that is going to remove the subscriber still has it
             subscriber = subscribers.get(name)
             key, alias = key_of(subscriber), database or subscriber.database
-        try:
+        with errors_shown():
             with audited("keep no longer" if no_longer else "keep", SUBSCRIBER, key, reason=reason) as details:
                 is_there = checkpoints.keep(alias, key, is_kept=not no_longer)
                 details.append(f"in {alias}" if is_there else "there is no such subscription")
             known = [] if is_there else checkpoints.subscribed(alias)
-        except (DatabaseError, psycopg.Error) as error:
-            raise CommandError(f"{error}; was manage.py migrate run?") from error
         if not is_there:
             others = ", ".join(sorted(known)) or "none"
             raise CommandError(

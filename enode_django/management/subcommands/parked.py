@@ -5,22 +5,20 @@ from __future__ import annotations
 import getpass
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
-import psycopg
 from django.core.management.base import CommandError, CommandParser
-from django.db import DatabaseError
 
 from enode_django.eventing.parking import Parked
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.unparking import retry_parked, skip_parked
-from enode_django.eventstore.base import Correction
-from enode_django.exceptions import EnodeError, NotParked, UnknownSubscriber
+from enode_django.exceptions import NotParked, UnknownSubscriber
 from enode_django.jobs.error_texts import in_one_line
 from enode_django.management.auditing import add_reason, audited
+from enode_django.management.errors import errors_shown
 from enode_django.management.output import PrintableCommand, printable, printable_json
 from enode_django.management.tables import write_table
 from enode_django.models import ParkedEvent
@@ -65,8 +63,9 @@ class Command(PrintableCommand):
         editing.add_argument("--by", default="", help="the author (default: the user of the system)")
 
     def handle(self, *, action: str, aggregates: Sequence[str], subscriber: str, **options: Any) -> None:
-        with _errors_shown(), _bus_closed():
-            rows = _parked(subscriber, aggregates)
+        with errors_shown(), ExitStack() as stack:
+            stack.callback(close_bus)  # process managers send their commands through it
+            rows = [row for row in parked_rows(subscriber) if not aggregates or row.aggregate_root_id in aggregates]
             if action == "list":
                 self._list(rows, options["json"])
             elif action in ("show", "edit"):
@@ -141,7 +140,8 @@ class Command(PrintableCommand):
             with _audited("correct", id, why) as details:
                 made = correct(store, id, version, events, by=by, reason=why, last=last)
                 details.append(f"{by} corrected version {version} by correction {made.number}")
-        self.stdout.write(f"correction {made.number}: version {version} of {printable(id)} is read as {_what(made)}")
+        what = "it was stored" if made.events is None else "corrected"
+        self.stdout.write(f"correction {made.number}: version {version} of {printable(id)} is read as {what}")
         for text in before:
             self.stdout.write(text, self.style.WARNING)
         self._say_retried(list(retry_all(id)))
@@ -159,10 +159,6 @@ class Command(PrintableCommand):
 
 def _audited(action: str, aggregate_root_id: str, reason: str) -> AbstractContextManager[list[str]]:
     return audited(action, ParkedEvent._meta.label_lower, aggregate_root_id, reason=reason)
-
-
-def _what(made: Correction) -> str:
-    return "it was stored" if made.events is None else "corrected"
 
 
 def _read(path: str, id: str, version: int) -> tuple[int, Any]:
@@ -183,42 +179,11 @@ def _read(path: str, id: str, version: int) -> tuple[int, Any]:
     return given["correction"], given["events"]
 
 
-@contextmanager
-def _bus_closed() -> Iterator[None]:
-    """Close this process's bus after the block. Process managers send their commands through it."""
-    try:
-        yield
-    finally:
-        close_bus()
-
-
-@contextmanager
-def _errors_shown() -> Iterator[None]:
-    try:
-        yield
-    except EnodeError as error:
-        raise CommandError(str(error)) from error
-    except (DatabaseError, psycopg.Error) as error:
-        raise CommandError(f"{error}; was manage.py migrate run?") from error
-
-
-def _parked(subscriber: str, aggregates: Sequence[str]) -> list[Parked]:
-    return [row for row in parked_rows(subscriber) if not aggregates or row.aggregate_root_id in aggregates]
-
-
 def _shown(row: Parked) -> tuple[str, ...]:
     failed = row.last_failed_at.isoformat(" ", "seconds")
     due = row.next_try_at.isoformat(" ", "seconds") if row.next_try_at else ""
     who = subscribers.name_of(row.subscriber)
-    return (
-        who,
-        row.aggregate_root_id,
-        _place(row),
-        str(row.attempts),
-        failed,
-        due,
-        _error(row),
-    )
+    return who, row.aggregate_root_id, _place(row), str(row.attempts), failed, due, _error(row)
 
 
 def _error(row: Parked) -> str:

@@ -20,6 +20,7 @@ from enode_django.equeue.dead_letters import REQUEUE_GROUP
 from enode_django.equeue.messages import Start
 from enode_django.equeue.transport import LONGEST_AGE, Transport
 from enode_django.exceptions import EnodeError, QueueBacklog, UnknownTopic
+from enode_django.management.arguments import above_0, from_0
 from enode_django.management.auditing import add_reason, audited
 from enode_django.management.equeue_actions import ACTIONS, check
 from enode_django.management.output import PrintableCommand
@@ -162,7 +163,7 @@ def _add_topic_actions(actions: Any) -> None:
     mending.add_argument("topics", nargs="*", metavar="topic")
     creating = actions.add_parser("create", help="create a topic")
     creating.add_argument("topic")
-    creating.add_argument("--queues", type=_above_0, help="the number of queues (default: as the settings say)")
+    creating.add_argument("--queues", type=above_0, help="the number of queues (default: as the settings say)")
     retaining = actions.add_parser("retention", help="show or set how long a topic keeps consumed messages")
     retaining.add_argument("topic")
     retaining.add_argument("seconds", nargs="?", type=_age, help="or 'default': as long as other topics")
@@ -171,16 +172,16 @@ def _add_topic_actions(actions: Any) -> None:
     deleting.add_argument("--force", action="store_true", help="also while a group consumes it or has messages left")
     emptying = actions.add_parser("delete-queue", help="delete the messages of a hidden queue")
     emptying.add_argument("topic")
-    emptying.add_argument("queue", type=_number)
+    emptying.add_argument("queue", type=from_0)
     emptying.add_argument("--force", action="store_true", help="also while it has messages left")
     adding = actions.add_parser("add-queues", help="give a topic more queues")
     adding.add_argument("topic")
-    adding.add_argument("queues", type=_above_0, help="the new number of queues")
+    adding.add_argument("queues", type=above_0, help="the new number of queues")
     hiding = actions.add_parser("hide", help="hide a queue from producers and consumers")
     showing = actions.add_parser("show", help="let producers and consumers see a queue again")
     for action in (hiding, showing):
         action.add_argument("topic")
-        action.add_argument("queue", type=_number)
+        action.add_argument("queue", type=from_0)
         action.add_argument("--only", choices=("producers", "consumers"), help="only for these")
     for action in (adding, hiding, showing):
         action.add_argument("--unordered", action="store_true", help="also while messages are unfinished")
@@ -200,7 +201,7 @@ def _add_group_actions(actions: Any) -> None:
         action.add_argument("topics", nargs="*", metavar="topic")
     setting.add_argument("topic")
     setting.add_argument("to", type=_place, help="an offset, 'first', 'last', or a time as in 2030-01-31T12:00")
-    setting.add_argument("--queue", type=_number, action="append", default=[], dest="queues", help="only this queue")
+    setting.add_argument("--queue", type=from_0, action="append", default=[], dest="queues", help="only this queue")
     setting.add_argument("--new-group", action="store_true", help="also for a group that the topic does not have yet")
     deleting.add_argument("--living", action="store_true", help="also while it has members")
 
@@ -210,16 +211,16 @@ def _add_message_actions(actions: Any) -> None:
     tailing = actions.add_parser("tail", help="show messages as they come")
     for action in (peeking, tailing):
         action.add_argument("topic")
-    peeking.add_argument("queue", type=_number)
+    peeking.add_argument("queue", type=from_0)
     first = peeking.add_mutually_exclusive_group()
-    first.add_argument("--offset", type=_number, help="show messages from this offset on; by default the newest")
+    first.add_argument("--offset", type=from_0, help="show messages from this offset on; by default the newest")
     first.add_argument("--at", type=_moment, help="show messages stored since a time, such as 2030-01-31T12:00")
-    tailing.add_argument("--queue", type=_number, action="append", default=[], dest="queues", help="only this queue")
+    tailing.add_argument("--queue", type=from_0, action="append", default=[], dest="queues", help="only this queue")
     tailing.add_argument("--from-first", action="store_true", help="begin with the oldest message")
     letters = actions.add_parser("dead-letters", help="show the dead letters of a group, or the number of each group's")
     letters.add_argument("group", nargs="?")
     for action, default in ((peeking, 10), (letters, 100)):
-        action.add_argument("--limit", type=_above_0, default=default, help=f"at most so many ({default})")
+        action.add_argument("--limit", type=above_0, default=default, help=f"at most so many ({default})")
     requeuing = actions.add_parser("requeue", help="send dead letters again")
     discarding = actions.add_parser("discard", help="delete dead letters without sending them")
     for action in (requeuing, discarding):
@@ -237,19 +238,6 @@ def _add_directory_actions(actions: Any) -> None:
     backing.add_argument("name", help="the copy is made as backups/NAME in the broker's directory")
     checking = actions.add_parser(CHECK, help="check the directory of a stopped broker, or a backup")
     checking.add_argument("directory", type=Path)
-
-
-def _number(text: str) -> int:
-    if not text.isascii() or not text.isdecimal():
-        raise ArgumentTypeError(f"{text!r} is not a number from 0 on")
-    return int(text)
-
-
-def _above_0(text: str) -> int:
-    number = _number(text)
-    if not number:
-        raise ArgumentTypeError(f"{text!r} is not above 0")
-    return number
 
 
 def _age(text: str) -> float:

@@ -1,0 +1,23 @@
+"""Errors that end a management command with a text, not with a traceback."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from django.core.management.base import CommandError
+
+from enode_django.eventstore.sqlstates import DATABASE_ERRORS
+from enode_django.exceptions import EnodeError
+
+
+@contextmanager
+def errors_shown(hint: str = "; was manage.py migrate run?") -> Iterator[None]:
+    """Turn errors of this package and of databases into a `CommandError`. The text of a database's ends with the
+    hint."""
+    try:
+        yield
+    except EnodeError as error:
+        raise CommandError(str(error)) from error
+    except DATABASE_ERRORS as error:
+        raise CommandError(f"{error}{hint}") from error
