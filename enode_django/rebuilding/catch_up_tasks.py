@@ -15,7 +15,7 @@ from enode_django.domain.aggregate import AggregateRoot
 from enode_django.eventing.subscribers import Subscriber, follows
 from enode_django.eventstore.base import Settled
 from enode_django.eventstore.position_ranges import PositionRange, divided, heads
-from enode_django.rebuilding.replaying import Replayed, Replayer, Todo, replayer
+from enode_django.rebuilding.replaying import Replayed, Replayer, Todo, replayer, total_of
 from enode_django.rebuilding.shadow import Shadow
 from enode_django.serialization.registry import types
 
@@ -41,11 +41,8 @@ def tasks_of(whole: PositionRange, most: int) -> list[CatchUpTask]:
 
 def work_off(shadow: Shadow, tasks: Sequence[CatchUpTask]) -> Replayed:
     """Do the tasks one after the other in this thread. Blocks. Raises as `Replayer` does."""
-    total = Replayed()
     with replayer(shadow) as replaying:
-        for task in tasks:
-            total += replaying.catch_up(checked(todo_of(replaying, task)))
-    return total
+        return total_of(replaying.catch_up(checked(todo_of(replaying, task))) for task in tasks)
 
 
 def todo_of(replaying: Replayer, task: CatchUpTask) -> list[Todo]:

@@ -14,6 +14,7 @@ from enode_django.concurrency.stopping import pause
 from enode_django.exceptions import RebuildError
 from enode_django.models import Rebuild
 from enode_django.rebuilding.catching_up import MOST, CatchingUp, TooMuchLeft
+from enode_django.rebuilding.clearing import clear
 from enode_django.rebuilding.comparing import (
     EXAMPLES,
     Comparison,
@@ -191,7 +192,7 @@ class Check:
     def close(self) -> None:
         """Drop the tables made for the comparison. Safe to call twice."""
         if self._made is not None:
-            self._target.drop(self._made)
+            clear(self._made)
             self._made = None
 
 

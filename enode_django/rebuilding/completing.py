@@ -79,11 +79,12 @@ class _Completing:
         used = self._target.described()
         with self._shadow.opened():
             made = describe(self._target.alias, self._target.tables)
-        for name in [name for name in self._target.tables if name in used and name in made]:
-            self._make_indexes(used[name], made[name])
+        both = [(used[name], made[name]) for name in self._target.tables if name in used and name in made]
+        for pair in both:
+            self._make_indexes(*pair)
         known = {table.oid: table for table in used.values()}
-        for name in [name for name in self._target.tables if name in used and name in made]:
-            self._make_keys(used[name], made[name], known)
+        for pair in both:
+            self._make_keys(*pair, known)
 
     def _make_indexes(self, used: Table, made: Table) -> None:
         there = {one.name for one in made.indexes}

@@ -7,10 +7,8 @@ from math import ceil
 
 from enode_django.conf import conf
 from enode_django.eventstore.dividing import bounds, size
-from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.eventstore.scanning import Scan
-from enode_django.exceptions import ConfigurationError
-from enode_django.rebuilding.engine import Plan
+from enode_django.rebuilding.engine import Plan, postgres_shards
 from enode_django.runtime import make_store
 
 RANGES_PER_CORE = 4
@@ -24,9 +22,7 @@ def scans(plan: Plan, cores: int) -> list[Scan]:
     """Return the scans of a plan, which use replicas where the settings name them. Raises `ConfigurationError` if the
     store is not in PostgreSQL, and `StoreUnavailable`."""
     found = []
-    for shard in make_store().shards:
-        if not isinstance(shard, PostgresEventStore):
-            raise ConfigurationError(f"projections are rebuilt from PostgreSQL, not from {shard!r}")
+    for shard in postgres_shards(make_store()):
         inner = bounds(shard.name, max(RANGES_PER_CORE * cores, ceil(size(shard.name) / RANGE_BYTES)))
         alias = conf().SPARK.REPLICAS.get(shard.name, shard.name)
         for low, high in pairwise(["", *inner, None]):

@@ -61,6 +61,10 @@ class Replayed(NamedTuple):
         return Replayed(self.streams + other.streams, self.aggregates + other.aggregates, (*self.parked, *other.parked))
 
 
+def total_of(done: Iterable[Replayed]) -> Replayed:
+    return sum(done, Replayed())
+
+
 class Todo(NamedTuple):
     """An aggregate, and the version up to which it is to be handled."""
 

@@ -12,6 +12,7 @@ from enode_django.eventing.multi_projections import MultiProjection
 from enode_django.exceptions import RebuildError
 from enode_django.models import Rebuild
 from enode_django.rebuilding.catching_up import CatchingUp
+from enode_django.rebuilding.clearing import clear
 from enode_django.rebuilding.comparing import EXAMPLES, Difference, Generation, Lag, compare, lagging, reached
 from enode_django.rebuilding.meanings import meaning
 from enode_django.rebuilding.replaying import Todo, replayer
@@ -82,4 +83,4 @@ def _scratch(target: Target, record: Rebuild) -> Iterator[Shadow]:
     """Make a shadow for the block, and drop it afterwards. If the block raises, it is dropped with the rebuild."""
     scratch = target.make_scratch(record)
     yield scratch
-    target.drop(scratch)
+    clear(scratch)

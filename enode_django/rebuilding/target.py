@@ -202,9 +202,6 @@ class Target(NamedTuple):
         for name in self.tables:
             execute(self.alias, f"ANALYZE {quoted(shadow.schema, name)}", None)
 
-    def drop(self, shadow: Shadow) -> None:
-        clear(shadow)
-
     def _made(self, shadow: Shadow, as_made: Callable[[Table], Table]) -> dict[str, Table]:
         """Make tables like those in use, changed by ``as_made``. Return the definitions of those in use."""
         tables = describe(self.alias, self.tables)
@@ -242,7 +239,7 @@ class Target(NamedTuple):
 
     def is_overtaken(self, rebuild: Rebuild) -> bool:
         """Return True if another rebuild has dropped it."""
-        return self.rebuilds().filter(pk=rebuild.pk, state__in=[State.ABANDONED, State.SETTLED]).exists()
+        return self.rebuilds().filter(pk=rebuild.pk, state__in=_FINAL).exists()
 
     def aggregate_field(self, model: type[models.Model]) -> str | None:
         """Return the column of the model's own table that holds the aggregate root id; None if there is none."""

@@ -34,7 +34,12 @@ def text_of(positions: Positions) -> str:
     >>> text_of({0: Position(0, 5321)})
     '{"0": "0.5321.0"}'
     """
-    return json.dumps({str(number): str(position) for number, position in sorted(positions.items())})
+    return json.dumps(texts_of(positions))
+
+
+def texts_of(positions: Positions) -> dict[str, str]:
+    """Return the positions as a JSON value."""
+    return {str(number): str(position) for number, position in sorted(positions.items())}
 
 
 def positions_of(text: str) -> dict[int, Position]:

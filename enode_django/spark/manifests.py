@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from enode_django.eventstore.positions import Position
 from enode_django.exceptions import ArchiveError, shown
-from enode_django.spark.horizons import Positions
+from enode_django.spark.horizons import Positions, texts_of
 
 FORMAT = 2
 _OLDEST_FORMAT = 1
@@ -101,12 +101,12 @@ EMPTY = Manifest(0, (), {})
 
 def text_of(manifest: Manifest) -> str:
     increments = [
-        {**one._asdict(), "after": _texts(one.after), "horizon": _texts(one.horizon)} for one in manifest.increments
+        {**one._asdict(), "after": texts_of(one.after), "horizon": texts_of(one.horizon)} for one in manifest.increments
     ]
     value = {
         "format": FORMAT,
         "number": manifest.number,
-        "horizon": _texts(manifest.horizon),
+        "horizon": texts_of(manifest.horizon),
         "rows": sum(one.rows for one in manifest.increments),
         "refusals": sum(one.refusals for one in manifest.increments),
         "known": {str(number): row for number, row in manifest.known.items()},
@@ -139,10 +139,6 @@ def manifest_of(text: str) -> Manifest:
 def _increment(value: dict[str, Any]) -> Increment:
     positions = {"after": _positions(value["after"]), "horizon": _positions(value["horizon"])}
     return Increment(**{**value, **positions})
-
-
-def _texts(positions: Positions) -> dict[str, str]:
-    return {str(number): str(position) for number, position in sorted(positions.items())}
 
 
 def _positions(texts: Any) -> dict[int, Position]:

@@ -31,25 +31,20 @@ def narrowed(scan: Scan, condition: Filter) -> Scan | None:
         case In(attribute, values) if all(isinstance(value, str | None) for value in values):
             return _among(scan, attribute, [value for value in values if value is not None])
         case EqualTo(attribute, datetime() as time) if attribute == _MADE and _is_exact(time):
-            return _within(scan, time, time + _MOMENT)
+            return made_between(scan, time, time + _MOMENT)
         case GreaterThanOrEqual(attribute, datetime() as time) if attribute == _MADE and _is_exact(time):
-            return _within(scan, time, None)
+            return made_between(scan, time, None)
         case GreaterThan(attribute, datetime() as time) if attribute == _MADE and _is_exact(time):
-            return _within(scan, time + _MOMENT, None)
+            return made_between(scan, time + _MOMENT, None)
         case LessThan(attribute, datetime() as time) if attribute == _MADE and _is_exact(time):
-            return _within(scan, None, time)
+            return made_between(scan, None, time)
         case LessThanOrEqual(attribute, datetime() as time) if attribute == _MADE and _is_exact(time):
-            return _within(scan, None, time + _MOMENT)
+            return made_between(scan, None, time + _MOMENT)
     return None
 
 
 def is_about_types(condition: Filter) -> bool:
     return isinstance(condition, EqualTo | In) and condition.attribute == _TYPE
-
-
-def made_between(scan: Scan, begin: datetime | None, end: datetime | None) -> Scan:
-    """Return the scan of those rows that were created at times t with begin <= t < end (None: no bound)."""
-    return _within(scan, begin, end)
 
 
 def leaves_out_refusals(condition: Filter) -> bool:
@@ -85,7 +80,8 @@ def _both(some: Sequence[str], others: Sequence[str]) -> Sequence[str]:
     return sorted({*some} & {*others} if some else {*others})
 
 
-def _within(scan: Scan, begin: datetime | None, end: datetime | None) -> Scan:
+def made_between(scan: Scan, begin: datetime | None, end: datetime | None) -> Scan:
+    """Return the scan of those rows that were created at times t with begin <= t < end (None: no bound)."""
     begins = [time for time in (scan.created_from, begin) if time is not None]
     ends = [time for time in (scan.created_before, end) if time is not None]
     return scan._replace(created_from=max(begins, default=None), created_before=min(ends, default=None))

@@ -20,7 +20,7 @@ from enode_django.jobs.progress import Report, silent
 from enode_django.rebuilding.catch_up_tasks import CatchUpTask, work_off
 from enode_django.rebuilding.engine import Plan
 from enode_django.rebuilding.ranges import scans
-from enode_django.rebuilding.replaying import Replayed, Todo, replayer
+from enode_django.rebuilding.replaying import Replayed, Todo, replayer, total_of
 from enode_django.rebuilding.shadow import Shadow
 from enode_django.runtime import make_store
 from enode_django.spark.archive_reading import archived_events
@@ -61,7 +61,7 @@ class SparkEngine:
         streams = spark.sparkContext.accumulator(0)
         with _replaying(spark, plan, streams, report) as replayed:
             rows = with_progress(spark, "replay", replayed.collect, report, streams=lambda: streams.value)
-        return _sum(Replayed(streams, aggregates, tuple(parked)) for streams, aggregates, parked in rows)
+        return total_of(Replayed(streams, aggregates, tuple(parked)) for streams, aggregates, parked in rows)
 
     def catch_up(self, shadow: Shadow, todo: Sequence[Todo]) -> Replayed:
         if len(todo) <= ALONE:
@@ -71,7 +71,7 @@ class SparkEngine:
         tasks = limited_count(min(4 * context.defaultParallelism, len(todo) // ALONE + 1))
         parts = context.parallelize(todo, tasks)
         caught_up = parts.mapPartitions(partial(_catch_up, shadow))
-        return _sum(with_progress(self._session(), "catch up", caught_up.collect, silent))
+        return total_of(with_progress(self._session(), "catch up", caught_up.collect, silent))
 
     def tasks_at_once(self) -> int:
         """Return Spark's number of cores, up to the limit of database tasks: tasks of a range have equal sizes."""
@@ -82,7 +82,7 @@ class SparkEngine:
             return work_off(shadow, tasks)
         parts = self._session().sparkContext.parallelize(tasks, len(tasks))
         worked_off = parts.mapPartitions(partial(_work_off, shadow))
-        return _sum(with_progress(self._session(), "catch up", worked_off.collect, silent))
+        return total_of(with_progress(self._session(), "catch up", worked_off.collect, silent))
 
 
 @contextmanager
@@ -130,10 +130,3 @@ def _catch_up(shadow: Shadow, todo: Iterator[Todo]) -> Iterator[Replayed]:
 def _work_off(shadow: Shadow, tasks: Iterator[CatchUpTask]) -> Iterator[Replayed]:
     with task():
         yield work_off(shadow, list(tasks))
-
-
-def _sum(all_done: Iterator[Replayed] | list[Replayed]) -> Replayed:
-    total = Replayed()
-    for done in all_done:
-        total += done
-    return total
