@@ -30,11 +30,9 @@ TAKEN_BACK = "From now on, everything reads the event as it was stored."
 
 
 class CorrectEvents(Operation):
-    """The form of a correction. Subclasses set the ``stream`` and the name of the user who corrects it, ``by``."""
+    """The form of a correction of ``stream`` by the user of the name ``by``."""
 
     title, button = "Correct the events", "Correct them, and try again"
-    stream: Editable
-    by: str
 
     events = forms.CharField(
         widget=forms.Textarea(attrs={"rows": 20, "cols": 100, "spellcheck": "false"}),
@@ -47,6 +45,12 @@ class CorrectEvents(Operation):
         max_length=LONGEST_REASON, widget=forms.Textarea(attrs={"rows": 3, "cols": 100}), help_text="It is kept."
     )
     last = forms.IntegerField(widget=forms.HiddenInput, min_value=0)
+
+    def __init__(self, stream: Editable, by: str, data: Mapping[str, Any] | None) -> None:
+        events = json.dumps(stream.events, indent=2, ensure_ascii=False)
+        super().__init__(data, initial={"events": events, "last": stream.last})
+        self.stream = stream
+        self.by = by
 
     def clean(self) -> None:
         if self.cleaned_data["original"] or "events" not in self.cleaned_data:
@@ -103,19 +107,10 @@ def correct_events(
         stream = editable(make_store(), parked.aggregate_root_id, parked.version)
     except EnodeError as error:
         raise Http404(str(error)) from error
-    attributes = {"stream": stream, "by": request.user.get_username()}
-    kind: Any = CorrectEvents
-    form = type(kind)("CorrectTheseEvents", (kind,), attributes)
-    first = {"events": json.dumps(stream.events, indent=2, ensure_ascii=False), "last": stream.last}
-
-    def make_form(data: Mapping[str, Any] | None) -> CorrectEvents:
-        made: CorrectEvents = form(data, initial=first)
-        return made
-
     return operate(
         admin,
         request,
-        make_form,
+        lambda data: CorrectEvents(stream, request.user.get_username(), data),
         log=lambda _, done: admin.done(request, parked, "correct", done),
         log_failure=lambda _, error: admin.failed(request, parked, "correct", error),
         back=lambda _: back,

@@ -32,11 +32,17 @@ class TopicOperation(Operation):
     def offer(self) -> None:
         """Fill the choices of the fields from the queue. Blocks."""
 
-    def _offer_groups(self) -> None:
-        self._choose_from("group", self.transport.groups(self.topic))
-
     def _choose_from(self, name: str, values: Any, *more: tuple[str, str]) -> None:
         self.let_choose(name, [*more, *((str(value), str(value)) for value in values)])
+
+
+class GroupOperation(TopicOperation):
+    """An operation on one of the topic's groups."""
+
+    group = forms.ChoiceField(label="Group")
+
+    def offer(self) -> None:
+        self._choose_from("group", self.transport.groups(self.topic))
 
 
 class AddQueues(TopicOperation):
@@ -104,10 +110,9 @@ class ShowQueue(TopicOperation):
         return f"queue {cleaned['queue']} of topic {self.topic}: {', '.join(told)}"
 
 
-class SetOffset(TopicOperation):
+class SetOffset(GroupOperation):
     title, button = "Set an offset", "Set the offset"
 
-    group = forms.ChoiceField(label="Group")
     queue = forms.ChoiceField(label="Queue", required=False)
     place = forms.ChoiceField(
         label="Go on from",
@@ -119,7 +124,7 @@ class SetOffset(TopicOperation):
     )
 
     def offer(self) -> None:
-        self._offer_groups()
+        super().offer()
         self._choose_from("queue", self.transport.queues(self.topic), ("", "all queues"))
 
     def clean(self) -> dict[str, Any]:
@@ -150,14 +155,10 @@ class SetOffset(TopicOperation):
         return Start(place) if place in ("first", "last") else to
 
 
-class DeleteGroup(TopicOperation):
+class DeleteGroup(GroupOperation):
     title, button = "Forget a group", "Forget the group"
 
-    group = forms.ChoiceField(label="Group")
     living = forms.BooleanField(label="Also while it has members", required=False, help_text="They join again then.")
-
-    def offer(self) -> None:
-        self._offer_groups()
 
     def consequences(self) -> Iterator[str]:
         group = self.cleaned_data["group"]
@@ -173,14 +174,10 @@ class DeleteGroup(TopicOperation):
         return f"group {group} of topic {self.topic} was forgotten"
 
 
-class PauseGroup(TopicOperation):
+class PauseGroup(GroupOperation):
     title, button = "Pause or resume a group", "Pause or resume it"
 
-    group = forms.ChoiceField(label="Group")
     paused = forms.ChoiceField(label="It shall", choices=[("yes", "consume nothing"), ("no", "go on")])
-
-    def offer(self) -> None:
-        self._offer_groups()
 
     def consequences(self) -> Iterator[str]:
         group = self.cleaned_data["group"]
