@@ -55,15 +55,17 @@ class BrokerFigures(Collector):
             )
             yield from self._topics()
             yield from self._groups()
-            yield self._connections()
+            connections = self._figures["connections"]
+            text = "Open connections by client."
+            yield labelled(GaugeMetricFamily, "enode_broker_connections", text, "client", connections)
 
     def _topics(self) -> Iterator[Metric]:
-        messages = CounterMetricFamily("enode_broker_messages", "Messages ever stored.", labels=["topic"])
-        stored = CounterMetricFamily("enode_broker_bytes", "Bytes stored since the start.", labels=["topic"])
-        for topic, figures in self._figures["topics"].items():
-            messages.add_metric([topic], figures["messages"])
-            stored.add_metric([topic], figures["bytes"])
-        return iter([messages, stored])
+        for metric, name, text in (
+            ("enode_broker_messages", "messages", "Messages ever stored."),
+            ("enode_broker_bytes", "bytes", "Bytes stored since the start."),
+        ):
+            counts = {topic: figures[name] for topic, figures in self._figures["topics"].items()}
+            yield labelled(CounterMetricFamily, metric, text, "topic", counts)
 
     def _groups(self) -> Iterator[Metric]:
         queue = ["topic", "group", "queue"]
@@ -82,22 +84,24 @@ class BrokerFigures(Collector):
                     age.add_metric([topic, group, str(number)], seconds)
         return iter([committed, backlog, age])
 
-    def _connections(self) -> Metric:
-        connections = GaugeMetricFamily("enode_broker_connections", "Open connections by client.", labels=["client"])
-        for client, number in self._figures["connections"].items():
-            connections.add_metric([client], number)
-        return connections
-
 
 def broker_reads(reads: Mapping[str, int]) -> Metric:
-    family = CounterMetricFamily(
-        "enode_broker_reads",
-        "Batches of messages read from the broker's ring, from a file in memory, or from the disk.",
-        labels=["source"],
-    )
-    for source, count in reads.items():
-        family.add_metric([source], count)
-    return family
+    text = "Batches of messages read from the broker's ring, from a file in memory, or from the disk."
+    return labelled(CounterMetricFamily, "enode_broker_reads", text, "source", reads)
+
+
+def labelled(
+    family: type[CounterMetricFamily] | type[GaugeMetricFamily],
+    metric: str,
+    text: str,
+    label: str,
+    values: Mapping[str, float],
+) -> Metric:
+    """Return a metric with one label. ``values`` are by that."""
+    made = family(metric, text, labels=[label])
+    for key, value in values.items():
+        made.add_metric([key], value)
+    return made
 
 
 def histogram(figures: Figures) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from enode_django.monitoring.broker_metrics import BrokerFigures, broker_reads, histogram
+from enode_django.monitoring.broker_metrics import BrokerFigures, broker_reads, histogram, labelled
 
 __all__ = ["CONTENT_TYPE", "exposition"]
 
@@ -85,10 +85,8 @@ class _Figures(Collector):
                 yield HistogramMetricFamily(metric, text, **histogram(figures[name]))
 
     def _commands(self) -> Iterator[Metric]:
-        outcomes = CounterMetricFamily("enode_commands", "Commands by how they ended.", labels=["outcome"])
-        for outcome in OUTCOMES:
-            outcomes.add_metric([outcome], self._figures.get(outcome, 0))
-        yield outcomes
+        outcomes = {outcome: self._figures.get(outcome, 0) for outcome in OUTCOMES}
+        yield labelled(CounterMetricFamily, "enode_commands", "Commands by how they ended.", "outcome", outcomes)
         latency = HistogramMetricFamily(
             "enode_command_latency_seconds",
             "Time from pulling or sending a command until its outcome was durable; one command of each batch.",
@@ -100,14 +98,12 @@ class _Figures(Collector):
         yield latency
 
     def _subscribers(self) -> Iterator[Metric]:
-        handled = CounterMetricFamily("enode_streams_handled", "Event streams handled.", labels=["subscriber"])
-        parked = CounterMetricFamily(
-            "enode_aggregates_parked", "Aggregates parked since the start.", labels=["subscriber"]
-        )
-        for name, figures in self._figures.get("subscribers", {}).items():
-            handled.add_metric([name], figures.get("handled", 0))
-            parked.add_metric([name], figures.get("parked", 0))
-        return iter([handled, parked])
+        for metric, name, text in (
+            ("enode_streams_handled", "handled", "Event streams handled."),
+            ("enode_aggregates_parked", "parked", "Aggregates parked since the start."),
+        ):
+            counts = {key: one.get(name, 0) for key, one in self._figures.get("subscribers", {}).items()}
+            yield labelled(CounterMetricFamily, metric, text, "subscriber", counts)
 
     def _backlog(self) -> Metric:
         backlog = GaugeMetricFamily(
@@ -122,20 +118,15 @@ class _Figures(Collector):
         """Leave out gauges that cannot be measured: 0 would say that all is well."""
         for name, (metric, text, label) in GAUGES_OF_TABLES.items():
             if name in self._figures:
-                family = GaugeMetricFamily(metric, text, labels=[label])
-                for key, value in self._figures[name].items():
-                    family.add_metric([key], value)
-                yield family
+                yield labelled(GaugeMetricFamily, metric, text, label, self._figures[name])
 
     def _workers(self) -> Iterator[Metric]:
         for metric, prefix, text in (
             ("enode_workers", "", "Living workers."),
             ("enode_workers_planned", "planned_", "Planned workers."),
         ):
-            family = GaugeMetricFamily(metric, text, labels=["role"])
-            for role, name in ROLES.items():
-                family.add_metric([role], self._figures.get(f"{prefix}{name}", 0))
-            yield family
+            counts = {role: self._figures.get(f"{prefix}{name}", 0) for role, name in ROLES.items()}
+            yield labelled(GaugeMetricFamily, metric, text, "role", counts)
 
 
 def exposition(figures: Figures) -> bytes:
