@@ -142,7 +142,7 @@ class _Worker:
         if drained:
             self._pipeline.close(CLOSE_TIMEOUT)
         try:
-            send(self._connection, self._state())
+            send(self._connection, Beat(self._statistics.report()))
         except OSError:
             logger.debug("nobody reads the last report of %s", self._options.name)
         self._transport.close()
@@ -152,11 +152,8 @@ class _Worker:
 
     def _beat(self) -> None:
         if time.monotonic() >= self._next_beat:
-            send(self._connection, self._state())
+            send(self._connection, Beat(self._statistics.report()))
             self._next_beat = time.monotonic() + BEAT_INTERVAL
-
-    def _state(self) -> Beat:
-        return Beat(self._statistics.report())
 
     def _listen(self) -> None:
         self._wakeup.wait([self._connection], max(0.0, self._next_beat - time.monotonic()))
