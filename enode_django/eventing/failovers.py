@@ -33,6 +33,11 @@ _IDS_COMPARED = f"UPDATE {SUBSCRIPTION} SET healed_id = %s {_OF_GENERATION}"
 _ROWS_COMPARED = f"UPDATE {SUBSCRIPTION} SET compared_generation = %s, compared_position = %s {_OF_GENERATION}"
 _HEALED = f"UPDATE {SUBSCRIPTION} SET healed_generation = store_generation {_OF_GENERATION}"
 
+_REBUILT = f"""
+    UPDATE {SUBSCRIPTION} SET store_generation = %s, healed_generation = %s
+    WHERE subscriber = %s AND shard = %s AND store_generation <= %s
+"""
+
 _CHECKED = f"""
     SELECT aggregate_root_id, max(generation) FROM {_CHECK}
     WHERE subscriber = %s AND aggregate_root_id = ANY(%s) AND generation > %s GROUP BY aggregate_root_id
@@ -128,6 +133,14 @@ def rows_compared(alias: str, subscriber: str, shard: int, generation: int, unti
 def healed(alias: str, subscriber: str, shard: int, generation: int) -> None:
     """Note that everything is compared, unless a later generation is known. Delete the marks that report nothing."""
     if execute(alias, _HEALED, (subscriber, shard, generation)).rowcount:
+        execute(alias, _FORGET_CHECKS, (subscriber, shard))
+
+
+def rebuilt(alias: str, subscriber: str, shard: int, generation: int) -> None:
+    """Note that the rows which are put in use in this transaction were built of a shard in this generation. They have
+    none of the events that were erased before it, and may have some that were stored since: compared with what had been
+    stored before, these would count as erased."""
+    if execute(alias, _REBUILT, (generation, generation, subscriber, shard, generation)).rowcount:
         execute(alias, _FORGET_CHECKS, (subscriber, shard))
 
 

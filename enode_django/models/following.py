@@ -55,7 +55,8 @@ class Rebuild(models.Model):
     """A generation of a projection's tables that is or was being built, and the one that it ``replaces``.
 
     The tables of a generation that is not in use are in a separate schema. They contain everything below
-    ``positions``. During the build ``positions`` and ``corrections`` are empty until only the swap is left.
+    ``positions``, and no events that were erased before the ``generations`` of the store. During the build these and
+    ``corrections`` are empty until only the swap is left.
     """
 
     class State(models.TextChoices):
@@ -74,6 +75,9 @@ class Rebuild(models.Model):
     positions = models.JSONField("positions", default=dict, help_text="Up to which all is in what it replaces.")
     corrections = models.JSONField(
         "corrections", db_default={}, help_text="The number of the newest one in each shard when it began."
+    )
+    generations = models.JSONField(
+        "generations", db_default={}, help_text="That of each shard whose erased events it does not have."
     )
     fingerprint = models.CharField(
         "fingerprint",

@@ -43,6 +43,14 @@ Corrections = Mapping[int, int]
 """The number of each shard's newest correction (0: none), by the number of the shard."""
 
 
+Generations = Mapping[int, int]
+"""The generation of each shard, by the number of the shard."""
+
+
+def generations_of(positions: Positions) -> Generations:
+    return {number: position.generation for number, position in positions.items()}
+
+
 def corrections_now(store: EventStore) -> Corrections:
     found = {shard.number: shard.corrected_since(0) for shard in store.shards}
     return {number: made[-1].number if made else 0 for number, made in found.items()}
@@ -52,7 +60,8 @@ class CatchingUp:
     """Catches a shadow up with the store. The shadow has everything below ``positions``.
 
     ``corrections`` are the newest corrections at the time before the first read for the shadow (a missing shard: 0);
-    None if the shadow may have events as they were before a correction.
+    None if the shadow may have events as they were before a correction. The shadow has no event that was erased before
+    the ``generations`` began; those of a missing shard are unknown.
     """
 
     def __init__(
@@ -63,9 +72,11 @@ class CatchingUp:
         positions: Positions,
         report: Report,
         corrections: Corrections | None = None,
+        generations: Generations | None = None,
     ) -> None:
         self.store = store
         self.corrections = corrections
+        self.generations = generations or {}
         self.shadow = shadow
         self.report = report
         self.total = Replayed()
@@ -119,8 +130,17 @@ class CatchingUp:
         """Bring aggregates up to these versions, or to their heads if these are lower, settled or not."""
         self.total += self.engine.catch_up(self.shadow, todo)
 
-    def check_corrections(self) -> None:
-        """Raise `RebuildError` if events were corrected since ``corrections``: the shadow may have the originals."""
+    def check_history(self) -> None:
+        """Raise `RebuildError` if the shadow may have events erased since ``generations``, or the originals of events that
+        were corrected since ``corrections``."""
+        for shard in self.store.shards:
+            built_in, newest = self.generations.get(shard.number), shard.position().generation
+            if built_in not in (None, newest):
+                raise RebuildError(
+                    f"the event store was restored or failed over meanwhile: shard {shard.number} is in generation "
+                    f"{newest}, and these rows of {self.shadow.subscriber} are of {built_in}, so they may be of events "
+                    "that are lost; nothing is swapped; rebuild it anew"
+                )
         since = self.corrections
         if since is None:
             return
@@ -136,7 +156,7 @@ class CatchingUp:
     def finish(self) -> None:
         """Catch up with everything stored since the last round. Call it when nobody writes to the tables in use.
 
-        It does not wait for an unavailable database. Raises `TooMuchLeft`, and as `check_corrections` does. Its work is
+        It does not wait for an unavailable database. Raises `TooMuchLeft`, and as `check_history` does. Its work is
         not added to ``total``, since the transaction may be repeated.
         """
         rest = self._rest()
@@ -144,7 +164,7 @@ class CatchingUp:
             todo = [one for whole in rest for one in todo_of(replaying, CatchUpTask(whole))]
             self.report("swap", streams=_streams(rest), aggregates=len(todo))
             replaying.catch_up(todo)
-        self.check_corrections()
+        self.check_history()
 
     def _rest(self) -> Sequence[PositionRange]:
         rest = [

@@ -10,12 +10,12 @@ from django.utils import timezone
 
 from enode_django.concurrency.backoff import delays
 from enode_django.concurrency.stopping import pause
-from enode_django.eventing import checkpoints
+from enode_django.eventing import checkpoints, failovers
 from enode_django.eventstore.base import EventStore
 from enode_django.eventstore.positions import BEGINNING
 from enode_django.exceptions import TablesInUse
 from enode_django.models import Rebuild
-from enode_django.rebuilding.catching_up import CatchingUp, Positions, TooMuchLeft
+from enode_django.rebuilding.catching_up import CatchingUp, Generations, Positions, TooMuchLeft
 from enode_django.rebuilding.checking import Check, UsedIsBehind
 from enode_django.rebuilding.results import Accepted
 from enode_django.rebuilding.swapping import Swap
@@ -90,11 +90,19 @@ class _Swapping:
         if self._check is not None and not self._accepted.differences:
             self._compare(self._check, is_last)
         self._catching_up.finish()
+        locked.generations = {str(number): generation for number, generation in self._compared().items()}
+        for number, generation in self._catching_up.generations.items():
+            failovers.rebuilt(self._target.alias, self._target.key, number, generation)
         locked.state = State.SWAPPED if self._was == State.BUILDING else State.UNDONE
         locked.positions = {str(number): str(position) for number, position in self._swept.items()}
         locked.migrations = self._target.applied_migrations()
         locked.swapped_at = timezone.now()
         locked.save(using=self._target.alias)
+
+    def _compared(self) -> Generations:
+        """Return the generations with which the rows in use were compared: those of events erased since may be left."""
+        known = failovers.known(self._target.alias, self._target.key)
+        return {**self._catching_up.generations, **{number: one.healed for number, one in known.items()}}
 
     def _compare(self, check: Check, is_last: bool) -> None:
         try:

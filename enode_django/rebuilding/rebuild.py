@@ -19,7 +19,15 @@ from enode_django.eventstore.sqlstates import DATABASE_ERRORS
 from enode_django.exceptions import RebuildError, RebuildOvertaken, TablesInUse
 from enode_django.jobs.progress import Report
 from enode_django.models import Rebuild
-from enode_django.rebuilding.catching_up import CatchingUp, Corrections, Positions, corrections_now, now
+from enode_django.rebuilding.catching_up import (
+    CatchingUp,
+    Corrections,
+    Generations,
+    Positions,
+    corrections_now,
+    generations_of,
+    now,
+)
 from enode_django.rebuilding.checking import Check
 from enode_django.rebuilding.comparing import Comparison, check_volatile
 from enode_django.rebuilding.completing import complete
@@ -73,12 +81,12 @@ def rebuild(
         corrections = corrections_now(store)
         horizon = now(store)
         replayed = engine.replay(Plan(shadow, target.types(), horizon, archive), report)
-        catching_up = CatchingUp(store, engine, shadow, horizon, report, corrections)
+        catching_up = CatchingUp(store, engine, shadow, horizon, report, corrections, generations_of(horizon))
         complete(target, catching_up)
         catching_up.run()
         target.analyze(shadow)
         still = retry_parked(target, store, shadow)
-        catching_up.check_corrections()  # otherwise the sample would blame the handlers
+        catching_up.check_history()  # otherwise the sample would blame the handlers
         check_sample(target, record, catching_up, sample)
         accepted = None if compare_only else Accepted(accept_differences, accept_uncompared)
         comparison = _compare_and_swap(target, record, catching_up, accepted)
@@ -95,8 +103,8 @@ def swap_kept(
 ) -> Rebuilt:
     """Swap the tables that the last rebuild has kept because it could not swap them. Blocks.
 
-    Raises `RebuildError` if there are none, if other code has built them, or if events were corrected since the rebuild
-    began; and as `rebuild` does.
+    Raises `RebuildError` if there are none, if other code has built them, or if events were corrected or erased since
+    the rebuild began; and as `rebuild` does.
     """
     started = time.monotonic()
     target = plan(name)
@@ -107,8 +115,10 @@ def swap_kept(
     shadow = target.shadow(record.generation)
     accepted = Accepted(accept_differences, accept_uncompared)
     with _given_up(target, record):
-        catching_up = CatchingUp(store, engine, shadow, _positions(store, record), report, _corrections(record))
-        catching_up.check_corrections()
+        catching_up = CatchingUp(
+            store, engine, shadow, _positions(store, record), report, _corrections(record), _generations(record)
+        )
+        catching_up.check_history()
         catching_up.run()
         comparison = _compare_and_swap(target, record, catching_up, accepted)
     return Rebuilt(catching_up.total, comparison, True, time.monotonic() - started)
@@ -129,8 +139,8 @@ def _compare_and_swap(
         check.run()
         if accepted is not None:
             accepted.check(target.name, check.comparison, is_last=False)
-            catching_up.check_corrections()
-            target.keep(record, catching_up.positions, catching_up.corrections or {})
+            catching_up.check_history()
+            target.keep(record, catching_up.positions, catching_up.corrections or {}, catching_up.generations)
             put_in_use(target, record, catching_up, check, accepted)
     except BaseException:
         with suppress(Exception):  # the next rebuild or swap drops it
@@ -149,10 +159,15 @@ def _corrections(record: Rebuild) -> Corrections:
     return {int(number): newest for number, newest in record.corrections.items()}
 
 
+def _generations(record: Rebuild) -> Generations:
+    return {int(number): generation for number, generation in record.generations.items()}
+
+
 def undo(name: str, engine: Engine, report: Report) -> Rebuilt:
     """Put back the tables that the last rebuild has replaced, after catching them up. Blocks until it is done.
 
-    Raises `RebuildError` if there are none, or if migrations were applied or reversed since; and as `rebuild` does.
+    Raises `RebuildError` if there are none, if migrations were applied or reversed since, or if they may have events
+    that the store has lost; and as `rebuild` does.
     """
     started = time.monotonic()
     target = Target.of(name)
@@ -166,8 +181,9 @@ def undo(name: str, engine: Engine, report: Report) -> Rebuilt:
         )
     store = make_store()
     shadow = target.replaced(record)
-    catching_up = CatchingUp(store, engine, shadow, _positions(store, record), report)
+    catching_up = CatchingUp(store, engine, shadow, _positions(store, record), report, generations=_generations(record))
     with _unless_overtaken(target, record):
+        catching_up.check_history()
         catching_up.run()
         check = Check(target, record, catching_up)
         check.look()

@@ -141,12 +141,19 @@ class Target(NamedTuple):
             for one in {generation, replaces, -generation} - needed:
                 yield self.shadow(one)
 
-    def keep(self, rebuild: Rebuild, positions: Mapping[int, Position], corrections: Mapping[int, int]) -> None:
+    def keep(
+        self,
+        rebuild: Rebuild,
+        positions: Mapping[int, Position],
+        corrections: Mapping[int, int],
+        generations: Mapping[int, int],
+    ) -> None:
         """Record that the tables are built and compared. They hold everything stored below these positions of the
-        shards, read with the corrections up to these numbers."""
+        shards, read in these generations with the corrections up to these numbers."""
         rebuild.positions = {str(number): str(position) for number, position in positions.items()}
         rebuild.corrections = {str(number): newest for number, newest in corrections.items()}
-        rebuild.save(using=self.alias, update_fields=["positions", "corrections"])
+        rebuild.generations = {str(number): generation for number, generation in generations.items()}
+        rebuild.save(using=self.alias, update_fields=["positions", "corrections", "generations"])
 
     def is_kept(self, rebuild: Rebuild) -> bool:
         """Return True if the rebuild only lacks the swap."""
