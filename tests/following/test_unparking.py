@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 from enode_django.eventing import parking
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventing.unparking import retry_parked, skip_parked
+from enode_django.exceptions import NotParked
 from tests.following.domain import Added, Behaviour, CounterRows, Entries, Kindness, Opened, TooMuch, handler_group
 from tests.following.harness import Harness
 
@@ -111,3 +114,36 @@ def test_a_refusal_that_comes_as_a_retry_ends_is_handled(
     assert [command.amount for command in harness.sent] == [1, 2]  # type: ignore[attr-defined]
     assert harness.parked(subscriber.name) == []
     assert not harness.window.unfinished
+
+
+# -- what is skipped --------------------------------------------------------------------------------------------------
+
+
+def test_what_is_not_parked_any_more_is_not_skipped(
+    harness: Harness, behaviour: Behaviour, subscriber: Subscriber
+) -> None:
+    """It was tried again meanwhile, and the aggregate is parked at the next event."""
+    behaviour.failing["c"] = 1_000
+    subscription = harness.subscription(subscriber, attempts=1)
+    records = harness.stored("c", Added(amount=1), Added(amount=2))
+    harness.deliver(subscription, records)
+    assert skip_parked(subscription, "c") is not None
+    with pytest.raises(NotParked, match="has parked 'c' at version 2, not at what command"):
+        skip_parked(subscription, "c", command_id=records[0].command_id)
+    assert [row.version for row in harness.parked(subscriber.name)] == [2]
+
+
+def test_events_before_the_one_to_be_skipped_are_not_left_out(
+    harness: Harness, behaviour: Behaviour, subscriber: Subscriber
+) -> None:
+    """The tables were replaced, or taken back after a failover, since it was parked."""
+    harness.stored("c", Opened(owner="ann"), Added(amount=1), Added(amount=2))
+    now = datetime.now(UTC)
+    row = parking.Parked(subscriber.name, "following.Counter", "c", 3, "any", "ValueError", "", 1, now, now)
+    parking.park("default", row)
+    assert skip_parked(harness.subscription(subscriber), "c") is None
+    assert harness.parked(subscriber.name) == []
+    if subscriber.name == "following.rows":
+        assert harness.rows() == {"c": ("ann", 3, 3)}
+    else:
+        assert {"c/2/0", "c/3/0"} <= set(behaviour.calls)
