@@ -67,7 +67,7 @@ class EventProcessor(ABC):
         self.in_flight = InFlight()
         self._fitting = Lookups(first=FIRST_AT_ONCE, most=10_000, most_bytes=self.bytes_at_once)
         self.heeded: Heeded | None = None
-        """The known generations and corrections of the store; None if all streams are read from the store."""
+        """The known generations and corrections of the store; None if the events are not those of its checkpoints."""
         self._tracing = current_tracing()
         self._followed = self._new_followed()
 
@@ -167,7 +167,10 @@ class EventProcessor(ABC):
         free = [work for work in works if work.aggregate_root_id not in begun.parked]
         if self.heeded is not None:
             self.heeded.heed(begun.known, self.alias, self.key, self.store, free)
-        streams = next_streams(self.store, free, positions, portion)
+        if self.heeded is None:
+            streams = next_streams(self.store, free, positions, portion)
+        else:
+            streams = next_streams(self.store, free, positions, portion, partial(self.heeded.check_read, self.store))
         self._measure(streams.values())
         self.attempted = {id: (records[0].version, records[0].command_id) for id, records in streams.items() if records}
         self._followed = self._new_followed()

@@ -21,7 +21,15 @@ from enode_django.eventing import parking
 from enode_django.eventing.event_processors import EventProcessor
 from enode_django.eventing.in_flight import FIRST_QUEUE, is_of_a_sweep, suspect_swept
 from enode_django.eventing.logged_steps import log_handled
-from enode_django.eventing.pending import Failure, Message, PendingAggregate, Progress, follows_events, follows_refusal
+from enode_django.eventing.pending import (
+    STORED,
+    Failure,
+    Message,
+    PendingAggregate,
+    Progress,
+    follows_events,
+    follows_refusal,
+)
 from enode_django.eventing.retry_decisions import NextTry, RetryPolicy
 from enode_django.eventing.runner import Runner
 from enode_django.eventing.subscribers import follows
@@ -96,12 +104,13 @@ class EventSubscription:
             window.finish_many(skipped)
         self._drive_new(works.values())
 
-    def follow(self, records: Iterable[StreamRecord]) -> None:
-        """Handle streams as `handle` does, from a source other than a queue."""
+    def follow(self, records: Iterable[StreamRecord], generation: int = STORED) -> None:
+        """Handle streams as `handle` does, from a source other than a queue. They were written in this ``generation``, or
+        a later one."""
         works: dict[str, PendingAggregate] = {}
         for record in records:
             if self._concerns(record):
-                self._work_of(works, record).add(record)
+                self._work_of(works, record).add(record, generation)
         self.catch_up(works.values())
 
     def catch_up(self, works: Iterable[PendingAggregate]) -> bool:

@@ -59,6 +59,15 @@ class Heeded:
             if of_shard is not None:
                 _heed(alias, subscriber, shard, of_shard, some)
 
+    def check_read(self, store: EventStore, ids: Iterable[str]) -> None:
+        """Raise `StoreMovedOn` if a generation has begun that was not known at `heed`: the streams of these aggregates,
+        which were read from the store since, may be of that generation. Blocks on the shards."""
+        for place in {store.place_of(id) for id in ids}:
+            shard = store.shards[place]
+            known = self._known.get(shard.number)
+            if known is not None and (newest := shard.position().generation) > known.generation:
+                raise StoreMovedOn(shard, newest)
+
     def confirm(self, generations: Mapping[int, int]) -> None:
         """Raise `StoreMovedOn` if a generation was noted since `heed`. Else none is noted until the transaction ends,
         in which ``generations`` were read (`failovers.generations_cursor`)."""

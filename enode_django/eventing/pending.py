@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -168,10 +168,14 @@ def fit_portion(works: Iterable[PendingAggregate], positions: Mapping[str, int],
 
 
 def next_streams(
-    store: EventStore, works: Iterable[PendingAggregate], positions: Mapping[str, int], portion: int
+    store: EventStore,
+    works: Iterable[PendingAggregate],
+    positions: Mapping[str, int],
+    portion: int,
+    check: Callable[[Iterable[str]], object] = tuple,
 ) -> dict[str, Sequence[StreamRecord]]:
     """Return the next streams of each aggregate after its position, at most ``portion``, without a gap. Missing streams
-    are read from the store, in one query for all. Blocks on the store."""
+    are read from the store, in one query for all; ``check`` is called then with the aggregates. Blocks on the store."""
     found: dict[str, Sequence[StreamRecord]] = {}
     gaps: dict[str, tuple[int, int]] = {}
     for work in works:
@@ -184,6 +188,7 @@ def next_streams(
             gaps[work.aggregate_root_id] = (position, until)
     if gaps:
         loaded = store.load_ranges(gaps, limit=portion)
+        check(gaps)
         for id, (after, _) in gaps.items():
             found[id] = list(_joining(after, loaded.get(id, ())))
     return found

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from enode_django.concurrency.backoff import once
 from enode_django.eventing.event_processors import EventProcessor
 from enode_django.eventing.event_subscription import EventSubscription
+from enode_django.eventing.failover_guard import Heeded
 from enode_django.eventing.retry_decisions import RAISE
 from enode_django.eventing.runner import Runner
 from enode_django.eventing.subscribers import Subscriber, part_for_replay
@@ -29,12 +30,12 @@ def replay(
         replayed = part_for_replay(subscriber)
         if replayed is None:
             continue
-        subscription = EventSubscription(
-            Runner(processor_of(replayed), once), policy=RAISE, notify=lambda notices: None
-        )
+        processor = processor_of(replayed)
+        processor.heeded = Heeded()
+        subscription = EventSubscription(Runner(processor, once), policy=RAISE, notify=lambda notices: None)
         caught_up[subscriber.name] = 0
         for shard in store.shards:
-            subscription.runner.processor.subscribe(shard)
+            processor.subscribe(shard)
             for part in parts_of(shard, BEGINNING, END):
                 works = behind(subscription, part.settled)
                 subscription.catch_up(works)

@@ -76,10 +76,11 @@ class DatabaseSubscribers:
 
     def follow(self, record: StreamRecord) -> None:
         alias = self._open_transaction(record)
+        generation = self._store.generation_of(record.aggregate_root_id)
         for subscriber in self._subscribers():
             if not _concerns(subscriber, record):
                 continue
-            call = partial(self._follow, subscriber, record)
+            call = partial(self._follow, subscriber, record, generation)
             if alias is None or has_tables(subscriber):  # a rollback undoes rows; others wait for the commit
                 call()
             else:
@@ -166,8 +167,8 @@ class DatabaseSubscribers:
 
     # -- the work -------------------------------------------------------------------------------------------------
 
-    def _follow(self, subscriber: Subscriber, record: StreamRecord) -> None:
-        self._run(subscriber.name, partial(self._subscription(subscriber).follow, [record]))
+    def _follow(self, subscriber: Subscriber, record: StreamRecord, generation: int) -> None:
+        self._run(subscriber.name, partial(self._subscription(subscriber).follow, [record], generation))
 
     @staticmethod
     def _run(name: str, call: Callable[[], None]) -> bool:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 
 import pytest
 from django.db import connection
 
-from enode_django.eventing import checkpoints, failovers
+from enode_django.eventing import checkpoints, failovers, parking
+from enode_django.eventing.pending import PendingAggregate
 from enode_django.eventing.registry import subscribers
+from enode_django.eventing.unparking import retry_parked
 from enode_django.eventstore.base import Part, StreamRecord
 from enode_django.eventstore.positions import Position
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.exceptions import StoreUnavailable, SubscriberUnavailable
 from enode_django.models import GenerationCheck, HandledRefusal
 from enode_django.monitoring.work import ask_parked
+from enode_django.runtime import replay
 from tests.following.domain import Added, Behaviour, CounterRows, Entries, Kindness, Opened, TooMuch, handler_group
 from tests.following.harness import Harness, stream_of
 from tests.following.orders import CustomerTotals, Order, order, totals
@@ -263,3 +267,66 @@ def test_nothing_is_taken_back_when_the_store_has_nothing_of_very_much(
         swept_again(sweep, harness)
     assert "has handled 3 aggregates of which shard default of the event store has none" in caplog.text
     assert len(harness.rows()) == 3
+
+
+# -- events of a generation that nobody has heard of ------------------------------------------------------------------
+
+
+def heals_without_handling_again(sweep: Sweep, harness: Harness, behaviour: Behaviour) -> None:
+    assert sorted({*behaviour.calls} - {"second"}) == ["c/1/0", "c/2/0"]
+    behaviour.calls.clear()
+    swept_again(sweep, harness)
+    assert failovers.known("default", sweep.name)[0].is_healed
+    assert behaviour.calls == []
+    assert not GenerationCheck.objects.exists()
+
+
+@pytest.fixture(params=["following.entries", "following.handlers"])
+def handled(request: pytest.FixtureRequest, harness: Harness, behaviour: Behaviour) -> Sweep:
+    """A subscriber that has handled version 1 of "c" before a generation began."""
+    every = [subscribers.instance(Entries), handler_group()]
+    sweep = Sweep(harness, next(one for one in every if one.name == request.param))
+    harness.deliver(sweep.subscription, harness.stored("c", Added(amount=1)))
+    return sweep
+
+
+def test_events_that_their_caller_hands_over_are_not_handled_again(
+    harness: Harness, behaviour: Behaviour, handled: Sweep
+) -> None:
+    """As without a queue, where nobody looks for generations before."""
+    begin_generation(harness)
+    records = harness.stored("c", Added(amount=2), after=1)
+    handled.subscription.follow(records, harness.store.generation_of("c"))
+    heals_without_handling_again(handled, harness, behaviour)
+
+
+def test_events_that_are_read_from_the_store_are_not_handled_again(
+    harness: Harness, behaviour: Behaviour, handled: Sweep
+) -> None:
+    begin_generation(harness)
+    harness.stored("c", Added(amount=2), after=1)
+    handled.subscription.catch_up([PendingAggregate("c", "following.Counter", 2)])
+    heals_without_handling_again(handled, harness, behaviour)
+
+
+def test_events_that_a_retry_by_hand_handles_are_not_handled_again(
+    harness: Harness, behaviour: Behaviour, handled: Sweep
+) -> None:
+    behaviour.failing["c"] = 1
+    begin_generation(harness)
+    harness.stored("c", Added(amount=2), after=1)
+    now = datetime.now(UTC)
+    row = parking.Parked(handled.name, "following.Counter", "c", 2, "any", "ValueError", "", 1, now, now)
+    parking.park("default", row)
+    assert retry_parked(handled.subscription, "c") is not None
+    assert retry_parked(handled.subscription, "c") is None
+    heals_without_handling_again(handled, harness, behaviour)
+
+
+def test_replayed_events_are_not_handled_again(harness: Harness, behaviour: Behaviour) -> None:
+    sweep = Sweep(harness, subscribers.instance(Entries))
+    harness.deliver(sweep.subscription, harness.stored("c", Added(amount=1)))
+    begin_generation(harness)
+    harness.stored("c", Added(amount=2), after=1)
+    assert replay(sweep.name) == {sweep.name: 1}
+    heals_without_handling_again(sweep, harness, behaviour)
