@@ -295,6 +295,7 @@ def test_events_that_their_caller_hands_over_are_not_handled_again(
 ) -> None:
     """As without a queue, where nobody looks for generations before."""
     begin_generation(harness)
+    connection.close()  # as a failover does
     records = harness.stored("c", Added(amount=2), after=1)
     handled.subscription.follow(records, harness.store.generation_of("c"))
     heals_without_handling_again(handled, harness, behaviour)
