@@ -105,7 +105,7 @@ class EventSubscription:
         self._drive_new(works.values())
 
     def follow(self, records: Iterable[StreamRecord], generation: int = STORED) -> None:
-        """Handle streams as `handle` does, from a source other than a queue, written in this ``generation`` or later."""
+        """Handle streams as `handle` does, from a source other than a queue, stored in this ``generation`` or later."""
         works: dict[str, PendingAggregate] = {}
         for record in records:
             if self._concerns(record):
