@@ -17,6 +17,7 @@ from enode_django.exceptions import TablesInUse
 from enode_django.models import Rebuild
 from enode_django.rebuilding.catching_up import CatchingUp, Generations, Positions, TooMuchLeft
 from enode_django.rebuilding.checking import Check, UsedIsBehind
+from enode_django.rebuilding.letting_go import let_go
 from enode_django.rebuilding.results import Accepted
 from enode_django.rebuilding.swapping import Swap
 from enode_django.rebuilding.target import State, Target
@@ -48,11 +49,13 @@ def put_in_use(
         is_last = number == SWAPS
         try:
             swapping.run(is_last=is_last)
-            return
         except TooMuchLeft:
             prepare = swapping.prepare
         except UsedIsBehind:
             prepare = swapping.leave_as_it_is
+        else:
+            swapping.let_go()
+            return
         if not is_last:
             _wait(catching_up, delay)
             prepare()
@@ -83,6 +86,9 @@ class _Swapping:
     def run(self, *, is_last: bool) -> None:
         self._swap.run(lambda: self._last_steps(is_last))
         logger.info("%s has build %d in use", self._target.name, self._catching_up.shadow.generation)
+
+    def let_go(self) -> None:
+        let_go(self._target, self._swap.outgoing)
 
     def _last_steps(self, is_last: bool) -> None:
         locked = self._target.locked(self._record, self._was)

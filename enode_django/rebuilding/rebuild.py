@@ -32,10 +32,12 @@ from enode_django.rebuilding.checking import Check
 from enode_django.rebuilding.comparing import Comparison, check_volatile
 from enode_django.rebuilding.completing import complete
 from enode_django.rebuilding.engine import Engine, Plan
+from enode_django.rebuilding.letting_go import let_go
 from enode_django.rebuilding.putting_in_use import put_in_use
 from enode_django.rebuilding.results import Accepted, Rebuilt
 from enode_django.rebuilding.retrying import retry_parked
 from enode_django.rebuilding.sampling import check_sample
+from enode_django.rebuilding.shadow import Shadow
 from enode_django.rebuilding.target import State, Target
 from enode_django.runtime import make_store
 
@@ -182,13 +184,26 @@ def undo(name: str, engine: Engine, report: Report) -> Rebuilt:
     store = make_store()
     shadow = target.replaced(record)
     catching_up = CatchingUp(store, engine, shadow, _positions(store, record), report, generations=_generations(record))
-    with _unless_overtaken(target, record):
+    with _unless_overtaken(target, record), _let_go_if_it_fails(target, shadow):
         catching_up.check_history()
+        complete(target, catching_up)
         catching_up.run()
         check = Check(target, record, catching_up)
         check.look()
         put_in_use(target, record, catching_up)
     return Rebuilt(catching_up.total, check.comparison, True, time.monotonic() - started)
+
+
+@contextmanager
+def _let_go_if_it_fails(target: Target, replaced: Shadow) -> Iterator[None]:
+    """Drop the foreign keys that `complete` has made if the block raises, since the tables stay out of use."""
+    try:
+        yield
+    except BaseException:
+        with suppress(Exception):  # it must not hide the error
+            connections[target.alias].close_if_unusable_or_obsolete()
+            let_go(target, replaced)
+        raise
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from enode_django.rebuilding.rebuild import rebuild, undo
 from enode_django.rebuilding.replaying import Replayed
 from tests.following.domain import Added, Opened
 from tests.following.harness import Harness
-from tests.integration.store_sessions import Call
+from tests.integration.store_sessions import Call, bare_session
 from tests.rebuilding.conftest import schemas
 from tests.rebuilding.domain import Balances, Postings
 from tests.rebuilding.histories import balances, follow, nothing, some_history
@@ -148,6 +148,62 @@ def test_more_aggregates_that_break_a_foreign_key_than_may_be_parked_end_the_reb
     assert schemas() == []
     assert balances() == {"a": (10, 2, 3)}
     assert indexed.parked(Balances.name) == []
+
+
+def test_tables_that_a_rebuild_has_replaced_hold_no_row_of_another_table(indexed: Harness) -> None:
+    some_history(indexed, "a")
+    follow(Balances)
+    rebuild(Balances.name, InProcess(), nothing)
+    ((replaced,),) = asked(
+        f"SELECT nspname FROM pg_tables JOIN pg_namespace ON nspname = schemaname "
+        f"WHERE tablename = '{TABLE}' AND schemaname <> 'public'"
+    )
+    assert "follows" in names(replaced), "a key with an action does not hold the row"
+    sql(f"UPDATE {TABLE} SET total = 7", "DELETE FROM known_total WHERE id = 10")
+    assert asked("SELECT count(*) FROM known_total WHERE id = 10") == [(0,)]
+
+
+def test_an_undo_that_ends_early_holds_no_row_of_another_table(indexed: Harness) -> None:
+    some_history(indexed, "a")
+    follow(Balances)
+    rebuild(Balances.name, InProcess(), nothing)
+
+    def cancel(stage: str, /, **figures: object) -> None:
+        if figures.get("foreign_key") == "later":  # "known" was made before
+            raise JobCancelled("by request")
+
+    with pytest.raises(JobCancelled):
+        undo(Balances.name, InProcess(), cancel)
+    sql(f"UPDATE {TABLE} SET total = 7", "DELETE FROM known_total WHERE id = 10")
+
+
+def test_an_undo_parks_an_aggregate_whose_old_row_points_to_what_is_gone(indexed: Harness) -> None:
+    sql(f"ALTER TABLE {TABLE} DROP CONSTRAINT follows")
+    some_history(indexed, "a")
+    indexed.stored("b", Added(amount=5))
+    follow(Balances)
+    before, rows = asked(DEFINITIONS), balances()
+    rebuild(Balances.name, InProcess(), nothing)
+    sql(f"DELETE FROM {TABLE} WHERE total = 10", "DELETE FROM known_total WHERE id = 10")
+    undo(Balances.name, InProcess(), nothing)
+    assert (balances()["b"], asked(DEFINITIONS)) == (rows["b"], before)
+    assert [one.aggregate_root_id for one in indexed.parked(Balances.name)] == ["a"]
+
+
+def test_a_key_that_is_in_use_elsewhere_is_left_to_the_next_rebuild(
+    indexed: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    some_history(indexed, "a")
+    follow(Balances)
+    monkeypatch.setattr(clearing, "ATTEMPTS", 1)
+
+    def read_on(stage: str, /, **figures: object) -> None:
+        if stage == "compare":
+            session.execute("SELECT count(*) FROM known_total")
+
+    with bare_session() as session:
+        assert rebuild(Balances.name, InProcess(), read_on).is_swapped
+    assert "rows of public.known_total cannot be deleted" in caplog.text
 
 
 @pytest.mark.parametrize("stage", ["make indexes", "make foreign keys"])
