@@ -28,6 +28,7 @@ def check_subscribers(app_configs: Sequence[AppConfig] | None, **_: Any) -> list
     for subscriber in [*named, *groups]:
         messages += _databases(subscriber)
         messages += _fields_for_rebuilds(subscriber)
+        messages += _links(subscriber)
         messages += _limits(subscriber)
         messages += _state(subscriber)
     for group in groups:
@@ -128,6 +129,17 @@ def _fields_for_rebuilds(subscriber: Subscriber) -> Iterator[CheckMessage]:
                 f"{_description(subscriber)} names {name!r} in {option}, but none of its models has such a field.",
                 hint=f"They have {', '.join(sorted(known))}.",
                 id="enode_django.E025",
+            )
+
+
+def _links(subscriber: Subscriber) -> Iterator[CheckMessage]:
+    if isinstance(subscriber, RowProjection):
+        for field in subscriber.model._meta.many_to_many:
+            yield Warning(
+                f"{_description(subscriber)} keeps rows with the ManyToManyField {field.name!r}, but it stores and "
+                "rebuilds the columns of its rows alone: it cannot be rebuilt.",
+                hint="Make a Projection of it, or keep the values in a JSONField or an ArrayField of the row.",
+                id="enode_django.W173",
             )
 
 

@@ -31,6 +31,13 @@ class CheckedRow(ReadModel):
         app_label = "checked"
 
 
+class LinkedRow(ReadModel):
+    groups: models.ManyToManyField[Group, Any] = models.ManyToManyField(Group)
+
+    class Meta:
+        app_label = "checked"
+
+
 @pytest.fixture(autouse=True)
 def undeclared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Begin without declarations. Forget those of the test after it."""
@@ -124,6 +131,18 @@ def test_two_projections_of_one_model_are_found() -> None:
     assert id == "enode_django.E019"
     assert "Rows and" in text
     assert "MoreRows have their rows in the same table 'checked_checkedrow'" in text
+
+
+def test_a_row_with_links_that_its_projection_cannot_rebuild_is_found() -> None:
+    class Linked(ModelProjection[LinkedRow]):
+        name = "checked.linked"
+
+        @handles(Checked)
+        def checked(self, row: LinkedRow, event: Checked) -> None: ...
+
+    ((id, text),) = found()
+    assert id == "enode_django.W173"
+    assert "Linked keeps rows with the ManyToManyField 'groups'" in text
 
 
 def test_a_group_of_event_handlers_named_as_a_projection_is_found() -> None:
