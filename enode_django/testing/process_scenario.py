@@ -13,12 +13,13 @@ from enode_django.domain.messages import Command, DomainEvent
 from enode_django.domain.refusals import DomainException
 from enode_django.eventing.deadlines import CancelDeadline, Deadline
 from enode_django.eventing.pending import handled_by
-from enode_django.eventing.process_managers import ProcessManager, Yielded, has_state, yielded_by
+from enode_django.eventing.process_managers import ProcessManager, Yielded, crash_handler, has_state, yielded_by
 from enode_django.eventing.processes import Process, Processes, state_type_of, steps_of
 from enode_django.eventing.registry import subscribers
 from enode_django.eventstore.base import CommandKey, StreamRecord
 from enode_django.exceptions import DefinitionError
 from enode_django.serialization.codec import decode_command, encode_command, restore_command
+from enode_django.serialization.crashes import CommandCrashed
 from enode_django.testing.histories import refusal, streams
 
 
@@ -74,6 +75,19 @@ class ProcessScenario:
         self._last = self._processes.get(done.key or "")
         self._has_begun = True
         return self
+
+    def when_crashed(self, command: Command, error: BaseException) -> Self:
+        """Deliver the crash of a command that the process manager has sent: it was ended by ``error``, which is not a
+        refusal. Raises `DefinitionError` if the process manager does not handle crashes of such a command, and as
+        `when` does."""
+        sender = crash_handler(self._manager)(command)
+        if not sender:
+            raise DefinitionError(
+                f"{self._manager.name} handles no crash of {type(command).__qualname__}, which would be a dead letter; "
+                f"mark a method with @handles_crash({type(command).__qualname__})"
+            )
+        crash = CommandCrashed.of(command, error, sender=sender)
+        return self.when(crash, of=command.aggregate_root_id)
 
     @property
     def commands(self) -> Sequence[Command]:

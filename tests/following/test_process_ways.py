@@ -13,6 +13,7 @@ from enode_django.conf.groups import IMMEDIATE
 from enode_django.eventing.event_subscription import EventSubscription
 from enode_django.eventing.registry import subscribers
 from enode_django.eventstore.memory import MemoryEventStore
+from enode_django.exceptions import DefinitionError
 from enode_django.immediate import catch_up
 from enode_django.models import EventStream, OutboxCommand, ProcessState
 from enode_django.runtime import close_bus, make_store, make_subscription, make_transport, use_bus
@@ -29,6 +30,7 @@ from tests.following.auctions import (
     LotOpened,
     OpenLot,
 )
+from tests.following.processes import Placed, Remind, Sales, Ship
 from tests.outbox.harness import Harness as OutboxHarness
 
 CLOSED = LotClosed(winner="bob", bids=3)
@@ -58,6 +60,15 @@ def test_a_scenario_shows_state_and_commands() -> None:
 def test_in_a_scenario_an_early_event_waits() -> None:
     auction = given(Auctions, "lot").when(BidMade(lot="lot", amount=4), of="ann").then_waits().then_state(None)
     auction.when(LotOpened()).then_state(Auction(highest=4, winner="ann", bids=1))
+
+
+def test_a_scenario_delivers_the_crash_of_a_command() -> None:
+    sale = given(Sales, "o1", Placed(price=9)).when_crashed(Ship("parcel-o1", paid=1), KeyError("truck"))
+    sale.then(Remind("clerk", why="KeyError after 0"))
+    with pytest.raises(
+        DefinitionError, match=r"processes.sales handles no crash of Remind, .* @handles_crash\(Remind\)"
+    ):
+        sale.when_crashed(Remind("clerk", why="late"), KeyError("paper"))
 
 
 def test_a_scenario_names_what_it_has_got_instead() -> None:
