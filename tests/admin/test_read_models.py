@@ -16,6 +16,7 @@ from enode_django.admin.links import aggregate_url
 from enode_django.testing import inline
 from sample_project.bank.domain import Deposit, OpenAccount
 from sample_project.bank.models import AccountSummary, LedgerEntry
+from sample_project.conference.models import Availability
 from tests.admin.people import HOSTILE
 
 LIST = "/admin/bank/accountsummary/"
@@ -112,3 +113,36 @@ def test_without_declarations_all_fields_are_listed_and_the_id_is_searched(
     assert ReadModelAdmin(AccountSummary, site).get_list_display(request) == [*names, "aggregate_link"]
     assert ReadModelAdmin(AccountSummary, site).get_search_fields(request) == ["aggregate_root_id__exact"]
     assert ReadModelAdmin(AccountSummary, plain).get_list_display(request) == names, "the site has no event streams"
+
+
+# -- rows that belong to no single aggregate -----------------------------------------------------------------------
+
+
+class DaysAdmin(ReadModelAdmin):
+    aggregate_field = None
+
+
+def test_rows_of_no_single_aggregate_are_shown_without_links(rf: RequestFactory, admin_user: User) -> None:
+    Availability.objects.create(conference="c", title="Python", seats=5)
+    days, request = DaysAdmin(Availability, site), rf.get("/")
+    request.user = admin_user
+    assert days.check() == []
+    assert "aggregate_link" not in [*days.get_list_display(request), *days.get_fields(request)]
+    assert days.get_search_fields(request) == []
+    assert "Python" in days.changelist_view(request).render().content.decode()
+
+
+def test_a_field_of_the_aggregate_that_the_rows_do_not_have_is_found() -> None:
+    (found,) = ReadModelAdmin(Availability, site).check()
+    assert found.id == "enode_django.E174"
+    assert "conference.Availability have no attribute 'aggregate_root_id'" in found.msg
+
+
+def test_the_page_of_a_row_shows_its_many_to_many_fields(rf: RequestFactory, admin_user: User) -> None:
+    request = rf.get("/")
+    request.user = admin_user
+
+    class Groups(ReadModelAdmin):
+        aggregate_field = "username"
+
+    assert {"groups", "user_permissions", "aggregate_link"} <= set(Groups(User, site).get_fields(request))

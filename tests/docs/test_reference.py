@@ -14,6 +14,7 @@ from django.core.management.base import BaseCommand
 from django.test import override_settings
 
 import enode_django
+from enode_django.admin import read_models as admin_checks
 from enode_django.checks import api as api_checks
 from enode_django.checks import backends as backend_checks
 from enode_django.checks import definitions as definition_checks
@@ -72,6 +73,7 @@ def test_options_of_the_brokers_transport_are_documented_with_their_defaults() -
 
 def test_every_check_is_documented_once() -> None:
     modules = (
+        admin_checks,
         backend_checks,
         checks,
         definition_checks,
