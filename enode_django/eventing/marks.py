@@ -273,5 +273,5 @@ def check_followed(decorator: str, followed: Iterable[object]) -> None:
         if issubclass(cls, CommandCrashed):
             raise DefinitionError(
                 f"{decorator}() got {cls.__qualname__}, which only comes to the process manager that has sent the "
-                "command; write @handles_crash(SomeCommand) there"
+                f"command; write @handles_crash(SomeCommand) there, below @{decorator} if the method has both"
             )
