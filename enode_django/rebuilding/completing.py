@@ -50,13 +50,14 @@ _KEY = """
 """
 
 
-def complete(target: Target, catching_up: CatchingUp) -> None:
+def complete(target: Target, catching_up: CatchingUp, *, keys_only: bool = False) -> None:
     """Make the indexes and foreign keys that the shadow lacks, and check that its tables are like those in use. Blocks.
+    ``keys_only`` is for replaced tables, which have lost their foreign keys alone: another index was added meanwhile.
 
     Raises `RebuildError` if more aggregates violate a foreign key than may be parked, or if the tables in use were
     altered; `TablesInUse`; and as `Replayer` does.
     """
-    completing = _Completing(target, catching_up.shadow, catching_up.report)
+    completing = _Completing(target, catching_up.shadow, catching_up.report, keys_only)
     with replayer(catching_up.shadow, within(PATIENCE)) as replaying:
         replaying.persisted(completing.run)
     with transaction.atomic(using=target.alias):
@@ -68,11 +69,12 @@ def complete(target: Target, catching_up: CatchingUp) -> None:
 class _Completing:
     """Completes a shadow. ``taken_back`` has the versions up to which aggregates are to be replayed."""
 
-    def __init__(self, target: Target, shadow: Shadow, report: Report) -> None:
+    def __init__(self, target: Target, shadow: Shadow, report: Report, keys_only: bool) -> None:
         self.taken_back: dict[str, int] = {}
         self._target = target
         self._shadow = shadow
         self._report = report
+        self._keys_only = keys_only
 
     def run(self) -> None:
         """Make what is missing. Can be repeated after a failure."""
@@ -80,8 +82,9 @@ class _Completing:
         with self._shadow.opened():
             made = describe(self._target.alias, self._target.tables)
         both = [(used[name], made[name]) for name in self._target.tables if name in used and name in made]
-        for pair in both:
-            self._make_indexes(*pair)
+        if not self._keys_only:
+            for pair in both:
+                self._make_indexes(*pair)
         known = {table.oid: table for table in used.values()}
         for pair in both:
             self._make_keys(*pair, known)

@@ -88,7 +88,13 @@ class _Swapping:
         logger.info("%s has build %d in use", self._target.name, self._catching_up.shadow.generation)
 
     def let_go(self) -> None:
-        let_go(self._target, self._swap.outgoing)
+        try:
+            let_go(self._target, self._swap.outgoing)
+        except Exception:  # the tables are swapped: the rebuild has not failed
+            name = self._target.name
+            logger.exception(
+                "the replaced tables of %s still hold rows of other tables; the next rebuild drops them", name
+            )
 
     def _last_steps(self, is_last: bool) -> None:
         locked = self._target.locked(self._record, self._was)

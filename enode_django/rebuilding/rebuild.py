@@ -186,7 +186,7 @@ def undo(name: str, engine: Engine, report: Report) -> Rebuilt:
     catching_up = CatchingUp(store, engine, shadow, _positions(store, record), report, generations=_generations(record))
     with _unless_overtaken(target, record), _let_go_if_it_fails(target, shadow):
         catching_up.check_history()
-        complete(target, catching_up)
+        complete(target, catching_up, keys_only=True)
         catching_up.run()
         check = Check(target, record, catching_up)
         check.look()
