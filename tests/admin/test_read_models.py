@@ -8,6 +8,7 @@ import pytest
 from django.contrib.admin import AdminSite, site
 from django.contrib.admin.utils import quote
 from django.contrib.auth.models import Permission, User
+from django.template.response import TemplateResponse
 from django.test import Client, RequestFactory
 
 from enode_django import execute_command
@@ -129,7 +130,9 @@ def test_rows_of_no_single_aggregate_are_shown_without_links(rf: RequestFactory,
     assert days.check() == []
     assert "aggregate_link" not in [*days.get_list_display(request), *days.get_fields(request)]
     assert days.get_search_fields(request) == []
-    assert "Python" in days.changelist_view(request).render().content.decode()
+    page = days.changelist_view(request)
+    assert isinstance(page, TemplateResponse)
+    assert "Python" in page.render().content.decode()
 
 
 def test_a_field_of_the_aggregate_that_the_rows_do_not_have_is_found() -> None:
