@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from enode_django.equeue.broker.batches import NewBatch
+from enode_django.equeue.broker.batches import NewBatch, StoredBatch
+from enode_django.equeue.broker.deleting import Deleter
+from enode_django.equeue.broker.index import NotInMemory
+from enode_django.equeue.broker.reading import ColdRead
 from enode_django.equeue.broker.recovery import Sent
+from enode_django.equeue.broker.retention import Consumed, Retention
 from enode_django.equeue.broker.store import MessageStore, Opened
 from enode_django.equeue.records import decode_records, encode_records
 
@@ -63,17 +68,82 @@ def send(store: MessageStore, queue: int, *records: bytes, topic: str = "orders"
     return store.append(topic, [batch(queue, *records)])[queue]
 
 
+def read_batches(
+    store: MessageStore, topic: str, queue: int, offset: int, limit: int, max_bytes: int
+) -> list[StoredBatch]:
+    """Return whole batches from an offset on, until they reach ``limit`` messages or ``max_bytes``; at least one. Pull
+    again for what an answer leaves to the next one."""
+    found: list[StoredBatch] = []
+    size, at = 0, offset
+    while at - offset < limit and size < max_bytes:
+        some = _pull(store, topic, queue, at, limit - (at - offset), max_bytes - size)
+        for batch in some:
+            size += len(batch.body)
+            if found and size > max_bytes:
+                return found
+            found.append(batch)
+            at = batch.first_offset + batch.count
+        if not some:
+            break
+    return found
+
+
+def _pull(store: MessageStore, topic: str, queue: int, offset: int, limit: int, max_bytes: int) -> list[StoredBatch]:
+    """Take the steps of a pull, with those of its threads, until there are batches or none is left."""
+    while True:
+        pulled = store.read_held(topic, queue, offset, limit, max_bytes)
+        if not isinstance(pulled, ColdRead):
+            return pulled
+        if pulled.segment is not None:
+            pulled.segment.run()
+            store.queues.take(pulled.segment)
+        elif batches := store.finish_read(pulled, pulled.load()):
+            return batches
+
+
+def offset_at(store: MessageStore, topic: str, queue: int, at: float) -> int:
+    while True:
+        try:
+            return store.offset_at(topic, queue, at)
+        except NotInMemory as missing:
+            missing.load.run()
+            store.queues.take(missing.load)
+
+
+def delete_due(store: MessageStore, retention: Retention, consumed: Consumed) -> int:
+    """Delete the files that are due and that the last two checkpoints cover. Return their number."""
+    return _deleted(store, Deleter.delete, retention, consumed)
+
+
+def make_room(store: MessageStore, retention: Retention, consumed: Consumed) -> int:
+    return _deleted(store, Deleter.make_room, retention, consumed)
+
+
+def _deleted(
+    store: MessageStore, work: Callable[[Deleter], Awaitable[None]], retention: Retention, consumed: Consumed
+) -> int:
+    async def no_checkpoint() -> None:
+        pass
+
+    async def run() -> None:
+        await work(Deleter(store.deletion, retention, consumed, checkpoint=no_checkpoint, space=store.space))
+
+    before = set(chunks(store.directory))
+    asyncio.run(run())
+    return len(before - set(chunks(store.directory)))
+
+
 def messages(store: MessageStore, topic: str, queue: int, *, at: int = 0, ask: int = 7) -> Messages:
     """Return the messages of a queue from an offset on, with their offsets. Read ``ask`` at a time, as consumers do."""
     found: Messages = []
     while True:
-        batches = store.read(topic, queue, at, ask, 1000)
+        batches = read_batches(store, topic, queue, at, ask, 1000)
         if not batches:
             return found
-        for read in batches:
-            records = decode_records(read.body)
-            assert len(records) == read.count
-            found += [pair for pair in enumerate(records, read.first_offset) if pair[0] >= at]
+        for each in batches:
+            records = decode_records(each.body)
+            assert len(records) == each.count
+            found += [pair for pair in enumerate(records, each.first_offset) if pair[0] >= at]
         at = batches[-1].first_offset + batches[-1].count
 
 

@@ -26,7 +26,7 @@ from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.exceptions import QueueError
 from tests.equeue.brokers import RunningBroker
 from tests.equeue.consuming import Handled, consuming, eventually, texts
-from tests.equeue.storing import batch, chunks, messages, opened, send
+from tests.equeue.storing import batch, chunks, delete_due, messages, opened, send
 from tests.equeue.test_broadcasting import ALL
 
 SMALL = {"chunk_size": 4096}
@@ -126,7 +126,7 @@ def test_what_the_broker_deletes_stays_in_the_backup(tmp_path: Path) -> None:
     for _ in range(3):
         send(store, 0, b"later")
         store.checkpoint(b"\x94\x03\x01\xc0\xc0")
-    store.delete(Retention(max_messages=0, delete_unconsumed=True), lambda topic, queue: None)
+    delete_due(store, Retention(max_messages=0, delete_unconsumed=True), lambda topic, queue: None)
     assert store.bounds("orders", 0)[0] > 10
     copy, heard = opened(made.path)
     assert heard.opened is not None

@@ -10,7 +10,7 @@ from enode_django.equeue.broker.clock import FAR_AHEAD, SLACK, SteadyClock
 from enode_django.equeue.broker.retention import Retention
 from enode_django.equeue.broker.state import BrokerState
 from enode_django.equeue.broker.store import MessageStore
-from tests.equeue.storing import messages, opened, send
+from tests.equeue.storing import delete_due, messages, opened, read_batches, send
 
 DAY, YEAR = 86_400.0, 365 * 86_400.0
 BODY = b"x" * 900
@@ -49,7 +49,7 @@ def checkpoints(store: MessageStore) -> None:
 
 def times(store: MessageStore) -> list[float]:
     first, end = store.bounds("orders", 0)
-    return [store.read("orders", 0, offset, 1, 1)[0].time for offset in range(first, end)]
+    return [read_batches(store, "orders", 0, offset, 1, 1)[0].time for offset in range(first, end)]
 
 
 def test_time_follows_the_clock_but_never_ahead_of_what_has_passed(caplog: pytest.LogCaptureFixture) -> None:
@@ -78,13 +78,13 @@ def test_a_forward_jump_of_the_clock_neither_delays_nor_hastens_deletion_by_age(
     machine.clock += YEAR
     filled(store, machine, 8)
     checkpoints(store)
-    assert store.delete(rule, everything) == 0, "nothing is older than a minute"
+    assert delete_due(store, rule, everything) == 0, "nothing is older than a minute"
     machine.clock -= YEAR
     filled(store, machine, 16)
     checkpoints(store)
     assert max(times(store)) < machine.clock + SLACK
     machine.go_on(3 * DAY + SLACK)
-    assert store.delete(rule, everything) == 7
+    assert delete_due(store, rule, everything) == 7
     store.abandon()
 
 
@@ -102,9 +102,9 @@ def test_times_from_a_clock_that_was_wrong_at_the_start_are_not_believed(
     checkpoints(store)
     assert times(store)[-1] == machine.clock - 1
     assert [offset for offset, _ in messages(store, "orders", 0)] == list(range(24)), "nothing else is changed"
-    assert store.delete(rule, everything) == 0
+    assert delete_due(store, rule, everything) == 0
     machine.go_on(3 * DAY + 60)
-    assert store.delete(rule, everything) == 5, "what is from the future is as old as the start that saw it"
+    assert delete_due(store, rule, everything) == 5, "what is from the future is as old as the start that saw it"
     store.abandon()
 
 
@@ -120,7 +120,7 @@ def test_a_clock_that_is_set_right_while_the_broker_runs_is_followed(
     assert caplog.text.count("hours in the future") == 1
     checkpoints(store)
     machine.go_on(3 * DAY + 60)
-    assert store.delete(Retention(max_age=3 * DAY), everything) == 4
+    assert delete_due(store, Retention(max_age=3 * DAY), everything) == 4
     store.abandon()
 
 

@@ -14,7 +14,7 @@ from enode_django.equeue.broker.pulling import Pulling
 from enode_django.equeue.broker.store import MessageStore
 from enode_django.equeue.records import decode_records
 from enode_django.exceptions import EnodeError
-from tests.equeue.storing import route_of, send
+from tests.equeue.storing import read_batches, route_of, send
 
 
 class Answers:
@@ -53,7 +53,7 @@ def test_what_is_not_safe_yet_is_shown_to_nobody(store: MessageStore) -> None:
         send(store, 0, b"a")
         store.flush()
         send(store, 0, b"b")
-        (read,) = store.read("orders", 0, 0, 10, 1000)
+        (read,) = read_batches(store, "orders", 0, 0, 10, 1000)
         assert decode_records(read.body) == [b"a"]
         assert pulling.pull(Call(answers, 1), "orders", {0: 1}, 10, 0.0) == []
         assert pulling.pull(Call(answers, 2), "orders", {0: 1}, 10, 60.0) is LATER

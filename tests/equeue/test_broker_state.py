@@ -17,6 +17,7 @@ from enode_django.equeue.coordination import EPOCHS_PER_RUN
 from enode_django.equeue.messages import Commit, Receipt
 from enode_django.equeue.records import encode_records
 from enode_django.exceptions import QueueError, QueueFull, QueueHeld, TopicDeleted
+from tests.equeue.storing import read_batches
 
 
 class Clock:
@@ -368,7 +369,7 @@ def test_a_deleted_topic_stays_deleted_and_a_later_one_has_only_its_own_messages
     second.send("orders", 0, 1)
     third = opened()
     assert third.state.bounds("orders") == {0: (4, 6)}
-    assert [batch.first_offset for batch in third.store.read("orders", 0, 0, 10, 1 << 20)] == [4]
+    assert [batch.first_offset for batch in read_batches(third.store, "orders", 0, 0, 10, 1 << 20)] == [4]
     assert third.state.bounds("others") == {0: (0, 2)}
     assert not third.store.damaged
 
@@ -385,13 +386,13 @@ def test_messages_of_a_deleted_topic_do_not_come_back_when_a_checkpoint_and_an_i
     for path in tmp_path.glob("queues/orders/0/*.index"):
         path.write_bytes(b"damaged")
     again = Opened(tmp_path, Clock())
-    assert [batch.first_offset for batch in again.store.read("orders", 0, 0, 10, 1 << 20)] == [2]
+    assert [batch.first_offset for batch in read_batches(again.store, "orders", 0, 0, 10, 1 << 20)] == [2]
     again.store.abandon()
     for name in ("checkpoint", "checkpoint.before"):
         (tmp_path / name).unlink()
     once_more = Opened(tmp_path, Clock())
     assert once_more.state.bounds("orders") == {0: (2, 4)}
-    assert [batch.first_offset for batch in once_more.store.read("orders", 0, 0, 10, 1 << 20)] == [2]
+    assert [batch.first_offset for batch in read_batches(once_more.store, "orders", 0, 0, 10, 1 << 20)] == [2]
     once_more.store.abandon()
 
 
@@ -416,10 +417,10 @@ def test_a_deleted_queue_is_empty_after_crashes_and_others_are_not(
     assert second.state.bounds("orders") == {0: (4, 4), 1: (0, 2)}
     assert second.state.coordinator.committed("group", "orders") == {0: 4, 1: 0}
     assert second.state.coordinator.receipts("group", "orders", 0) == []
-    assert [batch.first_offset for batch in second.store.read("orders", 1, 0, 10, 1 << 20)] == [0]
+    assert [batch.first_offset for batch in read_batches(second.store, "orders", 1, 0, 10, 1 << 20)] == [0]
     second.send("orders", 0, 4)
     third = opened()
-    assert [batch.first_offset for batch in third.store.read("orders", 0, 0, 10, 1 << 20)] == [4]
+    assert [batch.first_offset for batch in read_batches(third.store, "orders", 0, 0, 10, 1 << 20)] == [4]
     assert not third.store.damaged
 
 

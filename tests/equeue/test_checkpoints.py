@@ -10,7 +10,7 @@ import pytest
 from enode_django.equeue.broker.retention import Retention
 from enode_django.equeue.broker.store import MessageStore
 from enode_django.exceptions import StorageFailed
-from tests.equeue.storing import Heard, flip, messages, opened, send
+from tests.equeue.storing import Heard, delete_due, flip, messages, opened, send
 
 EVERYTHING = Retention(max_messages=0, delete_unconsumed=True)
 
@@ -35,7 +35,7 @@ def written(directory: Path, rounds: int, control: bytes = b"control %d") -> Mes
             send(store, number % 2, b"x" * 1_000)
         store.append_control(control % number if b"%" in control else control)
         store.checkpoint(b"state %d" % number)
-        store.delete(EVERYTHING, lambda topic, queue: None)
+        delete_due(store, EVERYTHING, lambda topic, queue: None)
     return store
 
 
@@ -122,11 +122,11 @@ def test_only_what_two_checkpoints_count_is_deleted(tmp_path: Path) -> None:
     store.checkpoint(b"")
     for _ in range(10):
         send(store, 0, b"x" * 1_000)
-    assert store.delete(EVERYTHING, lambda topic, queue: None) == 0
+    assert delete_due(store, EVERYTHING, lambda topic, queue: None) == 0
     store.checkpoint(b"")
-    assert store.delete(EVERYTHING, lambda topic, queue: None) == 0
+    assert delete_due(store, EVERYTHING, lambda topic, queue: None) == 0
     assert not store.deletion.may_detach
     store.checkpoint(b"")
     assert store.deletion.may_detach
-    assert store.delete(EVERYTHING, lambda topic, queue: None) > 0
+    assert delete_due(store, EVERYTHING, lambda topic, queue: None) > 0
     store.abandon()

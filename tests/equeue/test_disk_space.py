@@ -15,7 +15,7 @@ from enode_django.equeue.broker.retention import Retention
 from enode_django.equeue.broker.space import DiskSpace, default_reserve, urgent
 from enode_django.equeue.broker.store import MessageStore
 from enode_django.exceptions import QueueFull
-from tests.equeue.storing import bodies, messages, opened, send
+from tests.equeue.storing import bodies, make_room, messages, opened, send
 
 RESERVE = 16_384
 
@@ -121,15 +121,15 @@ def test_room_is_made_of_what_is_consumed_the_newest_file_included(store: Messag
     for _ in range(20):
         send(store, 0, b"x" * 1_000)
     store.checkpoint(b"")
-    assert store.make_room(retention, lambda topic, queue: 10) > 0
+    assert make_room(store, retention, lambda topic, queue: 10) > 0
     first, end = store.bounds("orders", 0)
     assert 0 < first <= 10
     assert end == 20
-    assert store.make_room(retention, lambda topic, queue: None) == 0, "nobody consumes it"
+    assert make_room(store, retention, lambda topic, queue: None) == 0, "nobody consumes it"
     store.space.give_up()
     for _ in range(2):
         store.checkpoint(b"")
-        store.make_room(retention, lambda topic, queue: 20)
+        make_room(store, retention, lambda topic, queue: 20)
     assert store.bounds("orders", 0) == (20, 20)
     assert store.deletion.early > 3
     free.bytes = RESERVE

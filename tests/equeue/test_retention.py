@@ -9,7 +9,7 @@ from enode_django.equeue.broker.deletion import SURVEYED_AT_ONCE, Survey
 from enode_django.equeue.broker.queues import VIEWED_AT_ONCE
 from enode_django.equeue.broker.retention import Notices, QueuePart, QueueParts, Retention, by_own_ages
 from enode_django.equeue.broker.store import MessageStore
-from tests.equeue.storing import chunks, messages, opened, send
+from tests.equeue.storing import chunks, delete_due, messages, offset_at, opened, send
 
 BODY = b"x" * 900
 
@@ -95,29 +95,29 @@ def left(store: MessageStore) -> list[int]:
 def test_files_above_an_age_are_deleted(tmp_path: Path) -> None:
     store, now = filled(tmp_path)
     assert now[0] == 1040
-    assert store.delete(Retention(max_age=20), everything) == 5  # the newest in them were taken at 1003 … 1019
+    assert delete_due(store, Retention(max_age=20), everything) == 5  # the newest in them were taken at 1003 … 1019
     assert left(store) == list(range(20, 40))
     assert store.bounds("orders", 0) == (10, 20)
     assert store.bounds("orders", 1) == (10, 20)
-    assert store.delete(Retention(max_age=20), everything) == 0
+    assert delete_due(store, Retention(max_age=20), everything) == 0
     store.abandon()
 
 
 def test_files_above_a_size_or_a_count_are_deleted(tmp_path: Path) -> None:
     store, _ = filled(tmp_path)
     size = store.size
-    assert store.delete(Retention(max_bytes=size), everything) == 0
-    assert store.delete(Retention(max_bytes=size - 1), everything) == 1
+    assert delete_due(store, Retention(max_bytes=size), everything) == 0
+    assert delete_due(store, Retention(max_bytes=size - 1), everything) == 1
     assert store.size < size
-    assert store.delete(Retention(max_messages=30), everything) == 2
+    assert delete_due(store, Retention(max_messages=30), everything) == 2
     assert left(store) == list(range(12, 40))
     store.abandon()
 
 
 def test_all_limits_together_delete_less(tmp_path: Path) -> None:
     store, _ = filled(tmp_path)
-    assert store.delete(Retention(max_age=20, max_messages=30, all_limits=True), everything) == 3
-    assert store.delete(Retention(max_age=20, max_messages=30), everything) == 2
+    assert delete_due(store, Retention(max_age=20, max_messages=30, all_limits=True), everything) == 3
+    assert delete_due(store, Retention(max_age=20, max_messages=30), everything) == 2
     store.abandon()
 
 
@@ -136,20 +136,20 @@ def test_what_a_group_has_not_consumed_stays(
 ) -> None:
     store, now = filled(tmp_path)
     now[0] += 1000
-    assert store.delete(Retention(max_age=1), consumed) == deleted
+    assert delete_due(store, Retention(max_age=1), consumed) == deleted
     assert left(store) == list(range(4 * deleted, 40))
-    assert store.delete(Retention(max_age=1, delete_unconsumed=True), consumed) == 9 - deleted
+    assert delete_due(store, Retention(max_age=1, delete_unconsumed=True), consumed) == 9 - deleted
     store.abandon()
 
 
 def test_letters_and_topics_that_nobody_consumes_hold_back_no_file_longer_than_the_age(tmp_path: Path) -> None:
     store, now = filled(tmp_path)
     rule = Retention(max_age=90)
-    assert store.delete(rule, no_group) == 0
+    assert delete_due(store, rule, no_group) == 0
     now[0] += 65
-    assert store.delete(rule, no_group) == 0, "the oldest are 105 s old, and nobody was told before"
+    assert delete_due(store, rule, no_group) == 0, "the oldest are 105 s old, and nobody was told before"
     now[0] += 31
-    assert store.delete(rule, no_group) == 9
+    assert delete_due(store, rule, no_group) == 9
     assert left(store) == list(range(36, 40))
     store.abandon()
 
@@ -160,9 +160,9 @@ def test_the_newest_file_and_what_no_checkpoint_counts_stay(tmp_path: Path) -> N
         send(store, 0, b"%03d" % number + BODY)
     store.flush()
     rule = Retention(max_bytes=0, delete_unconsumed=True)
-    assert store.delete(rule, no_group) == 0
+    assert delete_due(store, rule, no_group) == 0
     store.checkpoint(b"")
-    assert store.delete(rule, no_group) == 9
+    assert delete_due(store, rule, no_group) == 9
     assert len(chunks(tmp_path)) == 1
     assert left(store) == list(range(36, 40))
     store.abandon()
@@ -178,7 +178,7 @@ def test_a_queue_goes_on_counting_after_all_its_messages_were_deleted(tmp_path: 
     store.checkpoint(b"")
     index = tmp_path / "queues" / "old" / "0"
     assert list(index.iterdir())
-    store.delete(Retention(max_bytes=0, delete_unconsumed=True), no_group)
+    delete_due(store, Retention(max_bytes=0, delete_unconsumed=True), no_group)
     assert store.bounds("old", 0) == (5, 5)
     assert not list(index.iterdir())
     if crash:
@@ -187,12 +187,12 @@ def test_a_queue_goes_on_counting_after_all_its_messages_were_deleted(tmp_path: 
         store.close(b"")
     store, _ = opened(tmp_path)
     assert store.bounds("old", 0) == (5, 5)
-    assert store.offset_at("old", 0, 0) == 5
+    assert offset_at(store, "old", 0, 0) == 5
     assert send(store, 0, b"next", topic="old") == 5
     assert messages(store, "old", 0) == [(5, b"next")]
     first, end = store.bounds("orders", 0)
     assert 0 < first < end == 20
-    assert store.offset_at("orders", 0, 0) == first
+    assert offset_at(store, "orders", 0, 0) == first
     assert messages(store, "orders", 0)[0][0] == first
     assert not store.damaged
     store.abandon()
@@ -200,7 +200,7 @@ def test_a_queue_goes_on_counting_after_all_its_messages_were_deleted(tmp_path: 
 
 def test_a_damaged_index_of_a_queue_whose_beginning_was_deleted_is_read_from_what_is_left(tmp_path: Path) -> None:
     store, _ = filled(tmp_path)
-    store.delete(Retention(max_messages=30), everything)
+    delete_due(store, Retention(max_messages=30), everything)
     store.close(b"")
     for index in tmp_path.glob("queues/orders/*/*.index"):
         index.write_bytes(b"")
@@ -237,9 +237,9 @@ def test_store_keeps_a_file_for_the_age_of_its_topic(tmp_path: Path) -> None:
     ages: dict[str, float] = {"audit": 1_000.0}
     store.deletion.own_age = ages.get
     now[0] += 999
-    assert store.delete(Retention(max_age=100), everything) == 0
+    assert delete_due(store, Retention(max_age=100), everything) == 0
     ages["audit"] = 998.0
-    assert store.delete(Retention(max_age=100), everything) > 0
+    assert delete_due(store, Retention(max_age=100), everything) > 0
     store.abandon()
 
 
@@ -279,7 +279,7 @@ def test_a_topic_that_is_deleted_while_files_are_looked_into_or_afterwards_holds
     assert again.contents
     assert all(not contents.parts for contents in again.contents.values())
     send(store, 0, b"new", topic="deleted")
-    assert store.delete(Retention(max_bytes=1), lambda topic, queue: 12) >= len(again.contents)
+    assert delete_due(store, Retention(max_bytes=1), lambda topic, queue: 12) >= len(again.contents)
     assert store.bounds("deleted", 0) == (12, 13)
     store.abandon()
 

@@ -14,7 +14,18 @@ from enode_django.equeue.broker.store import MessageStore
 from enode_django.equeue.records import encode_records
 from enode_django.exceptions import DirectoryInUse, MalformedRecords, QueueError
 from tests import warm
-from tests.equeue.storing import batch, bodies, chunks, flip, messages, opened, send
+from tests.equeue.storing import (
+    batch,
+    bodies,
+    chunks,
+    delete_due,
+    flip,
+    messages,
+    offset_at,
+    opened,
+    read_batches,
+    send,
+)
 from tests.meta.tree import ROOT
 
 PRODUCER = b"a producer of 16"
@@ -43,8 +54,8 @@ def test_a_send_answers_the_first_offset_of_each_queue(tmp_path: Path) -> None:
 def test_a_queue_without_messages_is_empty(tmp_path: Path) -> None:
     store, _ = opened(tmp_path)
     assert store.bounds("orders", 7) == (0, 0)
-    assert store.read("orders", 7, 0, 10, 1000) == []
-    assert store.offset_at("orders", 7, 0) == 0
+    assert read_batches(store, "orders", 7, 0, 10, 1000) == []
+    assert offset_at(store, "orders", 7, 0) == 0
     store.abandon()
 
 
@@ -56,7 +67,7 @@ def test_reads_are_whole_batches_up_to_a_limit(tmp_path: Path, ring_batches: int
     size = len(encode_records([b"0" * 10] * 3))
 
     def firsts(offset: int, limit: int, max_bytes: int) -> list[int]:
-        return [read.first_offset for read in store.read("orders", 0, offset, limit, max_bytes)]
+        return [read.first_offset for read in read_batches(store, "orders", 0, offset, limit, max_bytes)]
 
     assert firsts(0, 1, 10_000) == [0]
     assert firsts(4, 2, 10_000) == [3]
@@ -104,7 +115,7 @@ def test_a_batch_that_came_within_the_millisecond_of_a_time_is_not_passed_over(t
     send(store, 0, b"before")
     now[0] = 1000.0128
     send(store, 0, b"after")
-    assert store.offset_at("orders", 0, 1000.0123) == 1
+    assert offset_at(store, "orders", 0, 1000.0123) == 1
     store.abandon()
 
 
@@ -125,7 +136,7 @@ def test_offset_at_finds_the_first_batch_of_a_time(tmp_path: Path) -> None:
     for second in (1000, 1010, 1005, 1020):  # a clock that goes back does not take the batches' time back
         now[0] = second
         send(store, 0, b"a", b"b")
-    assert [store.offset_at("orders", 0, at) for at in (0, 1000, 1000.5, 1010, 1011, 1020, 1020.1)] == [
+    assert [offset_at(store, "orders", 0, at) for at in (0, 1000, 1000.5, 1010, 1011, 1020, 1020.1)] == [
         0,
         0,
         2,
@@ -134,7 +145,7 @@ def test_offset_at_finds_the_first_batch_of_a_time(tmp_path: Path) -> None:
         6,
         8,
     ]
-    assert [read.time for read in store.read("orders", 0, 0, 8, 10_000)] == [1000.0, 1010.0, 1010.0, 1020.0]
+    assert [read.time for read in read_batches(store, "orders", 0, 0, 8, 10_000)] == [1000.0, 1010.0, 1010.0, 1020.0]
     store.abandon()
 
 
@@ -172,7 +183,7 @@ def test_a_thread_may_flush_and_write_checkpoints_while_the_store_goes_on(tmp_pa
                 send(store, 3, b"meanwhile")
                 writing.result(timeout=240)
                 store.finish_checkpoint(pending)
-                store.delete(Retention(max_messages=300, delete_unconsumed=True), lambda topic, queue: None)
+                delete_due(store, Retention(max_messages=300, delete_unconsumed=True), lambda topic, queue: None)
         stopped.set()
         assert flushing.result(timeout=240) > 0
     store.close(b"")
@@ -247,7 +258,7 @@ def test_start_up_reads_in_proportion_to_what_was_written_since_the_checkpoint(
     store.checkpoint(b"")
     for _ in range(3):
         send(store, 0, bytes(100_000))
-    store.read("orders", 0, 102, 1, 1)
+    read_batches(store, "orders", 0, 102, 1, 1)
     store.abandon()
     read_bytes = []
     read = Chunk.read

@@ -17,7 +17,7 @@ from enode_django.equeue.broker.batches import ALIGNMENT, NewBatch
 from enode_django.equeue.broker.checkpointing import PendingCheckpoint
 from enode_django.equeue.broker.retention import Retention
 from enode_django.equeue.records import decode_records, encode_records
-from tests.equeue.storing import Heard, chunks, opened
+from tests.equeue.storing import Heard, chunks, delete_due, offset_at, opened, read_batches
 from tests.memory import MEMORY
 from tests.models.profiles import as_test
 from tests.models.torn_disks import TEARS, spoil
@@ -227,7 +227,7 @@ class ChunkLogMachine(RuleBasedStateMachine):
         for key in QUEUES:
             parts, first = self._parts(key), self.store.bounds(*key)[0]
             assert first <= (parts[0].first if parts else self.ends.get(key, 0))
-            self.store.read(*key, first, 1, 1)
+            read_batches(self.store, *key, first, 1, 1)
 
     def _lose_from(self, left: int) -> None:
         for item in reversed(self.items[left:]):
@@ -277,7 +277,7 @@ class ChunkLogMachine(RuleBasedStateMachine):
         expected = 0
         while self._may_delete(starts[expected:], max_bytes, consumed):
             expected += 1
-        deleted = self.store.delete(Retention(max_bytes=max_bytes), lambda topic, queue: consumed[topic, queue])
+        deleted = delete_due(self.store, Retention(max_bytes=max_bytes), lambda topic, queue: consumed[topic, queue])
         assert deleted == expected
         if deleted:
             self.flushed = self.end  # commits are flushed before the files that they made superfluous are deleted
@@ -302,7 +302,7 @@ class ChunkLogMachine(RuleBasedStateMachine):
     )
     def read(self, key: Key, offset: int, limit: int, max_bytes: int) -> None:
         offset %= self.ends.get(key, 0) + 1
-        found = self.store.read(*key, offset, limit, max_bytes)
+        found = read_batches(self.store, *key, offset, limit, max_bytes)
         wanted = [part for part in self._parts(key) if part.end > offset]
         assert [self._shown(batch) for batch in found] == [self._of(part) for part in wanted[: len(found)]]
         assert len(found) == self._how_many(wanted, offset, limit, max_bytes)
@@ -332,7 +332,7 @@ class ChunkLogMachine(RuleBasedStateMachine):
     def seek_time(self, key: Key, ago: int) -> None:
         at = self.now - ago
         since = [part.first for part in self._parts(key) if part.time >= at]
-        assert self.store.offset_at(*key, at) == (since[0] if since else self.ends.get(key, 0))
+        assert offset_at(self.store, *key, at) == (since[0] if since else self.ends.get(key, 0))
 
     @rule()
     def let_idle_files_go(self) -> None:
@@ -354,7 +354,7 @@ class ChunkLogMachine(RuleBasedStateMachine):
     @invariant()
     def everything_can_be_read(self) -> None:
         for key in QUEUES:
-            found = [self._shown(batch) for batch in self.store.read(*key, 0, 1 << 40, 1 << 40)]
+            found = [self._shown(batch) for batch in read_batches(self.store, *key, 0, 1 << 40, 1 << 40)]
             assert found == [self._of(part) for part in self._parts(key)]
 
 

@@ -97,21 +97,6 @@ class Deletion:
         self._contents: dict[int, Contents] = {}
         self._surveying: Survey | None = None
 
-    def run(self, retention: Retention, consumed: Consumed) -> int:
-        """Delete all that is due; returns the number of files. Blocks on the disk."""
-        deleted = 0
-        while True:
-            survey = self.begin_survey()
-            if survey is not None:
-                while survey.take():
-                    pass
-                survey.run()
-                self.finish_survey(survey)
-            if not (self.is_due(retention, consumed) and self.may_detach):
-                return deleted
-            self.remove([self.detach()])
-            deleted += 1
-
     def begin_survey(self) -> Survey | None:
         """Return the survey that must `take` and `run` before `is_due` can judge the oldest file; None if none is
         needed. Pass it to `finish_survey` afterwards."""
@@ -125,7 +110,8 @@ class Deletion:
         if survey is self._surveying:
             self._contents |= survey.contents
             self._surveying = None  # `_contents` has its results, and drops them file by file
-        self._take(survey)
+        for load in survey.made_anew:
+            self._queues.take(load)
 
     def forget_surveys(self) -> None:
         """Forget the contents of files, and ignore a survey that is running: a topic in these files was deleted."""
@@ -174,10 +160,6 @@ class Deletion:
             view.find(start, end, parts)
         if not retention.spares(list(parts), consumed, self._notices, now=self._now()):
             self._log.roll()
-
-    def _take(self, survey: Survey) -> None:
-        for load in survey.made_anew:
-            self._queues.take(load)
 
     def _count_messages(self) -> int:
         return sum(index.end - index.first(self._log.start) for _, index in self._queues.items())

@@ -5,7 +5,6 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
-from enum import Enum
 from typing import Any, NamedTuple
 
 SEGMENT_ENTRIES = 8192
@@ -58,17 +57,8 @@ class Segment:
         self.words, self.count, self.saved, self.check = words, len(words) // ENTRY_WORDS, 0, 0
 
 
-class Effort(Enum):
-    """The places where a caller may look for entries: in memory only; also in the index file; or, if that is damaged,
-    also in the messages."""
-
-    MEMORY = 0
-    FILE = 1
-    LOG = 2
-
-
 class NotInMemory(Exception):
-    """Raised if a search needs more than its `Effort` allows. Any thread can run ``load``; then the search is
+    """Raised if a search needs entries that are not in memory. Any thread can run ``load``; then the search is
     repeated."""
 
     def __init__(self, load: Any) -> None:
@@ -76,17 +66,15 @@ class NotInMemory(Exception):
         self.load = load
 
 
-LoadWords = Callable[[Segment, Effort], "array[int]"]
-"""Returns the words of a segment, or raises `NotInMemory`. With `Effort.LOG`, a damaged segment restarts with what is
-left in the log."""
+LoadWords = Callable[[Segment, bool], "array[int]"]
+"""Returns the words of a segment. If the flag is set it may read them from their file. Raises `NotInMemory`."""
 
 
 class QueueIndex:
     """The entries of one queue, ascending by offset, position and time. ``end`` is the next offset.
 
     Only the newest entries and the unsaved ones are held in memory; ``load`` brings the others. A search bisects the
-    segments, then the entries of a segment. If it needs entries that are not in memory, and its effort does not allow
-    to load them, it raises `NotInMemory`.
+    segments, then the entries of a segment. It raises `NotInMemory` if it needs others; only `first` may read a file.
     """
 
     def __init__(self, load: LoadWords, end: int = 0, segments: list[Segment] | None = None) -> None:
@@ -109,7 +97,7 @@ class QueueIndex:
         if self._first is None:
             place = bisect_left(self.segments, log_start, key=lambda segment: segment.last_position)
             try:
-                entry = next(self._from(place, POSITION, log_start, effort=Effort.FILE), None)
+                entry = next(self._from(place, POSITION, log_start, reads_file=True), None)
             except NotInMemory:
                 self._first = self.segments[place].start
                 return self._first
@@ -122,25 +110,20 @@ class QueueIndex:
         """Make `first` search again."""
         self._first = None
 
-    def at_offset(self, offset: int, effort: Effort = Effort.LOG) -> Iterator[Entry]:
+    def at_offset(self, offset: int) -> Iterator[Entry]:
         """Yield entries in order, beginning with the one that holds ``offset``, or with the next remaining one."""
         place = max(bisect_right(self.segments, offset, key=lambda segment: segment.start) - 1, 0)
-        return (entry for entry in self._from(place, 0, offset + 1, -1, effort=effort) if entry.end > offset)
+        return (entry for entry in self._from(place, 0, offset + 1, -1) if entry.end > offset)
 
     @property
     def known_first(self) -> int:
         """The first offset that is left, or 0 if it is not known without reading a file."""
         return self._first or 0
 
-    def at_position(self, position: int) -> Iterator[Entry]:
-        """Yield entries in order, from the first one at or behind a position in the log on."""
-        place = bisect_left(self.segments, position, key=lambda segment: segment.last_position)
-        return self._from(place, POSITION, position)
-
-    def at_time(self, time: int, effort: Effort = Effort.LOG) -> Iterator[Entry]:
+    def at_time(self, time: int) -> Iterator[Entry]:
         """Yield entries in order, from the first one that is not older than ``time`` on."""
         place = bisect_left(self.segments, time, key=lambda segment: segment.last_time)
-        return self._from(place, 2, time, effort=effort)
+        return self._from(place, 2, time)
 
     def place_of(self, segment: Segment) -> int:
         """Return the index of a segment in ``segments``, -1 if it was removed."""
@@ -184,13 +167,13 @@ class QueueIndex:
         return newest, newest.words
 
     def _from(
-        self, place: int, column: int, sought: int, shift: int = 0, *, effort: Effort = Effort.LOG
+        self, place: int, column: int, sought: int, shift: int = 0, *, reads_file: bool = False
     ) -> Iterator[Entry]:
         """Yield the entries of the segment at ``place`` and of those behind it, from the first one on whose word in
         ``column`` is at least ``sought``; with a ``shift`` of -1, from the entry before it."""
         for at in range(place, len(self.segments)):
             segment = self.segments[at]
-            words = segment.words if segment.words is not None else self._load(segment, effort)
+            words = segment.words if segment.words is not None else self._load(segment, reads_file)
             for number in range(max(_bisect(words, column, sought) + shift, 0), len(words) // ENTRY_WORDS):
                 yield entry_at(words, number)
 

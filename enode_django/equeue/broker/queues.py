@@ -15,7 +15,6 @@ from enode_django.equeue.broker.index import (
     ENTRY_SIZE,
     ENTRY_WORDS,
     SEGMENT_ENTRIES,
-    Effort,
     NotInMemory,
     QueueIndex,
     Segment,
@@ -95,7 +94,7 @@ class Queues:
         `UnreadTime` if only a file knows, and None if there is no batch. Waits for no file."""
         index = self._queues.get((topic, queue))
         try:
-            entry = next(index.at_offset(offset, Effort.MEMORY), None) if index is not None else None
+            entry = next(index.at_offset(offset), None) if index is not None else None
         except NotInMemory as missing:
             return UnreadTime(missing.load, offset)
         return entry.time if entry is not None else None
@@ -212,22 +211,20 @@ class Queues:
 
     def _new(self, topic: str, queue: int, end: int = 0, segments: list[Segment] | None = None) -> QueueIndex:
         directory_name(topic)
-        index = QueueIndex(lambda segment, effort: self._loaded(topic, queue, segment, effort), end, segments)
+        index = QueueIndex(lambda segment, reads_file: self._loaded(topic, queue, segment, reads_file), end, segments)
         self._queues[topic, queue] = index
         return index
 
-    def _loaded(self, topic: str, queue: int, segment: Segment, effort: Effort) -> array[int]:
+    def _loaded(self, topic: str, queue: int, segment: Segment, reads_file: bool) -> array[int]:
         key = (segment, segment.saved)  # words that were read before the file has grown are of no use
         words = self._cache.get(key)
         if words is not None:
             self._cache.move_to_end(key)
             return words
         load = self._load_of(topic, queue, segment)
-        if effort is Effort.MEMORY:
+        words = load.read_file() if reads_file else None
+        if words is None:
             raise NotInMemory(load)
-        if effort is Effort.FILE and load.read_file() is None:
-            raise NotInMemory(load)
-        words = load.run()
         self.take(load)
         return words
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from enode_django.equeue.broker.batches import StoredBatch, batch_length, decode_header
-from enode_django.equeue.broker.index import Effort, Entry, NotInMemory
+from enode_django.equeue.broker.index import Entry, NotInMemory
 from enode_django.equeue.broker.log import MessageLog
 from enode_django.equeue.broker.queues import Queues
 from enode_django.equeue.broker.read_counts import ReadCounts
@@ -121,34 +121,17 @@ class BatchReader:
         self._ring = ring
         self._shows_safe = shows_safe
 
-    def read(self, topic: str, queue: int, offset: int, limit: int, max_bytes: int) -> list[StoredBatch]:
-        """Return whole batches in order, beginning with the one that holds ``offset``, or with the next remaining one.
-
-        Reading stops when they reach ``limit`` messages from ``offset`` on, or ``max_bytes``; the first batch is
-        returned even if it is larger. Damaged batches are left out. Without messages there, the result is empty. Blocks
-        on the disk. Raises `StorageFailed` if the system cannot read for now.
-        """
-        found: list[StoredBatch] = []
-        size = 0
-        for entry in self._entries(topic, queue, offset, Effort.LOG):
-            batch = self._in_ring(entry) or self._in_memory(topic, queue, entry) or self._from_disk(topic, queue, entry)
-            if batch is not None:
-                size += entry.length
-                if found and size > max_bytes:
-                    break
-                found.append(batch)
-                if entry.end - offset >= limit or size >= max_bytes:
-                    break
-        return found
-
     def read_held(
         self, topic: str, queue: int, offset: int, limit: int, max_bytes: int, allowance: Allowance | None = None
     ) -> list[StoredBatch] | ColdRead:
-        """Return what `read` would, as far as it is in memory; does not block on the message files.
+        """Return whole batches in order, beginning with the one that holds ``offset``, or with the next remaining one,
+        as far as they are in memory; does not block on the message files.
 
-        If not even the first batch is in memory, or files have more than ``allowance`` permits, return the `ColdRead`
-        that a thread has to make, to be passed to `finish`; or one with a segment of the index, to be passed to the
-        `IndexLoader`. Return nothing while that segment is being rebuilt.
+        Reading stops when they reach ``limit`` messages from ``offset`` on, or ``max_bytes``; the first batch is
+        returned even if it is larger. Damaged batches are left out. If not even the first batch is in memory, or files
+        have more than ``allowance`` permits, return the `ColdRead` that a thread has to make, to be passed to `finish`;
+        or one with a segment of the index, to be passed to the `IndexLoader`. Return nothing while that segment is
+        being rebuilt.
         """
         found: list[StoredBatch] = []
         cold: list[Place] = []
@@ -172,7 +155,7 @@ class BatchReader:
     ) -> None:
         """Add batches in memory, or the places of others. Raises `NotInMemory` if the index is not in memory."""
         size = 0
-        for entry in self._entries(topic, queue, offset, Effort.MEMORY):
+        for entry in self._entries(topic, queue, offset):
             if (found or cold) and size + entry.length > max_bytes:
                 break
             if entry.position in self.damaged:
@@ -193,7 +176,7 @@ class BatchReader:
 
     def finish(self, read: ColdRead, loaded: Sequence[Loaded]) -> list[StoredBatch]:
         """Return the batches of a read, without the damaged ones and those deleted meanwhile; there may be none left.
-        Raises `StorageFailed` as `read` does."""
+        Raises `StorageFailed` if the system cannot read for now."""
         batches = (
             self._checked(place.entry, each)
             for place, each in zip(read.places, loaded, strict=True)
@@ -210,11 +193,11 @@ class BatchReader:
         self.damaged[position] = Damage(file, position - start, position, reason)
         logger.error("damaged batch in %s at byte %d: %s; it is passed over", file, position - start, reason)
 
-    def _entries(self, topic: str, queue: int, offset: int, effort: Effort) -> Iterator[Entry]:
+    def _entries(self, topic: str, queue: int, offset: int) -> Iterator[Entry]:
         index = self._queues.get(topic, queue)
         if index is None or offset >= index.end:
             return
-        for entry in index.at_offset(max(offset, index.first(self._log.start)), effort):
+        for entry in index.at_offset(max(offset, index.first(self._log.start))):
             if self._shows_safe and entry.position >= self._log.flushed:
                 return
             yield entry
@@ -228,19 +211,13 @@ class BatchReader:
     def _in_memory(self, topic: str, queue: int, entry: Entry) -> StoredBatch | None:
         """Return the batch from the kernel's memory; None if it is not there."""
         chunk = self._log.chunk_at(entry.position)
-        if chunk is None or entry.position in self.damaged:
+        if chunk is None:
             return None
         data = chunk.read_held(entry.position, batch_length(topic, entry.length))
         batch = _whole(topic, queue, entry, data) if data is not None else None
         if batch is not None:
             self.counts.memory += 1
         return batch
-
-    def _from_disk(self, topic: str, queue: int, entry: Entry) -> StoredBatch | None:
-        if entry.position in self.damaged:
-            return None
-        loaded = ColdRead(topic, queue, self._places(topic, entry)).load()
-        return self._checked(entry, loaded[0]) if loaded else None
 
     def _places(self, topic: str, entry: Entry) -> list[Place]:
         """Return the place of the batch. If its file is missing, report damage and return an empty list."""

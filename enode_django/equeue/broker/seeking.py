@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 
 from enode_django.equeue.broker.calls import LATER, Call, Later
-from enode_django.equeue.broker.index import Effort, NotInMemory
+from enode_django.equeue.broker.index import NotInMemory
 from enode_django.equeue.broker.index_loader import IndexLoader
 from enode_django.equeue.broker.store import MessageStore
 from enode_django.exceptions import EnodeError, QueueError
@@ -42,6 +42,6 @@ class Seeking:
     async def _offset_at(self, topic: str, queue: int, at: float) -> int:
         while True:
             try:
-                return self._store.offset_at(topic, queue, at, Effort.MEMORY)
+                return self._store.offset_at(topic, queue, at)
             except NotInMemory as missing:
                 await self._indexes.load_anyway(missing.load)

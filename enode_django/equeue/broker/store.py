@@ -25,7 +25,6 @@ from enode_django.equeue.broker.checkpointing import PendingCheckpoint
 from enode_django.equeue.broker.clock import FAR_AHEAD, SteadyClock
 from enode_django.equeue.broker.deletion import Deletion
 from enode_django.equeue.broker.held_memory import HeldMemory
-from enode_django.equeue.broker.index import Effort
 from enode_django.equeue.broker.index_files import IndexFile
 from enode_django.equeue.broker.log import MessageLog
 from enode_django.equeue.broker.queues import Queues
@@ -33,10 +32,9 @@ from enode_django.equeue.broker.read_counts import ReadCounts
 from enode_django.equeue.broker.reading import Allowance, BatchReader, ColdRead, Damage, Loaded
 from enode_django.equeue.broker.recovery import Recovery, Replay, Sent, entry_of, find_entries
 from enode_django.equeue.broker.renewing import renew_unsafe
-from enode_django.equeue.broker.retention import Consumed, Retention
 from enode_django.equeue.broker.ring import RING_BATCHES, RING_BYTES, Ring
 from enode_django.equeue.broker.sending import Stamp, lay_out, lay_out_control
-from enode_django.equeue.broker.space import DiskSpace, urgent
+from enode_django.equeue.broker.space import DiskSpace
 from enode_django.equeue.clocks import boot_time
 from enode_django.equeue.files import DirectoryLock, make_ignored_directory, shut_out_others, translated
 from enode_django.equeue.histograms import Histogram
@@ -57,12 +55,12 @@ class Opened(NamedTuple):
 
 class MessageStore:
     """The messages and control records of a broker. All calls come from one thread, except `flush` and
-    `PendingCheckpoint.write`, which block on the disk and may be called by others. `open`, `read`, `delete`,
-    `make_room`, `checkpoint` and `close` block on the disk as well; no other method waits for more than an index.
+    `PendingCheckpoint.write`, which block on the disk and may be called by others. `open`, `checkpoint` and `close`
+    block on the disk as well; no other method waits for more than an index.
 
     Life: the constructor takes the directory, `open` must follow and hands out what was stored, `close` ends it. After
     `open`, write a checkpoint soon (otherwise the same is read again next time), then whenever `since_checkpoint` is
-    large or some seconds have passed. Call `flush`, `drop_idle` and `delete` from time to time. `append` and
+    large or some seconds have passed. Call `flush` and `drop_idle` from time to time. `append` and
     `append_control` write to one log in the order of the calls, so a prefix of them survives a crash; a send survives
     with all its batches, or with none.
 
@@ -111,7 +109,6 @@ class MessageStore:
         self._preload = preload
         self.now = SteadyClock(clock, monotonic)
         self.deletion = Deletion(self._log, self.queues, self.now)
-        """The steps of `delete`, for callers that do other things between them."""
         self._time = 0
         self._accept_loss = accept_loss
         self._checkpointed = 0
@@ -246,10 +243,6 @@ class MessageStore:
         self._log.append(layout.buffers(), layout.length, is_control=True)
         self.on_append()
 
-    def read(self, topic: str, queue: int, offset: int, limit: int, max_bytes: int) -> list[StoredBatch]:
-        """See `BatchReader.read`, which blocks on the disk."""
-        return self._reader.read(topic, queue, offset, limit, max_bytes)
-
     def read_held(
         self, topic: str, queue: int, offset: int, limit: int, max_bytes: int, allowance: Allowance | None = None
     ) -> list[StoredBatch] | ColdRead:
@@ -265,14 +258,14 @@ class MessageStore:
         index = self.queues.get(topic, queue)
         return (index.first(self._log.start), index.end) if index is not None else (0, 0)
 
-    def offset_at(self, topic: str, queue: int, at: float, effort: Effort = Effort.LOG) -> int:
+    def offset_at(self, topic: str, queue: int, at: float) -> int:
         """Return the first offset of the first batch that was stored at a time (seconds since 1970) or later, else the
-        end. Times of batches are in whole milliseconds, so a batch of the same millisecond counts. Raises `NotInMemory`
-        if the effort does not allow to load the index."""
+        end. Times of batches are in whole milliseconds, so a batch of the same millisecond counts. Raises
+        `NotInMemory`."""
         index = self.queues.get(topic, queue)
         if index is None:
             return 0
-        entry = next(index.at_time(int(at * 1000 // 1), effort), None)
+        entry = next(index.at_time(int(at * 1000 // 1)), None)
         return max(entry.first_offset, index.first(self._log.start)) if entry is not None else index.end
 
     def empty(self, topic: str, only: int | None = None) -> list[IndexFile]:
@@ -309,28 +302,6 @@ class MessageStore:
         pending = self.begin_checkpoint(state)
         pending.write()
         self.finish_checkpoint(pending)
-
-    def delete(self, retention: Retention, consumed: Consumed) -> int:
-        """Delete files, the oldest first, while they are due and may be deleted; returns how many. Blocks on the disk,
-        shortly.
-
-        The newest file always stays, and so do files that the checkpoint before the newest one does not cover. The
-        first offsets of queues rise (`bounds`).
-        """
-        return self.deletion.run(retention, consumed)
-
-    def make_room(self, retention: Retention, consumed: Consumed) -> int:
-        """Delete what every group has consumed, even if it is not due; returns the number of files. Blocks as long as
-        `delete` does.
-
-        If sends are refused and no message in the log is needed, a new file is begun first, so that a later call can
-        delete the newest one, too. Raises `QueueFull`.
-        """
-        if self.space.uses_reserve or self.space.is_full:
-            self.deletion.roll(urgent(retention), consumed)
-        deleted = self.delete(urgent(retention), consumed)
-        self.deletion.early += deleted
-        return deleted
 
     def drop_idle(self) -> None:
         """Above the low watermark, drop files from memory that were not read for `IDLE_SECONDS` seconds."""
