@@ -12,7 +12,7 @@ from enode_django.admin.broker_table import LABELS, lines_of
 from enode_django.equeue.broker.index import ENTRY_SIZE, Segment
 from enode_django.equeue.broker.index_files import IndexFile
 from enode_django.equeue.broker.measuring import MOST_CLIENTS, OTHERS, Measuring
-from enode_django.equeue.broker.segments import SegmentFile, SegmentLoad, UnreadTime
+from enode_django.equeue.broker.segments import SegmentLoad, UnreadTime
 from enode_django.equeue.broker.state import BrokerState
 from enode_django.equeue.broker.store import MessageStore
 from enode_django.equeue.messages import Commit
@@ -82,8 +82,7 @@ def test_the_age_is_unknown_while_the_index_is_damaged(tmp_path: Path) -> None:
 
 def unread(name: IndexFile) -> UnreadTime:
     """Return the unread time of an index file with one entry, whose CRC must be 1."""
-    file = SegmentFile(name, Segment(0, 1), 0, 0, saved=1, check=1, find=lambda *_: ())
-    return UnreadTime(SegmentLoad(file), 0)
+    return UnreadTime(SegmentLoad(name, Segment(0, 1, check=1), 0, lambda *_: ()), 0)
 
 
 def test_a_retired_group_and_one_without_queues_have_no_backlog(own_broker: RunningBroker) -> None:

@@ -6,7 +6,7 @@ import psutil
 import pytest
 
 from enode_django.equeue.broker.held_memory import IDLE_SECONDS, HeldMemory
-from enode_django.equeue.broker.read_counts import ReadCounts
+from enode_django.equeue.broker.reading import ReadCounts
 from tests.equeue.storing import empty_memory, messages, need_kernel_that_tells, opened, send
 
 BODY = b"x" * 900

@@ -41,7 +41,7 @@ class IndexLoader:
         """Wait until the words are in memory, rebuilt if need be. Raises `StorageFailed` if that failed."""
         await self.load([load])
         for each, task in list(self._making.items()):
-            if each.file.segment is load.file.segment:
+            if each.segment is load.segment:
                 await asyncio.wait([task])
                 if each.words is None:
                     raise StorageFailed(f"the index {load.file.path} is damaged, and could not be made anew; try again")
@@ -53,7 +53,8 @@ class IndexLoader:
             load.give_up()
 
     def _begin(self, load: SegmentLoad) -> None:
-        if self._queues.begin_making(load):
+        if load.segment not in self._queues.being_made:
+            self._queues.being_made.add(load.segment)
             self._making[load] = asyncio.create_task(self._make(load))
 
     async def _make(self, load: SegmentLoad) -> None:
@@ -68,7 +69,7 @@ class IndexLoader:
         except Exception:  # nobody reads the result of this task
             logger.exception("the index %s could not be made anew", file.path)
         finally:
-            self._queues.end_making(load)
+            self._queues.being_made.discard(load.segment)
             del self._making[load]
         self._on_made(file.topic, [file.queue])
 

@@ -21,7 +21,7 @@ from enode_django.equeue.broker.index import (
 )
 from enode_django.equeue.broker.index_files import IndexFile, directory_name
 from enode_django.equeue.broker.retention import QueuePart
-from enode_django.equeue.broker.segments import FindEntries, QueueView, SegmentFile, SegmentLoad, UnreadTime
+from enode_django.equeue.broker.segments import FindEntries, QueueView, SegmentLoad, UnreadTime
 from enode_django.equeue.files import PRIVATE, make_directory, sync_directory, write_all
 
 _CACHED_SEGMENTS = 128
@@ -80,7 +80,8 @@ class Queues:
         self._find = find
         self._queues: dict[tuple[str, int], QueueIndex] = {}
         self._cache: OrderedDict[tuple[Segment, int], array[int]] = OrderedDict()
-        self._made: set[Segment] = set()
+        self.being_made: set[Segment] = set()
+        """The segments that the `IndexLoader` is rebuilding."""
 
     def get(self, topic: str, queue: int) -> QueueIndex | None:
         return self._queues.get((topic, queue))
@@ -145,9 +146,9 @@ class Queues:
 
     def take(self, load: SegmentLoad) -> None:
         """Use what another thread has read of a segment, unless the segment has changed or was removed."""
-        file, segment = load.file, load.file.segment
-        index = self._queues[file.topic, file.queue]
-        is_same = (segment.saved, segment.check) == (file.saved, file.check) and segment.words is None
+        segment = load.segment
+        index = self._queues[load.file.topic, load.file.queue]
+        is_same = (segment.saved, segment.check) == (load.saved, load.check) and segment.words is None
         if load.words is None or not is_same or index.place_of(segment) < 0:
             return
         if load.is_anew:
@@ -155,19 +156,6 @@ class Queues:
             index.forget_first()
         else:
             self._keep(segment, load.words)
-
-    def begin_making(self, load: SegmentLoad) -> bool:
-        """Note that a segment is being rebuilt. Return False if it is already."""
-        if load.file.segment in self._made:
-            return False
-        self._made.add(load.file.segment)
-        return True
-
-    def end_making(self, load: SegmentLoad) -> None:
-        self._made.discard(load.file.segment)
-
-    def is_being_made(self, load: SegmentLoad) -> bool:
-        return load.file.segment in self._made
 
     def drop_below(self, position: int, parts: Iterable[QueuePart]) -> list[IndexFile]:
         """Drop the segments below a position in the log; returns the files that hold nothing else. ``parts`` are the
@@ -185,7 +173,7 @@ class Queues:
         for (topic, queue), index in self._queues.items():
             newest = index.segments[-1] if index.segments else None
             if newest is not None and newest.words is None and newest.count <= _GOES_ON:
-                newest.words = self._load_of(topic, queue, newest).file.whole_words()
+                newest.words = self._load_of(topic, queue, newest).read_file()
 
     def empty(self, topic: str, only: int | None = None) -> list[IndexFile]:
         """Drop the entries of a topic's queues, or of one of them, but keep the ends; returns the files to delete. Any
@@ -240,9 +228,7 @@ class Queues:
         index = self._queues[topic, queue]
         place = index.place_of(segment)
         after = index.segments[place - 1].last_position if place > 0 else 0
-        file = self._file(topic, queue, segment)
-        of_segment = (segment, after, segment.last_position, segment.saved, segment.check)
-        return SegmentLoad(SegmentFile(file, *of_segment, self._find))
+        return SegmentLoad(self._file(topic, queue, segment), segment, after, self._find)
 
     def _file(self, topic: str, queue: int, segment: Segment) -> IndexFile:
         return IndexFile(self._directory, topic, queue, segment.start)

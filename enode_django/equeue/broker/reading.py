@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
@@ -14,7 +15,6 @@ from enode_django.equeue.broker.batches import StoredBatch, batch_length, decode
 from enode_django.equeue.broker.index import Entry, NotInMemory
 from enode_django.equeue.broker.log import MessageLog
 from enode_django.equeue.broker.queues import Queues
-from enode_django.equeue.broker.read_counts import ReadCounts
 from enode_django.equeue.broker.recovery import entry_of
 from enode_django.equeue.broker.ring import Ring
 from enode_django.equeue.broker.segments import SegmentLoad
@@ -31,6 +31,15 @@ BATCH_COST = 4096
 """Bytes. Reading another batch takes as long as reading this many more bytes of a large one."""
 
 
+@dataclass(slots=True)
+class ReadCounts:
+    """Batches read since the start: from the ring, from a file in the kernel's memory, from the disk."""
+
+    ring: int = 0
+    memory: int = 0
+    file: int = 0
+
+
 class Allowance:
     """Bytes that the loop may still read from files in memory before other requests have their turn."""
 
@@ -41,15 +50,6 @@ class Allowance:
         """Count a batch of ``length`` bytes. Return False if there is no room for it, and for every later one."""
         self._left -= BATCH_COST + length
         return self._left >= 0
-
-
-class Damage(NamedTuple):
-    """A damaged batch, by its ``position`` in the log and its ``place`` in the file."""
-
-    file: str
-    place: int
-    position: int
-    reason: str
 
 
 class Place(NamedTuple):
@@ -110,11 +110,11 @@ class ColdRead(NamedTuple):
 
 
 class BatchReader:
-    """Reads batches. Called by one thread. ``damaged`` holds the damage that was found, by position in the log; each is
+    """Reads batches. Called by one thread. ``damaged`` has the positions of the damaged batches found; each is
     logged once. ``shows_safe``: only what is safe on the disk is read."""
 
     def __init__(self, log: MessageLog, queues: Queues, ring: Ring, *, shows_safe: bool = False) -> None:
-        self.damaged: dict[int, Damage] = {}
+        self.damaged: set[int] = set()
         self.counts = ReadCounts()
         self._log = log
         self._queues = queues
@@ -138,7 +138,7 @@ class BatchReader:
         try:
             self._collect(found, cold, topic, queue, offset, limit, max_bytes, allowance)
         except NotInMemory as missing:
-            if not (found or cold or self._queues.is_being_made(missing.load)):
+            if not (found or cold or missing.load.segment in self._queues.being_made):
                 return ColdRead(topic, queue, (), missing.load)
         return ColdRead(topic, queue, cold, found=found) if cold else found
 
@@ -188,9 +188,9 @@ class BatchReader:
         """Record and log a damaged batch, once."""
         if position in self.damaged:
             return
+        self.damaged.add(position)
         chunk = self._log.chunk_at(position)
         file, start = (str(chunk.path), chunk.start) if chunk is not None else (str(self._log.directory), 0)
-        self.damaged[position] = Damage(file, position - start, position, reason)
         logger.error("damaged batch in %s at byte %d: %s; it is passed over", file, position - start, reason)
 
     def _entries(self, topic: str, queue: int, offset: int) -> Iterator[Entry]:

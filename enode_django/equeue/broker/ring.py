@@ -19,16 +19,12 @@ class Ring:
     def __init__(self, batches: int, size: int) -> None:
         self._batches = batches
         self._size = size
-        self._held = 0
+        self.held_bytes = 0
         self._order: deque[int] = deque()
         self._found: dict[int, StoredBatch] = {}
 
     def __len__(self) -> int:
         return len(self._found)
-
-    @property
-    def held_bytes(self) -> int:
-        return self._held
 
     def add(self, position: int, batch: StoredBatch) -> None:
         """Add a batch. Positions ascend from call to call. A batch that is larger than the ring is not kept."""
@@ -37,9 +33,9 @@ class Ring:
             return
         self._order.append(position)
         self._found[position] = batch
-        self._held += size
-        while len(self._order) > self._batches or self._held > self._size:
-            self._held -= len(self._found.pop(self._order.popleft()).body)
+        self.held_bytes += size
+        while len(self._order) > self._batches or self.held_bytes > self._size:
+            self.held_bytes -= len(self._found.pop(self._order.popleft()).body)
 
     def get(self, position: int) -> StoredBatch | None:
         return self._found.get(position)

@@ -7,7 +7,6 @@ import zlib
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from enode_django.equeue.broker.index import ENTRY_SIZE, ENTRY_WORDS, POSITION, Entry, Segment, entry_at, time_in
@@ -25,66 +24,30 @@ function returns True."""
 _NOTHING = array("Q")
 
 
-class SegmentFile(NamedTuple):
-    """Enough of a segment to read its entries from the disk, in any thread. ``after`` is the position of the last entry
-    before it; ``saved`` and ``check`` are those of the segment."""
-
-    name: IndexFile
-    segment: Segment
-    after: int
-    last_position: int
-    saved: int
-    check: int
-    find: FindEntries
-
-    @property
-    def path(self) -> Path:
-        return self.name.path
-
-    @property
-    def topic(self) -> str:
-        return self.name.topic
-
-    @property
-    def queue(self) -> int:
-        return self.name.queue
-
-    def whole_words(self) -> array[int] | None:
-        """Return the words in the file; None if it is missing or damaged."""
-        try:
-            data = self.path.read_bytes()[: self.saved * ENTRY_SIZE]
-        except OSError:
-            return None
-        if len(data) != self.saved * ENTRY_SIZE or zlib.crc32(data) != self.check:
-            return None
-        return array("Q", data)
-
-    def words_from_log(self, is_over: Callable[[], bool]) -> array[int]:
-        """Rebuild the words from the messages, until ``is_over`` returns True. Blocks while the log is read from the
-        last entry before the segment to its own last one."""
-        logger.error("the index %s is damaged; it is made anew from the messages", self.path)
-        words = array("Q")
-        with translated("making an index anew"):
-            for entry in self.find(self.topic, self.queue, self.after, self.last_position, is_over):
-                if entry.first_offset >= self.name.start:
-                    words.extend(entry.words)
-        return words
-
-
 class SegmentLoad:
-    """Loads the words of a segment. `run` reads the file in any thread; then the owner of the indexes takes the
-    ``words`` (`Queues.take`). If the file is damaged they come from the log (``is_anew``)."""
+    """Loads the words of a segment. `run` reads its file in any thread; then the owner of the indexes takes the
+    ``words`` (`Queues.take`). If the file is damaged they come from the log (``is_anew``).
 
-    def __init__(self, file: SegmentFile) -> None:
+    ``after`` is the position of the last entry before the segment; ``saved`` and ``check`` are those of the segment
+    when this was made.
+    """
+
+    def __init__(self, file: IndexFile, segment: Segment, after: int, find: FindEntries) -> None:
         self.file = file
+        self.segment = segment
+        self.saved = segment.saved
+        self.check = segment.check
         self.words: array[int] | None = None
         self.is_anew = False
+        self._after = after
+        self._last_position = segment.last_position
+        self._find = find
         self._is_over = False
 
     def read_file(self) -> array[int] | None:
-        """Return the words; None if the file is damaged. Blocks on the disk."""
+        """Return the words; None if the file is missing or damaged. Blocks on the disk."""
         if self.words is None:
-            self.words = self.file.whole_words()
+            self.words = self._whole_words()
         return self.words
 
     def run(self) -> array[int]:
@@ -92,7 +55,7 @@ class SegmentLoad:
         `StorageFailed` if messages cannot be read, either, or after `give_up`."""
         words = self.read_file()
         if words is None:
-            words = self.file.words_from_log(lambda: self._is_over)
+            words = self._words_from_log()
             if self._is_over:
                 raise StorageFailed("the broker stops; the index is made anew after its next start")
             self.words, self.is_anew = words, True
@@ -101,6 +64,27 @@ class SegmentLoad:
     def give_up(self) -> None:
         """Make `run` end soon. Any thread may call it."""
         self._is_over = True
+
+    def _whole_words(self) -> array[int] | None:
+        try:
+            data = self.file.path.read_bytes()[: self.saved * ENTRY_SIZE]
+        except OSError:
+            return None
+        if len(data) != self.saved * ENTRY_SIZE or zlib.crc32(data) != self.check:
+            return None
+        return array("Q", data)
+
+    def _words_from_log(self) -> array[int]:
+        """Rebuild the words from the messages. Blocks while the log is read from the last entry before the segment to
+        its own last one."""
+        file = self.file
+        logger.error("the index %s is damaged; it is made anew from the messages", file.path)
+        words = array("Q")
+        with translated("making an index anew"):
+            for entry in self._find(file.topic, file.queue, self._after, self._last_position, lambda: self._is_over):
+                if entry.first_offset >= file.start:
+                    words.extend(entry.words)
+        return words
 
 
 class UnreadTime(NamedTuple):

@@ -40,7 +40,8 @@ class DiskSpace:
         self._reserve = reserve
         self._low = low
         self._is_held = False
-        self._is_full = False
+        self.is_full = False
+        """True if there was no space for a message file: do not try again before `look`."""
         self._lock = threading.Lock()
 
     @property
@@ -54,11 +55,6 @@ class DiskSpace:
         return self._reserve > 0 and not self._is_held
 
     @property
-    def is_full(self) -> bool:
-        """True if there was no space for a message file: do not try again before `look`."""
-        return self._is_full
-
-    @property
     def free(self) -> int:
         """Bytes that are free on the disk for this user. Blocks on the disk."""
         status = os.statvfs(self._directory)
@@ -66,15 +62,15 @@ class DiskSpace:
 
     def found_full(self) -> None:
         """Note that a message file found no space: to try again may take long. Without a reserve every send tries."""
-        self._is_full = self._reserve > 0
+        self.is_full = self._reserve > 0
 
     def look(self) -> bool:
         """Take the reserve if it is missing and there is room, and let sends try again if enough is free. Return True
         if space is short. Blocks on the disk."""
         self._take()
         if self.free >= self._low:
-            self._is_full = False
-        return self._is_full or self.uses_reserve or self.free < self._low
+            self.is_full = False
+        return self.is_full or self.uses_reserve or self.free < self._low
 
     def give_up(self, length: int = 0) -> None:
         """Free the reserve for ``length`` bytes, unless it is smaller. Safe to call twice. On return no thread tries to

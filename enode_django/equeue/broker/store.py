@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,8 +29,7 @@ from enode_django.equeue.broker.held_memory import HeldMemory
 from enode_django.equeue.broker.index_files import IndexFile
 from enode_django.equeue.broker.log import MessageLog
 from enode_django.equeue.broker.queues import Queues
-from enode_django.equeue.broker.read_counts import ReadCounts
-from enode_django.equeue.broker.reading import Allowance, BatchReader, ColdRead, Damage, Loaded
+from enode_django.equeue.broker.reading import Allowance, BatchReader, ColdRead, Loaded, ReadCounts
 from enode_django.equeue.broker.recovery import Recovery, Replay, Sent, entry_of, find_entries
 from enode_django.equeue.broker.renewing import renew_unsafe
 from enode_django.equeue.broker.ring import RING_BATCHES, RING_BYTES, Ring
@@ -191,8 +191,8 @@ class MessageStore:
         return self._memory.held
 
     @property
-    def damaged(self) -> Mapping[int, Damage]:
-        """The damage that was found since opening, by position in the log. Each is logged and counted once."""
+    def damaged(self) -> AbstractSet[int]:
+        """The positions of the damaged batches found since opening. Each is logged once."""
         return self._reader.damaged
 
     @property
