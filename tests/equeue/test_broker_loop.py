@@ -319,7 +319,7 @@ def test_others_are_served_while_a_damaged_index_is_made_anew(damaged: Path, mon
             assert answers.came.empty()
             may_go.set()
             assert offsets(await answers.came.get()) == {0: 0}
-        pulling.close()
+        pulling.indexes.close()
         store.abandon()
 
     run(main)
@@ -331,7 +331,7 @@ def test_offsets_at_a_time_are_found_without_a_file_being_read_in_the_loop(damag
         pulling, answers = Pulling(store, route_of), Answers()
         Seeking(store, pulling.indexes).offsets_at(Call(answers, 1), "orders", range(3), 0.0)
         assert await answers.came.get() == {0: 0, 1: 0, 2: 0}
-        pulling.close()
+        pulling.indexes.close()
         store.abandon()
 
     run(main)
@@ -348,7 +348,7 @@ def test_an_index_that_is_being_made_anew_is_given_up_when_the_broker_stops(
             while not pulling.indexes._making:
                 await asyncio.sleep(0.001)
             (making,) = pulling.indexes._making.values()
-            pulling.close()
+            pulling.indexes.close()
             await asyncio.wait([making])
             assert not may_go.is_set()
         assert answers.came.empty()

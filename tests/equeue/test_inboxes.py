@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from enode_django.equeue.broker.inboxes import FORGOTTEN_AFTER, GIVEN_AT_ONCE, MOST_ANSWERS, Inboxes
+from enode_django.equeue.broker.inboxes import FORGOTTEN_AFTER, MOST_ANSWERS, Inboxes
+from enode_django.equeue.portions import PORTION_ITEMS
 
 
 def test_answers_are_given_again_until_they_have_arrived() -> None:
@@ -34,7 +35,7 @@ def test_an_inbox_that_nobody_empties_keeps_the_newest_answers() -> None:
         inboxes.reply("a", b"%d" % number)
     following, bodies = inbox.given()
     assert bodies[0] == b"10"
-    assert (len(bodies), following) == (GIVEN_AT_ONCE, GIVEN_AT_ONCE + 10)
+    assert (len(bodies), following) == (PORTION_ITEMS, PORTION_ITEMS + 10)
     assert inbox.size == sum(map(len, inbox.bodies))
 
 

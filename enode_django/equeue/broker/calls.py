@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
-from enode_django.exceptions import EnodeError, TransportUnavailable
+from enode_django.exceptions import EnodeError, QueueError, TransportUnavailable
+
+logger = logging.getLogger(__name__)
 
 
 class Later:
@@ -71,6 +75,11 @@ class Call:
         if session is not None:
             session.fail(self, error)
 
+    def fail_by_defect(self, name: str) -> None:
+        """Fail a request of this name, and log the exception that is being handled: the client must get an answer."""
+        logger.exception("request %s failed", name)
+        self.fail(QueueError(f"the broker failed at {name}; its log says why"))
+
     def drop(self) -> Answering | None:
         """End without an answer; returns the session that would have sent it, None if the call was over."""
         session, self._session = self._session, None
@@ -78,6 +87,32 @@ class Call:
         if session is not None and on_end is not None:
             on_end()
         return session
+
+
+class Background:
+    """Tasks of the event loop, which itself keeps no task."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def answer(self, call: Call, name: str, value: Coroutine[Any, Any, Any]) -> Later:
+        """Answer a request of this name with what ``value`` returns or raises."""
+        self.start(_answer(call, name, value))
+        return LATER
+
+
+async def _answer(call: Call, name: str, value: Coroutine[Any, Any, Any]) -> None:
+    try:
+        call.answer(await value)
+    except EnodeError as error:
+        call.fail(error)
+    except Exception:
+        call.fail_by_defect(name)
 
 
 def _unsafe(error: BaseException) -> EnodeError:

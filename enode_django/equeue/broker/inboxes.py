@@ -10,14 +10,13 @@ from collections import deque
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 
+from enode_django.equeue.portions import portions
 from enode_django.exceptions import QueueFull
 
 FORGOTTEN_AFTER = 600.0
 MOST_INBOXES = 10_000
 MOST_ANSWERS = 100_000
 MOST_BYTES = 64 * 1024 * 1024
-GIVEN_AT_ONCE = 10_000
-GIVEN_BYTES = 8 * 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -42,15 +41,8 @@ class Inbox:
             self._drop()
 
     def given(self) -> tuple[int, Sequence[bytes]]:
-        """Return the number of the answer after those returned, and the answers. They are limited to `GIVEN_AT_ONCE`
-        and to `GIVEN_BYTES`, except that one is always returned."""
-        bodies: list[bytes] = []
-        size = 0
-        for body in self.bodies:
-            if bodies and (len(bodies) == GIVEN_AT_ONCE or size + len(body) > GIVEN_BYTES):
-                break
-            bodies.append(body)
-            size += len(body)
+        """Return the number of the answer after those returned, and the answers: one of the `portions`."""
+        bodies = next(portions(self.bodies, len), [])
         return self.next - len(self.bodies) + len(bodies), bodies
 
     def _drop(self) -> None:

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
-from enode_django.equeue.broker.calls import LATER, Call, Later
+from enode_django.equeue.broker.calls import Background, Call, Later
 from enode_django.equeue.broker.segments import UnreadTime
 from enode_django.equeue.broker.state import BrokerState
 from enode_django.equeue.broker.store import MessageStore
 from enode_django.equeue.histograms import SECONDS, Histogram
-from enode_django.exceptions import QueueError
-
-logger = logging.getLogger(__name__)
 
 LOOK_INTERVAL = 0.25
 """Seconds between two measurements of the loop's delay."""
@@ -56,7 +52,7 @@ class Measuring:
         self._looked = time.monotonic()
         self._times: dict[tuple[str, int, int], int] = {}
         """By topic, queue and offset: when the batch there was stored, in milliseconds since 1970."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = Background()
 
     async def look(self) -> None:
         """Measure the delay of the loop: the time since the last call, less `LOOK_INTERVAL`."""
@@ -66,17 +62,7 @@ class Measuring:
 
     def begin(self, call: Call) -> Later:
         """Answer with the current figures."""
-        task = asyncio.get_running_loop().create_task(self._answer(call))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return LATER
-
-    async def _answer(self, call: Call) -> None:
-        try:
-            call.answer(await self.figures())
-        except Exception:  # the client must get an answer even if this is a defect
-            logger.exception("the figures cannot be made")
-            call.fail(QueueError("the broker failed at its figures; its log says why"))
+        return self._background.answer(call, "figures", self.figures())
 
     async def figures(self) -> Figures:
         groups, unread = await self._groups()

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from enode_django.equeue.broker.batches import StoredBatch
-from enode_django.equeue.broker.calls import LATER, Call, Later
+from enode_django.equeue.broker.calls import LATER, Background, Call, Later
 from enode_django.equeue.broker.index_loader import IndexLoader
 from enode_django.equeue.broker.reading import Allowance, ColdRead, Loaded
 from enode_django.equeue.broker.store import MessageStore
-from enode_django.exceptions import EnodeError, QueueError
-
-logger = logging.getLogger(__name__)
+from enode_django.exceptions import EnodeError
 
 GIVEN_BYTES = 8 * 1024 * 1024
 """The size of one answer. A single batch may be larger."""
@@ -58,7 +55,7 @@ class Pulling:
         self._unsafe: set[tuple[str, int]] = set()
         self._waiting: dict[tuple[str, int], set[_Pull]] = {}
         self._readers = asyncio.Semaphore(READERS)
-        self._reads: set[asyncio.Task[None]] = set()
+        self._background = Background()
         self.indexes = IndexLoader(store.queues, self.wake)
 
     def pull(self, call: Call, topic: str, offsets: Mapping[int, int], limit: int, wait: float) -> Found | Later:
@@ -98,10 +95,6 @@ class Pulling:
         for pull in self._those():
             pull.call.answer([])
 
-    def close(self) -> None:
-        """Give up rebuilding indexes."""
-        self.indexes.close()
-
     def refuse(self, topic: str, error: EnodeError) -> None:
         """Fail all pulls that wait for messages of a topic."""
         for pull in self._those():
@@ -134,9 +127,7 @@ class Pulling:
 
     def _begin(self, pull: _Pull, found: Found, cold: Sequence[ColdRead]) -> None:
         pull.is_reading = True
-        task = asyncio.get_running_loop().create_task(self._from_disk(pull, found, cold))
-        self._reads.add(task)
-        task.add_done_callback(self._reads.discard)
+        self._background.start(self._from_disk(pull, found, cold))
 
     async def _from_disk(self, pull: _Pull, found: Found, cold: Sequence[ColdRead]) -> None:
         """Answer with the batches found in memory and those that a thread reads. If all are damaged, look again."""
@@ -151,8 +142,11 @@ class Pulling:
                 batches = self._store.finish_read(read, data)
                 if batches:
                     found.append((read.queue, _given(batches), route))
-        except Exception as error:
-            pull.call.fail(error if isinstance(error, EnodeError) else _unexpected())
+        except EnodeError as error:
+            pull.call.fail(error)
+            return
+        except Exception:
+            pull.call.fail_by_defect("pull")
             return
         pull.is_reading = False
         if found:
@@ -210,11 +204,6 @@ class Pulling:
                 those.discard(pull)
                 if not those:
                     del self._waiting[pull.topic, queue]
-
-
-def _unexpected() -> EnodeError:
-    logger.exception("a read from the disk failed")
-    return QueueError("the broker failed at pull; its log says why")
 
 
 def _load(reads: Sequence[ColdRead]) -> list[list[Loaded]]:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import Sequence
 
-from enode_django.equeue.broker.calls import LATER, Call, Later
+from enode_django.equeue.broker.calls import Background, Call, Later
 from enode_django.equeue.broker.index import NotInMemory
 from enode_django.equeue.broker.index_loader import IndexLoader
 from enode_django.equeue.broker.store import MessageStore
-from enode_django.exceptions import EnodeError, QueueError
-
-logger = logging.getLogger(__name__)
 
 
 class Seeking:
@@ -21,23 +16,14 @@ class Seeking:
     def __init__(self, store: MessageStore, indexes: IndexLoader) -> None:
         self._store = store
         self._indexes = indexes
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = Background()
 
     def offsets_at(self, call: Call, topic: str, queues: Sequence[int], at: float) -> Later:
         """Answer with the offset of each queue at a time in seconds since 1970."""
-        task = asyncio.create_task(self._answer(call, topic, queues, at))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return LATER
+        return self._background.answer(call, "offsets_at", self._offsets_at(topic, queues, at))
 
-    async def _answer(self, call: Call, topic: str, queues: Sequence[int], at: float) -> None:
-        try:
-            call.answer({queue: await self._offset_at(topic, queue, at) for queue in queues})
-        except EnodeError as error:
-            call.fail(error)
-        except Exception:  # the client must get an answer even if this is a defect
-            logger.exception("request offsets_at failed")
-            call.fail(QueueError("the broker failed at offsets_at; its log says why"))
+    async def _offsets_at(self, topic: str, queues: Sequence[int], at: float) -> dict[int, int]:
+        return {queue: await self._offset_at(topic, queue, at) for queue in queues}
 
     async def _offset_at(self, topic: str, queue: int, at: float) -> int:
         while True:

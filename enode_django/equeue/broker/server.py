@@ -301,7 +301,7 @@ class Broker:
 
     async def _wait_for_disk(self) -> None:
         """Wait until no file is being deleted, and no checkpoint written: it must not replace the last one."""
-        self._pulling.close()
+        self._pulling.indexes.close()
         await self._deleter.stop()
         await self._checkpoints.finish()
 

@@ -34,7 +34,6 @@ from enode_django.exceptions import (
     ConfigurationError,
     EnodeError,
     MalformedFrame,
-    QueueError,
     TransportUnavailable,
     shown,
 )
@@ -186,9 +185,8 @@ class Session(asyncio.BufferedProtocol):
             self._handlers.handle(call, name, values)
         except EnodeError as error:
             call.fail(error)
-        except Exception:  # the client must get an answer even if this is a defect
-            logger.exception("request %s failed", name)
-            call.fail(QueueError(f"the broker failed at {name}; its log says why"))
+        except Exception:
+            call.fail_by_defect(name)
 
     def _check_role(self, name: str) -> None:
         if self._secret is not None and name in REQUESTS:
