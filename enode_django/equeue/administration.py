@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from enode_django.equeue.deletion import check_unused
 from enode_django.equeue.messages import GroupState, QueueState, Start
+from enode_django.equeue.refusals import unknown_group
 from enode_django.equeue.retrying import dead_letter_topic, retry_topic
 from enode_django.equeue.transport import (
     DeletesQueues,
@@ -280,7 +281,7 @@ def plan_offsets(
     """
     known = transport.groups(topic)
     if group not in known and not new_group:
-        raise QueueError(f"topic {topic!r} has no group {group!r}; it has {', '.join(map(repr, known)) or 'none'}")
+        raise unknown_group(topic, group, known)
     states = transport.queues(topic)
     check_queues(topic, queues, len(states))
     targets = _targets(transport, topic, to, states)

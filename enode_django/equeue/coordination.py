@@ -12,9 +12,9 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 from enode_django.equeue.assignment import Allocate, divide
-from enode_django.equeue.deletion import topic_deleted
 from enode_django.equeue.membership import Group, joined, left
 from enode_django.equeue.messages import Commit, GroupState, Lease, Membership, Start
+from enode_django.equeue.refusals import queue_held, topic_deleted, unknown_group, unknown_topic
 from enode_django.equeue.topic_records import (
     Bounds,
     GroupRecord,
@@ -25,7 +25,6 @@ from enode_django.equeue.topic_records import (
     shown_group,
 )
 from enode_django.equeue.transport import check_age, check_new_topic
-from enode_django.exceptions import QueueError, QueueHeld, UnknownTopic
 
 EPOCHS_PER_RUN = 1 << 32
 
@@ -42,10 +41,8 @@ class Coordinator:
 
     def topic(self, name: str, queues: Collection[int] = ()) -> Topic:
         topic = self.topics.get(name)
-        if topic is None and name in self._deleted:
-            raise topic_deleted(name)
         if topic is None:
-            raise UnknownTopic(f"topic {name!r} does not exist; create it: create_topic, manage.py enode queue create")
+            raise topic_deleted(name) if name in self._deleted else unknown_topic(name)
         topic.check(queues)
         return topic
 
@@ -170,11 +167,7 @@ class Coordinator:
         record = self.topic(name, (queue,)).groups.get(group, GroupRecord())
         claim = record.claims.get(queue, QueueClaim())
         if claim.owner is not None and claim.owner != owner and claim.until > now:
-            raise QueueHeld(
-                f"queue {queue} of topic {name!r} is held by {claim.owner!r}; try again when its lease has ended",
-                owner=claim.owner,
-                seconds=claim.until - now,
-            )
+            raise queue_held(name, queue, claim.owner, claim.until - now)
 
     @property
     def next_epoch(self) -> int:
@@ -257,7 +250,7 @@ class Coordinator:
         """Raise `QueueError` for a group that the topic does not have."""
         known = self.topic(name).groups
         if group not in known:
-            raise QueueError(f"topic {name!r} has no group {group!r}; it has {', '.join(map(repr, known)) or 'none'}")
+            raise unknown_group(name, group, known)
 
     def pause_group(self, group: str, name: str, paused: bool) -> None:
         self.check_group(group, name)

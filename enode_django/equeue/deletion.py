@@ -5,22 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from enode_django.equeue.messages import GroupState, QueueState
-from enode_django.exceptions import QueueError, TopicDeleted
-
-
-def topic_deleted(topic: str) -> TopicDeleted:
-    return TopicDeleted(
-        f"topic {topic!r} was deleted; stop who uses it, or create it anew: create_topic, manage.py enode queue create"
-    )
+from enode_django.exceptions import QueueError
 
 
 def check_unused(topic: str, groups: Mapping[str, GroupState], bounds: Mapping[int, tuple[int, int]]) -> None:
     """Raise `QueueError` while a group has living members or leases, or uncommitted messages, and if there are
     messages but no group that counts. ``bounds`` has each queue's oldest offset and its next one."""
-    uses = [use for group, state in groups.items() for use in _uses(group, state, bounds)]
-    left = sum(end - first for first, end in bounds.values())
-    if left and not any(state.counts for state in groups.values()):
-        uses.append(f"no group consumes its {left} messages")
+    uses = [*_living(groups), *_unconsumed(groups, bounds)]
     if uses:
         raise QueueError(
             f"topic {topic!r} is in use: {'; '.join(uses)}; stop who consumes it when nothing is left, or delete it by "
@@ -39,28 +30,33 @@ def check_deletable_queue(
         raise QueueError(f"{place} is seen by {who}; hide it first: manage.py enode queue hide {topic} {queue}")
     if force:
         return
-    uses = [use for group, known in groups.items() for use in _uses_of_queue(group, known, queue, state)]
-    if state.end > state.first and not any(known.counts for known in groups.values()):
-        uses.append(f"no group consumes its {state.end - state.first} messages")
+    uses = [*_leases(groups, queue), *_unconsumed(groups, {queue: (state.first, state.end)})]
     if uses:
         raise QueueError(f"{place} is in use: {'; '.join(uses)}; let it be consumed first, or delete it by force")
 
 
-def _uses_of_queue(group: str, known: GroupState, queue: int, state: QueueState) -> Iterator[str]:
-    claim = known.claims.get(queue)
-    if claim is not None and claim.owner is not None and claim.seconds > 0:
-        yield f"{claim.owner!r} has a lease for group {group!r}"
-    backlog = state.end - max(state.first, claim.committed if claim is not None else 0)
-    if known.counts and backlog > 0:
-        yield f"group {group!r} has {backlog} messages left"
+def _living(groups: Mapping[str, GroupState]) -> Iterator[str]:
+    for group, state in groups.items():
+        living = {member for member, seconds in state.members.items() if seconds > 0}
+        living |= {claim.owner for claim in state.claims.values() if claim.owner is not None and claim.seconds > 0}
+        if living:
+            yield f"group {group!r} has members ({', '.join(sorted(living))})"
 
 
-def _uses(group: str, state: GroupState, bounds: Mapping[int, tuple[int, int]]) -> Iterator[str]:
-    living = {member for member, seconds in state.members.items() if seconds > 0}
-    living |= {claim.owner for claim in state.claims.values() if claim.owner is not None and claim.seconds > 0}
-    if living:
-        yield f"group {group!r} has members ({', '.join(sorted(living))})"
-    committed = {queue: claim.committed for queue, claim in state.claims.items()}
-    backlog = sum(max(0, end - max(first, committed.get(queue, 0))) for queue, (first, end) in bounds.items())
-    if state.counts and backlog:
-        yield f"group {group!r} has {backlog} messages left"
+def _leases(groups: Mapping[str, GroupState], queue: int) -> Iterator[str]:
+    for group, state in groups.items():
+        claim = state.claims.get(queue)
+        if claim is not None and claim.owner is not None and claim.seconds > 0:
+            yield f"{claim.owner!r} has a lease for group {group!r}"
+
+
+def _unconsumed(groups: Mapping[str, GroupState], bounds: Mapping[int, tuple[int, int]]) -> Iterator[str]:
+    counting = {group: state for group, state in groups.items() if state.counts}
+    for group, state in counting.items():
+        committed = {queue: claim.committed for queue, claim in state.claims.items()}
+        backlog = sum(max(0, end - max(first, committed.get(queue, 0))) for queue, (first, end) in bounds.items())
+        if backlog:
+            yield f"group {group!r} has {backlog} messages left"
+    left = sum(end - first for first, end in bounds.values())
+    if left and not counting:
+        yield f"no group consumes its {left} messages"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,10 +10,8 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 from urllib.parse import quote
 
-from enode_django.equeue.files import lock_file, make_directory, open_private, replaced_file
+from enode_django.equeue.files import FULL, lock_file, make_directory, open_private, replaced_file
 from enode_django.exceptions import QueueError, QueueFull
-
-FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 Value = TypeVar("Value")
 

@@ -71,6 +71,11 @@ class GroupRecord:
     def longest_lease(self) -> float:
         return max((claim.lease for claim in self.claims.values() if claim.owner is not None), default=0.0)
 
+    @property
+    def counts(self) -> bool:
+        """Return True if trimming waits for the group: it has acquired a queue, and was not retired since."""
+        return bool(self.claims) and not self.retired
+
     def knows(self, member: str) -> bool:
         """Return True for a member and for the owner of a queue."""
         return member in self.group.sessions or any(claim.owner == member for claim in self.claims.values())
@@ -116,10 +121,6 @@ class Topic:
     def record(self, group: str) -> GroupRecord:
         return self.groups.setdefault(group, GroupRecord())
 
-    def counting(self) -> list[GroupRecord]:
-        """Return the groups that trimming waits for: those that ever acquired a queue and were not retired since."""
-        return [record for record in self.groups.values() if record.claims and not record.retired]
-
     def lowest_committed(self, queue: int) -> int:
         return self.needed(queue) or 0
 
@@ -128,7 +129,7 @@ class Topic:
         committed = [
             claim.committed if (claim := record.claims.get(queue)) is not None else 0
             for record in self.groups.values()
-            if record.claims and not record.retired
+            if record.counts
         ]
         return min(committed) if committed else None
 
@@ -156,7 +157,7 @@ def shown_group(record: GroupRecord, now: float) -> GroupState:
     group = record.group
     members = {member: max(0.0, until - now) for member, until in sorted(group.sessions.items())}
     claims = {queue: claim.shown(now) for queue, claim in sorted(record.claims.items())}
-    return GroupState(group.generation, members, dict(group.division), claims, bool(claims) and not record.retired)
+    return GroupState(group.generation, members, dict(group.division), claims, record.counts)
 
 
 def plain_group(record: GroupRecord) -> list[Any]:

@@ -25,7 +25,8 @@ from enode_django.equeue.messages import (
     Route,
     Start,
 )
-from enode_django.exceptions import QueueError, StaleRoute
+from enode_django.equeue.refusals import stale_route
+from enode_django.exceptions import QueueError
 
 __all__ = [
     "DeletesQueues",
@@ -399,4 +400,4 @@ def check_limit(limit: int) -> None:
 def check_route(topic: str, route: int | None, version: int) -> None:
     """For drivers: raise `StaleRoute` for a send with another route version than the topic's."""
     if route is not None and route != version:
-        raise StaleRoute(f"topic {topic!r} has other queues than those of route {route}; ask for its route again")
+        raise stale_route(topic, route, {})

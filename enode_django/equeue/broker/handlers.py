@@ -17,9 +17,9 @@ from enode_django.equeue.broker.requests import REQUESTS, checked
 from enode_django.equeue.broker.seeking import Seeking
 from enode_django.equeue.broker.state import BrokerState
 from enode_django.equeue.broker.store import MessageStore
-from enode_django.equeue.deletion import topic_deleted
 from enode_django.equeue.messages import Route
 from enode_django.equeue.portions import portions
+from enode_django.equeue.refusals import topic_deleted
 from enode_django.exceptions import BadRequest
 
 

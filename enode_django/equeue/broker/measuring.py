@@ -107,7 +107,7 @@ class Measuring:
         looked = 0
         for name, topic in list(self._state.coordinator.topics.items()):
             for group, record in list(topic.groups.items()):
-                if record.retired or not record.claims:
+                if not record.counts:
                     continue
                 committed = {q: claim.committed for q, claim in record.claims.items()}
                 rows: list[Any] = []

@@ -10,9 +10,9 @@ from enode_django.equeue.broker.access import Role
 from enode_django.equeue.broker.batches import NewBatch
 from enode_django.equeue.broker.state import commit_of
 from enode_django.equeue.messages import Commit
+from enode_django.equeue.transport import LONGEST_AGE
 from enode_django.exceptions import BadRequest, UnknownRequest, shown
 
-LONGEST = 10 * 365 * 86_400.0
 MOST_TEXT = 1_000
 MOST_QUEUES = 1 << 16
 _BACKUP_NAME = re.compile(r"(?!.*\.new$)[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -46,8 +46,8 @@ def queue_total(value: Any) -> int:
 
 
 def seconds(value: Any) -> float:
-    if not isinstance(value, int | float) or not 0 <= value <= LONGEST:
-        raise ValueError(f"{shown(value)} is not a number of seconds from 0 to {LONGEST:.0f}")
+    if not isinstance(value, int | float) or not 0 <= value <= LONGEST_AGE:
+        raise ValueError(f"{shown(value)} is not a number of seconds from 0 to {LONGEST_AGE:.0f}")
     return value
 
 
@@ -59,14 +59,8 @@ def number_of_seconds(value: Any) -> float:
 
 
 def moment(value: Any) -> float:
-    if not isinstance(value, int | float) or not -LONGEST * 100 <= value <= LONGEST * 100:
+    if not isinstance(value, int | float) or not -LONGEST_AGE * 100 <= value <= LONGEST_AGE * 100:
         raise ValueError(f"{shown(value)} is not a time in seconds since 1970")
-    return value
-
-
-def flag(value: Any) -> bool | None:
-    if value is not None and not isinstance(value, bool):
-        raise ValueError(f"{shown(value)} is not true, false or nothing")
     return value
 
 
@@ -160,8 +154,8 @@ REQUESTS: Mapping[str, Request] = {
     "route": Request((text,), role=None),
     "delete_topic": Request((text, truth), durable=True, role=ADMINISTER),
     "delete_queue": Request((text, natural, truth), durable=True, role=ADMINISTER),
-    "add_queues": Request((text, queue_total, flag), durable=True, role=ADMINISTER),
-    "show": Request((text, number, flag, flag, flag), durable=True, role=ADMINISTER),
+    "add_queues": Request((text, queue_total, optional(truth)), durable=True, role=ADMINISTER),
+    "show": Request((text, number, *[optional(truth)] * 3), durable=True, role=ADMINISTER),
     "announce": Request((text, text), role=PRODUCE),
     "producers": Request((text,), role=None),
     "send": Request((text, batches, optional(number), producer, natural), durable=True, role=PRODUCE, is_large=True),

@@ -15,13 +15,12 @@ import uuid
 from collections.abc import Callable, Collection, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
-from urllib.parse import quote
 
 import msgpack
 
 from enode_django.equeue.assignment import Allocate, divide
 from enode_django.equeue.broker.checkpointing import PendingCheckpoint
-from enode_django.equeue.broker.index_files import IndexFile, delete_index_files
+from enode_django.equeue.broker.index_files import IndexFile, delete_index_files, directory_name
 from enode_django.equeue.broker.known_sends import KnownSends
 from enode_django.equeue.broker.packing import Packed
 from enode_django.equeue.broker.recovery import Sent
@@ -48,8 +47,6 @@ _TO_CLAIMS = 6
 """The depth at which `Coordinator.plain` has the claims of queues, with their receipts."""
 NOTHING_NEEDED = 1 << 63
 """Above every offset."""
-MOST_TOPIC = 200
-"""Bytes of a topic's name as a URL quotes it: it becomes the name of a directory."""
 _REPLAYED = frozenset(
     (
         *("create_topic", "add_queues", "show", "leave", "bury", "release", "lengthen"),
@@ -121,8 +118,7 @@ class BrokerState:
         if name in self.coordinator.topics:
             return self.coordinator.create_topic(name, queues)
         check_new_topic(name, queues)
-        if len(quote(name, safe="").replace(".", "%2E")) > MOST_TOPIC:
-            raise QueueError(f"{name[:50]!r}… cannot name a topic of the broker; use at most {MOST_TOPIC} letters")
+        directory_name(name)  # raises
         return int(self._changed("create_topic", name, queues))
 
     def add_queues(self, topic: str, queues: int, unordered: bool) -> int:

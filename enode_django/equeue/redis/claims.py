@@ -20,7 +20,7 @@ from enode_django.equeue.redis.deletion import DeletableTopics
 from enode_django.equeue.redis.groups import RedisGroups
 from enode_django.equeue.redis.keys import Keys
 from enode_django.equeue.redis.partly import ByQueue, raise_failure
-from enode_django.exceptions import QueueHeld
+from enode_django.equeue.refusals import queue_held
 
 
 class RedisClaims:
@@ -43,12 +43,7 @@ class RedisClaims:
             self._topics.revive(topic, (queue,))
             return self.acquire(group, topic, queue, owner, lease, start)
         if answer[0] == 0:
-            holder = answer[1].decode()
-            raise QueueHeld(
-                f"queue {queue} of topic {topic!r} is held by {holder!r}; try again when its lease has ended",
-                owner=holder,
-                seconds=answer[2] / 1000,
-            )
+            raise queue_held(topic, queue, answer[1].decode(), answer[2] / 1000)
         _, epoch, committed, end, previous, deaths = answer
         return Lease(epoch, committed, end, previous.decode() or None, parse_deaths(deaths))
 

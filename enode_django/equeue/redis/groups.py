@@ -20,7 +20,8 @@ from enode_django.equeue.redis.connection import RedisConnection, ScriptCall
 from enode_django.equeue.redis.keys import Keys
 from enode_django.equeue.redis.topic_scripts import COUNT, DIVIDE, MEMBERS, PAUSE, RETIRE
 from enode_django.equeue.redis.topics import RedisTopics
-from enode_django.exceptions import QueueError, UnknownTopic
+from enode_django.equeue.refusals import unknown_topic
+from enode_django.exceptions import QueueError
 
 
 class RedisGroups:
@@ -127,7 +128,7 @@ class RedisGroups:
         answer = self._connection.run(ScriptCall(MEMBERS, keys, (action, group, member, milliseconds(session))))
         if answer is None:
             self._topics.read(topic)
-            raise UnknownTopic(f"topic {topic!r} does not exist; create it: create_topic, manage.py enode queue create")
+            raise unknown_topic(topic)
         now, count, hidden, division, members = answer
         sessions = {name.decode(): until / 1000 for name, until in zip(members[::2], members[1::2], strict=True)}
         generation, shares = msgpack.unpackb(division) if division else (0, {})

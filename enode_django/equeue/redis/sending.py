@@ -11,7 +11,8 @@ from enode_django.equeue.redis.deletion import DeletableTopics
 from enode_django.equeue.redis.keys import Keys
 from enode_django.equeue.redis.partly import ByQueue, raise_failure
 from enode_django.equeue.redis.scripts import SEND, Script
-from enode_django.exceptions import EnodeError, ForeignEntries, StaleRoute, TransportUnavailable
+from enode_django.equeue.refusals import stale_route
+from enode_django.exceptions import EnodeError, ForeignEntries, TransportUnavailable
 
 HOLDS_FOREIGN = -2
 """The answer of `SEND` for a queue that has foreign entries."""
@@ -53,10 +54,7 @@ class RedisSender:
         except TransportUnavailable as error:
             return raise_failure(dict.fromkeys(queues, error), _stored(first))
         if not is_settled:
-            raise StaleRoute(
-                f"topic {topic!r} has other queues than those of route {route}; ask for its route again",
-                stored=_stored(first),
-            )
+            raise stale_route(topic, route, _stored(first))
 
     def append(
         self, topic: str, bodies: Mapping[int, Sequence[bytes]], route: int | None, once: Once | None

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from enode_django.equeue.deletion import topic_deleted
 from enode_django.equeue.messages import QueueState, Route
 from enode_django.equeue.redis.batches import milliseconds, parse_queues
 from enode_django.equeue.redis.connection import RedisConnection, ScriptCall
@@ -35,9 +34,10 @@ from enode_django.equeue.redis.topic_scripts import (
     SETTLED,
     TELL,
 )
+from enode_django.equeue.refusals import topic_deleted, unknown_topic
 from enode_django.equeue.topic_records import Bounds, GroupRecord, QueueClaim, Topic
 from enode_django.equeue.transport import check_new_topic, check_queues
-from enode_django.exceptions import EnodeError, QueueError, TransportUnavailable, UnknownTopic
+from enode_django.exceptions import EnodeError, TransportUnavailable
 
 logger = logging.getLogger("enode_django.equeue")
 
@@ -83,7 +83,7 @@ class RedisTopics:
         queues, version, *hidden = self._connection.execute("HMGET", self._keys.topic(topic), *fields)
         if queues is None:
             self._counts.pop(topic, None)
-            raise _unknown(topic) if version is None else topic_deleted(topic)
+            raise unknown_topic(topic) if version is None else topic_deleted(topic)
         self._counts[topic] = int(queues)
         unproduced, unconsumed = (set(parse_queues(text or b"")) for text in hidden)
         return Topic(topic, int(queues), int(version), unproduced, unconsumed)
@@ -165,10 +165,7 @@ class RedisTopics:
         def changed(known: Topic) -> Mapping[str, Any]:
             if shown is (queue not in known.hidden_from_producers):
                 return {}
-            hidden = known.hidden_from_producers ^ {queue}
-            if len(hidden) == known.queues:
-                raise QueueError(f"queue {queue} is the last of topic {topic!r} that producers see; show another first")
-            return {"unproduced": ",".join(map(str, sorted(hidden)))}
+            return {"unproduced": ",".join(map(str, sorted(known.turned(queue))))}
 
         self.check(topic, (queue,))
         self._change(topic, changed, unordered)
@@ -261,7 +258,3 @@ class RedisTopics:
                 raise TransportUnavailable(f"the queues of topic {topic!r} are being changed; try again")
             time.sleep(LOOK_AGAIN)
         return answer
-
-
-def _unknown(topic: str) -> UnknownTopic:
-    return UnknownTopic(f"topic {topic!r} does not exist; create it: create_topic, manage.py enode queue create")
