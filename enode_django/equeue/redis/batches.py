@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 
 from enode_django.equeue.messages import Commit, PulledBatch, Receipt
@@ -42,19 +42,11 @@ def _offset(id: bytes) -> int | None:
     return offset if place == b"0" and offset < _MOST_MESSAGES else None
 
 
-def chunks(bodies: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    """Yield bodies in order, at most `MESSAGES_PER_CALL` and (unless one alone is larger) `BYTES_PER_CALL` at once."""
+def chunks(bodies: Sequence[bytes]) -> Iterable[Sequence[bytes]]:
+    """Return bodies in order, at most `MESSAGES_PER_CALL` and (unless one alone is larger) `BYTES_PER_CALL` at once."""
     if len(bodies) <= MESSAGES_PER_CALL and sum(map(len, bodies)) <= BYTES_PER_CALL:
-        if bodies:
-            yield bodies
-        return
-    start = size = 0
-    for index, body in enumerate(bodies):
-        if index > start and (index - start == MESSAGES_PER_CALL or size + len(body) > BYTES_PER_CALL):
-            yield bodies[start:index]
-            start, size = index, 0
-        size += len(body)
-    yield bodies[start:]
+        return (bodies,) if bodies else ()
+    return portions(bodies, len, most_bytes=BYTES_PER_CALL, most_items=MESSAGES_PER_CALL)
 
 
 def steps(commit: Commit) -> Iterator[Commit]:

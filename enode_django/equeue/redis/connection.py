@@ -95,8 +95,7 @@ class RedisConnection:
 
     def execute_each(self, commands: Sequence[Command]) -> list[Any]:
         """Run commands as `execute_all` does. Errors are returned in the results, as exceptions of this package."""
-        with self.border():
-            return self._own_errors(self._everywhere([str(command[1]) for command in commands], commands))
+        return self._everywhere([str(command[1]) for command in commands], commands)
 
     def run(self, call: ScriptCall, *, confirmed: bool = False) -> Any:
         return self.run_all([call], confirmed=confirmed)[0]
@@ -113,9 +112,9 @@ class RedisConnection:
         """Run scripts as `run_all` does. Errors are returned in the results, as exceptions of this package:
         `QueueFull` if a server has no room and has done nothing."""
         confirmation = self._confirmation if confirmed else None
-        with self.border():
-            keys = [call.keys[0] for call in calls]
-            return self._own_errors(self._everywhere(keys, calls, atomically=atomically, confirmation=confirmation))
+        return self._everywhere(
+            [call.keys[0] for call in calls], calls, atomically=atomically, confirmation=confirmation
+        )
 
     def get_all(self, keys: Sequence[str]) -> list[bytes | None]:
         if not self.is_cluster:
@@ -125,8 +124,7 @@ class RedisConnection:
     def read_each(self, reads: Mapping[str, Command]) -> list[Any]:
         """Return the answers of non-blocking XREADs, which are given by key. Errors are among the answers, as
         exceptions of this package."""
-        with self.border():
-            return self._own_errors(self._everywhere(list(reads), list(reads.values())))
+        return self._everywhere(list(reads), list(reads.values()))
 
     def read_blocking(self, before: Command | None, command: Command, *, key: str) -> Any:
         """Run an XREAD that blocks up to `LONGEST_BLOCK` seconds, after ``before`` in the same round trip."""
@@ -176,7 +174,8 @@ class RedisConnection:
         atomically: bool = False,
         confirmation: Confirmation | None = None,
     ) -> list[Any]:
-        """Return the answer to each `Command` or `ScriptCall` of ``todo``, errors of the servers among them."""
+        """Return the answer to each `Command` or `ScriptCall` of ``todo``, errors among them as exceptions of this
+        package."""
         results: list[Any] = [None] * len(todo)
         left: Sequence[int] = range(len(todo))
         for _ in range(_TRIES):
@@ -194,7 +193,7 @@ class RedisConnection:
             if not undone:
                 break
             left = sorted(undone)
-        return results
+        return [self._own_error(result) if isinstance(result, RedisError) else result for result in results]
 
     def _answers(
         self, node: Node, todo: Sequence[Any], atomically: bool, confirmation: Confirmation | None
@@ -246,9 +245,6 @@ class RedisConnection:
             yield
         except RedisError as error:
             raise self._own_error(error) from error
-
-    def _own_errors(self, results: Sequence[Any]) -> list[Any]:
-        return [self._own_error(result) if isinstance(result, RedisError) else result for result in results]
 
     def _own_error(self, error: RedisError) -> EnodeError:
         return own_error(error, self.name, is_cluster=self.is_cluster)

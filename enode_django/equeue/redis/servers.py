@@ -52,11 +52,9 @@ class Servers(Protocol):
     def close(self) -> None: ...
 
 
-class SingleServer:
-    def __init__(self, location: SingleLocation, timeouts: Timeouts, client: Mapping[str, Any]) -> None:
-        self.name = location.name
-        options = {**client, **location.options}
-        self._node = Node(self.name, *(make_pool(self.name, known) for known in both_options(options, timeouts)))
+class _OneNode:
+    name: str
+    _node: Node
 
     def node(self, key: str) -> Node:
         return self._node
@@ -71,7 +69,14 @@ class SingleServer:
         self._node.disconnect()
 
 
-class SentinelServers:
+class SingleServer(_OneNode):
+    def __init__(self, location: SingleLocation, timeouts: Timeouts, client: Mapping[str, Any]) -> None:
+        self.name = location.name
+        options = {**client, **location.options}
+        self._node = Node(self.name, *(make_pool(self.name, known) for known in both_options(options, timeouts)))
+
+
+class SentinelServers(_OneNode):
     """A server behind Sentinels. Every connection is made to the master that they name at that time."""
 
     def __init__(self, location: SentinelLocation, timeouts: Timeouts, client: Mapping[str, Any]) -> None:
@@ -93,18 +98,12 @@ class SentinelServers:
         pool.connection_class(**pool.connection_kwargs)  # checks the options without connecting
         return pool
 
-    def node(self, key: str) -> Node:
-        return self._node
-
     def failed(self, node: Node, *, is_replica: bool, waited: float = 0.0) -> None:
         if is_replica:  # redis-py misses it within a script's error, and would keep that server
             node.disconnect()
 
-    def moved(self, node: Node, error: MovedError) -> None:
-        raise ConfigurationError(f"redis at {self.name} is part of a cluster; use redis+cluster:// for it") from error
-
     def close(self) -> None:
-        self._node.disconnect()
+        super().close()
         for sentinel in self._sentinel.sentinels:  # `Sentinel` itself can be closed since redis-py 6 only
             sentinel.close()
 

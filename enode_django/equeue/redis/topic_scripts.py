@@ -33,6 +33,17 @@ return tonumber(redis.call('HGET', KEYS[1], 'queues'))
 """
 )
 
+SET_AGE = Script(
+    EVEN_WHEN_FULL
+    + """
+-- KEYS: topic. ARGV: seconds, or '' for as long as the driver was told. Returns 0 when there is no such topic.
+if redis.call('HEXISTS', KEYS[1], 'queues') == 0 then return 0 end
+even_when_full(KEYS[1])
+if ARGV[1] == '' then redis.call('HDEL', KEYS[1], 'max_age') else redis.call('HSET', KEYS[1], 'max_age', ARGV[1]) end
+return 1
+"""
+)
+
 REGISTER = Script("""
 -- KEYS: topics. ARGV: the name of one. Even when the server is full, as `CREATE`.
 redis.call('SREM', KEYS[1], '')

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from enode_django.equeue.messages import QueueState, Route
+from enode_django.equeue.messages import QueueState
 from enode_django.equeue.redis.batches import milliseconds, parse_queues
 from enode_django.equeue.redis.connection import RedisConnection, ScriptCall
 from enode_django.equeue.redis.keys import Keys
@@ -31,12 +31,13 @@ from enode_django.equeue.redis.topic_scripts import (
     DELETED,
     HIDE,
     REGISTER,
+    SET_AGE,
     SETTLED,
     TELL,
 )
 from enode_django.equeue.refusals import topic_deleted, unknown_topic
 from enode_django.equeue.topic_records import Bounds, GroupRecord, QueueClaim, Topic
-from enode_django.equeue.transport import check_new_topic, check_queues
+from enode_django.equeue.transport import check_age, check_new_topic, check_queues
 from enode_django.exceptions import EnodeError, TransportUnavailable
 
 logger = logging.getLogger("enode_django.equeue")
@@ -79,17 +80,15 @@ class RedisTopics:
 
     def read(self, topic: str) -> Topic:
         """Read a topic without its groups."""
-        fields = ("queues", "version", "unproduced", "unconsumed")
-        queues, version, *hidden = self._connection.execute("HMGET", self._keys.topic(topic), *fields)
+        fields = ("queues", "version", "max_age", "unproduced", "unconsumed")
+        queues, version, max_age, *hidden = self._connection.execute("HMGET", self._keys.topic(topic), *fields)
         if queues is None:
             self._counts.pop(topic, None)
             raise unknown_topic(topic) if version is None else topic_deleted(topic)
         self._counts[topic] = int(queues)
         unproduced, unconsumed = (set(parse_queues(text or b"")) for text in hidden)
-        return Topic(topic, int(queues), int(version), unproduced, unconsumed)
-
-    def route(self, topic: str) -> Route:
-        return self.read(topic).route
+        own_age = None if max_age is None else float(max_age)
+        return Topic(topic, int(queues), int(version), unproduced, unconsumed, max_age=own_age)
 
     def announce(self, topic: str, producer: str) -> None:
         call = ScriptCall(ANNOUNCE, (self._keys.topic(topic), self._keys.producers(topic)), (producer,))
@@ -101,6 +100,12 @@ class RedisTopics:
         now, found = self._connection.run(ScriptCall(ANNOUNCED, (self._keys.producers(topic),)))
         heard = dict(zip(found[::2], found[1::2], strict=True))
         return {name.decode(): max(0.0, (now - float(at)) / 1000) for name, at in sorted(heard.items())}
+
+    def set_retention(self, topic: str, max_age: float | None) -> None:
+        check_age(max_age)
+        call = ScriptCall(SET_AGE, (self._keys.topic(topic),), ("" if max_age is None else repr(float(max_age)),))
+        if not self._connection.run(call, confirmed=True):
+            self.read(topic)  # raises
 
     def bounds(self, topic: str, count: int) -> Bounds:
         bounds, failures = self.bounds_each(topic, count)

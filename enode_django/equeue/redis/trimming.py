@@ -10,7 +10,6 @@ from enode_django.equeue.redis.connection import RedisConnection, ScriptCall
 from enode_django.equeue.redis.deletion import DeletableTopics
 from enode_django.equeue.redis.keys import Keys
 from enode_django.equeue.redis.partly import ByQueue, raise_failure
-from enode_django.equeue.redis.retention import RedisRetention
 from enode_django.equeue.redis.scripts import CLOCK_STEP, COPY_LOG, MEND, TRIM_TIMES
 from enode_django.exceptions import EnodeError
 
@@ -30,7 +29,6 @@ class RedisTrimmer:
         keys: Keys,
         connection: RedisConnection,
         topics: DeletableTopics,
-        retention: RedisRetention,
         *,
         max_age: float | None,
         max_length: int | None,
@@ -39,7 +37,6 @@ class RedisTrimmer:
         self._keys = keys
         self._connection = connection
         self._topics = topics
-        self._retention = retention
         self._max_age = max_age
         self._max_length = max_length
         self._delete_unconsumed = delete_unconsumed
@@ -62,12 +59,12 @@ class RedisTrimmer:
         return offsets, failures | found.failures
 
     def trim(self, topic: str) -> None:
-        queues = range(self._topics.count(topic))
+        known = self._topics.read(topic)
+        queues = range(known.queues)
         groups = self._topics.counting(topic)
         failures: dict[int, EnodeError] = {}
         aged: dict[int, int] | None = None
-        own_age = self._retention.of(topic)
-        max_age = self._max_age if own_age is None else own_age
+        max_age = self._max_age if known.max_age is None else known.max_age
         if max_age is not None:
             aged, failures = self._offsets_at(topic, time.time() - max_age)
         if groups:

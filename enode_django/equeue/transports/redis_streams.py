@@ -55,7 +55,6 @@ from enode_django.equeue.redis.inbox import RedisInbox, replies_as_calls
 from enode_django.equeue.redis.keys import Keys
 from enode_django.equeue.redis.partly import raise_failure
 from enode_django.equeue.redis.reading import RedisReader
-from enode_django.equeue.redis.retention import RedisRetention
 from enode_django.equeue.redis.scripts import SEND_WITH_RESERVE
 from enode_django.equeue.redis.sending import RedisSender
 from enode_django.equeue.redis.trimming import RedisTrimmer
@@ -118,14 +117,12 @@ class RedisStreamsTransport:
         self._topics = DeletableTopics(self._keys, self._connection, timeout)
         self._groups = RedisGroups(self._keys, self._connection, self._topics, allocate or divide)
         self._sender = RedisSender(self._keys, self._connection, self._topics)
-        self._retention = RedisRetention(self._keys, self._connection, self._topics)
         self._reader = RedisReader(self._keys, self._connection, self._topics)
         self._claims = RedisClaims(self._keys, self._connection, self._topics, self._groups)
         self._trimmer = RedisTrimmer(
             self._keys,
             self._connection,
             self._topics,
-            self._retention,
             max_age=max_age,
             max_length=max_length,
             delete_unconsumed=delete_unconsumed,
@@ -146,7 +143,7 @@ class RedisStreamsTransport:
         return self._topics.states(topic)
 
     def route(self, topic: str) -> Route:
-        return self._topics.route(topic)
+        return self._topics.read(topic).route
 
     def add_queues(self, topic: str, queues: int, *, unordered: bool = False) -> int:
         return self._topics.add_queues(topic, queues, unordered=unordered)
@@ -266,10 +263,10 @@ class RedisStreamsTransport:
         return self._groups.paused(topic)
 
     def set_retention(self, topic: str, max_age: float | None) -> None:
-        self._retention.set(topic, max_age)
+        self._topics.set_retention(topic, max_age)
 
     def retention(self, topic: str) -> float | None:
-        return self._retention.of(topic)
+        return self._topics.read(topic).max_age
 
     def trim(self, topic: str) -> None:
         self._trimmer.trim(topic)
