@@ -53,7 +53,8 @@ class OffsetWindow:
         """The offset that the transport has accepted; the committing thread sets it."""
         self.committable = committed
         """The lowest unfinished offset, or, when all are finished, the next expected one."""
-        self._next = committed
+        self.next_offset = committed
+        """The offset to pull from."""
         self._in_order: deque[int] = deque()
         self._unfinished: set[int] = set()
         self._extra: dict[int, int] = {}
@@ -81,11 +82,6 @@ class OffsetWindow:
         """Return the number of messages from the lowest unfinished one to the last one pulled, finished or not."""
         return len(self._in_order)
 
-    @property
-    def next_offset(self) -> int:
-        """The offset to pull from."""
-        return self._next
-
     def add(self, offsets: Sequence[int], extra: Mapping[int, int] = _NO_EXTRA) -> bool:
         """Register pulled messages. Return False, and register none, if the window is closed. ``extra`` has, by
         offset, the weight of large messages beyond 1.
@@ -97,14 +93,14 @@ class OffsetWindow:
         with self._lock:
             if self.closed:
                 return False
-            if offsets[0] < self._next or not _ascending(offsets):
-                raise ValueError(f"offsets must ascend from {self._next}, got {offsets[0]!r} to {offsets[-1]!r}")
+            if offsets[0] < self.next_offset or not _ascending(offsets):
+                raise ValueError(f"offsets must ascend from {self.next_offset}, got {offsets[0]!r} to {offsets[-1]!r}")
             self._in_order.extend(offsets)
             self._unfinished.update(offsets)
             if extra:
                 self._extra.update(extra)
                 self._weight = sum(self._extra.values())
-            self._next = offsets[-1] + 1
+            self.next_offset = offsets[-1] + 1
             self.committable = self._in_order[0]
             return True
 
@@ -120,7 +116,7 @@ class OffsetWindow:
                 self._weight -= sum(self._extra.pop(offset, 0) for offset in offsets)
             while in_order and in_order[0] not in unfinished:
                 in_order.popleft()
-            self.committable = in_order[0] if in_order else self._next
+            self.committable = in_order[0] if in_order else self.next_offset
 
     def keep(self, offset: int, receipt: bytes) -> None:
         """Keep a receipt of an unfinished message for the commit that moves past the message."""

@@ -8,7 +8,6 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Protocol
 
 import mmh3
 
@@ -39,13 +38,11 @@ ASK_AGAIN = 1.0
 """Seconds until a route that could not be fetched is asked for again."""
 
 
-class Persist(Protocol):
-    """Makes a call, and repeats it at its discretion while it raises."""
-
-    def __call__(self, call: Callable[[], None], /) -> None: ...
+Persist = Callable[[Callable[[], None]], None]
+"""Makes a call, and repeats it at its discretion while it raises."""
 
 
-def once(call: Callable[[], None], /) -> None:
+def once(call: Callable[[], None]) -> None:
     call()
 
 

@@ -107,15 +107,11 @@ def error_text(error: BaseException) -> str:
 
 
 def encode_failed(failed: Failed) -> bytes:
-    packed: bytes = msgpack.packb(
-        [_FAILED, *failed.message, failed.error, failed.failed_at, failed.due, failed.for_all]
-    )
-    return packed
+    return bytes(msgpack.packb([_FAILED, *failed.message, failed.error, failed.failed_at, failed.due, failed.for_all]))
 
 
 def encode_settled(offsets: Collection[int]) -> bytes:
-    packed: bytes = msgpack.packb([_SETTLED, sorted(offsets)])
-    return packed
+    return bytes(msgpack.packb([_SETTLED, sorted(offsets)]))
 
 
 def decode(body: bytes) -> Failed | Settled:

@@ -43,7 +43,7 @@ def main(directory: Path, chunk_size: int, limit: int) -> None:
         after = "taken"
     except QueueFull:
         after = "refused"
-    print(json.dumps([sent, refused, readable, checkpoint, again, after, sorted(store.damaged)]))
+    print(json.dumps([sent, refused, readable, checkpoint, again, after, sorted(store.reader.damaged)]))
 
 
 if __name__ == "__main__":

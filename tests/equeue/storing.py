@@ -91,13 +91,13 @@ def read_batches(
 def _pull(store: MessageStore, topic: str, queue: int, offset: int, limit: int, max_bytes: int) -> list[StoredBatch]:
     """Take the steps of a pull, with those of its threads, until there are batches or none is left."""
     while True:
-        pulled = store.read_held(topic, queue, offset, limit, max_bytes)
+        pulled = store.reader.read_held(topic, queue, offset, limit, max_bytes)
         if not isinstance(pulled, ColdRead):
             return pulled
         if pulled.segment is not None:
             pulled.segment.run()
             store.queues.take(pulled.segment)
-        elif batches := store.finish_read(pulled, pulled.load()):
+        elif batches := store.reader.finish(pulled, pulled.load()):
             return batches
 
 

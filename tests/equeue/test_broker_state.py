@@ -371,7 +371,7 @@ def test_a_deleted_topic_stays_deleted_and_a_later_one_has_only_its_own_messages
     assert third.state.bounds("orders") == {0: (4, 6)}
     assert [batch.first_offset for batch in read_batches(third.store, "orders", 0, 0, 10, 1 << 20)] == [4]
     assert third.state.bounds("others") == {0: (0, 2)}
-    assert not third.store.damaged
+    assert not third.store.reader.damaged
 
 
 def test_messages_of_a_deleted_topic_do_not_come_back_when_a_checkpoint_and_an_index_are_lost(tmp_path: Path) -> None:
@@ -421,7 +421,7 @@ def test_a_deleted_queue_is_empty_after_crashes_and_others_are_not(
     second.send("orders", 0, 4)
     third = opened()
     assert [batch.first_offset for batch in read_batches(third.store, "orders", 0, 0, 10, 1 << 20)] == [4]
-    assert not third.store.damaged
+    assert not third.store.reader.damaged
 
 
 @pytest.mark.parametrize("checkpointed", [True, False])
@@ -436,7 +436,7 @@ def test_a_paused_group_is_paused_after_crashes(opened: Callable[[], Opened], ch
     if checkpointed:
         state.checkpoint()
     state = opened().state
-    assert state.paused_groups("orders") == ["group"]
+    assert state.coordinator.paused_groups("orders") == ["group"]
     assert not state.join("group", "orders", "one", 60).queues
     assert state.join("other", "orders", "two", 60).queues == {0, 1}
 

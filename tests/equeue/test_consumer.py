@@ -304,7 +304,7 @@ def test_stop_leaves_to_others_what_it_has_no_time_for(orders: Transport) -> Non
         eventually(lambda: sorted(handled.bodies) == ["done", "endless"])
         stopper = threading.Thread(target=consumer.stop, args=(0.1,))
         stopper.start()
-        eventually(lambda: consumer._worklist.closed)
+        eventually(lambda: consumer._worklist._closed)
         assert handled.bodies.count("behind it") == 0
         gate.set()
         stopper.join(60)

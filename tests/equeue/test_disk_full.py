@@ -71,7 +71,7 @@ def test_what_a_refused_send_has_written_is_not_found_behind_a_later_one(tmp_pat
     assert all(store.bounds("orders", queue) == (0, 0) for queue in range(1, 50))
     assert heard.opened is not None
     assert not heard.opened.torn
-    assert not store.damaged
+    assert not store.reader.damaged
     store.abandon()
 
 
@@ -86,7 +86,7 @@ def test_a_full_file_system_refuses_sends_and_stays_whole(tmp_path: Path) -> Non
     store, _ = opened(keep, chunk_size=40_000)
     assert len(messages(store, "orders", 0)) == sent
     assert send(store, 0, b"room again") == sent
-    assert not store.damaged
+    assert not store.reader.damaged
     store.close(b"")
     shutil.rmtree(keep)
 

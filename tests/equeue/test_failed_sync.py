@@ -63,7 +63,7 @@ def test_what_is_there_after_a_failed_sync_is_there_after_a_crash_of_the_machine
     disk.crash()
     store, _ = opened(tmp_path)
     assert found(store) == expected(60)
-    assert not store.damaged
+    assert not store.reader.damaged
     store.close(b"state")
 
 

@@ -194,7 +194,7 @@ def test_a_queue_goes_on_counting_after_all_its_messages_were_deleted(tmp_path: 
     assert 0 < first < end == 20
     assert offset_at(store, "orders", 0, 0) == first
     assert messages(store, "orders", 0)[0][0] == first
-    assert not store.damaged
+    assert not store.reader.damaged
     store.abandon()
 
 

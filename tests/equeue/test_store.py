@@ -193,7 +193,7 @@ def test_a_thread_may_flush_and_write_checkpoints_while_the_store_goes_on(tmp_pa
         expected = [(offset, b"%d" % (offset * 3 + queue) * 50) for offset in range(first, end)]
         assert messages(store, "orders", queue) == expected
         assert 0 < first < end
-    assert not store.damaged
+    assert not store.reader.damaged
     store.abandon()
 
 
@@ -369,7 +369,7 @@ def test_a_lost_index_is_read_from_the_messages(tmp_path: Path, damage: str) -> 
     store.close(b"")
     store, _ = opened(tmp_path)
     assert bodies(messages(store, "orders", 1))[-2:] == [b"58", b"next"]
-    assert not store.damaged
+    assert not store.reader.damaged
     store.abandon()
 
 

@@ -45,7 +45,7 @@ def test_a_flipped_byte_costs_one_batch_which_is_reported(
     if stop == "crash":
         assert heard.controls == [b"control %d" % number for number in range(30)]
     messages(store, "orders", 1)
-    (position,) = store.damaged
+    (position,) = store.reader.damaged
     damaged = position - int(path.stem)
     assert damaged <= place < damaged + 112
     assert caplog.text.count("damaged batch in") == 1
@@ -82,7 +82,7 @@ def test_a_missing_file_costs_what_was_in_it(tmp_path: Path) -> None:
         assert 20 <= len(left) < 30
         assert [int(body[:2]) for _, body in left] == [offset for offset, _ in left]
         assert (left[0][0], left[-1][0]) == (0, 29)
-        assert len(store.damaged) == 1
+        assert len(store.reader.damaged) == 1
         store.abandon()
 
 
@@ -102,12 +102,12 @@ def test_a_page_that_never_reached_the_disk_ends_the_log_unless_it_was_safe(tmp_
     if flushed:
         assert 20 < len(left) < 40
         assert left[-1] == 39
-        assert store.damaged
+        assert store.reader.damaged
     else:
         assert 0 < len(left) < 20
         assert left == list(range(len(left)))
         assert store.bounds("orders", 0) == (0, len(left))
-        assert not store.damaged
+        assert not store.reader.damaged
     store.abandon()
 
 
@@ -130,7 +130,7 @@ def test_the_last_page_of_a_file_that_never_reached_the_disk_ends_the_log_unless
         file.write(bytes(lost.stat().st_size - 4096))
     store, _ = opened(tmp_path, chunk_size=4096)
     assert bodies(messages(store, "orders", 0)) == ([b"before", b"behind"] if flushed else [b"before"])
-    assert bool(store.damaged) is flushed
+    assert bool(store.reader.damaged) is flushed
     store.abandon()
 
 
@@ -216,7 +216,7 @@ def test_nothing_that_a_killed_broker_has_taken_is_lost(tmp_path: Path, wanted: 
         unsure.add(end - 1)  # each time the writer may have been killed between a send and its control record
         wanted_controls = range(known + 1, end)
         assert controls == [number for number in wanted_controls if number not in unsure or number in controls]
-        assert not store.damaged
+        assert not store.reader.damaged
         _check_answers(heard.sends, known, end)
         store.abandon()
 

@@ -85,7 +85,7 @@ def test_whatever_a_crash_leaves_of_the_end_a_prefix_of_whole_sends_is_there(
             held = expected.get((topic, queue), [])
             assert messages(store, topic, queue) == list(enumerate(held))
             assert store.bounds(topic, queue) == (0, len(held))
-        assert not store.damaged
+        assert not store.reader.damaged
         for number in range(20):
             model_end = len(expected.get(("orders", 0), [])) + number
             body = encode_records([b"after"])

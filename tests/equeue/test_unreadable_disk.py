@@ -64,7 +64,7 @@ def test_an_unreadable_sector_costs_one_batch_which_is_reported(
     disk.lose(*place_of(tmp_path, 4))
     for _ in range(2):
         assert numbers(store) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
-    assert len(store.damaged) == 1
+    assert len(store.reader.damaged) == 1
     assert caplog.text.count("it cannot be read (Input/output error); it is passed over") == 1
     assert send(store, 0, b"next") == 10
     store.abandon()
@@ -89,7 +89,7 @@ def test_a_start_passes_over_an_unreadable_sector(
         store, _ = opened(tmp_path, chunk_size=CHUNK)
         assert numbers(store) == left
         assert store.bounds("orders", 0)[1] == end
-        assert bool(store.damaged) is (lost < 9 or flushed)
+        assert bool(store.reader.damaged) is (lost < 9 or flushed)
         store.abandon()
 
 
@@ -114,7 +114,7 @@ def test_a_file_that_was_cut_short_costs_what_was_behind_the_cut(tmp_path: Path)
     assert numbers(store) == list(range(10))
     os.truncate(path, place)
     assert numbers(store) == list(range(5))
-    assert len(store.damaged) == 5
+    assert len(store.reader.damaged) == 5
     store.abandon()
 
 
@@ -130,7 +130,7 @@ def test_what_cannot_be_read_for_now_is_no_damage(tmp_path: Path, monkeypatch: p
         with pytest.raises(StorageFailed, match="Too many open files"):
             numbers(store)
     assert numbers(store) == list(range(10))
-    assert not store.damaged
+    assert not store.reader.damaged
     store.abandon()
 
 
@@ -173,11 +173,11 @@ def test_the_loop_reads_what_is_in_memory_and_threads_read_the_rest(
         pulling = Pulling(store, route_of)
         everything = [(0, [b"cold" + BODY]), (1, [b"hot"])]
         assert await Answer().of(pulling, {0: 0, 1: 0}) == everything
-        assert store.reads.file == 0, "it was written a moment ago"
+        assert store.reader.counts.file == 0, "it was written a moment ago"
         empty_memory(monkeypatch)
-        assert store.read_held("orders", 1, 0, 1, 1) != []
+        assert store.reader.read_held("orders", 1, 0, 1, 1) != []
         assert await Answer().of(pulling, {0: 0, 1: 0}) == everything
-        assert store.reads.file == 1
+        assert store.reader.counts.file == 1
 
     asyncio.run(scenario())
     store.abandon()
@@ -197,10 +197,10 @@ def test_a_thread_reads_what_is_too_much_for_the_loop_though_it_is_in_memory(tmp
     async def scenario() -> None:
         [(_, records)] = await Answer().of(Pulling(store, route_of), {0: 0}, 30.0)
         assert [record[:3] for record in records] == [b"0xx", b"1xx", b"2xx", b"4xx", b"5xx", b"hot"]
-        assert (store.reads.memory, store.reads.file, store.reads.ring) == (2, 4, 0)
+        assert (store.reader.counts.memory, store.reader.counts.file, store.reader.counts.ring) == (2, 4, 0)
 
     asyncio.run(scenario())
-    assert len(store.damaged) == 1
+    assert len(store.reader.damaged) == 1
     store.abandon()
 
 
@@ -221,7 +221,7 @@ def test_a_pull_of_damaged_batches_alone_goes_on_behind_them_or_waits(tmp_path: 
         assert await waiting == [(0, [b"next"])]
 
     asyncio.run(scenario())
-    assert len(store.damaged) == 2
+    assert len(store.reader.damaged) == 2
     store.abandon()
 
 

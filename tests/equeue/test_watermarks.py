@@ -89,7 +89,7 @@ def test_a_ring_answers_without_a_file(tmp_path: Path) -> None:
         chunk.unlink()
     assert len(messages(store, "orders", 0)) == 20
     assert store.held_bytes == 0
-    assert not store.damaged
+    assert not store.reader.damaged
     store.abandon()
 
 
@@ -99,11 +99,11 @@ def test_reads_are_counted_by_where_they_are_answered_from(tmp_path: Path, monke
     for number in range(40):
         send(store, 0, b"%d" % number + BODY)
     assert len(messages(store, "orders", 0, at=37, ask=1)) == 3
-    assert store.reads == ReadCounts(ring=3)
+    assert store.reader.counts == ReadCounts(ring=3)
     assert len(messages(store, "orders", 0, ask=1)) == 40
-    assert (store.reads.ring, store.reads.memory + store.reads.file) == (6, 37)
-    assert store.reads.memory == 37, "what was just written is in the kernel's memory"
+    assert (store.reader.counts.ring, store.reader.counts.memory + store.reader.counts.file) == (6, 37)
+    assert store.reader.counts.memory == 37, "what was just written is in the kernel's memory"
     empty_memory(monkeypatch)
     assert len(messages(store, "orders", 0, ask=1)) == 40
-    assert store.reads.file == 37
+    assert store.reader.counts.file == 37
     store.abandon()

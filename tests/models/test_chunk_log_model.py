@@ -342,7 +342,7 @@ class ChunkLogMachine(RuleBasedStateMachine):
 
     @invariant()
     def all_of_it_is_there(self) -> None:
-        assert not self.store.damaged
+        assert not self.store.reader.damaged
         assert self.store.position == self.end
         assert self.store.flushed == self.flushed
         assert self.store.since_checkpoint == self.end - self.checkpointed

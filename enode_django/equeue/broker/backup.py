@@ -87,15 +87,11 @@ def _fill(source: Path, target: Path, checkpoint: Checkpoint) -> BackedUp:
         for start, count, *_ in segments:
             paths = [index_path(each / "queues", topic, queue, start) for each in (source, target)]
             _take_index(paths[0], paths[1], count)
-    _write_checkpoint(target / "checkpoint", checkpoint)
+    position, time, queues, state = checkpoint
+    write_checkpoint(target / "checkpoint", position, time, queues, [copied(state)])
     for path, _, _ in os.walk(target, topdown=False):
         sync_directory(Path(path))
     return BackedUp(target, checkpoint.position, linked, copied_bytes)
-
-
-def _write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
-    position, time, queues, state = checkpoint
-    write_checkpoint(path, position, time, queues, [copied(state)])
 
 
 def _take_messages(source: Path, target: Path, position: int) -> tuple[int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from enode_django.equeue.broker.accepting import Accepting, Send
@@ -51,26 +52,26 @@ class Handlers:
         asked = (
             *("create_topic", "add_queues", "show", "join", "leave", "bury", "acquire", "renew", "release"),
             *("commit", "set_offset", "retire_group", "delete_group", "announce", "producers"),
-            *("pause_group", "paused_groups", "set_retention", "retention"),
+            *("pause_group", "set_retention", "retention"),
         )
+        known = ("committed", "paused_groups", "receipts")  # all receipts: later clients call `receipts_from`
         own = (
             "delete_topic",
             "delete_queue",
-            "receipts",
             "receipts_from",
-            "committed",
             "topics",
             "queue_count",
             "queues",
             "route",
             "end_offsets",
-            "groups",
             "timelines",
             "status",
         )
         self._plain: Mapping[str, Callable[..., Any]] = {
             **{name: getattr(state, name) for name in asked},
+            **{name: getattr(state.coordinator, name) for name in known},
             **{name: getattr(self, name) for name in own},
+            "groups": state.shown_groups,
             "open_inbox": answering.open,
             "close_inbox": answering.close,
             "reply": answering.reply,
@@ -141,19 +142,9 @@ class Handlers:
 
     # -- groups ---------------------------------------------------------------------------------------------------
 
-    def receipts(self, group: str, topic: str, queue: int) -> Sequence[bytes]:
-        """Return all receipts. They may not fit into a frame: clients of this version call `receipts_from`."""
-        return self._state.coordinator.receipts(group, topic, queue)
-
     def receipts_from(self, group: str, topic: str, queue: int, first: int) -> Sequence[bytes]:
         """Return receipts from index ``first`` on, as many as fit one answer; empty after the last one."""
         return next(portions(self._state.coordinator.receipts(group, topic, queue, first), len), [])
-
-    def committed(self, group: str, topic: str) -> Mapping[int, int]:
-        return self._state.coordinator.committed(group, topic)
-
-    def groups(self, topic: str) -> Mapping[str, Any]:
-        return self._state.shown_groups(topic)
 
     def trim(self, call: Call, topic: str) -> Later:
         self._state.coordinator.topic(topic)
@@ -172,13 +163,11 @@ class Handlers:
             "held_bytes": store.held_bytes,
             "ring_batches": ring_batches,
             "ring_bytes": ring_bytes,
-            "ring_reads": store.reads.ring,
-            "memory_reads": store.reads.memory,
-            "file_reads": store.reads.file,
+            **{f"{place}_reads": count for place, count in asdict(store.reader.counts).items()},
             "free_bytes": store.space.free,
             "uses_reserve": store.space.uses_reserve,
             "deleted_early": store.deletion.early,
-            "damaged_batches": len(store.damaged),
+            "damaged_batches": len(store.reader.damaged),
             "waiting_pulls": len(self._pulling),
             "waiting_inboxes": len(self._answering),
         }

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Protocol
 
 from enode_django.equeue.broker.calls import Background, Call, Later
@@ -159,10 +160,10 @@ class Measuring:
             "held_bytes": store.held_bytes,
             "ring_batches": ring_batches,
             "ring_bytes": ring_bytes,
-            "reads": {"ring": store.reads.ring, "memory": store.reads.memory, "file": store.reads.file},
+            "reads": asdict(store.reader.counts),
             "uses_reserve": store.space.uses_reserve,
             "deleted_early": store.deletion.early,
-            "damaged_batches": len(store.damaged),
+            "damaged_batches": len(store.reader.damaged),
         }
 
     def _connections(self) -> dict[str, int]:

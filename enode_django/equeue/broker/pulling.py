@@ -139,7 +139,7 @@ class Pulling:
                 loaded = await asyncio.get_running_loop().run_in_executor(None, _load, cold)
             route = self._route_of(pull.topic)
             for read, data in zip(cold, loaded, strict=True):
-                batches = self._store.finish_read(read, data)
+                batches = self._store.reader.finish(read, data)
                 if batches:
                     found.append((read.queue, _given(batches), route))
         except EnodeError as error:
@@ -179,7 +179,7 @@ class Pulling:
         left = GIVEN_BYTES
         allowance = Allowance(READ_IN_LOOP)
         for queue in _from_anywhere(list(offsets)):
-            batches = self._store.read_held(topic, queue, offsets[queue], limit, min(share, left), allowance)
+            batches = self._store.reader.read_held(topic, queue, offsets[queue], limit, min(share, left), allowance)
             if isinstance(batches, ColdRead) and batches.segment is not None:
                 indexes.append(batches)
                 continue

@@ -263,9 +263,6 @@ class BrokerState:
         self.coordinator.check_group(group, topic)
         self._changed("pause_group", group, topic, paused)
 
-    def paused_groups(self, topic: str) -> list[str]:
-        return self.coordinator.paused_groups(topic)
-
     def shown_groups(self, topic: str) -> Mapping[str, GroupState]:
         return self.coordinator.groups(topic, now=self._clock())
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,7 +28,7 @@ from enode_django.equeue.broker.held_memory import HeldMemory
 from enode_django.equeue.broker.index_files import IndexFile
 from enode_django.equeue.broker.log import MessageLog
 from enode_django.equeue.broker.queues import Queues
-from enode_django.equeue.broker.reading import Allowance, BatchReader, ColdRead, Loaded, ReadCounts
+from enode_django.equeue.broker.reading import BatchReader
 from enode_django.equeue.broker.recovery import Recovery, Replay, Sent, entry_of, find_entries
 from enode_django.equeue.broker.renewing import renew_unsafe
 from enode_django.equeue.broker.ring import RING_BATCHES, RING_BYTES, Ring
@@ -105,7 +104,7 @@ class MessageStore:
         self._log = MessageLog(directory / "messages", chunk_size, self._memory, self.space)
         self.queues = Queues(directory / "queues", lambda *of: find_entries(self._log, *of))
         self._ring = Ring(ring_batches, ring_bytes)
-        self._reader = BatchReader(self._log, self.queues, self._ring, shows_safe=shows_safe)
+        self.reader = BatchReader(self._log, self.queues, self._ring, shows_safe=shows_safe)
         self._preload = preload
         self.now = SteadyClock(clock, monotonic)
         self.deletion = Deletion(self._log, self.queues, self.now)
@@ -126,7 +125,7 @@ class MessageStore:
         First ``restore`` gets the state of that checkpoint; without one it is not called. Then, in the order of the
         log, ``replay`` gets each control record behind the checkpoint with its position, and ``sent`` each send behind
         it that named its producer (older ones, too, if the indexes are rebuilt). Damaged data is skipped and reported
-        in `damaged`. Afterwards all remaining data is safe on the disk; offsets in the restored state may exceed
+        by the `reader`. Afterwards all remaining data is safe on the disk; offsets in the restored state may exceed
         `bounds` if the disk lost something. Raises `StorageFailed` if no checkpoint can be used and records before the
         log's start are lost, unless ``accept_loss``.
         """
@@ -148,11 +147,11 @@ class MessageStore:
             replay=replay,
             replay_from=checkpoint.position,
             sent=sent,
-            report=self._reader.report,
+            report=self.reader.report,
         ).run(start)
         torn = any(self._log.read(recovered.end, ALIGNMENT))
         self._log.cut(recovered.end)
-        renew_unsafe(self._log, max(checkpoint.position, recovered.flushed), self.damaged)
+        renew_unsafe(self._log, max(checkpoint.position, recovered.flushed), self.reader.damaged)
         self._log.skip_to(checkpoint.position)
         self.queues.load_newest()
         self._time = self._believed(max(checkpoint.time, recovered.time), self.now())
@@ -189,15 +188,6 @@ class MessageStore:
     def held_bytes(self) -> int:
         """The bytes of message files that the broker lets the kernel keep in memory."""
         return self._memory.held
-
-    @property
-    def damaged(self) -> AbstractSet[int]:
-        """The positions of the damaged batches found since opening. Each is logged once."""
-        return self._reader.damaged
-
-    @property
-    def reads(self) -> ReadCounts:
-        return self._reader.counts
 
     @property
     def ring_held(self) -> tuple[int, int]:
@@ -242,16 +232,6 @@ class MessageStore:
         layout = lay_out_control(record, self._stamp())
         self._log.append(layout.buffers(), layout.length, is_control=True)
         self.on_append()
-
-    def read_held(
-        self, topic: str, queue: int, offset: int, limit: int, max_bytes: int, allowance: Allowance | None = None
-    ) -> list[StoredBatch] | ColdRead:
-        """See `BatchReader.read_held`, which does not wait for the message files."""
-        return self._reader.read_held(topic, queue, offset, limit, max_bytes, allowance)
-
-    def finish_read(self, read: ColdRead, loaded: Sequence[Loaded]) -> list[StoredBatch]:
-        """See `BatchReader.finish`."""
-        return self._reader.finish(read, loaded)
 
     def bounds(self, topic: str, queue: int) -> tuple[int, int]:
         """Return the first offset that is left and the one that the next message will get; equal if nothing is left."""

@@ -85,7 +85,8 @@ class QueueConsumer:
         self._assigned: frozenset[int] = frozenset()
         self._start = start
         self._has_left = False
-        self._ended = False
+        self.has_ended = False
+        """True when the pulling thread has noticed `leave`: it pulls no more."""
         self._joining = threading.Lock()
         self._long_poll = long_poll
         self._puller = PullingThread(transport)
@@ -157,11 +158,6 @@ class QueueConsumer:
         return not self._windows and not self._draining
 
     @property
-    def has_ended(self) -> bool:
-        """Return True if the pulling thread has noticed `leave`: it pulls no more."""
-        return self._ended
-
-    @property
     def unfinished(self) -> int:
         """Return the number of unfinished messages in all open windows."""
         return sum(window.unfinished for window in self.open_windows)
@@ -180,7 +176,7 @@ class QueueConsumer:
                 # In this order: other threads always find the window in at least one place.
                 self._draining.append(window)
                 del self._windows[queue]
-        self._ended = has_left
+        self.has_ended = has_left
         missing = self._assigned - self._windows.keys() - {window.queue for window in self._draining}
         if not missing or self._clock() < self._next_try:
             return []

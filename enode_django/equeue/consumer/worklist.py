@@ -47,10 +47,6 @@ class Worklist:
         self._closed = False
         self._changed = threading.Condition()
 
-    @property
-    def closed(self) -> bool:
-        return self._closed
-
     def post(self, tasks: Iterable[Task]) -> None:
         with self._changed:
             for task in tasks:

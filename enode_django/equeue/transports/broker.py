@@ -28,7 +28,7 @@ from enode_django.equeue.messages import (
     Route,
     Start,
 )
-from enode_django.equeue.portions import PORTION_BYTES, portions
+from enode_django.equeue.portions import PORTION_BYTES, PORTION_ITEMS, portions
 from enode_django.equeue.records import decode_records, encode_records, is_whole, record_count
 from enode_django.equeue.transport import LONG_POLL, check_limit, check_size
 from enode_django.equeue.transports.broker_address import address_of
@@ -52,9 +52,7 @@ Made = TypeVar("Made", bound=NamedTuple)
 BATCH_MESSAGES = 500
 BATCH_BYTES = 1024 * 1024
 MAX_SEND = MAX_FRAME - 64 * 1024
-REPLIES_AT_ONCE = 10_000
 BACKUP_SECONDS = 600.0
-RECEIPTS_AT_ONCE = 10_000
 _LAST = 1 << 62
 
 
@@ -159,8 +157,7 @@ class BrokerTransport:
         self._call("announce", topic, producer)
 
     def producers(self, topic: str) -> Mapping[str, float]:
-        seconds: Mapping[str, float] = self._call("producers", topic)
-        return seconds
+        return dict(self._call("producers", topic))
 
     # -- messages -------------------------------------------------------------------------------------------------
 
@@ -226,20 +223,17 @@ class BrokerTransport:
         self._wakes.wake(thread)
 
     def end_offsets(self, topic: str) -> Mapping[int, int]:
-        ends: Mapping[int, int] = self._call("end_offsets", topic)
-        return ends
+        return dict(self._call("end_offsets", topic))
 
     def offsets_at(self, topic: str, time: float) -> Mapping[int, int]:
-        offsets: Mapping[int, int] = self._call("offsets_at", topic, time)
-        return offsets
+        return dict(self._call("offsets_at", topic, time))
 
     def timelines(self, topic: str) -> Mapping[int, str]:
         """Return the timelines; empty if the broker's version has none."""
         try:
-            timelines: Mapping[int, str] = self._call("timelines", topic)
+            return dict(self._call("timelines", topic))
         except BadRequest:  # a broker of an earlier version; the first ones do not raise `UnknownRequest`
             return {}
-        return timelines
 
     # -- groups ---------------------------------------------------------------------------------------------------
 
@@ -279,8 +273,7 @@ class BrokerTransport:
         return kept
 
     def committed(self, group: str, topic: str) -> Mapping[int, int]:
-        offsets: Mapping[int, int] = self._call("committed", group, topic)
-        return offsets
+        return dict(self._call("committed", group, topic))
 
     def set_offset(self, group: str, topic: str, queue: int, offset: int) -> None:
         self._call("set_offset", group, topic, queue, offset)
@@ -327,18 +320,16 @@ class BrokerTransport:
         return BrokerInbox(self)
 
     def reply(self, replies: Sequence[tuple[str, bytes]]) -> None:
-        for some in portions(replies, _size_of_reply, most_items=REPLIES_AT_ONCE):
+        for some in portions(replies, _size_of_reply):
             self._call("reply", some)
 
     def status(self) -> Mapping[str, Any]:
         """Return figures about the broker for people."""
-        figures: Mapping[str, Any] = self._call("status")
-        return figures
+        return dict(self._call("status"))
 
     def figures(self) -> Mapping[str, Any]:
         """Return figures about the broker for monitoring: see `enode_django.equeue.broker.measuring`."""
-        figures: Mapping[str, Any] = self._call("figures")
-        return figures
+        return dict(self._call("figures"))
 
     def back_up(self, name: str) -> Mapping[str, Any]:
         """Let the broker copy its directory to ``backups/<name>`` within it. Return the path there and its sizes.
@@ -346,8 +337,7 @@ class BrokerTransport:
         Raises `QueueError` if a backup of that name exists or another one is being made. Raises `TransportUnavailable`
         if it takes longer than `BACKUP_SECONDS`; the backup is made all the same.
         """
-        made: Mapping[str, Any] = self._call("back_up", name, wait=BACKUP_SECONDS)
-        return made
+        return dict(self._call("back_up", name, wait=BACKUP_SECONDS))
 
     def close(self) -> None:
         pool, self._pool = self._pool, Pool(self._address, self._timeout)
@@ -382,17 +372,14 @@ class BrokerTransport:
         return answer, run
 
     def _send(self, *arguments: Any) -> Mapping[int, int]:
-        firsts: Mapping[int, int] = self._call_again("send", *arguments)
-        return firsts
-
-    def _call_again(self, name: str, *arguments: Any) -> Any:
-        """Repeat a call that is safe to repeat, once it may have arrived, until it is answered or the time is over."""
+        """Send, and repeat that once it may have arrived, until it is answered or the time is over: the broker knows
+        the newest sends."""
         pool = self._current()
         deadline = time.monotonic() + self._timeout
         may_have_arrived = False
         while True:
             try:
-                return pool.call(name, arguments)[0]
+                return dict(pool.call("send", arguments)[0])
             except ConnectionLost as lost:
                 may_have_arrived |= lost.connected
                 pause = random.uniform(0.02, 0.1)  # noqa: S311 - so that not all come back at one moment
@@ -414,7 +401,7 @@ def _batches(bodies: Mapping[int, Sequence[bytes]]) -> Iterator[tuple[int, int, 
 
 
 def _steps(
-    commits: Mapping[int, Commit], at_once: int = RECEIPTS_AT_ONCE, most_bytes: int = PORTION_BYTES
+    commits: Mapping[int, Commit], at_once: int = PORTION_ITEMS, most_bytes: int = PORTION_BYTES
 ) -> Iterator[dict[int, Commit]]:
     """Yield the commits in steps whose receipts fit into a frame. Each step moves the offset just past its own
     receipts."""

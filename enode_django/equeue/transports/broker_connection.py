@@ -241,10 +241,6 @@ class Pool:
         try:
             with within(connection):
                 value = connection.call(name, arguments, time.monotonic() + self._timeout + wait)
-        except ConnectionLost:
-            self._busy.discard(connection)
-            connection.close()
-            raise
         except BaseException as error:
             self._busy.discard(connection)
             if _leaves_usable(error):

@@ -184,10 +184,10 @@ class MemoryTransport:
 
     def _of(self, topic: str) -> Sequence[_Queue]:
         """Return the topic's queues. A deleted topic of the same name may have had more, whose ends are kept."""
-        return self._queues[topic][: self._coordinator.topic(topic).queues]
+        count = self._coordinator.topic(topic).queues
+        return self._queues[topic][:count]
 
     def _bounds(self, topic: str) -> Bounds:
-        self._coordinator.topic(topic)
         return {number: (queue.first, queue.end) for number, queue in enumerate(self._of(topic))}
 
     def delete_topic(self, topic: str, *, force: bool = False) -> None:
@@ -230,20 +230,13 @@ class MemoryTransport:
             if once is not None and once.sequence in answers:
                 return answers[once.sequence]
             check_route(topic, route, known.version)
-            first = self._append(self._queues[topic], bodies)
+            queues = self._queues[topic]
+            first = {number: queues[number].add(added) for number, added in bodies.items() if added}
             if once is not None:
                 answers[once.sequence] = first
                 while len(answers) > KNOWN_SENDS:
                     del answers[next(iter(answers))]
             self._changed.notify_all()
-        return first
-
-    @staticmethod
-    def _append(queues: Sequence[_Queue], bodies: Mapping[int, Sequence[bytes]]) -> dict[int, int]:
-        first = {}
-        for number, added in bodies.items():
-            if added:
-                first[number] = queues[number].add(added)
         return first
 
     def pull(
@@ -283,7 +276,6 @@ class MemoryTransport:
 
     def offsets_at(self, topic: str, time: float) -> Mapping[int, int]:
         with self._changed:
-            self._coordinator.topic(topic)
             return {number: queue.offset_at(time) for number, queue in enumerate(self._of(topic))}
 
     def timelines(self, topic: str) -> Mapping[int, str]:
