@@ -14,7 +14,7 @@ import pytest
 
 from enode_django.equeue.frames import FrameDecoder, encode_frame
 from enode_django.equeue.transports.broker_address import Address, client_tls
-from enode_django.equeue.transports.broker_connection import Connection, ConnectionLost
+from enode_django.equeue.transports.broker_connection import Connection, ConnectionLost, Pool
 from tests.equeue.brokers import DEADLINE
 from tests.equeue.certificates import Authority
 
@@ -109,3 +109,17 @@ def test_a_call_whose_time_was_over_before_is_not_begun(connect: Callable[[Condu
     with pytest.raises(ConnectionLost, match="no answer in time"):
         connection.call("send", [], time.monotonic())
     connection.close()
+
+
+class TakenMeanwhile(list[Connection]):
+    """Idle connections whose last one another thread takes right after somebody has looked whether there is one."""
+
+    def __len__(self) -> int:
+        return 1
+
+
+def test_a_pool_is_closed_while_another_thread_takes_its_last_idle_connection() -> None:
+    pool = Pool(Address("127.0.0.1", 1, None, None), PATIENCE)
+    pool._idle = TakenMeanwhile()
+    pool.close()
+    assert pool.is_closed

@@ -254,24 +254,26 @@ class Pool:
 
     def close(self) -> None:
         self.is_closed = True
-        while self._idle:
-            self._idle.pop().close()
-        for connection in list(self._busy):
-            connection.shut_down()
+        while (connection := self._pop_idle()) is not None:
+            connection.close()
+        for busy in list(self._busy):
+            busy.shut_down()
 
     def _take(self) -> Connection:
-        while self._idle:
-            try:
-                connection = self._idle.pop()
-            except IndexError:  # another thread was faster
-                break
-            if connection.is_fresh:
-                self._busy.add(connection)
-                return connection
-            connection.close()
+        while (idle := self._pop_idle()) is not None:
+            if idle.is_fresh:
+                self._busy.add(idle)
+                return idle
+            idle.close()
         connection = Connection(self._address, self._timeout)
         self._busy.add(connection)
         return connection
+
+    def _pop_idle(self) -> Connection | None:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return None
 
     def _put(self, connection: Connection) -> None:
         if len(self._idle) >= MOST_IDLE:
