@@ -24,7 +24,7 @@ from enode_django.equeue.topic_records import (
     restored_group,
     shown_group,
 )
-from enode_django.equeue.transport import check_age, check_new_topic
+from enode_django.equeue.transport import check_age, check_new_topic, check_queues
 
 EPOCHS_PER_RUN = 1 << 32
 
@@ -43,7 +43,7 @@ class Coordinator:
         topic = self.topics.get(name)
         if topic is None:
             raise topic_deleted(name) if name in self._deleted else unknown_topic(name)
-        topic.check(queues)
+        check_queues(name, queues, topic.queues)
         return topic
 
     def is_deleted(self, name: str) -> bool:

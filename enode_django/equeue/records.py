@@ -51,11 +51,10 @@ def checked_count(body: Buffer) -> int:
 
 
 def _decoded(body: Buffer, decode: Callable[[Buffer], list[bytes]]) -> list[bytes]:
-    content = memoryview(body)[_CHECK.size :]
-    if len(body) < _CHECK.size or zlib.crc32(content) != _CHECK.unpack_from(body)[0]:
+    if not is_whole(body):
         raise MalformedRecords(f"a body of {len(body)} bytes does not match its CRC; it was damaged on its way")
     try:
-        return decode(content)
+        return decode(memoryview(body)[_CHECK.size :])
     except (ValueError, RecursionError) as error:
         raise MalformedRecords(f"a body of {len(body)} bytes is not msgpack array of byte strings: {error}") from error
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,6 @@ from enode_django.equeue.known_producers import KnownProducers
 from enode_django.equeue.membership import Group
 from enode_django.equeue.messages import Commit, GroupState, QueueOwnership, QueueState, Route
 from enode_django.equeue.receipts import Receipts
-from enode_django.equeue.transport import check_queues
 from enode_django.exceptions import QueueBacklog, QueueError
 
 Bounds = Mapping[int, tuple[int, int]]
@@ -108,9 +107,6 @@ class Topic:
         """Return the queues that are assigned to the members of a group: none while it is paused."""
         record = self.groups.get(group)
         return [] if record is not None and record.paused else self.consumed
-
-    def check(self, queues: Collection[int]) -> None:
-        check_queues(self.name, queues, self.queues)
 
     def shown(self, bounds: Bounds) -> dict[int, QueueState]:
         return {

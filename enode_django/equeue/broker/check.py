@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import zlib
-from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,11 +15,12 @@ from enode_django.equeue.broker.batches import ALIGNMENT, CONTROL_TOPIC, Header
 from enode_django.equeue.broker.checkpoint import Checkpoint, before, load_checkpoint
 from enode_django.equeue.broker.chunk import Chunk
 from enode_django.equeue.broker.held_memory import HeldMemory
-from enode_django.equeue.broker.index import ENTRY_SIZE, Entry, entries_of
+from enode_django.equeue.broker.index import Entry, entries_of
 from enode_django.equeue.broker.index_files import index_path
 from enode_django.equeue.broker.log import LogReader, chunks_in
 from enode_django.equeue.broker.recovery import entry_of
 from enode_django.equeue.broker.scan import Damaged, Found, scan
+from enode_django.equeue.broker.segments import words_in
 from enode_django.equeue.coordination import Coordinator
 from enode_django.equeue.files import lock_file
 from enode_django.exceptions import DirectoryInUse, QueueError
@@ -253,8 +252,8 @@ class _Indexes:
             if last_position < log_start:
                 continue
             path = index_path(self._queues, topic, queue, start)
-            data = path.read_bytes()[: count * ENTRY_SIZE] if path.exists() else b""
-            if len(data) < count * ENTRY_SIZE or zlib.crc32(data) != check:
+            words = words_in(path, count, check)
+            if words is None:
                 self._drop((topic, queue), f"{path.name} is missing, or does not match its CRC")
                 return
-            yield from (entry for entry in entries_of(array("Q", data)) if entry.position >= log_start)
+            yield from (entry for entry in entries_of(words) if entry.position >= log_start)

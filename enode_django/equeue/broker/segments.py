@@ -7,6 +7,7 @@ import zlib
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from enode_django.equeue.broker.index import ENTRY_SIZE, ENTRY_WORDS, POSITION, Entry, Segment, entry_at, time_in
@@ -22,6 +23,17 @@ FindEntries: TypeAlias = Callable[[str, int, int, int, Callable[[], bool]], Iter
 function returns True."""
 
 _NOTHING = array("Q")
+
+
+def words_in(path: Path, count: int, check: int) -> array[int] | None:
+    """Return the words of the first ``count`` entries of an index file; None if it is missing or damaged."""
+    try:
+        data = path.read_bytes()[: count * ENTRY_SIZE]
+    except OSError:
+        return None
+    if len(data) != count * ENTRY_SIZE or zlib.crc32(data) != check:
+        return None
+    return array("Q", data)
 
 
 class SegmentLoad:
@@ -47,7 +59,7 @@ class SegmentLoad:
     def read_file(self) -> array[int] | None:
         """Return the words; None if the file is missing or damaged. Blocks on the disk."""
         if self.words is None:
-            self.words = self._whole_words()
+            self.words = words_in(self.file.path, self.saved, self.check)
         return self.words
 
     def run(self) -> array[int]:
@@ -64,15 +76,6 @@ class SegmentLoad:
     def give_up(self) -> None:
         """Make `run` end soon. Any thread may call it."""
         self._is_over = True
-
-    def _whole_words(self) -> array[int] | None:
-        try:
-            data = self.file.path.read_bytes()[: self.saved * ENTRY_SIZE]
-        except OSError:
-            return None
-        if len(data) != self.saved * ENTRY_SIZE or zlib.crc32(data) != self.check:
-            return None
-        return array("Q", data)
 
     def _words_from_log(self) -> array[int]:
         """Rebuild the words from the messages. Blocks while the log is read from the last entry before the segment to

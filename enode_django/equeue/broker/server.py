@@ -216,7 +216,7 @@ class Broker:
         options = self._options
         return [
             (min(_TICK, options.checkpoint_interval), self._tidy),
-            (options.retention_interval, self._delete),
+            (options.retention_interval, self._deleter.delete),
             (options.flush_interval, self._flush),
             (min(_TICK, options.checkpoint_interval), self._mind_space),
             (_TICK, self._turn),
@@ -251,9 +251,6 @@ class Broker:
         self._state.forget_producers()
         self._store.drop_idle()
         self._checkpoints.begin_if_due()
-
-    async def _delete(self) -> None:
-        await self._deleter.delete()
 
     async def _mind_space(self) -> None:
         """While space on the disk is short, delete consumed messages before their time."""

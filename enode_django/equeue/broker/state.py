@@ -145,7 +145,7 @@ class BrokerState:
         bounds = self.bounds(topic)
         if not force:
             check_unused(topic, self.shown_groups(topic), bounds)
-        self._catch_up()
+        self.ensure_written()
         self._write("delete_topic", (topic,))
         return self._delete_topic(topic)
 
@@ -158,7 +158,7 @@ class BrokerState:
         """Delete a queue; returns its index files, which nobody needs any longer (see `Queues.empty`)."""
         state = self.coordinator.topic(topic, (queue,)).shown({queue: self._store.bounds(topic, queue)})[queue]
         check_deletable_queue(topic, queue, state, self.shown_groups(topic), force=force)
-        self._catch_up()
+        self.ensure_written()
         self._write("delete_queue", (topic, queue, state.end))
         return self._delete_queue(topic, queue, state.end)
 
@@ -192,7 +192,7 @@ class BrokerState:
 
     def join(self, group: str, topic: str, member: str, session: float) -> Membership:
         """A member that only stays writes no record: after a restart all members have time to return anyway."""
-        self._catch_up()
+        self.ensure_written()
         before, queues = self._group(group, topic), self.coordinator.topic(topic).given(group)
         after = joined(before, member, now=self._clock(), session=session, queues=queues, allocate=self._allocate)
         self._write_division(group, topic, before, after)
@@ -210,7 +210,7 @@ class BrokerState:
 
     def _end(self, group: str, topic: str, member: str, name: str, arguments: Any) -> None:
         """Write a member's end and the new division down; then call the coordinator's method ``name``."""
-        self._catch_up()
+        self.ensure_written()
         before, now = self._group(group, topic), self._clock()
         queues = self.coordinator.topic(topic).given(group)
         after = left(before, member, now=now, queues=queues, allocate=self._allocate)
@@ -223,7 +223,7 @@ class BrokerState:
         now = self._clock()
         self.coordinator.check_free(group, topic, queue, owner, now=now)
         bounds = self._store.bounds(topic, queue)
-        self._catch_up()
+        self.ensure_written()
         arguments = group, topic, queue, owner, lease, start
         self._write("acquire", (*arguments, bounds, self.coordinator.next_epoch))
         return self.coordinator.acquire(*arguments, bounds=bounds, now=now)
@@ -231,7 +231,7 @@ class BrokerState:
     def renew(self, group: str, topic: str, owner: str, epochs: Mapping[int, int], lease: float) -> AbstractSet[int]:
         """Writes no record, as in `join`, unless a lease becomes longer, which must be known after a restart."""
         if longer := self.coordinator.longer(group, topic, owner, epochs, lease):
-            self._catch_up()
+            self.ensure_written()
             self._write("lengthen", (group, topic, longer, lease))
         return self.coordinator.renew(group, topic, owner, epochs, lease, now=self._clock())
 
@@ -240,7 +240,7 @@ class BrokerState:
         self._changed("release", group, topic, owner, epochs)
 
     def commit(self, group: str, topic: str, commits: Mapping[int, Commit]) -> AbstractSet[int]:
-        self._catch_up()
+        self.ensure_written()
         refused = self.coordinator.refused(group, topic, commits)
         if taken := {queue: commit for queue, commit in commits.items() if queue not in refused}:
             self._write("commit", (group, topic, taken))
@@ -282,7 +282,7 @@ class BrokerState:
 
     def _changed(self, name: str, *arguments: Any, **named: Any) -> Any:
         """Write a record of a call of the coordinator, and make the call. The caller knows that it will not raise."""
-        self._catch_up()
+        self.ensure_written()
         self._write(name, arguments, named)
         return getattr(self.coordinator, name)(*arguments, **named)
 
@@ -300,11 +300,8 @@ class BrokerState:
         return record.group if record is not None else Group()
 
     def ensure_written(self) -> None:
-        """Raise `QueueFull` unless everything is written that later messages and answers build on."""
-        self._catch_up()
-
-    def _catch_up(self) -> None:
-        """Raise `QueueFull` until a checkpoint holds what the start found: later records build on it."""
+        """Raise `QueueFull` until a checkpoint holds what the start found: later records, messages and answers build on
+        it."""
         if self._behind:
             raise QueueFull("the broker's disk has no room for a checkpoint, which comes first; make room on it")
 

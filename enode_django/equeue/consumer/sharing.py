@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from enum import Enum
 from pathlib import Path
@@ -57,9 +57,9 @@ class Limits:
     commit_interval: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("max_held", "pull_limit", "pull_wait", "pull_pause", "lease", "commit_interval"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be above 0, got {getattr(self, name)!r}")
+        for field in fields(self):
+            if not getattr(self, field.name) > 0:
+                raise ValueError(f"{field.name} must be above 0, got {getattr(self, field.name)!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
