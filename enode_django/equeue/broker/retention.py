@@ -110,13 +110,9 @@ class Retention(NamedTuple):
     def is_due(self, *, age: float, size: int, messages: int) -> bool:
         """Return True if the oldest file is due: its ``age`` in seconds, ``size`` in bytes and ``messages`` of all
         files."""
-        reached = (
-            None if self.max_age is None else age > self.max_age,
-            None if self.max_bytes is None else size > self.max_bytes,
-            None if self.max_messages is None else messages > self.max_messages,
-        )
-        limits = [limit for limit in reached if limit is not None]
-        return bool(limits) and (all(limits) if self.all_limits else any(limits))
+        limits = ((age, self.max_age), (size, self.max_bytes), (messages, self.max_messages))
+        exceeded = [value > limit for value, limit in limits if limit is not None]
+        return bool(exceeded) and (all(exceeded) if self.all_limits else any(exceeded))
 
     def spares(self, parts: Sequence[QueuePart], consumed: Consumed, notices: Notices, *, now: float) -> bool:
         """Return True if a due file must stay: a group needs it, or nobody consumes it and it may not go yet."""

@@ -100,17 +100,17 @@ class RedisConnection:
     def run(self, call: ScriptCall, *, confirmed: bool = False) -> Any:
         return self.run_all([call], confirmed=confirmed)[0]
 
-    def run_all(self, calls: Sequence[ScriptCall], *, atomically: bool = False, confirmed: bool = False) -> list[Any]:
+    def run_all(self, calls: Sequence[ScriptCall], *, confirmed: bool = False) -> list[Any]:
         """Run scripts in one round trip to each server, and another one for refused calls. Raise the first error.
 
-        ``atomically``: adjacent calls with the same keys run as one transaction. ``confirmed``: raise
-        `TransportUnavailable` if too few replicas have the writes.
+        ``confirmed``: raise `TransportUnavailable` if too few replicas have the writes.
         """
-        return _raised(self.run_each(calls, atomically=atomically, confirmed=confirmed))
+        return _raised(self.run_each(calls, confirmed=confirmed))
 
     def run_each(self, calls: Sequence[ScriptCall], *, atomically: bool = False, confirmed: bool = False) -> list[Any]:
-        """Run scripts as `run_all` does. Errors are returned in the results, as exceptions of this package:
-        `QueueFull` if a server has no room and has done nothing."""
+        """Run scripts as `run_all` does; with ``atomically``, adjacent calls with the same keys as one transaction.
+        Errors are returned in the results, as exceptions of this package: `QueueFull` if a server has no room and has
+        done nothing."""
         confirmation = self._confirmation if confirmed else None
         return self._everywhere(
             [call.keys[0] for call in calls], calls, atomically=atomically, confirmation=confirmation
