@@ -13,13 +13,13 @@ from django.core.checks import CheckMessage, Error, Warning
 from enode_django.domain.aggregate import AggregateRoot, applied_events
 from enode_django.domain.declarations import declared, schema_of
 from enode_django.domain.handlers import command_handlers
-from enode_django.domain.messages import DomainEvent
+from enode_django.domain.messages import Command, DomainEvent
 from enode_django.exceptions import DefinitionError
 from enode_django.serialization.registry import Kind, types
 
 
 def check_definitions(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
-    return [*_handlers(), *_names(), *_fields(), *_appliers(), *_shared_ids(), *_uniques()]
+    return [*_handlers(), *_unhandled(), *_names(), *_fields(), *_appliers(), *_shared_ids(), *_uniques()]
 
 
 def _handlers() -> Iterator[CheckMessage]:
@@ -36,6 +36,24 @@ def _handlers() -> Iterator[CheckMessage]:
             hint="Derive the class from AggregateRoot, or move the function out of it.",
             id="enode_django.E150",
         )
+
+
+def _unhandled() -> Iterator[CheckMessage]:
+    """Warn about commands without a handler in apps of handled commands. Commands of other apps may be handled in
+    another project."""
+    handled = (*command_handlers.commands(), *(stray.commands for stray in command_handlers.strays))
+    commands = _named(Command)
+    apps = {_app(name) for cls, name in commands.items() if issubclass(cls, handled)}
+    for command, name in commands.items():
+        is_base = any(issubclass(one, command) for one in handled)
+        if _app(name) in apps and not is_base and not issubclass(command, handled):
+            yield Warning(
+                f"{command.__module__}.{command.__qualname__} has no handler: sent, it would become a dead letter.",
+                hint="Mark a method of its aggregate, or a function, with @command_handler, and annotate its parameter "
+                f"with {command.__name__}; or remove the class.",
+                obj=command,
+                id="enode_django.W175",
+            )
 
 
 def _names() -> Iterator[CheckMessage]:

@@ -111,6 +111,10 @@ class HandlerTable:
                 return self._retry_on.get(base)
         return None
 
+    def commands(self) -> list[type[Command]]:
+        """Return the classes of commands that have a handler of their own."""
+        return [command for command, handlers in self._handlers.items() if handlers]
+
     def all(self) -> Iterator[Handler]:
         return itertools.chain.from_iterable(self._handlers.values())
 
