@@ -36,7 +36,7 @@ class BackingUp:
         if self._is_running:
             raise QueueError("another backup is being made; wait until it has ended")
         self._is_running = True
-        return self._background.answer(call, "back_up", self._back_up(name))
+        return self._background.answer(call, f"back_up {name}", self._back_up(name))
 
     async def _back_up(self, name: str) -> dict[str, Any]:
         try:

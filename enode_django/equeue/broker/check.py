@@ -249,11 +249,11 @@ class _Indexes:
 
     def _read(self, topic: str, queue: int, segments: Sequence[Sequence[int]], log_start: int) -> Iterator[Entry]:
         for start, count, last_position, _, check in segments:
-            if last_position < log_start:
+            if last_position < log_start or not count:
                 continue
             path = index_path(self._queues, topic, queue, start)
             words = words_in(path, count, check)
             if words is None:
-                self._drop((topic, queue), f"{path.name} is missing, or does not match its CRC")
+                self._drop((topic, queue), f"{path.name} is missing, cannot be read, or does not match its CRC")
                 return
             yield from (entry for entry in entries_of(words) if entry.position >= log_start)

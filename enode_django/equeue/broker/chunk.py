@@ -149,9 +149,15 @@ class Chunk:
         except OSError as error:
             if error.errno not in UNREADABLE:
                 raise
-        length = self._left(position, length)
-        pieces = self._pieces(position, length)
-        return b"".join(self.read_anyway(*piece) for piece in pieces) if len(pieces) > 1 else UNREADABLE_PAGE[:length]
+        return b"".join(self._read_piece(*piece) for piece in self._pieces(position, self._left(position, length)))
+
+    def _read_piece(self, position: int, length: int) -> bytes:
+        try:
+            return self.read(position, length)
+        except OSError as error:
+            if error.errno not in UNREADABLE:
+                raise
+        return UNREADABLE_PAGE[:length]
 
     def _pieces(self, position: int, length: int) -> list[tuple[int, int]]:
         """Return the position and length of each piece of a range that is split at the file's pages."""

@@ -69,7 +69,7 @@ class Handlers:
         )
         self._plain: Mapping[str, Callable[..., Any]] = {
             **{name: getattr(state, name) for name in asked},
-            **{name: getattr(state.coordinator, name) for name in known},
+            **{name: getattr(state.coordinator, name) for name in known},  # the state is restored by now
             **{name: getattr(self, name) for name in own},
             "groups": state.shown_groups,
             "open_inbox": answering.open,
