@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlencode
 
 from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
-from django.db import InterfaceError, OperationalError
 from django.db.models import Model
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import reverse
@@ -16,11 +16,14 @@ from django.utils.text import capfirst
 
 from enode_django.admin.showing import VIEW_PAYLOAD, Listed, Listing, rendered
 from enode_django.conf import conf
+from enode_django.eventstore.sqlstates import DATABASE_ERRORS, is_away
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
 
 PARAMETER = "database"
+
+logger = logging.getLogger("enode_django.admin")
 
 
 def databases() -> list[str]:
@@ -102,10 +105,14 @@ class ByDatabase(Listed):
         )
 
     def _if_there(self, request: HttpRequest, view: Callable[[], HttpResponse]) -> HttpResponse:
-        """Return the page; if the database is away, a page with status 503 that leads to the other databases."""
+        """Return the page; if the database is away, a page with status 503 that leads to the other databases. An action
+        that finds it away fails, so that its transaction is rolled back."""
         try:
             return view()
-        except (OperationalError, InterfaceError) as error:
+        except DATABASE_ERRORS as error:
+            if request.method == "POST" or not is_away(error):
+                raise
+            logger.warning("%s cannot be shown", request.path, exc_info=True)
             offered, listing = self.offered(), reverse(f"{self._urls}_changelist")
             alias = request.GET.get(PARAMETER) or offered[0]
             context = {

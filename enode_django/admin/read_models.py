@@ -7,7 +7,7 @@ from typing import Any
 
 from django.contrib import admin
 from django.contrib.admin.utils import unquote
-from django.core.checks import CheckMessage, Error
+from django.core.checks import CheckMessage, Warning
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.html import format_html
 
@@ -63,13 +63,13 @@ class ReadModelAdmin(ReadOnly, ModelAdmin):
         return HttpResponseRedirect(self._address_of(row))
 
     def _check_aggregate_field(self) -> Iterator[CheckMessage]:
-        name = self.aggregate_field
-        if name is not None and not hasattr(self.model, name):
-            yield Error(
+        name, is_annotated = self.aggregate_field, type(self).get_queryset is not ReadModelAdmin.get_queryset
+        if name is not None and not hasattr(self.model, name) and not is_annotated:
+            yield Warning(
                 f"The rows of {self.opts.label} have no attribute {name!r} with the id of their aggregate.",
                 hint="Name the attribute in aggregate_field; or set it to None, if rows belong to no single aggregate.",
                 obj=type(self),
-                id="enode_django.E174",
+                id="enode_django.W174",
             )
 
     def _field_names(self) -> list[str]:

@@ -64,19 +64,22 @@ class Settling(ByDatabase):
         that are newer than the page, and, with a message, those of which it would say something else by now."""
         if CONFIRMED not in request.POST:
             return None
-        if SEEN not in request.POST:  # a program that asks nobody
-            return chosen
-        try:
-            last, shown = json.loads(request.POST[SEEN])
-            there = chosen.filter(pk__lte=int(last))
-            rows = there.filter(pk__in=[int(pk) for pk in shown])
-            changed = [row.pk for row in rows if self._digest(row) != shown[str(row.pk)]]
-        except (ValueError, TypeError, KeyError, RecursionError):
-            return None
+        changed: list[int] = []
+        if SEEN in request.POST:  # otherwise a program asks
+            try:
+                last, shown = json.loads(request.POST[SEEN])
+                chosen = chosen.filter(pk__lte=int(last))
+                rows = chosen.filter(pk__in=[int(pk) for pk in shown])
+                changed = [row.pk for row in rows if self._digest(row) != shown[str(row.pk)]]
+            except (ValueError, TypeError, KeyError, RecursionError):
+                return None
+        meant = chosen.exclude(pk__in=changed)
         if changed:
             text = f"{len(changed)} of them changed after you were asked, and stay as they are: look at them again"
             self.message_user(request, text, messages.WARNING)
-        return there.exclude(pk__in=changed)
+        elif not meant.exists():
+            self.message_user(request, GONE, messages.WARNING)
+        return meant
 
     def confirm(
         self, request: HttpRequest, chosen: QuerySet[Any], action: str, *, title: str, button: str, last: str
@@ -122,7 +125,8 @@ def confirmed(*, title: str, button: str, last: str) -> Callable[[Action], Askin
                     request, chosen, action.__name__, title=title, button=button, last=last
                 )
                 return shown
-            action(admin, request, meant)
+            if meant.exists():
+                action(admin, request, meant)
             return None
 
         return asking

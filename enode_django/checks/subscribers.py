@@ -137,7 +137,7 @@ def _links(subscriber: Subscriber) -> Iterator[CheckMessage]:
         for field in subscriber.model._meta.many_to_many:
             yield Warning(
                 f"{_description(subscriber)} keeps rows with the ManyToManyField {field.name!r}, but it stores and "
-                "rebuilds the columns of its rows alone: it cannot be rebuilt.",
+                "rebuilds the columns of its rows alone: the links are lost in a rebuild, or prevent it.",
                 hint="Make a Projection of it, or keep the values in a JSONField or an ArrayField of the row.",
                 id="enode_django.W173",
             )

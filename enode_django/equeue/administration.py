@@ -259,9 +259,7 @@ def set_retention(transport: Transport, topic: str, seconds: float | None) -> No
         set_retention(transport, "orders", 3600.0)
     """
     if not isinstance(transport, RetainsByTopic):
-        raise QueueError(
-            f"{type(transport).__name__} keeps all topics equally long; it would have to be RetainsByTopic"
-        )
+        raise QueueError(f"{type(transport).__name__} keeps all topics equally long: it is not RetainsByTopic")
     transport.set_retention(topic, seconds)
 
 

@@ -8,7 +8,6 @@ from functools import partial
 from django.db import transaction
 
 from enode_django.eventing import checkpoints, parking
-from enode_django.eventing.event_processors import EventProcessor
 from enode_django.eventing.event_subscription import PORTION, EventSubscription
 from enode_django.eventing.parking import Parked
 from enode_django.eventing.pending import Failure, PendingAggregate
@@ -30,30 +29,27 @@ def skip_parked(
     subscription: EventSubscription, aggregate_root_id: str, *, command_id: str | None = None
 ) -> Parked | None:
     """Mark the event or refusal that the aggregate is parked at as handled, and go on as `retry_parked` does. Raises
-    `NotParked`; if ``command_id`` is given, also for an aggregate that is parked at what another command has caused."""
-    processor, id = subscription.runner.processor, aggregate_root_id
+    `NotParked`; also if ``command_id`` is given, and the aggregate is parked at what another command has caused; and if
+    events before that one are not handled."""
+    processor, id, name = subscription.runner.processor, aggregate_root_id, subscription.subscriber.name
     with transaction.atomic(using=processor.alias):
-        position = processor.claimed([id]).get(id, 0)  # from here on, nobody else unparks it or replaces its rows
+        processor.claimed([id])  # from here on, nobody else unparks it or replaces its rows
         skipped = _check_parked(subscription, id)
         if command_id not in (None, skipped.command_id):
             raise NotParked(
-                f"{subscription.subscriber.name} has parked {id!r} at {_place(skipped)}, not at what command "
-                f"{command_id!r} has caused: nothing is skipped; settle what it is parked at first"
+                f"{name} has parked {id!r} at {_place(skipped)}, not at what command {command_id!r} has caused: "
+                "nothing is skipped; settle what it is parked at first"
             )
-        _skip(processor, skipped, position)
+        if (skipped.version or 0) > processor.positions([id]).get(id, 0) + 1:
+            raise NotParked(
+                f"{name} has not handled what comes before version {skipped.version} of {id!r}, since its tables were "
+                "swapped or taken back: nothing is skipped; retry it"
+            )
+        # An event is noted as a handled refusal, too: otherwise the resender would take its commands for lost.
+        checkpoints.save_refusals(processor.alias, processor.key, [(id, skipped.command_id)])
+        if skipped.version is not None:
+            processor.skip_to(id, skipped.version)
     return retry_for_a_while(subscription, id)
-
-
-def _skip(processor: EventProcessor, row: Parked, position: int) -> None:
-    """Mark the event or refusal as handled. Do nothing if events before it are not handled, since tables were swapped
-    or taken back: they are tried again, and this event after them."""
-    id = row.aggregate_root_id
-    if row.version is not None and row.version > position + 1:
-        return
-    # An event is noted as a handled refusal, too: otherwise the resender would take its commands for lost.
-    checkpoints.save_refusals(processor.alias, processor.key, [(id, row.command_id)])
-    if row.version is not None:
-        processor.skip_to(id, row.version)
 
 
 def _place(parked: Parked) -> str:

@@ -23,6 +23,9 @@ _UNAVAILABLE = ("40001", "40P01", "55P03", "57014", "57P0", "08", "53", "25P03",
 # configured limit; errors of the operating system; internal errors and corruption.
 _NEEDS_HELP = ("54", "53000", "53100", "53200", "53400", "58", "XX")
 
+# Errors of the connection, a server that ends or starts, too many connections.
+_AWAY = ("08", "57P0", "53300")
+
 # Errors that a smaller batch may avoid.
 _TOO_MUCH = ("54", "53200", "XX000")
 
@@ -55,6 +58,12 @@ def is_unavailable(error: BaseException) -> bool:
         return state.startswith(_UNAVAILABLE)
     lost = (psycopg.OperationalError, psycopg.InterfaceError, django.db.OperationalError, django.db.InterfaceError)
     return isinstance(_driver_error(error), lost)
+
+
+def is_away(error: BaseException) -> bool:
+    """Return True if the server could not be reached, accepts no connection, or has ended this one."""
+    state = sqlstate(error)
+    return state.startswith(_AWAY) if state else is_unavailable(error)
 
 
 def message(error: BaseException) -> str:

@@ -31,7 +31,8 @@ def let_go(target: Target, replaced: Shadow) -> None:
         for key in late_keys(table):
             if key.references in own:
                 continue
-            drop = f"ALTER TABLE {quoted(table.schema, table.name)} DROP CONSTRAINT IF EXISTS {quoted(key.name)}"
+            owner = quoted(table.schema, table.name)
+            drop = f"ALTER TABLE IF EXISTS {owner} DROP CONSTRAINT IF EXISTS {quoted(key.name)}"
             try:
                 shortly(replaced, partial(execute, target.alias, drop, None))
             except TablesInUse:
@@ -39,7 +40,7 @@ def let_go(target: Target, replaced: Shadow) -> None:
                     "rows of %s cannot be deleted while the replaced table %s points to them: a long transaction uses "
                     "one of the two; drop its foreign key %s yourself, or rebuild %s again",
                     key.referenced,
-                    quoted(table.schema, table.name),
+                    owner,
                     key.name,
                     target.name,
                 )

@@ -148,7 +148,10 @@ def _compare_and_swap(
         with suppress(Exception):  # the next rebuild or swap drops it
             check.close()
         raise
-    check.close()
+    try:
+        check.close()
+    except Exception:  # the tables are swapped: the rebuild has not failed
+        logger.exception("what the comparison of %s has used is dropped by the next rebuild", target.name)
     return check.comparison
 
 

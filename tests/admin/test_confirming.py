@@ -67,6 +67,7 @@ def test_a_deadline_that_was_set_anew_meanwhile_stays() -> None:
     ScheduledCommand.objects.update(command_id="second", due_at=datetime(2999, 2, 1, tzinfo=UTC))
     page = client.post(SCHEDULED, fields, follow=True).content.decode()
     assert "1 of them changed after you were asked, and stay as they are" in page
+    assert "were cancelled" not in page
     assert ScheduledCommand.objects.get().command_id == "second"
     client.post(SCHEDULED, asked(client, SCHEDULED, action="cancel", _selected_action=[deadline.pk]))
     assert not ScheduledCommand.objects.exists()

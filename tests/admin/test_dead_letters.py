@@ -73,10 +73,10 @@ def page(letter: DeadLetter, name: str = "change") -> str:
     return reverse(f"admin:enode_django_deadletter_{name}", args=[letter.pk])
 
 
-def act(client: Client, action: str, *letters: DeadLetter, confirmed: bool = True) -> str:
+def act(client: Client, action: str, *letters: DeadLetter, confirmed: bool = True, **more: str) -> str:
     chosen = {"action": action, "_selected_action": [letter.pk for letter in letters]}
     confirmation = {CONFIRMED: "yes"} if confirmed else {}
-    return html.unescape(client.post(LIST, {**chosen, **confirmation}, follow=True).content.decode())
+    return html.unescape(client.post(LIST, {**chosen, **confirmation, **more}, follow=True).content.decode())
 
 
 def click(client: Client, page: str, button: str) -> HttpResponse:
@@ -181,6 +181,14 @@ def test_a_letter_that_holds_no_command_is_discarded_from_its_page(client: Clien
     assert 'value="by its page"' in asked
     assert "1 of 1 dead letters were discarded" in act(client, "discard", garbage)
     assert not DeadLetter.objects.exists()
+
+
+def test_what_has_gone_since_it_was_asked_about_is_said_to_be_gone(client: Client, deposit: DeadLetter) -> None:
+    logged_in(client, "change_deadletter")
+    DeadLetter.objects.all().delete()
+    said = act(client, "discard", deposit, seen=f'[{deposit.pk}, {{"{deposit.pk}": ""}}]')
+    assert "Nothing was done: what you chose is gone" in said
+    assert "0 of 0" not in said
 
 
 def test_what_is_gone_is_not_asked_about(client: Client, deposit: DeadLetter) -> None:

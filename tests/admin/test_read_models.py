@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from django.contrib.admin import AdminSite, site
 from django.contrib.admin.utils import quote
 from django.contrib.auth.models import Permission, User
+from django.db.models import F, QuerySet
+from django.http import HttpRequest
 from django.template.response import TemplateResponse
 from django.test import Client, RequestFactory
 
@@ -137,8 +140,18 @@ def test_rows_of_no_single_aggregate_are_shown_without_links(rf: RequestFactory,
 
 def test_a_field_of_the_aggregate_that_the_rows_do_not_have_is_found() -> None:
     (found,) = ReadModelAdmin(Availability, site).check()
-    assert found.id == "enode_django.E174"
+    assert found.id == "enode_django.W174"
     assert "conference.Availability have no attribute 'aggregate_root_id'" in found.msg
+
+
+def test_a_field_of_the_aggregate_may_be_annotated() -> None:
+    class Annotated(ReadModelAdmin):
+        aggregate_field = "of"
+
+        def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+            return super().get_queryset(request).annotate(of=F("conference"))
+
+    assert Annotated(Availability, site).check() == []
 
 
 def test_the_page_of_a_row_shows_its_many_to_many_fields(rf: RequestFactory, admin_user: User) -> None:

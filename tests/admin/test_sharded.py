@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
 import pytest
 from django.conf import settings
-from django.db import connections
+from django.db import OperationalError, connections
 from django.test import Client, override_settings
 from pytest_django import DjangoDbBlocker
 
@@ -168,3 +169,15 @@ def test_a_shard_that_is_away_hides_nothing_of_the_queue(client: Client) -> None
 
 def memory(location: str) -> MemoryTransport:
     return MemoryTransport()
+
+
+def test_an_error_of_a_database_that_is_there_is_not_taken_for_its_absence(client: Client) -> None:
+    logged_in(client, "view_deadletter")
+    other = connections[ALIASES[0]].copy()
+    with contextlib.closing(other), connections[ALIASES[0]].cursor() as cursor:
+        other.set_autocommit(False)
+        other.cursor().execute("LOCK TABLE enode_django_deadletter")
+        cursor.execute("SET lock_timeout = '50ms'")
+        with pytest.raises(OperationalError, match="lock timeout"):
+            client.get("/admin/enode_django/deadletter/")
+        cursor.execute("RESET lock_timeout")

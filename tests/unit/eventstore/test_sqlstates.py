@@ -61,6 +61,17 @@ def test_everything_else_is_a_bug(kind: type[psycopg.Error]) -> None:
         assert (sqlstates.is_unavailable(error), sqlstates.is_data_error(error)) == (False, False)
 
 
+@pytest.mark.parametrize("kind", [errors.AdminShutdown, errors.CannotConnectNow, errors.TooManyConnections])
+def test_a_server_that_takes_no_connection_is_away(kind: type[psycopg.Error]) -> None:
+    assert sqlstates.is_away(wrapped(kind("x")))
+    assert sqlstates.is_away(psycopg.OperationalError("connection refused"))
+
+
+@pytest.mark.parametrize("kind", [errors.QueryCanceled, errors.LockNotAvailable, errors.DeadlockDetected, *DATA])
+def test_a_server_that_answers_with_another_error_is_not_away(kind: type[psycopg.Error]) -> None:
+    assert not sqlstates.is_away(wrapped(kind("x")))
+
+
 def test_an_error_of_django_without_the_drivers_is_judged_by_its_class() -> None:
     assert sqlstates.is_unavailable(django.db.InterfaceError("connection already closed"))
     assert not sqlstates.is_unavailable(django.db.ProgrammingError("x"))
