@@ -30,6 +30,7 @@ from enode_django.eventstore.feed import Feed
 from enode_django.eventstore.fetched import FetchedRecords, FetchedStreams
 from enode_django.eventstore.known_corrections import statement_of
 from enode_django.eventstore.limits import holds
+from enode_django.eventstore.lost_streams import LostStreams
 from enode_django.eventstore.positions import FIRST, Position, check_limit, sequences_before
 from enode_django.eventstore.postgres_copy import copied
 from enode_django.eventstore.postgres_slow import SlowAppend
@@ -42,6 +43,7 @@ from enode_django.exceptions import ShardMapOutdated
 __all__ = ["PostgresEventStore"]
 
 _STORED = Appended(Outcome.STORED)
+_CONFLICT, _DEPENDENT = Appended(Outcome.CONFLICT), Appended(Outcome.DEPENDENT)
 _aggregate_root_id = itemgetter(StreamRecord._fields.index("aggregate_root_id"))
 
 _FIRST_CHUNK, _LARGEST_CHUNK = 100, 5_000
@@ -73,6 +75,7 @@ class PostgresEventStore:
         self._map = ShardMap([alias]) if shard_map is None else shard_map
         self._feed = Feed()
         self._session = threading.local()
+        self._lost = LostStreams()
         self.unique_values = PostgresUniqueValues(alias)
 
     @property
@@ -112,9 +115,12 @@ class PostgresEventStore:
     def _append(self, records: Sequence[StreamRecord], claim: ShardOwnership, doubtful: bool) -> Sequence[Appended]:
         with self._connected() as connection:
             self._look_where_we_are(connection)
-            if not doubtful and copied(connection, records, claim):
-                return [_STORED] * len(records)
-            return SlowAppend(connection, records, claim).run()
+            behind = self._lost.behind(connection, records, self._session.generation)
+            if not behind:
+                return _stored(connection, records, claim, doubtful)
+            following = [record for record in records if record.aggregate_root_id not in behind]
+            stored = _stored(connection, following, claim, doubtful) if following else ()
+            return _with_conflicts(records, stored, behind)
 
     def load(self, aggregate_root_id: str, *, after: int = 0, until: int | None = None) -> FetchedStreams:
         """Return the streams, read in chunks by one query each, so that neither a long history nor a slow reader costs
@@ -134,6 +140,7 @@ class PostgresEventStore:
 
     def _fetch(self, aggregate_root_id: str, after: int, until: int, limit: int) -> FetchedRecords:
         with self._connected() as connection:
+            self._lost.note_reading(connection)
             return FetchedRecords(connection, aggregate_root_id, after, until, limit)
 
     def load_many(self, aggregate_root_ids: Iterable[str]) -> Mapping[str, Sequence[StreamRecord]]:
@@ -237,6 +244,7 @@ class PostgresEventStore:
 
     def _read(self, reading: Reading, parameters: Sequence[object]) -> list[tuple[Any, ...]]:
         with self._connected() as connection:
+            self._lost.note_reading(connection)
             return execute(connection, statement_of(connection, reading), parameters)
 
     def _ask(self, statement: str, parameters: Sequence[object]) -> list[tuple[Any, ...]]:
@@ -245,6 +253,24 @@ class PostgresEventStore:
 
     def _connected(self) -> contextlib.AbstractContextManager[BaseDatabaseWrapper]:
         return connected(self.alias)
+
+
+def _stored(
+    connection: BaseDatabaseWrapper, records: Sequence[StreamRecord], claim: ShardOwnership, doubtful: bool
+) -> Sequence[Appended]:
+    if not doubtful and copied(connection, records, claim):
+        return [_STORED] * len(records)
+    return SlowAppend(connection, records, claim).run()
+
+
+def _with_conflicts(records: Sequence[StreamRecord], appended: Iterable[Appended], behind: set[str]) -> list[Appended]:
+    """Return the results of all records: ``appended`` has those of the aggregates that are not ``behind``."""
+    others, begun = iter(appended), set[str]()
+    results = []
+    for id in map(_aggregate_root_id, records):
+        results.append(next(others) if id not in behind else _DEPENDENT if id in begun else _CONFLICT)
+        begun.add(id)
+    return results
 
 
 def _check_owned(records: Sequence[StreamRecord], claim: ShardOwnership) -> None:

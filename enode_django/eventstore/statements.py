@@ -301,6 +301,8 @@ SINCE = f"""
     FROM (SELECT aggregate_root_type, created_at, sequence FROM {TABLE} WHERE {_STRETCH} LIMIT %s) AS counted
     GROUP BY aggregate_root_type
 """
+NEWEST_GENERATION = f"SELECT coalesce(max(generation), 0) FROM {GENERATIONS}"
+
 GENERATIONS_BEGUN = f"SELECT generation, after_sequence FROM {GENERATIONS} ORDER BY generation"
 
 # Positions are sorted instead of rows. If there are more of them than the last parameter, the result is one row with
