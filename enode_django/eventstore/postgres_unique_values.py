@@ -45,11 +45,6 @@ _RELEASE = f"""
         changed_at = statement_timestamp(), revision = revision + 1
     FROM given_up WHERE known.id = given_up.id
 """
-# There is no need to wait for the claim's commit if the stream is stored in the same database afterwards: commits there
-# become durable in their order.
-_WITHOUT_WAITING = ", (SELECT set_config('synchronous_commit', 'off', true)) AS without_waiting"
-_CLAIM_BEFORE = _CLAIM.replace("command_type)\n    ORDER", f"command_type){_WITHOUT_WAITING}\n    ORDER")
-_RELEASE_BEFORE = _RELEASE.replace("aggregate_root_id)\n", f"aggregate_root_id){_WITHOUT_WAITING}\n")
 _FIND = f"SELECT {_ROW} FROM {TABLE} WHERE (name, digest) IN (SELECT * FROM {_KEYS}) ORDER BY name, digest"
 _NEWEST = "WHERE id = %s AND revision = %s"
 _TAKE_OVER = f"""
@@ -124,8 +119,7 @@ class PostgresUniqueValues:
         with connected(self.alias) as connection:
             for shard in {owner.shard for owner, _ in claims}:
                 _check_transaction(connection, shard)
-            is_alone = not in_transaction(connection) and all(owner.shard == self.alias for owner, _ in claims)
-            others = {row.key: row for row in self._claim(connection, wanted, is_alone)}
+            others = {row.key: row for row in self._claim(connection, wanted)}
             # A refused command gives nothing up: that would have to be looked into again and again.
             releases = [
                 (*key, owner.aggregate_root_id, owner.version)
@@ -134,17 +128,15 @@ class PostgresUniqueValues:
                 for key in change.releases
             ]
             if releases:
-                run(connection, _RELEASE_BEFORE if is_alone else _RELEASE, _transposed(releases))
+                run(connection, _RELEASE, _transposed(releases))
         return [[others[key] for key in change.claims if key in others] for _, change in claims]
 
-    def _claim(
-        self, connection: BaseDatabaseWrapper, wanted: Mapping[UniqueKey, Owner], is_alone: bool
-    ) -> Sequence[UniqueValue]:
+    def _claim(self, connection: BaseDatabaseWrapper, wanted: Mapping[UniqueKey, Owner]) -> Sequence[UniqueValue]:
         """Claim what is free, and return the rows of others."""
         others: list[UniqueValue] = []
         left = [(*key, owner.aggregate_root_id, owner.command_id, owner.command_type) for key, owner in wanted.items()]
         while left:
-            rows = execute(connection, _CLAIM_BEFORE if is_alone else _CLAIM, _transposed(left))
+            rows = execute(connection, _CLAIM, _transposed(left))
             done = {UniqueKey(*row) for row in rows}
             left = [one for one in left if UniqueKey(*one[:2]) not in done]
             if left:
