@@ -114,7 +114,8 @@ def _unpacked(data: bytes) -> Job:
 
 
 class TemplateChildren:
-    """Forks the template at construction. After the template's death, ``others`` start the children."""
+    """Forks the template at construction. ``others`` start a child that the template cannot fork, and all children
+    after the template's death."""
 
     def __init__(self, others: Children) -> None:
         self._others = others
@@ -134,9 +135,14 @@ class TemplateChildren:
         if not self._is_gone:
             try:
                 return self._start(job)
-            except (OSError, EOFError):
-                logger.error("the process that forks workers is gone; from now on each worker loads the project itself")
-                self._is_gone = True
+            except (OSError, EOFError) as error:
+                self._is_gone = not self._template.is_alive()  # one that is just dying is found dead at the next start
+                if self._is_gone:
+                    logger.error(
+                        "the process that forks workers is gone; from now on each worker loads the project itself"
+                    )
+                else:
+                    logger.error("%s was not forked (%r); it loads the project itself", job.name, error)
         return self._others.start(job)
 
     def _start(self, job: Job) -> Started:

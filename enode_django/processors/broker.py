@@ -65,13 +65,17 @@ class BrokerProcess:
         return [self._process.sentinel] if self._process.is_alive() else []
 
     def look(self) -> None:
-        """Restart the broker if it has died. Its clients retry meanwhile."""
+        """Restart the broker if it has died. Its clients retry meanwhile. An error of the start, which must not end the
+        living workers, is logged, and the start tried again."""
         if self._process.is_alive() or time.monotonic() < self._due:
             return
         logger.error("the broker died, exit status %s; starting another", self._process.exitcode)
         self._due = time.monotonic() + RESTART_DELAY
         self._connection.close()
-        self._start()
+        try:
+            self._start()
+        except Exception:  # memory or process ids are used up
+            logger.exception("the broker cannot be started; trying again")
 
     def stop(self) -> bool:
         """Stop the broker when no process needs it. Return True if it ended well."""

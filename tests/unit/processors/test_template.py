@@ -190,6 +190,20 @@ def test_what_cannot_be_imported_is_left_to_others(children: TemplateChildren, o
     assert others.asked == ["one"]
 
 
+def test_after_a_child_that_could_not_be_forked_the_template_forks_the_next(
+    children: TemplateChildren, others: NoOthers, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(InterruptedError):
+        children.start(Job("one", echo, ("",), imports=["enode_django.no_such_module"]))
+    assert "one was not forked" in caplog.text
+    assert "is gone" not in caplog.text
+    process, connection, _ = children.start(Job("two", echo, ("> ",), notes=1))
+    connection.send_bytes(b"hello")
+    assert connection.recv_bytes() == b"> hello"
+    assert isinstance(process, ForkedChild)
+    assert others.asked == ["one"]
+
+
 def test_closing_ends_those_that_live() -> None:
     children = TemplateChildren(NoOthers())
     process, connection, _ = children.start(Job("one", echo, ("",), notes=1))
