@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from enode_django.concurrency.outages import Attempts
 from enode_django.equeue.transport import Transport
-from enode_django.exceptions import EnodeError
+from enode_django.exceptions import EnodeError, PartlyUnavailable
 
 logger = logging.getLogger("enode_django.supervisor")
 
@@ -49,17 +49,22 @@ class DeadWorkers:
     def add(self, member: str, deaths: Mapping[str, Collection[tuple[int, int]]]) -> None:
         """Note a dead worker. ``deaths`` has, for each group, queue and offset of the messages that it was at."""
         self._waiting += (Death(group, member, deaths.get(group, ())) for group in self._groups)
+        self._due = self._clock()  # at a shutdown, nobody calls again after the last death
 
     def tick(self) -> None:
-        while self._waiting and self._due <= self._clock():
-            group, member, deaths = self._waiting[0]
+        if self._clock() < self._due:
+            return
+        for death in list(self._waiting):
             try:
-                self._transport.bury(group, self._topic, member, deaths)
-                self._attempts.worked()
+                self._transport.bury(death.group, self._topic, death.member, death.deaths)
             except EnodeError as error:
                 if error.retriable:
                     self._attempts.failed(error)
                     self._due = self._clock() + RETRY_DELAY
+                    if isinstance(error, PartlyUnavailable):
+                        continue  # other groups lie elsewhere
                     return
-                logger.error("%s cannot be told of %s: %s", group, member, error)
-            del self._waiting[0]
+                logger.error("%s cannot be told of %s: %s", death.group, death.member, error)
+            self._waiting.remove(death)
+        if not self._waiting:
+            self._attempts.worked()

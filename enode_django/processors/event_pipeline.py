@@ -37,6 +37,7 @@ from enode_django.eventstore.sqlstates import DATABASE_ERRORS, is_transient
 from enode_django.exceptions import (
     EnodeError,
     MalformedMessage,
+    PartlyUnavailable,
     StoreUnavailable,
     SubscriberUnavailable,
     TransportUnavailable,
@@ -354,13 +355,16 @@ class EventPipeline:
         return self._abandon() and drained
 
     def _abandon(self) -> bool:
-        try:
-            for consumer in self._consumers:
+        is_done = True
+        for consumer in self._consumers:
+            try:
                 consumer.abandon()
-        except TransportUnavailable as error:
-            logger.warning("%s; the queues are kept until their leases end", error)
-            return False
-        return True
+            except TransportUnavailable as error:
+                logger.warning("%s; the queues are kept until their leases end", error)
+                is_done = False
+                if not isinstance(error, PartlyUnavailable):
+                    break
+        return is_done
 
     def close(self, timeout: float) -> None:
         """Wait up to ``timeout`` seconds for each thread of a drained pipeline to end."""

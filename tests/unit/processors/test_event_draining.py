@@ -13,7 +13,7 @@ from enode_django.equeue.transport import Transport
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.eventstore.shard_map import ShardMap
 from enode_django.eventstore.sharding import ShardedEventStore
-from enode_django.exceptions import QueueHeld, StoreUnavailable, TransportUnavailable
+from enode_django.exceptions import PartlyUnavailable, QueueHeld, StoreUnavailable, TransportUnavailable
 from tests.unit.processors.event_workers import (
     CONF,
     QUEUES,
@@ -146,6 +146,31 @@ def test_worker_that_cannot_give_its_queues_back_says_that_it_has_not_drained() 
     worker = Worker(prepared(CannotRelease()))
     worker.start(0)
     assert not worker.pipeline.drain(0.1)
+
+
+class CannotReleaseForA(DividedByHand):
+    def release(self, group: str, topic: str, owner: str, epochs: Mapping[int, int]) -> None:
+        if group == "a":
+            raise PartlyUnavailable("a server is away")
+        super().release(group, topic, owner, epochs)
+
+
+def test_the_queues_of_one_subscriber_are_given_back_while_those_of_another_cannot_be() -> None:
+    transport = prepared(CannotReleaseForA())
+    worker = Worker(transport)
+    begun = threading.Event()
+
+    def cannot() -> None:
+        begun.set()
+        raise StoreUnavailable("gone")
+
+    worker.notebooks["b"].before = lambda: worker.persist(cannot)  # else its thread gives them back before it ends
+    send(transport, b"1")
+    worker.start(0)
+    assert begun.wait(SOON)
+    assert not worker.pipeline.drain(0.01)
+    worker.pipeline.close(SOON)
+    assert can_be_had(transport, "b")
 
 
 # -- handing over -------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from enode_django.conf import make_conf
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventing.event_handlers import EventHandlerGroup
 from enode_django.eventing.registry import subscribers
-from enode_django.exceptions import QueueHeld, TransportUnavailable
+from enode_django.exceptions import PartlyUnavailable, QueueHeld, TransportUnavailable
 from enode_django.processors.dead_workers import RETRY_DELAY, DeadWorkers
 from enode_django.processors.statistics import Statistics, add_reports
 from enode_django.processors.suspects import Hand, Overdue, Patience, Seat, found_with, hands_of
@@ -83,6 +83,48 @@ def test_the_dead_are_buried_when_the_queue_is_back() -> None:
     burials.tick()
     lease = transport.acquire("g", "commands", 1, "next", 60)
     assert (lease.previous_owner, lease.deaths) == ("w", {5: 1})
+
+
+class UnreachableForA(MemoryTransport):
+    """The server of the group ``a`` is away."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.away = True
+        self.told: list[tuple[str, str]] = []
+
+    def bury(self, group: str, topic: str, member: str, deaths: Collection[tuple[int, int]] = ()) -> None:
+        if group == "a" and self.away:
+            raise PartlyUnavailable("a server is away")
+        super().bury(group, topic, member, deaths)
+        self.told.append((group, member))
+
+
+def test_the_dead_are_buried_in_the_other_groups_while_the_server_of_one_is_away(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    transport, now = UnreachableForA(), 100.0
+    transport.create_topic("events", 1)
+    burials = DeadWorkers(transport, "events", ["a", "b"], clock=lambda: now)
+    burials.add("w", {})
+    burials.tick()
+    assert transport.told == [("b", "w")]
+    assert "answers again" not in caplog.text
+    transport.away = False
+    for _ in range(2):
+        now += RETRY_DELAY
+        burials.tick()
+    assert transport.told == [("b", "w"), ("a", "w")]
+
+
+def test_who_dies_last_is_buried_at_once_in_the_other_groups_while_the_server_of_one_is_away() -> None:
+    transport = UnreachableForA()
+    transport.create_topic("events", 1)
+    burials = DeadWorkers(transport, "events", ["a", "b"], clock=lambda: 100.0)
+    for member in ("w", "v"):
+        burials.add(member, {})
+        burials.tick()  # at a shutdown, no other follows the last death
+    assert transport.told == [("b", "w"), ("b", "v")]
 
 
 def test_a_burial_that_can_never_be_told_keeps_no_other_waiting(caplog: pytest.LogCaptureFixture) -> None:
