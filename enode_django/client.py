@@ -94,7 +94,8 @@ def send_commands(
 
 
 def send_command_on_commit(command: Command, using: str | None = None, *, expected_version: int | None = None) -> None:
-    """Send the command when the current transaction of the database ``using`` commits, or now if there is none.
+    """Send the command when the current transaction of the database ``using`` commits, or now if there is none. Its
+    metadata are those of the call.
 
     A process that dies after the commit and before it has sent the command loses it, unless ``OUTBOX["ON_COMMIT"]`` of
     the settings is True: then this is `send_command` with ``outbox=True``.
@@ -108,7 +109,13 @@ def send_command_on_commit(command: Command, using: str | None = None, *, expect
         return send_command(command, expected_version=expected_version, outbox=True, using=using or DEFAULT_DB_ALIAS)
     _sendable(command)
     check_version(expected_version)
-    transaction.on_commit(lambda: send_command(command, expected_version=expected_version), using=using)
+    known = current_metadata()
+
+    def send() -> None:
+        with ambient_metadata(known):
+            send_command(command, expected_version=expected_version)
+
+    transaction.on_commit(send, using=using)
 
 
 async def asend_command(

@@ -224,6 +224,17 @@ def test_the_setting_lets_on_commit_write_to_the_outbox(harness: Harness, settin
     assert harness.amounts("a") == [1, 2]
 
 
+@pytest.mark.parametrize("on_commit", [False, True])
+def test_a_command_for_after_the_commit_has_the_metadata_of_the_call(
+    harness: Harness, settings: Any, on_commit: bool
+) -> None:
+    settings.ENODE = {**settings.ENODE, "OUTBOX": {"ON_COMMIT": on_commit}}
+    with transaction.atomic(), metadata(request="GET /"), metadata(user_id="7", correlation_id="k"):
+        send_command_on_commit(Add("a"))
+    harness.relay().run()
+    assert decode_metadata(harness.sent()[0].metadata) == Metadata(user_id="7", request="GET /", correlation_id="k")
+
+
 def test_the_setting_keeps_the_command_in_the_transaction_of_the_call(harness: Harness, settings: Any) -> None:
     """The routers may choose another database for `OutboxCommand` than that of the transaction."""
     settings.ENODE = {**settings.ENODE, "OUTBOX": {"ON_COMMIT": True}}
