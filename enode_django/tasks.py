@@ -1,7 +1,9 @@
 """The batch jobs as Celery tasks, which Celery's autodiscovery finds. Nothing else of the package needs Celery.
 
 A task whose work another job is doing ends at once: its state is IGNORED, and its result names that job. A cancelled
-task is REVOKED. Both states are final. A task whose worker is terminated returns to its queue.
+task is REVOKED. Both states are final. A task whose worker is terminated returns to its queue. A task that is delivered
+again and finds its own run waits until that run's lease must have ended or been renewed: then the run was dead, and
+the task takes over, or alive, and this delivery ends without a trace.
 """
 
 from __future__ import annotations
@@ -17,13 +19,14 @@ from enode_django.concurrency.threads import join_threads, start_thread
 from enode_django.conf import conf
 from enode_django.eventstore.sqlstates import is_transient
 from enode_django.exceptions import JobCancelled, JobRunning, missing_extra
+from enode_django.jobs import leases
 from enode_django.jobs.running import RunningJob, running_job
 from enode_django.jobs.termination import ProcessTerminated, Termination
 
 try:
     from billiard import current_process
     from celery import Task, current_app, shared_task, states
-    from celery.exceptions import Ignore, Reject
+    from celery.exceptions import Ignore, Reject, Retry
     from celery.utils.time import get_exponential_backoff_interval
 except ImportError as error:
     raise missing_extra("celery", error) from error
@@ -36,6 +39,10 @@ PROGRESS = "PROGRESS"
 KILL_AFTER = 60.0
 """Seconds after a job's time limit until Celery kills its process."""
 TELL_EVERY = 1.0
+WAITED_FOR = "enode_waited_for"
+"""The header of a task that has waited for its own run: the id of that run's job."""
+CLOCK_SKEW = 5.0
+"""Seconds that a task waits beyond a lease, since Celery's pauses end by the clocks of two machines."""
 FIRST_RETRY, LAST_RETRY = 10, 600
 """Seconds; each pause is a random part of twice the one before."""
 
@@ -127,6 +134,8 @@ def run_job(task: JobTask, kind: str, name: str, /, **arguments: Any) -> dict[st
             return run_job(task, "count", "accounts", limit=3)
     """
     try:
+        if _is_duplicate(task):
+            raise Ignore
         with (
             Termination(in_pool=current_process().name != "MainProcess") as termination,
             running_job(kind, name, task_id=task.request.id or "") as job,
@@ -141,6 +150,8 @@ def run_job(task: JobTask, kind: str, name: str, /, **arguments: Any) -> dict[st
     except (JobRunning, JobCancelled) as error:
         if task.request.called_directly:
             raise
+        if isinstance(error, JobRunning) and error.task_id == task.request.id:
+            raise _wait_for_own_run(task, error) from error
         _set_aside(task, error)
         raise Ignore from error
     except Exception as error:
@@ -148,6 +159,22 @@ def run_job(task: JobTask, kind: str, name: str, /, **arguments: Any) -> dict[st
             raise
         pause = get_exponential_backoff_interval(FIRST_RETRY, task.request.retries, LAST_RETRY, full_jitter=True)
         raise task.retry(exc=error, countdown=pause, max_retries=conf().JOBS.ATTEMPTS - 1) from error
+
+
+def _is_duplicate(task: JobTask) -> bool:
+    """Return True if the task has waited for its own run, and that run was alive: it tells the task's outcome."""
+    waited_for = (task.request.headers or {}).get(WAITED_FOR)
+    return waited_for is not None and leases.was_alive(waited_for)
+
+
+def _wait_for_own_run(task: JobTask, error: JobRunning) -> Retry:
+    """Send the task again, for when the lease of its run has ended if nothing renews it. Return what Celery raises."""
+    logger.info("task %s waits for its own run, which may be dead: %s", task.request.id, error)
+    attempts = task.request.retries
+    task.request.retries -= 1  # Celery adds one, but nothing was tried
+    headers = {**task.request.as_execution_options()["headers"], WAITED_FOR: error.job_id}
+    pause = conf().JOBS.LEASE + CLOCK_SKEW
+    return task.retry(exc=error, countdown=pause, max_retries=attempts, headers=headers, throw=False)
 
 
 def _set_aside(task: JobTask, error: JobRunning | JobCancelled) -> None:

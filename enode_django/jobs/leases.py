@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _CONSTRAINT = "enode_job_running"
 _RAN_OUT = Q(lease_until__lte=Now())
+_TEXT_OF_RAN_OUT = "its lease ran out"
 
 
 class Lease(NamedTuple):
@@ -80,7 +81,16 @@ def _end_left(alias: str, kind: str, name: str) -> None:
             job_id=held.pk,
             task_id=held.task_id,
         )
-    running.update(state=JobState.FAILED, finished_at=Now(), error="its lease ran out")
+    running.update(state=JobState.FAILED, finished_at=Now(), error=_TEXT_OF_RAN_OUT)
+
+
+def was_alive(job_id: int) -> bool:
+    """Return True if a run holds its lease, or has ended otherwise than by losing it. A run whose row was deleted
+    counts as lost. Raises what the database raises."""
+    alias = job_database()
+    healthy_connection(alias)
+    lost = Q(state=JobState.RUNNING) & _RAN_OUT | Q(state=JobState.FAILED, error=_TEXT_OF_RAN_OUT)
+    return Job.objects.using(alias).filter(pk=job_id).exclude(lost).exists()
 
 
 def _insert(alias: str, kind: str, name: str, task_id: str, seconds: float) -> Lease:
@@ -158,7 +168,7 @@ def request_cancel(job_id: int) -> None:
     alias = job_database()
     running = Job.objects.using(alias).filter(pk=job_id, state=JobState.RUNNING)
     left = running.filter(_RAN_OUT)
-    if left.update(state=JobState.CANCELLED, cancel_requested_at=Now(), finished_at=Now(), error="its lease ran out"):
+    if left.update(state=JobState.CANCELLED, cancel_requested_at=Now(), finished_at=Now(), error=_TEXT_OF_RAN_OUT):
         return
     if not running.filter(cancel_requested_at__isnull=True).update(cancel_requested_at=Now()) and not running.exists():
         raise UnknownJob(f"no job {job_id!r} runs; see manage.py enode jobs list")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from celery import shared_task
+from celery.exceptions import Retry
+from celery.signals import task_retry
 from django.conf import settings
 from django.db import connection
 from django.test import override_settings
@@ -20,6 +23,7 @@ from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.exceptions import JobCancelled, JobLost, JobRunning, ProjectionsDiffer, StoreUnavailable
 from enode_django.ids import new_id
+from enode_django.jobs import leases
 from enode_django.jobs.running import RunningJob, running_job
 from enode_django.models import Job, Snapshot
 from enode_django.serialization.codec import encode_stream
@@ -27,6 +31,7 @@ from enode_django.tasks import JobTask, build_snapshots, export_events, rebuild_
 from sample_project.bank.domain import AccountOpened
 from sample_project.bank.models import AccountSummary
 from sample_project.celery import app
+from tests.jobs.test_leases import let_run_out
 from tests.rebuilding.conftest import schemas
 from tests.snapshots.domain import Hooked, Shelf
 from tests.snapshots.histories import store_history
@@ -119,6 +124,50 @@ def test_a_task_that_finds_another_at_work_ends_without_an_error(does: Callable[
     assert states() == ["succeeded"]
     assert Job.objects.get().pk == other.id
     assert work.apply().get() == {"done": True}
+
+
+@contextmanager
+def when_retried(does: Callable[[], object]) -> Iterator[list[tuple[str, int]]]:
+    """Call a function before each retry. Yield the ids and the counted retries of the messages of the retries."""
+    messages = []
+
+    def retried(reason: Retry, **about: object) -> None:
+        messages.append((reason.sig.options["task_id"], reason.sig.options["retries"]))
+        does()
+
+    task_retry.connect(retried)
+    try:
+        yield messages
+    finally:
+        task_retry.disconnect(retried)
+
+
+def test_a_task_that_comes_again_waits_for_the_lease_of_its_own_dead_run(does: Callable[[Work], None]) -> None:
+    does(lambda job: job.result(done=True))
+    dead = leases.take(KIND, "something", task_id="t", seconds=60)
+    with when_retried(lambda: let_run_out(dead.job_id)) as messages:
+        result = work.apply(task_id="t", retries=4)
+    assert result.get() == {"done": True}
+    assert messages == [("t", 4)], "the wait does not count as an attempt"
+    assert states() == ["failed", "succeeded"]
+
+
+@pytest.mark.parametrize("state", ["running", "succeeded", "failed", "cancelled"])
+def test_a_task_that_comes_again_ends_if_its_own_run_was_alive(does: Callable[[Work], None], state: str) -> None:
+    """A broker that has lost the connection to a worker delivers the task again while it runs."""
+    does(lambda job: job.result(done=True))
+    leases.take(KIND, "something", task_id="t", seconds=60)
+    with when_retried(lambda: Job.objects.update(state=state)) as messages:
+        result = work.apply(task_id="t")
+    assert (result.state, len(messages)) == ("IGNORED", 1)
+    assert states() == [state]
+
+
+def test_a_task_that_has_waited_runs_though_the_row_of_its_dead_run_was_deleted(does: Callable[[Work], None]) -> None:
+    does(lambda job: job.result(done=True))
+    leases.take(KIND, "something", task_id="t", seconds=60)
+    with when_retried(Job.objects.all().delete):
+        assert work.apply(task_id="t").get() == {"done": True}
 
 
 def test_a_cancelled_task_is_revoked_and_not_tried_again(does: Callable[[Work], None]) -> None:
