@@ -3,7 +3,7 @@
 A task whose work another job is doing ends at once: its state is IGNORED, and its result names that job. A cancelled
 task is REVOKED. Both states are final. A task whose worker is terminated returns to its queue. A task that is delivered
 again and finds its own run waits until that run's lease must have ended or been renewed: then the run was dead, and
-the task takes over, or alive, and this delivery ends without a trace.
+the task takes over, or alive, and this delivery ends without an effect.
 """
 
 from __future__ import annotations

@@ -115,6 +115,18 @@ def test_a_task_that_is_delivered_again_takes_over_from_its_own_killed_run(stack
     assert stack.jobs()[0] == ("failed", "its lease ran out")
 
 
+def test_a_task_that_is_delivered_again_while_it_runs_runs_once(stack: CeleryStack) -> None:
+    worker, other_worker = stack.start_workers(2)
+    task = stack.celery.send_task(LONG, ["rows"])
+    process = stack.wait_progress("process")
+    idle = other_worker if process in worker.members() else worker
+    stack.celery.send_task(LONG, ["rows"], task_id=task.id)
+    idle.wait_for(rf"{LONG}\[{task.id}\] retry")
+    idle.wait_for(rf"{LONG}\[{task.id}\] ignored")
+    assert stack.states() == ["running"]
+    assert task.state == "PROGRESS", "the run that lives tells the state"
+
+
 def test_a_job_whose_process_is_told_to_end_at_any_moment_leaves_no_row_that_runs(stack: CeleryStack) -> None:
     """Celery sends SIGTERM up to twice, milliseconds apart or while the job begins or ends."""
     stack.start_worker(JOBS={"LEASE": 600.0})
