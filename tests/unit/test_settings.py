@@ -278,7 +278,7 @@ def messages(name: str) -> list[tuple[str | None, str]]:
 
 def test_two_handlers_for_one_command_are_an_error() -> None:
     class HandledTwice(Command):
-        type_name = "unit.HandledTwice"
+        type_name = "checked_twice.HandledTwice"
 
     def one(command: Any, context: Any) -> None: ...
     def two(command: Any, context: Any) -> None: ...
@@ -298,17 +298,17 @@ def test_two_handlers_for_one_command_are_an_error() -> None:
 @pytest.mark.usefixtures("undeclared")
 def test_names_given_twice_or_not_at_all_and_fields_that_cannot_be_stored_are_reported() -> None:
     for name in ("FirstOfTwo", "SecondOfTwo"):
-        type(name, (Command,), {"type_name": "unit.Two", "__module__": __name__})
+        type(name, (Command,), {"type_name": "checked_names.Two", "__module__": __name__})
 
     class Nameless(Command):
         pass
 
     class Unstorable(Command):
-        type_name = "unit.Unstorable"
+        type_name = "checked_names.Unstorable"
         thing: object
 
     class Unresolved(Command):
-        type_name = "unit.Unresolved"
+        type_name = "checked_names.Unresolved"
         thing: Missing  # type: ignore[name-defined]  # noqa: F821
 
     assert [id for id, _ in messages("SecondOfTwo")] == ["enode_django.E011"]
