@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
@@ -161,16 +161,17 @@ class EventProcessor(ABC):
         if count := sum(map(len, streams)):
             self._fitting.found(count, sum(len(record.events) for records in streams for record in records))
 
+    def _check_read(self, ids: Iterable[str]) -> None:
+        if self.heeded is not None:
+            self.heeded.check_read(self.store, ids)
+
     def _next_streams(
         self, works: Sequence[PendingAggregate], positions: Mapping[str, int], begun: Begun, portion: int
     ) -> dict[str, Sequence[StreamRecord]]:
         free = [work for work in works if work.aggregate_root_id not in begun.parked]
         if self.heeded is not None:
             self.heeded.heed(begun.known, self.alias, self.key, self.store, free)
-        if self.heeded is None:
-            streams = next_streams(self.store, free, positions, portion)
-        else:
-            streams = next_streams(self.store, free, positions, portion, partial(self.heeded.check_read, self.store))
+        streams = next_streams(self.store, free, positions, portion, self._check_read)
         self._measure(streams.values())
         self.attempted = {id: (records[0].version, records[0].command_id) for id, records in streams.items() if records}
         self._followed = self._new_followed()

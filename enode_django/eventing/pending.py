@@ -172,7 +172,7 @@ def next_streams(
     works: Iterable[PendingAggregate],
     positions: Mapping[str, int],
     portion: int,
-    check: Callable[[Iterable[str]], object] = tuple,
+    check: Callable[[Iterable[str]], object] | None = None,
 ) -> dict[str, Sequence[StreamRecord]]:
     """Return the next streams of each aggregate after its position, at most ``portion``, without a gap. Missing streams
     are read from the store, in one query for all; ``check`` is called then with the aggregates. Blocks on the store."""
@@ -188,7 +188,8 @@ def next_streams(
             gaps[work.aggregate_root_id] = (position, until)
     if gaps:
         loaded = store.load_ranges(gaps, limit=portion)
-        check(gaps)
+        if check is not None:
+            check(gaps)
         for id, (after, _) in gaps.items():
             found[id] = list(_joining(after, loaded.get(id, ())))
     return found

@@ -38,7 +38,9 @@ class LostStreams:
     def behind(self, connection: BaseDatabaseWrapper, records: Sequence[StreamRecord], generation: int) -> set[str]:
         """Return the aggregates of these records whose versions do not follow the stored ones in this ``generation``,
         which is the current one. Blocks on the database only after a failover."""
-        if self._began is None or generation <= self._began:
+        if self._began is None:  # nothing was read, and nothing written before this
+            self._began = generation
+        if generation <= self._began:
             return set()
         if generation != self._compared_in:
             self._compared_in, self._compared = generation, set()
