@@ -33,11 +33,11 @@ class RowField(NamedTuple):
 
 
 class Preparing(NamedTuple):
-    """The functions that prepare a row. ``forget``, if there is one, is called with each row. ``prepare`` is called
+    """What prepares a row. ``relations`` are the fields whose related instances are forgotten. ``prepare`` is called
     with a row that has more or fewer attributes than ``kept`` (None: with each row). ``unknown`` returns the text of
     the error for a row."""
 
-    forget: Callable[[Any], object] | None
+    relations: Sequence[Any]
     kept: int | None
     prepare: Callable[[Any], object]
     unknown: Callable[[Any], str]
@@ -45,7 +45,7 @@ class Preparing(NamedTuple):
 
 _FUNCTION = """
 def normalise(row):
-  {forget}
+  {forgets}
   values = row.__dict__
   if {is_unprepared}: prepare(row)
   {seen}, = values[{handled!r}] or unseen
@@ -62,6 +62,7 @@ _STEP = """
         {by_type}
         else: v{n} = convert{n}(v{n})
 """
+_FORGET = "if is_cached{0}(row): forget{0}(row)"
 
 
 def compiled(fields: Sequence[RowField], handled: str, preparing: Preparing) -> Normalise:
@@ -72,6 +73,8 @@ def compiled(fields: Sequence[RowField], handled: str, preparing: Preparing) -> 
     `OnlyDatabaseKnows`, and changes no value then.
     """
     known: dict[str, Any] = {**_KNOWN, **preparing._asdict(), "unseen": (NEVER_SEEN,) * len(fields)}
+    for n, relation in enumerate(preparing.relations):
+        known |= {f"is_cached{n}": relation.is_cached, f"forget{n}": relation.delete_cached_value}
     steps = []
     for n, field in enumerate(fields):
         known |= {f"{name}{n}": value for name, value in field._asdict().items()}
@@ -79,7 +82,7 @@ def compiled(fields: Sequence[RowField], handled: str, preparing: Preparing) -> 
         by_type = _by_type(field).replace("{n}", str(n))
         steps.append(_STEP.format(n=n, name=field.name, by_type=by_type))
     text = _FUNCTION.format(
-        forget="forget(row)" if preparing.forget else "pass",
+        forgets="\n  ".join(map(_FORGET.format, range(len(preparing.relations)))),
         is_unprepared="True" if preparing.kept is None else "len(values) != kept",
         seen=", ".join(f"s{n}" for n in range(len(fields))) or "*_",
         steps="".join(steps) or "pass",

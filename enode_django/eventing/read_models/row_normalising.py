@@ -47,12 +47,7 @@ class RowNormaliser:
     def _preparing(self) -> Preparing:
         """A row that has only its attributes needs no preparing, unless there is something to do for every row."""
         kept = None if self._set_when_saved or self._is_always_loaded else len(self._attributes)
-        return Preparing(self._forget_relations if self._relations else None, kept, self._prepare, _unknown)
-
-    def _forget_relations(self, row: models.Model) -> None:
-        for relation in self._relations:
-            if relation.is_cached(row):  # type: ignore[attr-defined]
-                relation.delete_cached_value(row)  # type: ignore[attr-defined]
+        return Preparing(self._relations, kept, self._prepare, _unknown)
 
     def normalise(self, row: models.Model, *, partly: bool = False) -> bool:
         """Give the row the values that it would have if it were stored and loaded. If only the database knows one of
@@ -109,7 +104,7 @@ def _unknown(row: models.Model) -> str:
     return f"{type(row).__qualname__} {row.pk!r} has to be stored to be normalised"
 
 
-_PREPARED = Preparing(None, 2, _unknown, str)
+_PREPARED = Preparing((), 2, _unknown, str)
 """For a row of one field, which has no other attribute than that and `HANDLED`."""
 
 
