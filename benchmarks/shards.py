@@ -18,7 +18,7 @@ from benchmarks import loads
 from benchmarks.figures import Figure, median
 from benchmarks.throughput import ACCOUNTS, pipeline_seconds
 from benchmarks.workspace import PROJECT, SETTINGS, Services, Workspace, count, with_database
-from enode_django.eventstore import statements
+from enode_django.eventstore import generations, statements
 from enode_django.eventstore.buckets import ALL, SET_UP, ShardOwnership
 from enode_django.eventstore.shard_map import owning
 from sample_project.embedded import Postgres
@@ -117,11 +117,12 @@ def check_seconds(servers: Servers, services: Services) -> list[float]:
     wait for the disk, because a COPY without the check waits for it, too."""
     rounds = []
     with servers.workspace(1, services.redis_url) as workspace, _connection(workspace) as connection:
+        server = generations.state(connection).server
         for _ in range(CHECK_ROUNDS):
             times = []
             for _ in range(CHECKS):
                 started = time.perf_counter()
-                with owning(connection, WHOLE):
+                with owning(connection, WHOLE, server):
                     pass
                 times.append(time.perf_counter() - started)
             rounds.append(statistics.median(times))

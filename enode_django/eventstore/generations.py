@@ -23,9 +23,12 @@ BEGUN = "the event store in database %r was restored or moved (%s before, %s now
 
 
 class State(NamedTuple):
-    """The state of a store: the id of its oldest open transaction, and all generations, the oldest first."""
+    """The state of a store: the id of its oldest open transaction, the server that it is on, and all generations, the
+    oldest first. A server that starts anew or is promoted is another
+    server."""
 
     oldest_open: int
+    server: str
     generations: list[Begun]
 
     @property
@@ -39,7 +42,7 @@ def state(connection: BaseDatabaseWrapper) -> State:
     Beginning one blocks until running writers have ended; otherwise nothing is locked. Later reads of this process
     apply all corrections that exist now.
     """
-    ((oldest_open, cluster, recorded, generations, sequences, has_corrections),) = execute(
+    ((oldest_open, server, cluster, recorded, generations, sequences, has_corrections),) = execute(
         connection, statements.STATE, ()
     )
     known_corrections.note(connection, has_corrections)
@@ -53,7 +56,7 @@ def state(connection: BaseDatabaseWrapper) -> State:
         # Inside a caller's transaction this would block others, and might be rolled back.
         if not in_transaction(connection):
             run(connection, statements.RECORD_CLUSTER)
-    return State(oldest_open, known if known and known[0] == FIRST else [FIRST, *known])
+    return State(oldest_open, server, known if known and known[0] == FIRST else [FIRST, *known])
 
 
 def _has_rows_from_elsewhere(connection: BaseDatabaseWrapper) -> bool:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -36,7 +37,7 @@ from enode_django.eventstore.postgres_copy import copied
 from enode_django.eventstore.postgres_slow import SlowAppend
 from enode_django.eventstore.postgres_unique_values import PostgresUniqueValues
 from enode_django.eventstore.rows import check_vendor, connected, execute, find, records_of, run
-from enode_django.eventstore.shard_map import ShardMap
+from enode_django.eventstore.shard_map import ServerChanged, ShardMap
 from enode_django.eventstore.statements import Reading
 from enode_django.exceptions import ShardMapOutdated
 
@@ -114,13 +115,22 @@ class PostgresEventStore:
 
     def _append(self, records: Sequence[StreamRecord], claim: ShardOwnership, doubtful: bool) -> Sequence[Appended]:
         with self._connected() as connection:
-            self._look_where_we_are(connection)
-            behind = self._lost.behind(connection, records, self._session.generation)
-            if not behind:
-                return _stored(connection, records, claim, doubtful)
-            following = [record for record in records if record.aggregate_root_id not in behind]
-            stored = _stored(connection, following, claim, doubtful) if following else ()
-            return _with_conflicts(records, stored, behind)
+            try:
+                return self._append_here(connection, records, claim, doubtful)
+            except ServerChanged:  # some records may be stored already
+                self._session.known = None
+                return self._append_here(connection, records, claim, doubtful=True)
+
+    def _append_here(
+        self, connection: BaseDatabaseWrapper, records: Sequence[StreamRecord], claim: ShardOwnership, doubtful: bool
+    ) -> Sequence[Appended]:
+        self._look_where_we_are(connection)
+        behind = self._lost.behind(connection, records, self._session.generation)
+        stored = partial(_stored, connection, claim=claim, server=self._session.server, doubtful=doubtful)
+        if not behind:
+            return stored(records)
+        following = [record for record in records if record.aggregate_root_id not in behind]
+        return _with_conflicts(records, stored(following) if following else (), behind)
 
     def load(self, aggregate_root_id: str, *, after: int = 0, until: int | None = None) -> FetchedStreams:
         """Return the streams, read in chunks by one query each, so that neither a long history nor a slow reader costs
@@ -232,12 +242,14 @@ class PostgresEventStore:
     def _look_where_we_are(self, connection: BaseDatabaseWrapper) -> None:
         """Read the generation before a session's first write: rows stored in a restored database must be of a new one.
 
-        A restore ends all sessions, unless a pooler keeps them, so this is repeated after `_LOOK_AGAIN` seconds. Inside
-        a caller's transaction the check is not remembered, because its effect may be rolled back.
+        A restore ends all sessions, unless a pooler keeps them: then `owning` finds another server. A generation that
+        was begun by hand is found after `_LOOK_AGAIN` seconds. Inside a caller's transaction the check is not
+        remembered, because its effect may be rolled back.
         """
         session, now = self._session, time.monotonic()
         if getattr(session, "known", None) is not connection.connection or now >= session.look_again:
-            session.generation = generations.state(connection).position.generation
+            state = generations.state(connection)
+            session.generation, session.server = state.position.generation, state.server
             session.look_again = now + _LOOK_AGAIN
             if not in_transaction(connection):
                 session.known = connection.connection
@@ -256,11 +268,15 @@ class PostgresEventStore:
 
 
 def _stored(
-    connection: BaseDatabaseWrapper, records: Sequence[StreamRecord], claim: ShardOwnership, doubtful: bool
+    connection: BaseDatabaseWrapper,
+    records: Sequence[StreamRecord],
+    claim: ShardOwnership,
+    server: str,
+    doubtful: bool,
 ) -> Sequence[Appended]:
-    if not doubtful and copied(connection, records, claim):
+    if not doubtful and copied(connection, records, claim, server):
         return [_STORED] * len(records)
-    return SlowAppend(connection, records, claim).run()
+    return SlowAppend(connection, records, claim, server).run()
 
 
 def _with_conflicts(records: Sequence[StreamRecord], appended: Iterable[Appended], behind: set[str]) -> list[Appended]:

@@ -23,14 +23,16 @@ class _Dropped(Exception):
     """Raised to roll the transaction back."""
 
 
-def copied(connection: BaseDatabaseWrapper, records: Sequence[StreamRecord], claim: ShardOwnership) -> bool:
+def copied(
+    connection: BaseDatabaseWrapper, records: Sequence[StreamRecord], claim: ShardOwnership, server: str
+) -> bool:
     """Copy the records in one transaction. Return False if the database refuses one, drops one, or one does not fit its
     column: none is then stored. Blocks until the transaction has committed."""
     # All writers take their locks in this order, so deadlocks are rare.
     in_order = sorted(records, key=_aggregate_root_id)
     try:
         cursor = psycopg.Cursor(connection.connection)
-        with owning(connection, claim):
+        with owning(connection, claim, server):
             with cursor.copy(statements.COPY) as copy:
                 for chunk in chunks(in_order, _CHUNK):
                     copy.write(chunk)

@@ -42,10 +42,13 @@ class SlowAppend:
     """One append call. Positions are indices of ``records``; ``_cuts`` holds each aggregate's first refused position
     and its result."""
 
-    def __init__(self, connection: BaseDatabaseWrapper, records: Sequence[StreamRecord], claim: ShardOwnership) -> None:
+    def __init__(
+        self, connection: BaseDatabaseWrapper, records: Sequence[StreamRecord], claim: ShardOwnership, server: str
+    ) -> None:
         self._connection = connection
         self._records = records
         self._claim = claim
+        self._server = server
         self._cuts: dict[str, tuple[int, Appended]] = {}
         self._retries = _UNEXPLAINED_RETRIES
 
@@ -64,7 +67,7 @@ class SlowAppend:
         pending = self._uncut(positions)
         disputed = self._disputed(pending)
         others = [position for position in pending if self._records[position].aggregate_root_id not in disputed]
-        if not disputed or (others and not copied(self._connection, self._take(others), self._claim)):
+        if not disputed or (others and not copied(self._connection, self._take(others), self._claim, self._server)):
             return pending
         return [position for position in pending if self._records[position].aggregate_root_id in disputed]
 
@@ -93,7 +96,7 @@ class SlowAppend:
     def _store(self, positions: Sequence[int]) -> None:
         fits = False
         while not fits and (pending := self._uncut(positions)):
-            with suppress(_Refused), owning(self._connection, self._claim):
+            with suppress(_Refused), owning(self._connection, self._claim, self._server):
                 fits = self._insert(pending)
                 if not fits:
                     raise _Refused

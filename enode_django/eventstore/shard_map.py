@@ -157,13 +157,18 @@ def _borrowed(alias: str) -> Iterator[BaseDatabaseWrapper]:
             connections[alias].close()
 
 
+class ServerChanged(StoreUnavailable):
+    """A pooler or proxy has moved a session to another server, of which nothing is known yet. Nothing was written."""
+
+
 @contextmanager
-def owning(connection: BaseDatabaseWrapper, claim: ShardOwnership) -> Iterator[None]:
+def owning(connection: BaseDatabaseWrapper, claim: ShardOwnership, server: str) -> Iterator[None]:
     """Run a transaction in which the shard owns the buckets of ``claim``; they cannot change before its end. Raises
-    `ShardMapOutdated` if the recorded claim is another one."""
+    `ShardMapOutdated` if the recorded claim is another one, and `ServerChanged` if it runs on another server than that
+    of `generations.State`."""
     if in_transaction(connection):
         with transaction.atomic(using=connection.alias):
-            _check(connection, claim, execute(connection, statements.OPEN_CLAIM_WITHIN, ()))
+            _check(connection, claim, server, execute(connection, statements.OPEN_CLAIM_WITHIN, ()))
             yield
         return
     raw = connection.connection
@@ -172,7 +177,7 @@ def owning(connection: BaseDatabaseWrapper, claim: ShardOwnership) -> Iterator[N
             cursor.execute("; ".join(("BEGIN", *statements.OPEN_CLAIM)), prepare=False)  # in one message
             while cursor.nextset():
                 pass
-            _check(connection, claim, cursor.fetchall())
+            _check(connection, claim, server, cursor.fetchall())
         yield
         raw.commit()
     except BaseException:
@@ -182,8 +187,12 @@ def owning(connection: BaseDatabaseWrapper, claim: ShardOwnership) -> Iterator[N
         raise
 
 
-def _check(connection: BaseDatabaseWrapper, claim: ShardOwnership, found: Sequence[tuple[int, int]]) -> None:
-    if list(found) != [(claim.number, claim.epoch)]:
+def _check(
+    connection: BaseDatabaseWrapper, claim: ShardOwnership, server: str, found: Sequence[tuple[int, int, str]]
+) -> None:
+    if found and found[0][2] != server:
+        raise ServerChanged(f"database {connection.alias!r} is on another server now, or its server has started anew")
+    if [row[:2] for row in found] != [(claim.number, claim.epoch)]:
         raise ShardMapOutdated(
             f"shard {claim.number} in database {connection.alias!r} owns other buckets than at epoch {claim.epoch}: "
             f"found {found!r}"

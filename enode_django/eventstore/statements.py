@@ -212,8 +212,12 @@ _CLUSTER = """
               || left(pg_walfile_name(pg_current_wal_lsn()), 8) END
 """
 
+# The server since its start or promotion: no two have started in the same microsecond. To ask for the cluster would
+# take as long as storing some rows.
+_SERVER = "extract(epoch FROM pg_postmaster_start_time())::text || pg_is_in_recovery()::text"
+
 STATE = f"""
-    SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint, {_CLUSTER},
+    SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint, {_SERVER}, {_CLUSTER},
            (SELECT cluster FROM {GENERATIONS} ORDER BY generation DESC LIMIT 1),
            ARRAY(SELECT generation FROM {GENERATIONS} ORDER BY generation),
            ARRAY(SELECT after_sequence FROM {GENERATIONS} ORDER BY generation),
@@ -344,10 +348,10 @@ HAS_STREAMS = f"SELECT EXISTS(SELECT FROM {TABLE})"
 # The table is locked while a batch is written, so `STOP_WRITERS` waits for writers that rely on this record. Unlike a
 # row lock, this writes nothing to the row or the WAL. LOCK TABLE takes no snapshot, so the record is read as it is
 # after the lock, at every isolation level.
-OPEN_CLAIM = (f"LOCK TABLE {SHARD} IN ROW SHARE MODE", f"SELECT number, epoch FROM {SHARD}")
+OPEN_CLAIM = (f"LOCK TABLE {SHARD} IN ROW SHARE MODE", f"SELECT number, epoch, {_SERVER} FROM {SHARD}")
 
 # For a caller's transaction, whose snapshot may be older than a table lock: an outdated row cannot be locked.
-OPEN_CLAIM_WITHIN = f"SELECT number, epoch FROM {SHARD} FOR SHARE"
+OPEN_CLAIM_WITHIN = f"SELECT number, epoch, {_SERVER} FROM {SHARD} FOR SHARE"
 
 # The first statement of a transaction that changes the buckets: it waits for running batches and blocks new ones.
 STOP_WRITERS = f"LOCK TABLE {SHARD} IN EXCLUSIVE MODE"

@@ -45,6 +45,12 @@ class PgBouncer(Server):
     def _prepare(self) -> None:
         users = self.directory / "users.txt"
         users.write_text(f'"postgres" "{self._postgres.password}"\n')
+        self._write_settings(users)
+        for path in (self.directory, users):
+            if self._account is not None:
+                shutil.chown(path, self._account.pw_uid, self._account.pw_gid)
+
+    def _write_settings(self, users: Path) -> None:
         settings = {
             "listen_addr": "127.0.0.1",
             "listen_port": self.port,
@@ -59,9 +65,13 @@ class PgBouncer(Server):
         lines = ["[databases]", f"* = host=127.0.0.1 port={self._postgres.port}", "[pgbouncer]"]
         lines += (f"{name} = {value}" for name, value in settings.items())
         (self.directory / "pgbouncer.ini").write_text("\n".join(lines))
-        for path in (self.directory, users):
-            if self._account is not None:
-                shutil.chown(path, self._account.pw_uid, self._account.pw_gid)
+
+    def lead_to(self, postgres: Postgres) -> None:
+        """Lead to another server, which has the same password. Clients keep their connections."""
+        self._postgres = postgres
+        self._write_settings(self.directory / "users.txt")
+        with psycopg.connect(self.url_of("pgbouncer"), autocommit=True) as connection:
+            connection.execute("RELOAD")
 
     def _command(self) -> Sequence[str | Path]:
         return [self._program, self.directory / "pgbouncer.ini"]

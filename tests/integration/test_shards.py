@@ -13,7 +13,7 @@ from pytest_django import DjangoDbBlocker
 
 from enode_django import execute_command, result_of
 from enode_django.checks.store import check_shards, check_store
-from enode_django.eventstore import statements
+from enode_django.eventstore import generations, statements
 from enode_django.eventstore.base import Outcome
 from enode_django.eventstore.buckets import bucket_of
 from enode_django.eventstore.postgres import PostgresEventStore
@@ -211,7 +211,8 @@ def session(alias: str) -> Iterator[psycopg.Connection[Any]]:
 def writing(store: ShardedEventStore, atomic: bool) -> Iterator[None]:
     """A batch for the first shard is under way, in a transaction of the store's own or in somebody's."""
     claim = store._map.claim_of("events0")
-    with owning(connections["events0"], claim) if not atomic else transaction.atomic("events0"):
+    server = generations.state(connections["events0"]).server
+    with owning(connections["events0"], claim, server) if not atomic else transaction.atomic("events0"):
         if atomic:
             store.append([stream(FIRST, 2)])
         yield

@@ -1,0 +1,70 @@
+"""A pooler keeps its clients' connections while a standby without the last streams takes over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from django.db import connections
+
+from chaos.servers import Standby
+from enode_django.eventstore.base import Outcome
+from enode_django.eventstore.postgres import PostgresEventStore
+from enode_django.exceptions import StoreUnavailable
+from enode_django.testing.event_store_read_contract import stream
+from sample_project.embedded import Postgres
+from tests.acceptance.pgbouncer import PgBouncer
+from tests.integration.store_sessions import database_alias, wait_until
+from tests.template import OWN, migrate
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def bouncer(private_postgres: Postgres) -> Iterator[PgBouncer]:
+    migrate(private_postgres.url, OWN)
+    with PgBouncer(private_postgres) as bouncer:
+        place = {"HOST": "127.0.0.1", "PORT": bouncer.port, "PASSWORD": private_postgres.password, "NAME": OWN}
+        with database_alias("pooled", USER="postgres", **place):
+            yield bouncer
+
+
+@pytest.fixture
+def standby(private_postgres: Postgres) -> Iterator[Standby]:
+    with Standby(private_postgres) as standby:
+        yield standby
+
+
+def cut_off(standby: Standby, primary: Postgres) -> None:
+    """Stop the standby when it has all streams. Those that are stored from now on will be lost."""
+    with psycopg.connect(primary.url, autocommit=True) as one:
+        (end,) = one.execute("SELECT pg_current_wal_lsn()").fetchall()[0]
+    with psycopg.connect(standby.url, autocommit=True) as other:
+        reached = "SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn"
+        wait_until(lambda: bool(other.execute(reached, [end]).fetchall()[0][0]))
+    standby.stop()
+
+
+def test_no_batch_after_a_failover_follows_lost_streams(
+    bouncer: PgBouncer, standby: Standby, private_postgres: Postgres
+) -> None:
+    store = PostgresEventStore("pooled")
+    store.append([stream("a", 1), stream("b", 1)])
+    cut_off(standby, private_postgres)
+    store.append([stream("a", 2)])
+    session, generation = connections["pooled"].connection, store.generation_of("a")
+
+    private_postgres.kill()
+    standby.start()
+    bouncer.lead_to(standby)
+    with pytest.raises(StoreUnavailable):
+        store.append([stream("a", 3)])
+    with psycopg.connect(standby.url, autocommit=True) as connection:
+        connection.execute("SELECT pg_promote(true, 60)")
+
+    stored = store.append([stream("a", 3), stream("b", 2)])
+    assert connections["pooled"].connection is session
+    assert [one.outcome for one in stored] == [Outcome.CONFLICT, Outcome.STORED]
+    assert store.heads(["a", "b"]) == {"a": 1, "b": 2}
+    assert store.generation_of("b") > generation
