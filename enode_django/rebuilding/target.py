@@ -106,13 +106,17 @@ class Target(NamedTuple):
         """Make empty tables for the next generation, and drop those that earlier rebuilds left: a running one finds its
         tables gone, and a swapped one can no longer be undone."""
         while True:
-            with self._changing():
-                for left in self.rebuilds().select_for_update().exclude(state__in=_FINAL):
-                    self._leave(left)
-            self._clear()
+            self.drop_left()
             with self._changing():
                 if not self.rebuilds().exclude(state__in=_FINAL).exists():
                     return self._begun()
+
+    def drop_left(self) -> int:
+        """Drop the tables that earlier rebuilds left, as `begin` does. Return the number of their builds."""
+        with self._changing():
+            for left in self.rebuilds().select_for_update().exclude(state__in=_FINAL):
+                self._leave(left)
+        return self._clear()
 
     def _begun(self) -> tuple[Rebuild, Shadow]:
         replaces = self.generation()
@@ -128,10 +132,12 @@ class Target(NamedTuple):
         )
         return rebuild, shadow
 
-    def _clear(self) -> None:
-        """Drop the tables of rebuilds that are not needed."""
-        for shadow in left_over(self._unneeded()):
+    def _clear(self) -> int:
+        """Drop the tables of rebuilds that are not needed. Return the number of these builds."""
+        shadows = left_over(self._unneeded())
+        for shadow in shadows:
             clear(shadow)
+        return len(shadows)
 
     def _unneeded(self) -> Iterator[Shadow]:
         needed = {self.generation()}

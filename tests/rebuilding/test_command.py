@@ -7,6 +7,8 @@ from io import StringIO
 import pytest
 from django.core.management import CommandError, call_command
 
+from enode_django.jobs.running import running_job
+from enode_django.rebuilding.target import Target
 from tests.following.harness import Harness
 from tests.rebuilding.conftest import schemas
 from tests.rebuilding.domain import Balance, Balances, Effects
@@ -40,6 +42,23 @@ def test_a_comparison_ends_with_an_error_if_rows_differ(followed: Harness) -> No
 def test_nothing_is_swapped_if_nothing_was_kept(followed: Harness) -> None:
     with pytest.raises(CommandError, match=r"rebuilding.balances has nothing that could be swapped"):
         run(swap=True)
+
+
+def test_replaced_tables_can_be_dropped(followed: Harness) -> None:
+    run()
+    assert len(schemas()) == 1
+    before = balances()
+    assert "rebuilding.balances: the tables of 1 builds were dropped; build 1 is in use" in run(drop=True)
+    assert (balances(), schemas()) == (before, [])
+    with pytest.raises(CommandError, match="no rebuild that could be undone"):
+        run(undo=True)
+    run()
+    assert balances() == before
+
+
+def test_the_tables_of_a_running_rebuild_are_not_dropped(followed: Harness) -> None:
+    with running_job("rebuild", Target.of(Balances.name).key), pytest.raises(CommandError, match="wait for its end"):
+        run(drop=True)
 
 
 def test_a_rebuild_stops_after_a_number_of_failures(followed: Harness, effects: Effects) -> None:

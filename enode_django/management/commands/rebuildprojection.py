@@ -18,6 +18,7 @@ from enode_django.rebuilding.comparing import Comparison
 from enode_django.rebuilding.failed import MOST_TOLD
 from enode_django.rebuilding.rebuild import MOST_FAILURES, plan, rebuild, swap_kept, undo
 from enode_django.rebuilding.results import MEND, Rebuilt, aggregates
+from enode_django.rebuilding.target import Target
 
 
 class Command(PrintableCommand):
@@ -54,14 +55,16 @@ class Command(PrintableCommand):
         )
         what.add_argument("--swap", action="store_true", help="swap the tables that the last rebuild could not swap")
         what.add_argument("--undo", action="store_true", help="put back the tables that the last rebuild replaced")
+        what.add_argument("--drop", action="store_true", help="drop the tables that are kept for --undo and --swap")
 
-    def handle(self, *, name: str, dry_run: bool, **options: Any) -> None:
+    def handle(self, *, name: str, dry_run: bool, drop: bool, **options: Any) -> None:
         with errors_shown(hint=""):
             if dry_run:
                 self._plan(name)
-            else:
-                with audited(_action(options), SUBSCRIBER, name, reason=options["reason"]):
-                    self._run(name, **options)
+                return
+            action = "drop kept tables" if drop else _action(options)
+            with audited(action, SUBSCRIBER, name, reason=options["reason"]):
+                self._drop(name) if drop else self._run(name, **options)
 
     def _plan(self, name: str) -> None:
         target = plan(name)
@@ -70,6 +73,13 @@ class Command(PrintableCommand):
         for table, schema in rows.items():
             self.stdout.write(f"  {schema}.{table}")
         self.stdout.write(f"from aggregates of {', '.join(target.types()) or 'no type that is known here'}")
+
+    def _drop(self, name: str) -> None:
+        target = Target.of(name)
+        with running_job("rebuild", target.key) as job:  # the tables of a running rebuild are in use
+            dropped = target.drop_left()
+            job.result(dropped=dropped)
+        self.stdout.write(f"{name}: the tables of {dropped} builds were dropped; build {target.generation()} is in use")
 
     def _run(
         self,
