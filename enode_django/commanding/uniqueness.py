@@ -77,6 +77,8 @@ class Uniqueness:
         self._store = loader.store
         self._deadline = deadline
         self._found: UniqueValues | None = None
+        self._skip = 0
+        """The number of old rows that `settle_old` has looked into since it began with the oldest."""
 
     @property
     def values(self) -> UniqueValues:
@@ -149,12 +151,24 @@ class Uniqueness:
     # -- of anybody -----------------------------------------------------------------------------------------------
 
     def settle_old(self, *, limit: int = 1_000) -> int:
-        """Settle up to ``limit`` rows whose commands are under way for longer than the deadline. Return their number.
-        Rows of declarations that this process does not know are left: newer processes may have made them."""
-        found = self.values.unsettled(self._deadline, limit=limit)
+        """Look into up to ``limit`` rows whose commands are under way for longer than the deadline, and settle them.
+        Return their number. The next call goes on with younger ones, and begins anew after the youngest, so that rows
+        that cannot be settled keep nobody from the others. If a shard is away, raises `StoreUnavailable` after the rows
+        of the other shards. Rows of declarations that this process does not know are left: newer processes may have
+        made them."""
+        found = self.values.unsettled(self._deadline, skip=self._skip, limit=limit)
+        self._skip = self._skip + limit if len(found) == limit else 0
         rows = [row for row in found if unique_named(row.key.name) is not None]
+        away: dict[int, StoreUnavailable] = {}
         for row in rows:
-            self.settle(row)
+            place = self._store.place_of(row.aggregate_root_id)
+            if place not in away:
+                try:
+                    self.settle(row)
+                except StoreUnavailable as error:
+                    away[place] = error
+        for unavailable in away.values():
+            raise unavailable
         return len(rows)
 
     def settle(self, row: UniqueValue, taker: Owner | None = None) -> Found:

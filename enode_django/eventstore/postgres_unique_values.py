@@ -91,7 +91,7 @@ _ADOPT = f"""
 _UNSETTLED = f"""
     SELECT {_ROW} FROM {TABLE} WHERE (claims <> '{{}}' OR releases <> '{{}}')
         AND changed_at <= statement_timestamp() - make_interval(secs => %s)
-    ORDER BY changed_at LIMIT %s
+    ORDER BY changed_at, id LIMIT %s OFFSET %s
 """
 _ROWS = f"SELECT {_ROW} FROM {TABLE} WHERE (name, digest) > (%s, %s) ORDER BY name, digest LIMIT {_PAGE}"
 
@@ -175,9 +175,9 @@ class PostgresUniqueValues:
             run(connection, _ADOPT, (aggregate_root_id, version, *_columns(keys)))
             return _read(connection, _FIND, _columns(keys))
 
-    def unsettled(self, age: float, *, limit: int = 100) -> Sequence[UniqueValue]:
+    def unsettled(self, age: float, *, skip: int = 0, limit: int = 100) -> Sequence[UniqueValue]:
         with connected(self.alias) as connection:
-            return _read(connection, _UNSETTLED, (age, limit))
+            return _read(connection, _UNSETTLED, (age, limit, skip))
 
     def rows(self) -> Iterator[UniqueValue]:
         last, page = UniqueKey("", b""), _PAGE

@@ -131,8 +131,9 @@ class UniqueValues(Protocol):
         """Make settled rows of values that an aggregate holds at this version. Return all rows of these keys, also
         those that existed."""
 
-    def unsettled(self, age: float, *, limit: int = 100) -> Sequence[UniqueValue]:
-        """Return up to ``limit`` rows that are not settled, and are at least ``age`` seconds old."""
+    def unsettled(self, age: float, *, skip: int = 0, limit: int = 100) -> Sequence[UniqueValue]:
+        """Return up to ``limit`` rows that are not settled, and are at least ``age`` seconds old: the oldest ones after
+        the first ``skip``."""
 
     def rows(self) -> Iterator[UniqueValue]:
         """Yield all rows, by key. Rows that are made meanwhile may be left out."""
@@ -240,10 +241,11 @@ class MemoryUniqueValues:
                     self._put(UniqueValue(key, aggregate_root_id, {}, (), version, self._clock(), (0, 0)))
             return [self._shown(self._rows[key]) for key in keys]
 
-    def unsettled(self, age: float, *, limit: int = 100) -> Sequence[UniqueValue]:
+    def unsettled(self, age: float, *, skip: int = 0, limit: int = 100) -> Sequence[UniqueValue]:
         with self._lock:
-            rows = map(self._shown, self._rows.values())
-            return list(islice((row for row in rows if not row.is_settled and row.age >= age), limit))
+            rows = map(self._shown, sorted(self._rows.values(), key=lambda row: row.age))
+            found = (row for row in rows if not row.is_settled and row.age >= age)
+            return list(islice(found, skip, skip + limit))
 
     def rows(self) -> Iterator[UniqueValue]:
         with self._lock:

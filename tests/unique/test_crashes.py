@@ -149,6 +149,21 @@ def test_housekeeping_leaves_the_values_of_newer_processes() -> None:
     assert key in {row.key for row in rows(store)}
 
 
+def test_housekeeping_goes_past_rows_that_it_cannot_settle() -> None:
+    store = MemoryEventStore()
+    newer = [UniqueKey("unique.Member:nickname", bytes([number]) * 32) for number in range(3)]
+    store.unique_values.claim(Owner("a", 2, "of a newer process", "unique.Join"), newer, [])
+    dies_after_claim(store, Join("b", email="x"))
+    uniqueness = Uniqueness(AggregateLoader(store), AT_ONCE)
+    for _ in range(2):
+        uniqueness.settle_old(limit=2)
+    assert [row.key for row in rows(store)] == newer
+    dies_after_claim(store, Join("b", email="x"))
+    for _ in range(3):
+        uniqueness.settle_old(limit=2)
+    assert [row.key for row in rows(store)] == newer, "after the end it begins anew"
+
+
 def test_a_refused_command_leaves_its_former_value_settled() -> None:
     """Otherwise housekeeping would look into it again and again, until another command changes the aggregate."""
     store = MemoryEventStore()
