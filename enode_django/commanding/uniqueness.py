@@ -132,8 +132,9 @@ class Uniqueness:
         return self.values.is_certain(self._shard_of(aggregate_root_id))
 
     def confirm(self, decisions: Sequence[Decision]) -> None:
-        """Confirm the claims of the decisions that are stored as they were made. Other claims are settled by later
-        commands or `settle_old`, and so are these if the store is unavailable: that raises nothing."""
+        """Confirm the claims of the decisions that are stored as they were made, and claim again what a failover has
+        lost of them. Other claims are settled by later commands or `settle_old`, and so are these if the store is
+        unavailable: that raises nothing."""
         changes = {(one.envelope.id, one.aggregate_root_id): one for one in decisions if one.envelope is not None}
         try:
             found = self._store.find(changes)
@@ -143,10 +144,22 @@ class Uniqueness:
                 if one.change and one.record and one.record.version and found.get(one.record.command_key) == one.record
                 if self._is_certain(one.aggregate_root_id)
             ]
-            if confirmed:
-                self.values.confirm(confirmed)
+            for lost in self.values.confirm(confirmed) if confirmed else ():
+                self._claim_again(lost, changes[lost.command_id, lost.aggregate_root_id])
         except StoreUnavailable as error:
             logger.warning("%d claims of unique values are settled later: %s", len(changes), error)
+
+    def _claim_again(self, lost: Confirmed, decision: Decision) -> None:
+        """Claim the values of a stored stream whose claims are not there, since a standby without them took over. They
+        stay unsettled: the aggregate may have given them up since."""
+        assert decision.envelope is not None
+        owner = self._owner_of(decision.envelope, lost.version)
+        for row in self.values.claim(owner, lost.claims, []):
+            if self.settle(row, owner) is Found.HELD:
+                logger.error(
+                    "%r has a unique value of %s, whose claim was lost, and so may %r; see enode unique rebuild",
+                    *(lost.aggregate_root_id, row.key.name, row.aggregate_root_id),
+                )
 
     # -- of anybody -----------------------------------------------------------------------------------------------
 

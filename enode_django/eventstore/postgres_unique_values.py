@@ -10,7 +10,15 @@ from psycopg.types.json import Jsonb
 
 from enode_django.databases import in_transaction
 from enode_django.eventstore.rows import connected, execute, run
-from enode_django.eventstore.unique_values import Change, Claim, Confirmed, Owner, UniqueKey, UniqueValue
+from enode_django.eventstore.unique_values import (
+    Change,
+    Claim,
+    Confirmed,
+    Owner,
+    UniqueKey,
+    UniqueValue,
+    without_rows,
+)
 from enode_django.exceptions import ConfigurationError
 
 TABLE = "enode_django_uniquevalue"
@@ -161,14 +169,20 @@ class PostgresUniqueValues:
     def free(self, row: UniqueValue) -> bool:
         return self._run(_FREE, row.token)
 
-    def confirm(self, confirmed: Sequence[Confirmed]) -> None:
+    def confirm(self, confirmed: Sequence[Confirmed]) -> Sequence[Confirmed]:
+        finds_all = True
         with connected(self.alias) as connection:
             for batch in _once_each(confirmed):
                 claims = [(*key, *one[:3]) for one in batch for key in one.claims]
                 releases = [(*key, *one[:3]) for one in batch for key in one.releases]
-                for statement, rows in ((_CONFIRM_CLAIMS, claims), (_CONFIRM_RELEASES, releases)):
-                    if rows:
-                        run(connection, statement, _transposed(sorted(rows)))
+                if claims:
+                    finds_all &= run(connection, _CONFIRM_CLAIMS, _transposed(sorted(claims))) == len(claims)
+                if releases:
+                    run(connection, _CONFIRM_RELEASES, _transposed(sorted(releases)))
+            if finds_all:
+                return []
+            rows = _read(connection, _FIND, _columns([key for one in confirmed for key in one.claims]))
+        return without_rows(confirmed, {row.key: row.aggregate_root_id for row in rows})
 
     def adopt(self, aggregate_root_id: str, version: int, keys: Sequence[UniqueKey]) -> Sequence[UniqueValue]:
         with connected(self.alias) as connection:

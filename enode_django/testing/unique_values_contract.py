@@ -203,6 +203,15 @@ class UniqueValuesContract:
         assert row is not None
         assert (row.claims, list(row.releases), row.version) == ({"3": TYPE}, [], 2)
 
+    def test_a_stored_stream_whose_claim_is_gone_is_returned(self, values: UniqueValues) -> None:
+        kept = stored("a", 1, [key("ada")])
+        assert values.claim(by("a"), [key("ada")], []) == []
+        assert values.claim(by("b"), [key("bob")], []) == []
+        gone, foreign = stored("c", 1, [key("cyd")]), stored("d", 1, [key("bob"), key("dan")])
+        assert list(values.confirm([kept, gone, foreign])) == [gone, foreign]
+        assert {row.key for row in values.rows()} == {key("ada"), key("bob")}
+        assert list(values.confirm([kept, Confirmed("a", "leave", 2, [], [key("ada")])])) == []
+
     # -- with a token ---------------------------------------------------------------------------------------------
 
     def test_a_changed_row_is_not_changed_by_an_old_token(self, values: UniqueValues) -> None:
