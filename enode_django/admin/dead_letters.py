@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,8 @@ from enode_django.models import DeadLetter
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
+
+    from enode_django.operating.dead_letters import Portion
 
     Letters = QuerySet[Any]
 
@@ -163,18 +165,17 @@ class DeadLetterAdmin(Audited, WithMoments, WithLinks, Settling, WithError, Mode
         chosen: Letters,
         action: str,
         done: str,
-        settle: Callable[[str, Sequence[int]], int],
+        settle: Callable[[str, Sequence[int]], Iterator[Portion]],
     ) -> None:
-        """Settle the chosen letters. Log each letter that is gone afterwards, also after an error."""
-        letters = list(chosen)
-        pks = [letter.pk for letter in letters]
+        """Settle the chosen letters. Log those of each portion when they are gone: an error in the next one, or the
+        loss of the database, takes nothing back."""
+        letters, settled = {letter.pk: letter for letter in chosen}, 0
         try:
-            many = settle(chosen.db, pks)
+            for many, gone in settle(chosen.db, list(letters)):
+                settled += many
+                for pk in gone:
+                    self.done(request, letters[pk], action, done)
         except EnodeError as error:
             self.message_user(request, f"{error}; what is left here can be {done} once more", messages.ERROR)
         else:
-            self.message_user(request, f"{many} of {len(letters)} dead letters were {done}", messages.SUCCESS)
-        left = set(DeadLetter.objects.using(chosen.db).filter(pk__in=pks).values_list("pk", flat=True))
-        for letter in letters:
-            if letter.pk not in left:
-                self.done(request, letter, action, done)
+            self.message_user(request, f"{settled} of {len(letters)} dead letters were {done}", messages.SUCCESS)

@@ -77,6 +77,8 @@ class Uniqueness:
         self._store = loader.store
         self._deadline = deadline
         self._found: UniqueValues | None = None
+        self._skip = 0
+        """The number of old rows that `settle_old` has looked into since it began with the oldest."""
 
     @property
     def values(self) -> UniqueValues:
@@ -130,8 +132,9 @@ class Uniqueness:
         return self.values.is_certain(self._shard_of(aggregate_root_id))
 
     def confirm(self, decisions: Sequence[Decision]) -> None:
-        """Confirm the claims of the decisions that are stored as they were made. Other claims are settled by later
-        commands or `settle_old`, and so are these if the store is unavailable: that raises nothing."""
+        """Confirm the claims of the decisions that are stored as they were made, and claim again what a failover has
+        lost of them. Other claims are settled by later commands or `settle_old`, and so are these if the store is
+        unavailable: that raises nothing."""
         changes = {(one.envelope.id, one.aggregate_root_id): one for one in decisions if one.envelope is not None}
         try:
             found = self._store.find(changes)
@@ -141,20 +144,44 @@ class Uniqueness:
                 if one.change and one.record and one.record.version and found.get(one.record.command_key) == one.record
                 if self._is_certain(one.aggregate_root_id)
             ]
-            if confirmed:
-                self.values.confirm(confirmed)
+            for lost in self.values.confirm(confirmed) if confirmed else ():
+                self._claim_again(lost, changes[lost.command_id, lost.aggregate_root_id])
         except StoreUnavailable as error:
             logger.warning("%d claims of unique values are settled later: %s", len(changes), error)
+
+    def _claim_again(self, lost: Confirmed, decision: Decision) -> None:
+        """Claim the values of a stored stream whose claims are not there, since a standby without them took over. They
+        stay unsettled: the aggregate may have given them up since."""
+        assert decision.envelope is not None
+        owner = self._owner_of(decision.envelope, lost.version)
+        for row in self.values.claim(owner, lost.claims, []):
+            if self.settle(row, owner) is Found.HELD:
+                logger.error(
+                    "%r has a unique value of %s, whose claim was lost, and so may %r; see enode unique rebuild",
+                    *(lost.aggregate_root_id, row.key.name, row.aggregate_root_id),
+                )
 
     # -- of anybody -----------------------------------------------------------------------------------------------
 
     def settle_old(self, *, limit: int = 1_000) -> int:
-        """Settle up to ``limit`` rows whose commands are under way for longer than the deadline. Return their number.
-        Rows of declarations that this process does not know are left: newer processes may have made them."""
-        found = self.values.unsettled(self._deadline, limit=limit)
+        """Look into up to ``limit`` rows whose commands are under way for longer than the deadline, and settle them.
+        Return their number. The next call goes on with younger ones, and begins anew after the youngest, so that rows
+        that cannot be settled keep nobody from the others. If a shard is away, raises `StoreUnavailable` after the rows
+        of the other shards. Rows of declarations that this process does not know are left: newer processes may have
+        made them."""
+        found = self.values.unsettled(self._deadline, skip=self._skip, limit=limit)
+        self._skip = self._skip + limit if len(found) == limit else 0
         rows = [row for row in found if unique_named(row.key.name) is not None]
+        away: dict[int, StoreUnavailable] = {}
         for row in rows:
-            self.settle(row)
+            place = self._store.place_of(row.aggregate_root_id)
+            if place not in away:
+                try:
+                    self.settle(row)
+                except StoreUnavailable as error:
+                    away[place] = error
+        for unavailable in away.values():
+            raise unavailable
         return len(rows)
 
     def settle(self, row: UniqueValue, taker: Owner | None = None) -> Found:

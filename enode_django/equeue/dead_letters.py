@@ -9,7 +9,7 @@ trimmed.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import NamedTuple
@@ -49,6 +49,13 @@ class DeadLetter(NamedTuple):
     body: bytes
 
 
+class Letters(NamedTuple):
+    """The number of some letters, and when the newest of them failed: in seconds since 1970, 0.0 if that is unknown."""
+
+    many: int
+    newest: float
+
+
 def groups_with_dead_letters(transport: Transport) -> list[str]:
     """Return the names of the groups that have a topic of dead letters.
 
@@ -79,6 +86,25 @@ def dead_letters(transport: Transport, group: str) -> Iterator[DeadLetter]:
         if offset in settled or isinstance(entry, Settled):
             continue
         yield DeadLetter(group, offset, entry, entry.message.body if entry else body)
+
+
+def letters_by_error(transport: Transport, group: str) -> Mapping[str, Letters]:
+    """Return the dead letters that are not settled, by the class name of their error: empty for messages that no
+    consumer has put there. Reads the topic once, and remembers no messages. Raises `UnknownTopic` as `dead_letters`
+    does."""
+    topic = dead_letter_topic(group)
+    first, end, _, _ = transport.queues(topic)[0]
+    found: dict[int, tuple[str, float]] = {}
+    for offset, entry, _ in _read(transport, topic, first, end):
+        if isinstance(entry, Settled):
+            for settled in entry.offsets:
+                found.pop(settled, None)
+        else:
+            found[offset] = (entry.error.partition(":")[0], entry.failed_at) if entry else ("", 0.0)
+    by_error: dict[str, list[float]] = {}
+    for error_type, at in found.values():
+        by_error.setdefault(error_type, []).append(at)
+    return {error_type: Letters(len(times), max(times)) for error_type, times in sorted(by_error.items())}
 
 
 def _read(

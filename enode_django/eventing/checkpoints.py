@@ -103,7 +103,10 @@ _TABLES = (
     "enode_django_parkedevent",
     "enode_django_generationcheck",
     "enode_django_processstate",
+    "enode_django_scheduledcommand",
 )
+# Scheduled commands that are not deadlines have an empty subscriber.
+_FORGET_ALL = "DELETE FROM {} WHERE subscriber = %s AND subscriber <> ''"
 
 RefusalKey = tuple[str, str]
 """(aggregate root id, command id)"""
@@ -258,11 +261,9 @@ def keep(alias: str, subscriber: str, *, is_kept: bool) -> bool:
 
 
 def forget_subscriber(alias: str, subscriber: str) -> int:
-    """Delete everything that is remembered of a subscriber. Return the number of rows."""
+    """Delete everything that is remembered of a subscriber, and its deadlines. Return the number of rows."""
     with transaction.atomic(using=alias):
-        return sum(
-            execute(alias, f"DELETE FROM {table} WHERE subscriber = %s", (subscriber,)).rowcount for table in _TABLES
-        )
+        return sum(execute(alias, _FORGET_ALL.format(table), (subscriber,)).rowcount for table in _TABLES)
 
 
 def _columns(keys: Iterable[RefusalKey]) -> tuple[list[str], list[str]]:

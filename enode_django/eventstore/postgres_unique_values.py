@@ -10,7 +10,15 @@ from psycopg.types.json import Jsonb
 
 from enode_django.databases import in_transaction
 from enode_django.eventstore.rows import connected, execute, run
-from enode_django.eventstore.unique_values import Change, Claim, Confirmed, Owner, UniqueKey, UniqueValue
+from enode_django.eventstore.unique_values import (
+    Change,
+    Claim,
+    Confirmed,
+    Owner,
+    UniqueKey,
+    UniqueValue,
+    without_rows,
+)
 from enode_django.exceptions import ConfigurationError
 
 TABLE = "enode_django_uniquevalue"
@@ -91,7 +99,7 @@ _ADOPT = f"""
 _UNSETTLED = f"""
     SELECT {_ROW} FROM {TABLE} WHERE (claims <> '{{}}' OR releases <> '{{}}')
         AND changed_at <= statement_timestamp() - make_interval(secs => %s)
-    ORDER BY changed_at LIMIT %s
+    ORDER BY changed_at, id LIMIT %s OFFSET %s
 """
 _ROWS = f"SELECT {_ROW} FROM {TABLE} WHERE (name, digest) > (%s, %s) ORDER BY name, digest LIMIT {_PAGE}"
 
@@ -161,23 +169,29 @@ class PostgresUniqueValues:
     def free(self, row: UniqueValue) -> bool:
         return self._run(_FREE, row.token)
 
-    def confirm(self, confirmed: Sequence[Confirmed]) -> None:
+    def confirm(self, confirmed: Sequence[Confirmed]) -> Sequence[Confirmed]:
+        finds_all = True
         with connected(self.alias) as connection:
             for batch in _once_each(confirmed):
                 claims = [(*key, *one[:3]) for one in batch for key in one.claims]
                 releases = [(*key, *one[:3]) for one in batch for key in one.releases]
-                for statement, rows in ((_CONFIRM_CLAIMS, claims), (_CONFIRM_RELEASES, releases)):
-                    if rows:
-                        run(connection, statement, _transposed(sorted(rows)))
+                if claims:
+                    finds_all &= run(connection, _CONFIRM_CLAIMS, _transposed(sorted(claims))) == len(claims)
+                if releases:
+                    run(connection, _CONFIRM_RELEASES, _transposed(sorted(releases)))
+            if finds_all:
+                return []
+            rows = _read(connection, _FIND, _columns([key for one in confirmed for key in one.claims]))
+        return without_rows(confirmed, {row.key: row.aggregate_root_id for row in rows})
 
     def adopt(self, aggregate_root_id: str, version: int, keys: Sequence[UniqueKey]) -> Sequence[UniqueValue]:
         with connected(self.alias) as connection:
             run(connection, _ADOPT, (aggregate_root_id, version, *_columns(keys)))
             return _read(connection, _FIND, _columns(keys))
 
-    def unsettled(self, age: float, *, limit: int = 100) -> Sequence[UniqueValue]:
+    def unsettled(self, age: float, *, skip: int = 0, limit: int = 100) -> Sequence[UniqueValue]:
         with connected(self.alias) as connection:
-            return _read(connection, _UNSETTLED, (age, limit))
+            return _read(connection, _UNSETTLED, (age, limit, skip))
 
     def rows(self) -> Iterator[UniqueValue]:
         last, page = UniqueKey("", b""), _PAGE

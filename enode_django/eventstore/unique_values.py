@@ -122,17 +122,19 @@ class UniqueValues(Protocol):
     def free(self, row: UniqueValue) -> bool:
         """Delete a row. Return False if the row has changed."""
 
-    def confirm(self, confirmed: Sequence[Confirmed]) -> None:
+    def confirm(self, confirmed: Sequence[Confirmed]) -> Sequence[Confirmed]:
         """Note stored streams, in the order of their versions for each aggregate: claimed values are held from then on,
         and released ones are free. A stream that is older than the known version settles nothing. Safe to call
-        again."""
+        again. Return the streams with claimed values whose rows are missing or belong to others, though none of these
+        streams gave them up: a failover may have lost the claims."""
 
     def adopt(self, aggregate_root_id: str, version: int, keys: Sequence[UniqueKey]) -> Sequence[UniqueValue]:
         """Make settled rows of values that an aggregate holds at this version. Return all rows of these keys, also
         those that existed."""
 
-    def unsettled(self, age: float, *, limit: int = 100) -> Sequence[UniqueValue]:
-        """Return up to ``limit`` rows that are not settled, and are at least ``age`` seconds old."""
+    def unsettled(self, age: float, *, skip: int = 0, limit: int = 100) -> Sequence[UniqueValue]:
+        """Return up to ``limit`` rows that are not settled, and are at least ``age`` seconds old: the oldest ones after
+        the first ``skip``."""
 
     def rows(self) -> Iterator[UniqueValue]:
         """Yield all rows, by key. Rows that are made meanwhile may be left out."""
@@ -152,6 +154,19 @@ def unique_values_of(store: EventStore) -> UniqueValues:
             "give it one, or declare no unique fields"
         )
     return values
+
+
+def without_rows(confirmed: Sequence[Confirmed], owners: Mapping[UniqueKey, str]) -> Sequence[Confirmed]:
+    """Return the streams that claimed a value which ``owners`` says is not their aggregate's, and none gave up."""
+    given_up = {(one.aggregate_root_id, key) for one in confirmed for key in one.releases}
+    return [
+        one
+        for one in confirmed
+        if any(
+            owners.get(key) != one.aggregate_root_id and (one.aggregate_root_id, key) not in given_up
+            for key in one.claims
+        )
+    ]
 
 
 class MemoryUniqueValues:
@@ -208,13 +223,14 @@ class MemoryUniqueValues:
     def free(self, row: UniqueValue) -> bool:
         return self._replace(row, None)
 
-    def confirm(self, confirmed: Sequence[Confirmed]) -> None:
+    def confirm(self, confirmed: Sequence[Confirmed]) -> Sequence[Confirmed]:
         with self._lock:
             for one in confirmed:
                 for key in one.claims:
                     self._confirm_claim(key, one)
                 for key in one.releases:
                     self._confirm_release(key, one)
+            return without_rows(confirmed, {key: row.aggregate_root_id for key, row in self._rows.items()})
 
     def _confirm_claim(self, key: UniqueKey, one: Confirmed) -> None:
         row = self._rows.get(key)
@@ -240,10 +256,11 @@ class MemoryUniqueValues:
                     self._put(UniqueValue(key, aggregate_root_id, {}, (), version, self._clock(), (0, 0)))
             return [self._shown(self._rows[key]) for key in keys]
 
-    def unsettled(self, age: float, *, limit: int = 100) -> Sequence[UniqueValue]:
+    def unsettled(self, age: float, *, skip: int = 0, limit: int = 100) -> Sequence[UniqueValue]:
         with self._lock:
-            rows = map(self._shown, self._rows.values())
-            return list(islice((row for row in rows if not row.is_settled and row.age >= age), limit))
+            rows = map(self._shown, sorted(self._rows.values(), key=lambda row: row.age))
+            found = (row for row in rows if not row.is_settled and row.age >= age)
+            return list(islice(found, skip, skip + limit))
 
     def rows(self) -> Iterator[UniqueValue]:
         with self._lock:

@@ -171,7 +171,8 @@ def list_dead_letters(transport: Transport, options: Options) -> Iterator[Row]:
         if many := _count_of_commands():
             yield {"group": conf().COMMANDS.CONSUMER_GROUP, "dead letters": many}
         for group in dead_letters.groups_with_dead_letters(transport):
-            yield {"group": group, "dead letters": sum(1 for _ in dead_letters.dead_letters(transport, group))}
+            found = dead_letters.letters_by_error(transport, group)
+            yield {"group": group, "dead letters": sum(one.many for one in found.values())}
         return
     for letter in islice(dead_letters.dead_letters(transport, options["group"]), options["limit"]):
         failed = letter.failed

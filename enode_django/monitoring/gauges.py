@@ -12,7 +12,7 @@ from typing import Any
 from django.db import DatabaseError
 
 from enode_django.conf import conf
-from enode_django.equeue.dead_letters import dead_letters, groups_with_dead_letters
+from enode_django.equeue.dead_letters import groups_with_dead_letters, letters_by_error
 from enode_django.equeue.retrying import dead_letter_topic
 from enode_django.equeue.transport import Transport
 from enode_django.eventstore.dead_letters import DeadLetters
@@ -62,7 +62,7 @@ class Gauges:
         first, end, *_ = self._transport.queues(dead_letter_topic(group))[0]
         known = self._counted.get(group)
         if known is None or known[0] != (first, end):
-            known = ((first, end), sum(1 for _ in dead_letters(self._transport, group)))
+            known = ((first, end), sum(one.many for one in letters_by_error(self._transport, group).values()))
             self._counted[group] = known
         return known[1]
 

@@ -12,7 +12,7 @@ from django.db.models.functions import Now
 
 from enode_django.conf import conf
 from enode_django.conf.groups import POSTGRES
-from enode_django.equeue.dead_letters import dead_letters, groups_with_dead_letters
+from enode_django.equeue.dead_letters import groups_with_dead_letters, letters_by_error
 from enode_django.equeue.transport import Transport
 from enode_django.eventing.base_projections import BaseProjection
 from enode_django.eventing.registry import subscribers
@@ -91,14 +91,8 @@ def ask_queue_letters() -> Finding:
 
 
 def _letters_of(transport: Transport, group: str) -> Iterator[LettersRow]:
-    failed_at: dict[str, list[float]] = {}
-    for letter in dead_letters(transport, group):
-        failed = letter.failed
-        error_type, at = (failed.error.partition(":")[0], failed.failed_at) if failed else ("", 0.0)
-        failed_at.setdefault(error_type, []).append(at)
-    for error_type, times in sorted(failed_at.items()):
-        newest = datetime.fromtimestamp(max(times), UTC) if max(times) else None
-        yield LettersRow(group, "", "", error_type, len(times), newest)
+    for error_type, (many, at) in letters_by_error(transport, group).items():
+        yield LettersRow(group, "", "", error_type, many, datetime.fromtimestamp(at, UTC) if at else None)
 
 
 def _settle(rows: Sequence[LettersRow], what: str) -> Iterator[Problem]:

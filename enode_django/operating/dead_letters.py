@@ -13,6 +13,7 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from django.db import transaction
 from django.db.models import BooleanField, Exists, ExpressionWrapper, OuterRef, Q
 
 from enode_django.conf import conf
@@ -29,6 +30,14 @@ AT_ONCE = 100
 """The number of letters that are sent and then deleted together."""
 SHORTEST_KEY = 8
 _NAMESPACE = uuid.UUID("7c2f9d1e-55a4-5f0b-8d57-0f3b1c64a9e2")
+
+
+class Portion(NamedTuple):
+    """Letters that were settled together: how many, and the primary keys of those that are gone. A letter stays if its
+    command has failed again meanwhile."""
+
+    many: int
+    gone: Sequence[int]
 
 
 class Choice(NamedTuple):
@@ -78,39 +87,53 @@ def requeue(transport: Transport, choice: Choice) -> int:
     """
     _check_names(choice)
     return sum(
-        requeue_in(transport, alias, list(found.values_list("pk", flat=True))) for alias, found in choice.letters()
+        portion.many
+        for alias, found in choice.letters()
+        for portion in requeue_in(transport, alias, list(found.values_list("pk", flat=True)))
     )
 
 
-def requeue_in(transport: Transport, alias: str, pks: Sequence[int]) -> int:
-    """Send letters of one database again, by their primary keys. Return the number of letters sent."""
-    producer, topic, sent = make_producer(transport), conf().COMMANDS.TOPIC, 0
-    for start in range(0, len(pks), AT_ONCE):
-        letters = list(letters_in(alias).filter(pk__in=pks[start : start + AT_ONCE]))
+def requeue_in(transport: Transport, alias: str, pks: Sequence[int]) -> Iterator[Portion]:
+    """Send letters of one database again, by their primary keys, and delete them. Yield each portion when that is done:
+    an error in a later one takes nothing back."""
+    producer, topic = make_producer(transport), conf().COMMANDS.TOPIC
+    for letters in _portions(alias, pks):
         producer.send_all(topic, [(letter.aggregate_root_id or "?", _message(letter)) for letter in letters])
-        _delete(alias, letters)
-        sent += len(letters)
-    return sent
+        yield Portion(len(letters), _delete(alias, letters))
 
 
 def discard(choice: Choice) -> int:
     """Delete letters without sending them. Return the number deleted. Raises `QueueError` if a name matches no
     letter."""
     _check_names(choice)
-    return sum(discard_in(alias, list(found.values_list("pk", flat=True))) for alias, found in choice.letters())
+    return sum(
+        portion.many
+        for alias, found in choice.letters()
+        for portion in discard_in(alias, list(found.values_list("pk", flat=True)))
+    )
 
 
-def discard_in(alias: str, pks: Sequence[int]) -> int:
-    """Delete letters of one database, by their primary keys. Return the number deleted."""
-    portions = (pks[start : start + AT_ONCE] for start in range(0, len(pks), AT_ONCE))
-    return sum(_delete(alias, list(letters_in(alias).filter(pk__in=portion))) for portion in portions)
+def discard_in(alias: str, pks: Sequence[int]) -> Iterator[Portion]:
+    """Delete letters of one database, by their primary keys. Yield each portion when that is done."""
+    for letters in _portions(alias, pks):
+        gone = _delete(alias, letters)
+        yield Portion(len(gone), gone)
 
 
-def _delete(alias: str, letters: Sequence[DeadLetter]) -> int:
-    if not letters:
-        return 0
+def _portions(alias: str, pks: Sequence[int]) -> Iterator[Sequence[DeadLetter]]:
+    for start in range(0, len(pks), AT_ONCE):
+        if letters := list(letters_in(alias).filter(pk__in=pks[start : start + AT_ONCE])):
+            yield letters
+
+
+def _delete(alias: str, letters: Sequence[DeadLetter]) -> Sequence[int]:
+    """Delete the letters that are as they were read. Return their primary keys."""
     as_read = reduce(or_, (Q(pk=letter.pk, attempts=letter.attempts) for letter in letters))
-    return DeadLetter.objects.using(alias).filter(as_read).delete()[0]
+    with transaction.atomic(using=alias):
+        chosen = DeadLetter.objects.using(alias).filter(as_read).order_by("pk").select_for_update()
+        gone = list(chosen.values_list("pk", flat=True))
+        DeadLetter.objects.using(alias).filter(pk__in=gone).delete()
+    return gone
 
 
 def _message(letter: DeadLetter) -> bytes:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from enode_django.concurrency.in_flight import NOTHING_IN_FLIGHT, queue_and_offset
@@ -47,6 +48,23 @@ def found_with(hands: Sequence[Hand], seats: Sequence[Seat]) -> Mapping[str, lis
         if hand.position != NOTHING_IN_FLIGHT:
             found.setdefault(seat.group, set()).add(queue_and_offset(hand.position))
     return {group: sorted(places) for group, places in found.items()}
+
+
+class WatchedTime:
+    """The seconds in which a supervisor watched its workers. Of the time between two turns it counts ``longest`` at
+    most: a supervisor that did not turn was suspended itself, and so may its workers have been, which could not beat
+    then."""
+
+    def __init__(self, longest: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._longest = longest
+        self._clock = clock
+        self._turned = clock()
+        self.seconds = 0.0
+
+    def turn(self) -> None:
+        now = self._clock()
+        self.seconds += min(now - self._turned, self._longest)
+        self._turned = now
 
 
 class Overdue(NamedTuple):

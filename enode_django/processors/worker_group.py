@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import inf
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
@@ -22,7 +22,16 @@ from enode_django.processors.control import Beat, Role, Stop, receive, send
 from enode_django.processors.dead_workers import DeadWorkers
 from enode_django.processors.exit_statuses import is_nobodys_fault
 from enode_django.processors.statistics import add_reports, without_momentary
-from enode_django.processors.suspects import Hand, Overdue, Patience, Seat, ended_well, found_with, hands_of
+from enode_django.processors.suspects import (
+    Hand,
+    Overdue,
+    Patience,
+    Seat,
+    WatchedTime,
+    ended_well,
+    found_with,
+    hands_of,
+)
 from enode_django.processors.worker import WorkerOptions, worker_job, worker_name
 
 logger = logging.getLogger("enode_django.supervisor")
@@ -36,16 +45,19 @@ FAILING_AFTER = 10
 """Short lives in a row after which a worker counts as failing."""
 HEALTHY_AFTER = 10.0
 """Seconds that a worker must live for its next restart to be immediate again."""
+LONGEST_TURN = 2.0
+"""The seconds that the time from one look at the workers to the next counts for at most. A supervisor that looks every
+half second was suspended if it took longer, or waited for the queue."""
 
 
 class Worker:
-    """One worker process, as its supervisor sees it."""
+    """One worker process, as its supervisor sees it. Its times are seconds of a `WatchedTime`."""
 
-    def __init__(self, children: Children, options: WorkerOptions, seats: Sequence[Seat]) -> None:
+    def __init__(self, children: Children, options: WorkerOptions, seats: Sequence[Seat], now: float) -> None:
         self.name = options.name
         self.process, self.connection, self.notes = children.start(worker_job(options, [one.group for one in seats]))
-        self.started = time.monotonic()
-        self.last_beat = 0.0
+        self.started = now
+        self.last_beat: float | None = None
         self.report: dict[str, Any] = {}
         self.patience = Patience(seats)
         self.stalled = False
@@ -96,9 +108,18 @@ class WorkerGroup:
     may block: they start processes, or tell the queue of dead workers."""
 
     def __init__(
-        self, conf: Conf, plan: Plan, transport: Transport, *, children: Children, supervisor: str, verbosity: int
+        self,
+        conf: Conf,
+        plan: Plan,
+        transport: Transport,
+        *,
+        children: Children,
+        supervisor: str,
+        verbosity: int,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._children = children
+        self._watched = WatchedTime(LONGEST_TURN, clock=clock)
         self.role = plan.role
         self.planned = plan.processes
         self._conf = conf
@@ -121,13 +142,13 @@ class WorkerGroup:
     @property
     def beating(self) -> int:
         """The number of workers that have shown a sign of life lately."""
-        now = time.monotonic()
-        return sum(1 for worker in self.workers if worker.last_beat and now - worker.last_beat <= BEATS_WITHIN)
+        beats = [worker.last_beat for worker in self.workers if worker.last_beat is not None]
+        return sum(1 for last_beat in beats if self._watched.seconds - last_beat <= BEATS_WITHIN)
 
     @property
     def failing(self) -> int:
         """The number of workers that are of no use because they die soon after each start."""
-        now = time.monotonic()
+        now = self._watched.seconds
         started = {number: worker.started for number, worker in self._workers.items()}
         lives = ((tries, now - started.get(number, now)) for number, (_, tries) in self._restarts.items())
         return sum(is_failing(tries, lived) for tries, lived in lives)
@@ -157,7 +178,7 @@ class WorkerGroup:
         name = worker_name(self._supervisor, self.role, number)
         options = WorkerOptions(name, self.role, self._conf.WORKERS.GRACE, self._verbosity)
         try:
-            worker = Worker(self._children, options, self._seats)
+            worker = Worker(self._children, options, self._seats, self._watched.seconds)
         except Exception:  # the process that forks was killed, memory or process ids are used up, a module is broken
             logger.exception("%s %s cannot be started; trying again", self._title, name)
             tries = self._restarts[number][1]
@@ -168,6 +189,7 @@ class WorkerGroup:
 
     def look(self) -> None:
         """Receive the workers' messages, bury the dead, kill those that hang."""
+        self._watched.turn()
         for number, worker in list(self._workers.items()):
             is_alive = worker.process.is_alive()  # checked before `_hear`, so that the last messages are read
             self._hear(worker)
@@ -179,17 +201,16 @@ class WorkerGroup:
 
     def _hear(self, worker: Worker) -> None:
         if worker.hear():
-            worker.last_beat = time.monotonic()
+            worker.last_beat = self._watched.seconds
             worker.stalled = False
 
     def _watch(self, worker: Worker) -> None:
-        now = time.monotonic()
-        pid = worker.process.pid
-        if worker.last_beat and not worker.stalled and now - worker.last_beat > self._conf.WORKERS.LEASE:
+        now, pid, has_beaten = self._watched.seconds, worker.process.pid, worker.last_beat is not None
+        silent = now - (worker.started if worker.last_beat is None else worker.last_beat)
+        if has_beaten and not worker.stalled and silent > self._conf.WORKERS.LEASE:
             logger.warning("worker %s, process %s, is silent; its queues go to others", worker.name, pid)
             worker.stalled = True
-        silent = now - (worker.last_beat or worker.started)
-        patience = self._patience if worker.last_beat else max(self._patience, STARTS_WITHIN)
+        patience = self._patience if has_beaten else max(self._patience, STARTS_WITHIN)
         if silent > patience and not worker.is_killed:
             logger.error("worker %s, process %s, is silent for %.1f s; killing it", worker.name, pid, silent)
             worker.kill()
@@ -235,9 +256,9 @@ class WorkerGroup:
         return status
 
     def _next_start(self, number: int, worker: Worker) -> tuple[float, int]:
-        now = time.monotonic()
-        tries = 0 if now - worker.started > HEALTHY_AFTER else self._restarts[number][1]
-        return now + _restart_delay(tries), tries + 1
+        is_healthy = self._watched.seconds - worker.started > HEALTHY_AFTER
+        tries = 0 if is_healthy else self._restarts[number][1]
+        return time.monotonic() + _restart_delay(tries), tries + 1
 
     # -- ending ---------------------------------------------------------------------------------------------------
 
@@ -249,6 +270,7 @@ class WorkerGroup:
     def reap(self) -> bool:
         """Remove the workers that have ended. Return True if each of them had finished everything."""
         clean = True
+        self._watched.turn()
         for number, worker in list(self._workers.items()):
             is_alive = worker.process.is_alive()  # checked first, as in `look`
             worker.hear()

@@ -203,6 +203,15 @@ class UniqueValuesContract:
         assert row is not None
         assert (row.claims, list(row.releases), row.version) == ({"3": TYPE}, [], 2)
 
+    def test_a_stored_stream_whose_claim_is_gone_is_returned(self, values: UniqueValues) -> None:
+        kept = stored("a", 1, [key("ada")])
+        assert values.claim(by("a"), [key("ada")], []) == []
+        assert values.claim(by("b"), [key("bob")], []) == []
+        gone, foreign = stored("c", 1, [key("cyd")]), stored("d", 1, [key("bob"), key("dan")])
+        assert list(values.confirm([kept, gone, foreign])) == [gone, foreign]
+        assert {row.key for row in values.rows()} == {key("ada"), key("bob")}
+        assert list(values.confirm([kept, Confirmed("a", "leave", 2, [], [key("ada")])])) == []
+
     # -- with a token ---------------------------------------------------------------------------------------------
 
     def test_a_changed_row_is_not_changed_by_an_old_token(self, values: UniqueValues) -> None:
@@ -254,7 +263,8 @@ class UniqueValuesContract:
         values.claim(by("a", "leave", 2), [], [key("ada")])
         values.adopt("c", 1, [key("cyd")])
         assert {row.key for row in values.unsettled(0)} == {key("ada"), key("bob")}
-        assert len(values.unsettled(0, limit=1)) == 1
+        pages = [values.unsettled(0, skip=skip, limit=1) for skip in range(3)]
+        assert [[row.key for row in page] for page in pages] == [[key("bob")], [key("ada")], []]
         assert values.unsettled(3_600) == []
 
     def test_ids_and_types_may_have_any_text(self, values: UniqueValues) -> None:

@@ -103,6 +103,22 @@ def test_a_worker_that_stays_silent_is_killed_and_replaced(stack: Stack, seed: i
     stack.check()
 
 
+def test_no_worker_is_killed_after_all_processes_were_suspended(stack: Stack, seed: int) -> None:
+    """They were suspended for longer than a worker may be silent, and the supervisor is the first that goes on."""
+    processors = stack.start_ready(2, WORKERS={"GRACE": 3.0}, COMMANDS={"TIME_LIMIT": 3.0})
+    with stack.load(seed) as load:
+        load.wait_for_rounds(20)
+        processors.signal_group(signal.SIGSTOP)
+        last_for(7.0)
+        processors.signal(signal.SIGCONT)
+        last_for(1.0)
+        processors.signal_group(signal.SIGCONT)
+        load.wait_for_rounds(20)
+        processors.wait_ready()
+    assert list(processors.living_workers()) == list(processors.workers()), "nobody died"
+    stack.check()
+
+
 def test_the_process_that_forks_may_be_killed(stack: Stack, seed: int) -> None:
     """Nobody can watch its children after that, so they are released and replaced."""
     processors = stack.start_ready(2)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from django.conf import settings
+from django.contrib.admin.models import LogEntry
 from django.db import OperationalError, connections
 from django.test import Client, override_settings
 from pytest_django import DjangoDbBlocker
@@ -18,11 +20,14 @@ from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.dead_letters import DeadLetter, PostgresDeadLetters
 from enode_django.history import causation
+from enode_django.models import DeadLetter as DeadLetterRow
+from enode_django.models import OperatorAction
 from enode_django.operating.dead_letters import Choice, discard
 from enode_django.serialization.codec import STREAM
 from enode_django.serialization.plain import pack
 from tests.admin.people import logged_in
 from tests.integration.sharded import ALIASES, empty, id_in, opened, shard_databases, sharded_settings, sharded_store
+from tests.services import REAL_QUEUE
 
 pytestmark = pytest.mark.django_db(transaction=True)
 LIST = "/admin/enode_django/eventstream/"
@@ -142,6 +147,46 @@ def test_dead_letters_lie_in_the_shards_of_their_aggregates_each_with_its_list(c
         (ALIASES[1], [SECOND]),
     ]
     assert discard(Choice(["c"])) == 2
+
+
+class LosesShard(MemoryTransport):
+    """At the second send, the second shard is lost."""
+
+    def __init__(self, location: str) -> None:
+        super().__init__(location)
+        self.create_topic("commands", 1)
+        self._sends = 0
+
+    def send(self, topic: str, bodies: Mapping[int, Sequence[bytes]], **options: Any) -> Mapping[int, int]:
+        self._sends += 1
+        if self._sends == 2:
+            connections[ALIASES[1]].close()
+            connections[ALIASES[1]].settings_dict["NAME"] = "there_is_none"
+        return super().send(topic, bodies, **options)
+
+
+def test_dead_letters_that_were_sent_before_their_shard_was_lost_are_logged(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("enode_django.operating.dead_letters.AT_ONCE", 1)
+    for number in range(2):
+        letter = DeadLetter(f"{number}", f"{number}", SECOND, "gone.Do", "commands", 0, 0, "KeyError", "", b"", False)
+        PostgresDeadLetters(ALIASES[1]).keep([letter])
+    logged_in(client, "change_deadletter")
+    client.raise_request_exception = False
+    keys = list(DeadLetterRow.objects.using(ALIASES[1]).order_by("pk").values_list("pk", flat=True))
+    chosen = {"action": "requeue", "_selected_action": keys}
+    queue = {"BACKEND": f"{__name__}.LosesShard", "QUEUES_PER_TOPIC": 1}
+    place = connections[ALIASES[1]].settings_dict
+    enode = {**settings.ENODE, **REAL_QUEUE, "QUEUE": queue}
+    with pytest.MonkeyPatch.context() as patch, override_settings(ENODE=enode):
+        patch.setitem(place, "NAME", place["NAME"])  # to be set back
+        response = client.post(f"/admin/enode_django/deadletter/?database={ALIASES[1]}", chosen)
+    assert response.status_code == 500
+    (left,) = DeadLetterRow.objects.using(ALIASES[1]).values_list("command_id", flat=True)
+    (gone,) = {"0", "1"} - {left}
+    assert [action.object_id for action in OperatorAction.objects.all()] == [gone]
+    assert LogEntry.objects.count() == 1
 
 
 @pytest.mark.parametrize("page", ["deadletter/", "deadletter/1/change/", "uniquevalue/"])

@@ -4,13 +4,14 @@ import os
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from enode_django.equeue.broker.access import Secret
-from enode_django.equeue.broker.options import BrokerOptions, Tls
+from enode_django.equeue.broker.options import BrokerOptions, Tls, parse_location
 from enode_django.equeue.transports.broker import BrokerTransport
 from enode_django.equeue.wire import MAGIC
 from enode_django.exceptions import ConfigurationError, QueueError, TransportUnavailable
@@ -118,6 +119,24 @@ def test_tls_with_certificates_of_both_sides(tmp_path: Path) -> None:
         assert transport.topics() == ["t"]
         transport.close()
         assert broker.stop() == 0
+
+
+def test_a_tls_handshake_that_is_not_finished_ends_the_connection_and_keeps_nobody_out(tmp_path: Path) -> None:
+    """Such connections do not count: twice as many as there may be keep none of the clients out."""
+    authority = Authority(tmp_path, "authority")
+    certificate, key = authority.certificate("broker")
+    options: dict[str, Any] = {"max_connections": 8, "handshake_timeout": 2.0}
+    with RunningBroker(tmp_path / "data", tls={"certificate": certificate, "key": key}, **options) as broker:
+        host, port = parse_location(broker.location)
+        silent = [socket.create_connection((host, port), DEADLINE) for _ in range(16)]
+        for half in silent[::2]:
+            half.sendall(b"\x16\x03\x01")  # the beginning of a handshake
+        with closing(broker.transport(tls={"ca": authority.path})) as transport:
+            assert transport.topics() == []
+            for one in silent:
+                assert one.recv(1_000) == b""
+                one.close()
+            assert transport.topics() == []
 
 
 @pytest.mark.parametrize("tls", [{"ca": "nowhere.pem"}, {"certificate": "nowhere.pem"}, {"authority": "x"}])

@@ -296,3 +296,42 @@ def finish_all(consumer: QueueConsumer, count: int) -> None:
         for pulled in consumer.pull(1_000, 0.1):
             pulled.window.finish_many(pulled.offsets)
             count -= len(pulled.offsets)
+
+
+def test_a_dead_worker_is_buried_where_masters_live_and_once_when_it_is_tried_again(
+    cluster: RedisCluster,
+    transport: RedisStreamsTransport,
+    topic: str,
+    lost: set[int],
+    dying: Callable[[], None],
+    dead: Redis,
+) -> None:
+    everything = range(QUEUES)
+    living = set(everything) - lost
+    for queue in everything:
+        transport.acquire("group", topic, queue, "the dead", 600)
+    deaths = [(queue, 0) for queue in everything]
+    dying()
+    with pytest.raises(PartlyUnavailable):
+        transport.bury("group", topic, "the dead", deaths)
+    for queue in living:
+        assert transport.acquire("group", topic, queue, "the next", 600).deaths == {0: 1}
+    revive(cluster, dead)
+    persist(lambda: transport.bury("group", topic, "the dead", deaths))
+    for queue in everything:
+        assert transport.acquire("group", topic, queue, "the next", 600).deaths == {0: 1}
+
+
+def test_a_worker_that_ends_commits_and_gives_back_the_queues_of_living_masters(
+    transport: RedisStreamsTransport, topic: str, lost: set[int], dying: Callable[[], None]
+) -> None:
+    consumer = QueueConsumer(transport, group="group", topic=topic, owner="me", lease=600)
+    consumer.assign(range(QUEUES))
+    consumer.acquire_missing()
+    transport.send(topic, {queue: [b"a"] for queue in range(QUEUES)})
+    finish_all(consumer, QUEUES)
+    dying()
+    with pytest.raises(PartlyUnavailable):
+        consumer.abandon()
+    for queue in set(range(QUEUES)) - lost:
+        assert transport.acquire("group", topic, queue, "you", 60).committed == 1

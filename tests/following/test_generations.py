@@ -17,9 +17,10 @@ from enode_django.eventstore.base import Part, StreamRecord
 from enode_django.eventstore.positions import Position
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.exceptions import StoreUnavailable, SubscriberUnavailable
-from enode_django.models import GenerationCheck, HandledRefusal
+from enode_django.models import GenerationCheck, HandledRefusal, StoreGeneration
 from enode_django.monitoring.work import ask_parked
 from enode_django.runtime import replay
+from tests.acceptance.waiting import last_for
 from tests.following.domain import Added, Behaviour, CounterRows, Entries, Kindness, Opened, TooMuch, handler_group
 from tests.following.harness import Harness, stream_of
 from tests.following.orders import CustomerTotals, Order, order, totals
@@ -307,6 +308,29 @@ def test_events_that_are_read_from_the_store_are_not_handled_again(
     begin_generation(harness)
     harness.stored("c", Added(amount=2), after=1)
     handled.subscription.catch_up([PendingAggregate("c", "following.Counter", 2)])
+    heals_without_handling_again(handled, harness, behaviour)
+
+
+class BeginsLater(PostgresEventStore):
+    """Another generation that begins after one that was rolled back has another number, which has the second."""
+
+    def position(self) -> Position:
+        position = super().position()
+        if connection.in_atomic_block:
+            last_for(1.1)
+        return position
+
+
+def test_a_generation_that_a_batch_finds_is_one_that_the_store_has(
+    harness: Harness, behaviour: Behaviour, handled: Sweep
+) -> None:
+    """It begins inside the batch's transaction, which is rolled back. The comparison begins another one, for good."""
+    harness.stored("c", Added(amount=2), after=1)
+    StoreGeneration.unprotected.update(cluster="elsewhere")
+    handled.subscription.runner.processor.store = BeginsLater()
+    handled.subscription.catch_up([PendingAggregate("c", "following.Counter", 2)])
+    (known,) = failovers.known("default", handled.name).values()
+    assert StoreGeneration.objects.filter(generation=known.generation).exists()
     heals_without_handling_again(handled, harness, behaviour)
 
 

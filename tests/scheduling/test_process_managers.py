@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from django.core.management import call_command
 
 from enode_django import CancelDeadline, Command, Deadline, DomainException, ProcessManager, handles, send_command
 from enode_django.bus.derived_ids import derived_id
 from enode_django.concurrency.backoff import once
+from enode_django.conf import conf
 from enode_django.eventing.effects import EffectProcessor
 from enode_django.eventing.event_subscription import EventSubscription
 from enode_django.eventing.process_managers import with_derived_ids
@@ -24,6 +27,7 @@ from enode_django.exceptions import ConfigurationError, DefinitionError, Invalid
 from enode_django.ids import new_id
 from enode_django.models import Checkpoint, ScheduledCommand
 from enode_django.outbox.relay import Relay
+from enode_django.runtime import make_transport
 from enode_django.scheduling import rows
 from enode_django.serialization.codec import decode_command, encode_refusal, encode_stream
 from enode_django.testing import given, inline
@@ -98,6 +102,19 @@ def test_a_batch_writes_what_is_left_of_it(following: Following) -> None:
     following.store.append(records)
     following.handle(*records)
     assert deadlines() == [(*FILLED, 2)]
+
+
+def test_the_deadlines_of_a_forgotten_process_manager_are_deleted(following: Following, redis_url: str) -> None:
+    """Nobody would cancel them any more."""
+    records = [stream(1, CartFilled(fillings=1))]
+    following.store.append(records)
+    following.handle(*records)
+    send_command(CancelCart("other", fillings=9), after=timedelta(days=1))
+    with closing(make_transport()) as transport:
+        transport.create_topic(conf().SUBSCRIBERS.TOPIC, 1)
+    with subscribers.only():
+        call_command("enode", "forgetsubscriber", "scheduling.impatience", verbosity=0)
+    assert deadlines() == [("", "", "", 9)]
 
 
 def test_deadline_and_checkpoint_are_one_transaction(following: Following, monkeypatch: pytest.MonkeyPatch) -> None:

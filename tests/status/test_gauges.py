@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 from django.db.models.functions import Now
 
 from enode_django.conf import conf
 from enode_django.equeue.dead_letters import discard
+from enode_django.equeue.messages import PulledBatch
 from enode_django.equeue.retrying import Failed, Message, encode_failed
 from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.eventing.registry import subscribers
 from enode_django.eventstore.dead_letters import DeadLetter, MemoryDeadLetters
 from enode_django.exceptions import TransportUnavailable
 from enode_django.models import ParkedEvent
-from enode_django.monitoring import gauges
 from enode_django.monitoring.gauges import Gauges
 from tests.status.test_lags import NAME, begin, send, stream
 
@@ -24,6 +25,14 @@ pytestmark = pytest.mark.django_db
 
 class Queue(MemoryTransport):
     is_away = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pulled: list[str] = []
+
+    def pull(self, topic: str, *given: Any, **options: Any) -> Sequence[PulledBatch]:
+        self.pulled.append(topic)
+        return super().pull(topic, *given, **options)
 
     def topics(self) -> list[str]:
         if self.is_away:
@@ -97,14 +106,11 @@ def test_dead_letters_of_commands_and_of_every_other_group_are_counted(queue: Qu
     assert measure()["dead_letters"] == {"processors": 3}, "the rows are known all the same"
 
 
-def test_the_letters_of_a_group_are_read_only_after_a_change(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_letters_of_a_group_are_read_once_and_only_after_a_change(queue: Queue) -> None:
     queue.create_topic("dead.billing", 1)
     queue.send("dead.billing", {0: [b"?"]})
-    reads: list[str] = []
-    read = gauges.dead_letters
-    monkeypatch.setattr(gauges, "dead_letters", lambda *given: reads.append(given[1]) or read(*given))
     measure = Gauges(queue, [])
     assert [measure()["dead_letters"]["billing"] for _ in range(3)] == [1, 1, 1]
-    assert reads == ["billing"]
+    assert queue.pulled == ["dead.billing"]
     queue.send("dead.billing", {0: [b"?"]})
     assert measure()["dead_letters"]["billing"] == 2

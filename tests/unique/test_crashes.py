@@ -3,6 +3,8 @@ it at most. A worker that is not used any more has died; one that goes on later 
 
 from __future__ import annotations
 
+import pytest
+
 from enode_django.bus.results import CommandStatus
 from enode_django.commanding.uniqueness import Uniqueness
 from enode_django.domain.messages import Command
@@ -147,6 +149,21 @@ def test_housekeeping_leaves_the_values_of_newer_processes() -> None:
     store.unique_values.claim(Owner("a", 2, "of a newer process", "unique.Join"), [key], [])
     settle_old(store)
     assert key in {row.key for row in rows(store)}
+
+
+def test_housekeeping_goes_past_rows_that_it_cannot_settle() -> None:
+    store = MemoryEventStore()
+    newer = [UniqueKey("unique.Member:nickname", bytes([number]) * 32) for number in range(3)]
+    store.unique_values.claim(Owner("a", 2, "of a newer process", "unique.Join"), newer, [])
+    dies_after_claim(store, Join("b", email="x"))
+    uniqueness = Uniqueness(AggregateLoader(store), AT_ONCE)
+    for _ in range(2):
+        uniqueness.settle_old(limit=2)
+    assert [row.key for row in rows(store)] == newer
+    dies_after_claim(store, Join("b", email="x"))
+    for _ in range(3):
+        uniqueness.settle_old(limit=2)
+    assert [row.key for row in rows(store)] == newer, "after the end it begins anew"
 
 
 def test_a_refused_command_leaves_its_former_value_settled() -> None:
@@ -309,3 +326,56 @@ def test_two_workers_that_hold_one_aggregate_end_with_what_is_stored() -> None:
     assert emails(store, "a") == {"a": "x"}
     assert holders(store) == {"a"}
     assert len(rows(store)) == 1
+
+
+# -- a failover to a standby that lacks the claim ---------------------------------------------------------------------
+
+
+def loses_its_claim(store: MemoryEventStore, *commands: Command) -> Worker:
+    """A worker that has claimed, and lives on while the rows of its claims are lost."""
+    one = dies_after_claim(store, *commands)
+    for row in rows(store):
+        store.unique_values.free(row)
+    return one
+
+
+def test_a_lost_claim_is_made_again_when_its_stream_is_stored() -> None:
+    store = MemoryEventStore()
+    one = loses_its_claim(store, Join("a", email="x"))
+    one.settle()
+    (refused,) = worker(store, AT_ONCE).run(Join("b", email="x"))
+    assert taken(refused, "email")
+    settle_old(store)
+    assert holders(store) == {"a"}
+
+
+def test_a_lost_claim_of_a_value_that_was_given_up_since_ends_free() -> None:
+    store = MemoryEventStore()
+    one = loses_its_claim(store, Join("a", email="x"))
+    one.commit()
+    worker(store).run(ChangeEmail("a", email="y"))
+    one.deliver()
+    settle_old(store)
+    assert [row.aggregate_root_id for row in rows(store)] == ["a"]
+    (won,) = worker(store, NEVER).run(Join("b", email="x"))
+    assert won.status is SUCCESS
+
+
+def test_a_lost_claim_of_a_value_that_another_aggregate_has_by_now_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    store = MemoryEventStore()
+    one = loses_its_claim(store, Join("a", email="x"))
+    worker(store).run(Join("b", email="x"))
+    one.settle()
+    assert holders(store) == {"b"}
+    assert "'a' has a unique value of unique.Member:email, whose claim was lost, and so may 'b'" in caplog.text
+
+
+def test_a_lost_release_frees_the_value() -> None:
+    store = MemoryEventStore()
+    worker(store).run(Join("a", email="x"))
+    one = dies_after_claim(store, Leave("a"))
+    (row,) = rows(store)
+    store.unique_values.free(row)
+    store.unique_values.adopt("a", 1, [row.key])
+    one.settle()
+    assert rows(store) == []

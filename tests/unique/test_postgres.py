@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from io import StringIO
 from threading import Barrier
 
@@ -14,6 +15,7 @@ from pytest_django import DjangoDbBlocker
 
 from enode_django import ValueTaken, execute_command
 from enode_django.bus.results import CommandStatus
+from enode_django.commanding.uniqueness import Uniqueness
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.eventstore.postgres_unique_values import PostgresUniqueValues
 from enode_django.eventstore.sharding import ShardedEventStore
@@ -21,6 +23,7 @@ from enode_django.eventstore.unique_values import Change, Claim, Confirmed, Owne
 from enode_django.exceptions import ConfigurationError, StoreUnavailable
 from enode_django.models import OperatorAction, UniqueValue
 from enode_django.processors.housekeeping import store_duties
+from enode_django.repository.loading import AggregateLoader
 from enode_django.testing import inline
 from tests.integration.sharded import ALIASES, empty, id_in, opened, shard_databases, sharded_settings, sharded_store
 from tests.races.harness import Worker
@@ -253,6 +256,20 @@ def test_while_the_owners_shard_is_away_its_value_is_not_given_away(sharded: Sha
     other.handle()
     assert UniqueValue.objects.using(ALIASES[0]).get().aggregate_root_id == SECOND
     sharded.shards[1].find = away  # type: ignore[method-assign]
+
+
+def test_while_a_shard_is_away_housekeeping_settles_the_values_of_the_others(sharded: ShardedEventStore) -> None:
+    slow = Worker(sharded, table=handlers)
+    slow.send(Join(SECOND, email="x"), Join(OTHER, email="y"), Join(FIRST, email="z"))
+    slow.handle()
+    for age, id in enumerate((FIRST, OTHER, SECOND)):
+        claimed_at = datetime(2026, 1, 4 - age, tzinfo=UTC)
+        UniqueValue.objects.using(ALIASES[0]).filter(aggregate_root_id=id).update(changed_at=claimed_at)
+    sharded.shards[1].find = _away  # type: ignore[method-assign]
+    with pytest.raises(StoreUnavailable):
+        Uniqueness(AggregateLoader(sharded)).settle_old()
+    owners = UniqueValue.objects.using(ALIASES[0]).values_list("aggregate_root_id", flat=True)
+    assert {*owners} == {SECOND, OTHER}
 
 
 def _away(keys: object) -> dict[tuple[str, str], object]:

@@ -75,7 +75,7 @@ def test_a_test_that_would_send_for_real_is_told_what_to_do_instead(way: str) ->
 
 def test_so_is_one_that_would_send_a_dead_letter_again() -> None:
     with pytest.raises(SendInsideTest):
-        requeue_in(queue, "default", [])
+        list(requeue_in(queue, "default", []))
 
 
 @pytest.mark.django_db

@@ -22,9 +22,9 @@ from enode_django.runtime import make_transport_if_any, running_subscribers
 
 class Command(PrintableCommand):
     help = (
-        "Forgets a subscriber that was removed from the code: deletes its checkpoints, its parked events, its consumer "
-        "group, for which the events topic would keep every message, and the tables that its rebuilds have left in "
-        "schemas of their own. The tables of its models stay."
+        "Forgets a subscriber that was removed from the code: deletes its checkpoints, its parked events, its "
+        "deadlines, its consumer group, for which the events topic would keep every message, and the tables that its "
+        "rebuilds have left in schemas of their own. The tables of its models stay."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:

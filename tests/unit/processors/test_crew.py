@@ -161,3 +161,32 @@ class LivesUntilKilled:
 
     def join(self) -> None:
         pass
+
+
+def test_no_time_counts_in_which_the_supervisor_did_not_look() -> None:
+    """All processes were suspended for an hour. The supervisor is the first that goes on."""
+    now = [0.0]
+    plan = Plan(Role.EVENT, 1, "events", 1, ["a"], [60.0])
+    transport = MemoryTransport()
+    transport.create_topic("events", 1)
+    crew = WorkerGroup(
+        Conf(), plan, transport, children=FailingChildren(), supervisor="s", verbosity=0, clock=lambda: now[0]
+    )
+    crew.start_missing()
+    (worker,) = crew.workers
+    process: Any = LivesUntilKilled()
+    worker.process, worker.notes = process, [position_of(0, 5), 1]
+    worker.connection, theirs = multiprocessing.Pipe()
+    send(theirs, Beat({}))
+    crew.look()
+    now[0] = 3_600.0
+    crew.look()
+    assert (process.exitcode, crew.beating) == (None, 1), "it had no time to beat, nor to end its work"
+    for _ in range(100):
+        now[0] += 0.5
+        crew.look()
+    assert (process.exitcode, crew.beating) == (None, 0)
+    for _ in range(20):
+        now[0] += 0.5
+        crew.look()
+    assert process.exitcode == -9, "its work takes longer than its limit"
