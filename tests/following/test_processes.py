@@ -210,6 +210,19 @@ def test_an_ended_process_passes_over_what_comes_late_and_begins_no_more(harness
     assert harness.checkpoint("processes.sales", "o1") == 3
 
 
+def test_a_crash_after_the_end_is_an_error_in_the_log(harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
+    """It is no dead letter: without this line nobody would learn that the effect of the command is missing."""
+    going = subscription(harness)
+    harness.deliver(going, order(harness, "o1", Placed(price=1), Finished()))
+    crash = CommandCrashed.of(Ship("parcel-o1", paid=1), KeyError("truck"), sender="processes.sales")
+    harness.deliver(going, [harness.refused("parcel-o1", crash, kind="processes.Order")])
+    (error,) = [one.message for one in caplog.records if one.levelname == "ERROR"]
+    assert "processes.sales" in error
+    assert "processes.Ship" in error
+    assert "'o1' has ended" in error
+    assert harness.sent == []
+
+
 def test_an_end_may_come_before_the_beginning(harness: Harness) -> None:
     """Here the subscriber has skipped the beginning at first, as when its aggregate was parked."""
     going = subscription(harness)
