@@ -139,9 +139,16 @@ class Processes:
         elif process.has_begun or step.mark.starts:
             turn.changed[key] = self._handled(process, step, turn)
             for waited in self._steps_of(key, process.waiting):
-                self._take(waited, turn)
+                self._take_waited(waited, turn)
         else:
             turn.changed[key] = self._waits(process, step)
+
+    def _take_waited(self, step: Step, turn: _Turn) -> None:
+        try:
+            self._take(step, turn)
+        except Exception as error:  # it counts as an error of the event that has begun the process
+            error.add_note(f"{step.message.id} has waited for the process {step.key!r} to begin")
+            raise
 
     def _log_late(self, key: str, message: DomainEvent | DomainException) -> None:
         name, id = self._manager.name, message.aggregate_root_id
