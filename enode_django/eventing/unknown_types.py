@@ -98,7 +98,7 @@ def unknown_types(subscriber: Subscriber, settled: Settled) -> set[str]:
     """Return the types of aggregates in these rows that this process does not know, and the classes of refusals that
     the subscriber passes over."""
     heads = {type_name for type_name, _ in settled.heads.values()}
-    passed = (one for one in settled.refusals if follows_refusal(subscriber, one) and is_passed_over(subscriber, one))
+    passed = (one for one in settled.refusals if is_passed_over(subscriber, one) and follows_refusal(subscriber, one))
     return {name for name in heads if not is_known(name)} | set(map(_class_of, passed))
 
 
