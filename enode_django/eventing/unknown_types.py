@@ -19,7 +19,7 @@ from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.refusals import DomainException
 from enode_django.eventing.checkpoints import SUBSCRIPTION
 from enode_django.eventing.event_types import REFUSAL
-from enode_django.eventing.pending import follows_refusal
+from enode_django.eventing.pending import follows_refusal, is_own_crash
 from enode_django.eventing.subscribers import Subscriber, event_handlers_of, follows, key_of, refusal_handlers_of
 from enode_django.eventstore.base import EventStore, Settled, StreamRecord
 from enode_django.eventstore.positions import Position
@@ -55,12 +55,12 @@ def is_passed_over(subscriber: Subscriber, record: StreamRecord) -> bool:
 
 def _handles_any(subscriber: Subscriber, record: StreamRecord) -> bool:
     """Return True if the subscriber handles the refusal or one of the events. Unknown types do not count; unreadable
-    records do."""
+    records do, and crashes of the subscriber's own commands."""
     try:
         stored = read_stored(record.events)
     except MessageError:
         return True
-    return any(_is_handled(subscriber, stored, name) for name in _names(stored))
+    return any(_is_handled(subscriber, stored, name) for name in _names(stored)) or is_own_crash(subscriber, stored)
 
 
 def _names(stored: StoredStream | StoredRefusal) -> Iterable[str]:
