@@ -10,8 +10,10 @@ from django.core.checks import CheckMessage, Error, Warning
 from django.db import connections, transaction
 
 from enode_django.checks.store import is_wrong_store
+from enode_django.conf import conf
 from enode_django.eventing.base_projections import BaseProjection, RowProjection
 from enode_django.eventing.event_handlers import EventHandlerGroup, declared_groups, handler_groups, place_of
+from enode_django.eventing.process_managers import ProcessManager
 from enode_django.eventing.projections import Projection, databases_of
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import Subscriber, declared_subscribers, is_time_limit
@@ -31,6 +33,7 @@ def check_subscribers(app_configs: Sequence[AppConfig] | None, **_: Any) -> list
         messages += _links(subscriber)
         messages += _limits(subscriber)
         messages += _state(subscriber)
+        messages += _outbox(subscriber)
     for group in groups:
         messages += [*_agreement(group), *_ambiguity(group)]
     return messages
@@ -166,6 +169,19 @@ def _state(subscriber: Subscriber) -> Iterator[CheckMessage]:
             hint="Give each field a type that fields of messages can have.",
             obj=type(subscriber),
             id="enode_django.E041",
+        )
+
+
+def _outbox(subscriber: Subscriber) -> Iterator[CheckMessage]:
+    relayed = conf().OUTBOX.DATABASES
+    if isinstance(subscriber, ProcessManager) and relayed is not None and subscriber.database not in relayed:
+        yield Warning(
+            f"{_description(subscriber)} keeps its commands and deadlines in the outbox of {subscriber.database!r}, "
+            "which ENODE['OUTBOX']['DATABASES'] does not name: they are not sent.",
+            hint="Name it, or leave DATABASES out. If other settings let another runprocessors relay it, or if it has "
+            "neither a state nor deadlines, silence the check.",
+            obj=type(subscriber),
+            id="enode_django.W176",
         )
 
 

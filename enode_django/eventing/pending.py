@@ -28,6 +28,7 @@ from enode_django.repository.loading import StoredStamp
 from enode_django.serialization.codec import (
     Restore,
     StoredRefusal,
+    StoredStream,
     decode_refusal,
     read_stored,
     restorer_of,
@@ -35,6 +36,7 @@ from enode_django.serialization.codec import (
     unreadable,
 )
 from enode_django.serialization.crashes import CommandCrashed
+from enode_django.serialization.registry import types
 
 STORED = END.generation
 """Stands for the generation of a stream that was just read from the store: later than every other generation."""
@@ -269,9 +271,33 @@ def follows_refusal(subscriber: Subscriber, record: StreamRecord) -> bool:
     """Return True if the subscriber handles the refusal, or may: its class may be newer than this process."""
     try:
         stored = read_stored(record.events)
-        return isinstance(stored, StoredRefusal) and bool(refusal_handlers_of(subscriber, stored.type_name))
+        return isinstance(stored, StoredRefusal) and bool(_handlers_of(subscriber, stored))
     except MessageError:
         return True
+
+
+def is_own_crash(subscriber: Subscriber, stored: StoredStream | StoredRefusal) -> bool:
+    """Return True for the crash of a command that the subscriber has sent."""
+    return (
+        isinstance(stored, StoredRefusal)
+        and isinstance(stored.fields, dict)
+        and stored.fields.get("sender") == key_of(subscriber)
+        and stored.type_name == types.name_of(CommandCrashed)
+    )
+
+
+def _handlers_of(subscriber: Subscriber, refusal: StoredRefusal) -> Sequence[Handler]:
+    """Return the handlers of a stored refusal; none if it is not handled. Raises `UnknownMessageType` as
+    `refusal_handlers_of` does, and for a crash that only code newer or older than this process handles: it comes to
+    nobody else, and its command is no dead letter."""
+    handlers = refusal_handlers_of(subscriber, refusal.type_name)
+    if not handlers and is_own_crash(subscriber, refusal):
+        command, error = refusal.fields.get("command_type"), refusal.fields.get("error_type")
+        raise UnknownMessageType(
+            f"{subscriber.name} does not handle the crash of {command} by {error}, but has sent it with a handler; "
+            "deploy the code that has it, or skip the crash"
+        )
+    return handlers
 
 
 def followed_refusal(subscriber: Subscriber, record: StreamRecord) -> HandledEvent | None:
@@ -280,7 +306,7 @@ def followed_refusal(subscriber: Subscriber, record: StreamRecord) -> HandledEve
     stored = read_stored(record.events)
     if not isinstance(stored, StoredRefusal):
         return None
-    handlers = refusal_handlers_of(subscriber, stored.type_name)
+    handlers = _handlers_of(subscriber, stored)
     if not handlers:
         return None
     refusal = decode_refusal(stored)

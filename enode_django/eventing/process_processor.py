@@ -1,7 +1,8 @@
 """Turn events into states and commands of processes, exactly once: states, checkpoints and commands commit together.
 
 The order of the locks prevents deadlocks: first the checkpoints of a batch's aggregates, which determine the events to
-handle, then the processes of these events, both in the order of their keys.
+handle, then the processes of these events, both in the order of their keys. Only checkpoints of new aggregates are made
+while others are locked: two batches that meet in one may deadlock, and one of them is tried again.
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ from enode_django.eventstore.base import CommandKey, StreamRecord
 from enode_django.exceptions import DefinitionError, InvalidId, TooManyWaiting, shown
 from enode_django.ids import check_id
 from enode_django.scheduling.due import DeadlineKey, Scheduled
+from enode_django.serialization.crashes import CommandCrashed
 from enode_django.serialization.registry import types
 
 logger = logging.getLogger("enode_django.subscribers")
@@ -134,13 +135,29 @@ class Processes:
         key = step.key
         process = turn.changed.get(key) or self.changed.get(key) or self._known[key]
         if process.has_ended:
-            logger.debug("%s passes %s over: the process %s has ended", self._manager.name, step.message.id, key)
+            self._log_late(key, step.message)
         elif process.has_begun or step.mark.starts:
             turn.changed[key] = self._handled(process, step, turn)
             for waited in self._steps_of(key, process.waiting):
-                self._take(waited, turn)
+                self._take_waited(waited, turn)
         else:
             turn.changed[key] = self._waits(process, step)
+
+    def _take_waited(self, step: Step, turn: _Turn) -> None:
+        try:
+            self._take(step, turn)
+        except Exception as error:  # it counts as an error of the event that has begun the process
+            error.add_note(f"{step.message.id} has waited for the process {step.key!r} to begin")
+            raise
+
+    def _log_late(self, key: str, message: DomainEvent | DomainException) -> None:
+        name, id = self._manager.name, message.aggregate_root_id
+        if isinstance(message, CommandCrashed):  # nobody else is told of it
+            told = "%s passes over the crash of %s %r on %r: %s: %s; the process %r has ended; see what is missing"
+            what = (message.command_type, message.command_id, id, message.error_type, message.message)
+            logger.error(told, name, *what, key, extra={"subscriber": name, "aggregate_root_id": id})
+        else:
+            logger.debug("%s passes %s over: the process %s has ended", name, message.id, key)
 
     def _handled(self, process: Process, step: Step, turn: _Turn) -> Process:
         message, when = step.message, step.mark.when

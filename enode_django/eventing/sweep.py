@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from math import inf
 from typing import NamedTuple
 
@@ -33,7 +34,7 @@ from enode_django.eventing.retry_decisions import RetryPolicy
 from enode_django.eventing.runner import Runner
 from enode_django.eventing.subscribers import follows
 from enode_django.eventstore.base import Part, Settled, Shard, parts_of
-from enode_django.eventstore.positions import Position
+from enode_django.eventstore.positions import BEGINNING, Position
 from enode_django.exceptions import StoreUnavailable
 
 logger = logging.getLogger("enode_django.subscribers")
@@ -90,7 +91,8 @@ class Sweeper:
         self._goal: _Goal | None = None
         self._parts: Iterator[Part] | None = None
         self._part: Part | None = None
-        self._arrived: Sequence[str] = ()
+        self._arrived = unknown_types.NOTHING_ARRIVED
+        self._swept = BEGINNING
         self._fence: tuple[int, int] | None = None
         self._began = clock()
         self.next_step = clock()
@@ -117,7 +119,7 @@ class Sweeper:
                 return
             if self._heals(begin):
                 return
-            self._parts = parts_of(self._shard, begin, self._goal.position, limit=ROWS_AT_ONCE)
+            self._parts = self._parts_between(begin, self._goal.position)
         if self._part is None:
             self._part = self._next_part(self._parts)
         if self._part is None:
@@ -133,7 +135,6 @@ class Sweeper:
 
     def _begin(self) -> Position | None:
         """Return the position to compare from; None to ask again, because the store had not noticed a restore."""
-        self._come_back()
         swept = self._subscription.runner.processor.subscribe(self._shard).swept_position
         position = self._shard.position()
         if swept <= position:
@@ -142,13 +143,16 @@ class Sweeper:
         self._shard.begin_generation(position.generation)
         return None
 
-    def _come_back(self) -> None:
-        """Set the comparison back to where types were passed over that are known now."""
-        runner, number = self._subscription.runner, self._shard.number
-        self._arrived, since = unknown_types.arrived(runner.alias, runner.subscriber, number)
-        if since is not None:
-            logger.info("%s knows %s by now, and compares from there", runner.subscriber.name, self._arrived)
-            unknown_types.set_back(runner.alias, runner.key, number, since)
+    def _parts_between(self, swept: Position, goal: Position) -> Iterator[Part]:
+        """Return the parts to compare. If types were passed over that are known now, they begin where that was."""
+        runner = self._subscription.runner
+        self._arrived = unknown_types.arrived(runner.alias, runner.subscriber, self._shard.number)
+        self._swept, since = swept, self._arrived.since
+        if since is None or since >= swept:
+            return parts_of(self._shard, swept, goal, limit=ROWS_AT_ONCE)
+        logger.info("%s knows %s by now, and compares from there", runner.subscriber.name, self._arrived.names)
+        ways = ((since, swept), (swept, goal))
+        return chain.from_iterable(parts_of(self._shard, *way, limit=ROWS_AT_ONCE) for way in ways)
 
     # -- after a failover -----------------------------------------------------------------------------------------
 
@@ -202,24 +206,29 @@ class Sweeper:
             raise
 
     def _end(self) -> None:
-        if self._arrived:
+        if self._arrived.names:
             runner = self._subscription.runner
-            unknown_types.forget(runner.alias, runner.key, self._shard.number, self._arrived)
+            unknown_types.forget(runner.alias, runner.key, self._shard.number, self._arrived.names)
         self._goal = self._parts = None
         self.swept_at = self._began
         self.postpone()
 
     def _catch_up(self, part: Part) -> bool:
         """Catch up with a part. Return True if all of it is handled now."""
-        works = behind(self._subscription, part.settled)
+        settled, is_known = part.settled, part.until <= self._swept
+        if is_known:  # its other refusals were handled, and may be forgotten by now
+            settled = settled._replace(refusals=self._arrived.among(settled.refusals))
+        works = behind(self._subscription, settled)
         if works:
             name = self._subscription.subscriber.name
             logger.info("%s catches up with %d aggregates from the store", name, len(works))
             if not self._subscription.catch_up(works):
                 return False
         runner, number = self._subscription.runner, self._shard.number
-        unknown_types.note(runner.alias, runner.key, number, unknown_types.unknown_types(part.settled))
-        checkpoints.save_swept(runner.alias, runner.key, number, part.until)
+        if not is_known:
+            names = unknown_types.unknown_types(self._subscription.subscriber, settled)
+            unknown_types.note(runner.alias, runner.key, number, names)
+            checkpoints.save_swept(runner.alias, runner.key, number, part.until)
         return True
 
 

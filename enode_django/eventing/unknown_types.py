@@ -3,18 +3,23 @@
 They are not parked, unless a subscriber handles one of their events. They are passed over, without a checkpoint, and
 the sweep notes the type with the position below which it has met none. A sweep by code that knows the type, and whose
 subscriber follows it, begins there.
+
+Their refusals are passed over in the same way, and so are those of commands whose aggregate does not exist, if their
+class is unknown. The sweep notes that class: a subscriber may handle refusals of aggregates that it does not follow.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 from typing import NamedTuple
 
 from enode_django.databases import execute
 from enode_django.domain.aggregate import AggregateRoot
+from enode_django.domain.refusals import DomainException
 from enode_django.eventing.checkpoints import SUBSCRIPTION
+from enode_django.eventing.event_types import REFUSAL
+from enode_django.eventing.pending import follows_refusal, is_own_crash
 from enode_django.eventing.subscribers import Subscriber, event_handlers_of, follows, key_of, refusal_handlers_of
 from enode_django.eventstore.base import EventStore, Settled, StreamRecord
 from enode_django.eventstore.positions import Position
@@ -35,10 +40,6 @@ _NOTE = f"""
     WHERE subscriber = %s AND shard = %s
 """
 _FORGET = f"UPDATE {SUBSCRIPTION} SET passed_over = passed_over - %b::text[] WHERE subscriber = %s AND shard = %s"
-_SET_BACK = f"""
-    UPDATE {SUBSCRIPTION} SET swept_generation = %s, swept_position = %s
-    WHERE subscriber = %s AND shard = %s AND (swept_generation, swept_position) > (%s, %s)
-"""
 
 
 def is_known(aggregate_root_type: str) -> bool:
@@ -54,12 +55,12 @@ def is_passed_over(subscriber: Subscriber, record: StreamRecord) -> bool:
 
 def _handles_any(subscriber: Subscriber, record: StreamRecord) -> bool:
     """Return True if the subscriber handles the refusal or one of the events. Unknown types do not count; unreadable
-    records do."""
+    records do, and crashes of the subscriber's own commands."""
     try:
         stored = read_stored(record.events)
     except MessageError:
         return True
-    return any(_is_handled(subscriber, stored, name) for name in _names(stored))
+    return any(_is_handled(subscriber, stored, name) for name in _names(stored)) or is_own_crash(subscriber, stored)
 
 
 def _names(stored: StoredStream | StoredRefusal) -> Iterable[str]:
@@ -93,11 +94,21 @@ def _in_parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:
         yield ids[begin : begin + _LOADED_AT_ONCE]
 
 
-def unknown_types(settled: Settled) -> set[str]:
-    """Return the types of aggregates in these rows that this process does not know."""
-    refused = (refusal.aggregate_root_type for refusal in settled.refusals)
-    names = set(chain((type_name for type_name, _ in settled.heads.values()), refused))
-    return {name for name in names if not is_known(name)}
+def unknown_types(subscriber: Subscriber, settled: Settled) -> set[str]:
+    """Return the types of aggregates in these rows that this process does not know, and the classes of refusals that
+    the subscriber passes over."""
+    heads = {type_name for type_name, _ in settled.heads.values()}
+    passed = (one for one in settled.refusals if is_passed_over(subscriber, one) and follows_refusal(subscriber, one))
+    return {name for name in heads if not is_known(name)} | set(map(_class_of, passed))
+
+
+def _class_of(refusal: StreamRecord) -> str:
+    """Return the name under which the class of a refusal is noted; empty for a refusal that cannot be read."""
+    try:
+        stored = read_stored(refusal.events)
+    except MessageError:
+        return ""
+    return REFUSAL + stored.type_name if isinstance(stored, StoredRefusal) else ""
 
 
 def note(alias: str, subscriber: str, shard: int, names: Collection[str]) -> None:
@@ -113,20 +124,33 @@ class Arrived(NamedTuple):
     names: Sequence[str]
     since: Position | None
 
+    def among(self, refusals: Iterable[StreamRecord]) -> Sequence[StreamRecord]:
+        """Return those of the ``refusals`` that may have been passed over."""
+        return [one for one in refusals if _class_of(one) in self.names]
+
+
+NOTHING_ARRIVED = Arrived((), None)
+
 
 def arrived(alias: str, subscriber: Subscriber, shard: int) -> Arrived:
     """Return the noted types that this process knows. Blocks on the database."""
     row = execute(alias, _NOTED, (key_of(subscriber), shard)).fetchone()
     noted: Mapping[str, Sequence[int]] = json.loads(row[0]) if row else {}
-    known = [name for name in noted if is_known(name)]
-    since = min((Position(*noted[name]) for name in known if follows(subscriber, name)), default=None)
+    known = [name for name in noted if _has_arrived(name)]
+    since = min((Position(*noted[name]) for name in known if _is_followed(subscriber, name)), default=None)
     return Arrived(known, since)
 
 
-def set_back(alias: str, subscriber: str, shard: int, position: Position) -> None:
-    """Set the sweep back to this position, if it is beyond it."""
-    place = (position.generation, position.transaction_id)
-    execute(alias, _SET_BACK, (*place, subscriber, shard, *place))
+def _has_arrived(noted: str) -> bool:
+    if noted.startswith(REFUSAL):
+        return types.knows(DomainException, noted.removeprefix(REFUSAL))
+    return is_known(noted)
+
+
+def _is_followed(subscriber: Subscriber, arrived: str) -> bool:
+    if arrived.startswith(REFUSAL):
+        return bool(refusal_handlers_of(subscriber, arrived.removeprefix(REFUSAL)))
+    return follows(subscriber, arrived)
 
 
 def forget(alias: str, subscriber: str, shard: int, names: Sequence[str]) -> None:

@@ -17,7 +17,7 @@ from enode_django.eventing.process_managers import ProcessManager, crash_handler
 from enode_django.eventing.processes import Process, Processes, steps_of
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import NOW, Subscriber, follows, key_of, running_subscriber
-from enode_django.eventstore.base import EventStore, StreamRecord
+from enode_django.eventstore.base import CommandKey, EventStore, StreamRecord
 from enode_django.eventstore.positions import BEGINNING, END
 from enode_django.scheduling.due import Changes
 
@@ -30,20 +30,23 @@ MOST = 2**31
 
 
 class MemorySubscription:
-    """A subscription of one process manager, or of the event handlers of one group. Its checkpoints, and the states of
-    its processes, are in memory."""
+    """A subscription of one process manager, or of the event handlers of one group. Its checkpoints, the refusals that
+    it has handled, and the states of its processes, are in memory."""
 
     def __init__(self, subscriber: Subscriber, bus: ImmediateCommandBus) -> None:
         self.subscriber = subscriber
         self._bus = bus
         self._reached = dict(_heads(bus.store)) if subscriber.start == NOW else {}
+        self._refusals: set[CommandKey] = set()
         self._processes: dict[str, Process] = {}
 
     def follow(self, records: Sequence[StreamRecord]) -> None:
         """Handle the records. Raises what a handler raises; the aggregate's next event retries the unhandled ones."""
         for record in records:
             if record.version is None:
-                self._call(record)
+                if record.command_key not in self._refusals:
+                    self._call(record)
+                    self._refusals.add(record.command_key)
             elif follows(self.subscriber, record.aggregate_root_type):
                 self._catch_up(record.aggregate_root_id)
 

@@ -92,6 +92,17 @@ def test_without_a_database_the_states_are_in_memory() -> None:
     assert bus.events[-1] == CLOSED
 
 
+def test_in_memory_a_refusal_counts_once_however_often_its_command_is_sent() -> None:
+    refused = Bid("cid", lot="lot", amount=0)
+    with inline(MemoryEventStore(), followed_by=[Auctions]) as bus:
+        for command in (OpenLot("lot"), refused, refused, refused):
+            try_command(command)
+        assert bus.events == [LotOpened()]
+        try_command(Bid("bob", lot="lot", amount=5))
+        try_command(Bid("ann", lot="lot", amount=4))
+    assert bus.events[-1] == CLOSED
+
+
 class Inline(TestCase):
     """A test case never commits: the commands are handled in its transaction all the same."""
 

@@ -104,6 +104,22 @@ def test_an_event_before_the_beginning_waits_beside_its_key_and_its_aggregate_go
     assert row("o2").started_at is None
 
 
+def test_a_waiting_event_that_fails_is_named_by_the_error_of_the_beginning(
+    harness: Harness, behaviour: Behaviour
+) -> None:
+    """The aggregate of the beginning is parked, though another one's event is to be mended."""
+    going = subscription(harness, attempts=1)
+    harness.deliver(going, payment(harness, "p1", Paid(order="o1", amount=4)))
+    behaviour.failing["p1"] = 1
+    harness.deliver(going, order(harness, "o1", Placed(price=4)))
+    (parked,) = harness.parked("processes.sales")
+    assert (parked.aggregate_root_id, parked.version) == ("o1", 1)
+    assert "told to fail at p1/1/0" in parked.error
+    assert "p1/1/0 has waited for the process 'o1' to begin" in parked.error
+    assert retry_parked(going, "o1") is None
+    assert state()["payments"] == ["p1/1/0"]
+
+
 def test_events_before_and_with_the_beginning_in_one_batch_are_handled_once_each(harness: Harness) -> None:
     early = payment(harness, "p1", Paid(order="o1", amount=4), Paid(order="o1", amount=6))
     harness.deliver(subscription(harness), [*early, *order(harness, "o1", Placed(price=10))])
@@ -208,6 +224,19 @@ def test_an_ended_process_passes_over_what_comes_late_and_begins_no_more(harness
     assert row().ended_at is not None
     assert harness.sent == []
     assert harness.checkpoint("processes.sales", "o1") == 3
+
+
+def test_a_crash_after_the_end_is_an_error_in_the_log(harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
+    """It is no dead letter: without this line nobody would learn that the effect of the command is missing."""
+    going = subscription(harness)
+    harness.deliver(going, order(harness, "o1", Placed(price=1), Finished()))
+    crash = CommandCrashed.of(Ship("parcel-o1", paid=1), KeyError("truck"), sender="processes.sales")
+    harness.deliver(going, [harness.refused("parcel-o1", crash, kind="processes.Order")])
+    (error,) = [one.message for one in caplog.records if one.levelname == "ERROR"]
+    assert "processes.sales" in error
+    assert "processes.Ship" in error
+    assert "'o1' has ended" in error
+    assert harness.sent == []
 
 
 def test_an_end_may_come_before_the_beginning(harness: Harness) -> None:

@@ -375,3 +375,22 @@ def test_a_state_that_cannot_be_stored_is_refused() -> None:
 
     (found,) = [message for message in check_subscribers(None) if message.id == "enode_django.E041"]
     assert "Unstorable.what: object cannot be stored" in found.msg
+
+
+@pytest.mark.parametrize(("databases", "count"), [(None, 0), (["default"], 0), (["elsewhere"], 1), ([], 1)])
+def test_a_process_manager_whose_commands_nobody_relays_is_a_warning(databases: list[str] | None, count: int) -> None:
+    @dataclasses.dataclass
+    class Kept:
+        amount: int = 0
+
+    class Processes(ProcessManager[Kept]):
+        name = "checked.processes"
+
+        @starts
+        def begun(self, kept: Kept, event: Checked) -> None: ...
+
+    with override_settings(ENODE={"OUTBOX": {"DATABASES": databases}}):
+        found = [message for message in check_subscribers(None) if message.id == "enode_django.W176"]
+    assert len(found) == count
+    for warning in found:
+        assert "Processes keeps its commands and deadlines in the outbox of 'default'" in warning.msg
