@@ -176,33 +176,38 @@ def _settle(
 ) -> list[int]:
     topic = dead_letter_topic(group)
     transport.queue_count(topic)
+    settled: list[int] = []
     with _alone(transport, topic) as lease:
         chosen = _chosen(transport, group, offsets, suits)
-        for some in portions(chosen, lambda letter: len(letter.body), most_items=AT_ONCE):
+        # Read again: all letters together may be too large for the memory.
+        letters = (letter for letter in dead_letters(transport, group) if letter.offset in chosen)
+        for some in portions(letters, lambda letter: len(letter.body), most_items=AT_ONCE):
             lease.renew()
             act(some)
-            transport.send(topic, {0: [encode_settled([letter.offset for letter in some])]})
+            done = [letter.offset for letter in some]
+            transport.send(topic, {0: [encode_settled(done)]})
+            settled += done
         end = transport.end_offsets(topic)[0]  # read first: a letter that arrives later must not be committed past
         lease.commit(min([end, *(letter.offset for letter in islice(dead_letters(transport, group), 1))]))
     transport.trim(topic)
-    return [letter.offset for letter in chosen]
+    return settled
 
 
 def _chosen(
     transport: Transport, group: str, offsets: Collection[int] | None, suits: Callable[[DeadLetter], bool]
-) -> list[DeadLetter]:
-    letters = [
-        letter
+) -> set[int]:
+    chosen = {
+        letter.offset
         for letter in dead_letters(transport, group)
         if suits(letter) and (offsets is None or letter.offset in offsets)
-    ]
-    missing = sorted(set(offsets or ()) - {letter.offset for letter in letters})
+    }
+    missing = sorted(set(offsets or ()) - chosen)
     if missing:
         raise QueueError(
             f"group {group!r} has no dead letter at {', '.join(map(str, missing))} that can be settled so; what each "
             "of its consumers got (broadcasting) goes to its topic only"
         )
-    return letters
+    return chosen
 
 
 def _send(transport: Transport, group: str, messages: Sequence[Message], to_topic: bool) -> None:

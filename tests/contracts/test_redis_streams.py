@@ -246,6 +246,22 @@ def test_answers_to_nobody_expire_and_name_no_other_key(
     assert 0 < client.ttl(left) <= 600
 
 
+def test_an_answer_is_received_though_the_clock_of_the_server_was_ahead_before(
+    transport: RedisStreamsTransport, client: Any, prefix: str
+) -> None:
+    """As of a master whose replica lacks the stream, or before the inbox expired."""
+    inbox = transport.open_inbox()
+    key = f"{prefix}:inbox:{{{inbox.address}}}"
+    client.xadd(key, {"b": b"first"}, id="99999999999999-0")
+    assert inbox.receive(0) == [b"first"]
+    client.delete(key)
+    for body in (b"second", b"third"):
+        transport.reply([(inbox.address, body)])
+        assert inbox.receive(0) == [body]
+    assert inbox.receive(0) == []
+    inbox.close()
+
+
 def test_received_answers_are_deleted(client: redis.Redis, prefix: str, transport: RedisStreamsTransport) -> None:
     inbox = transport.open_inbox()
     transport.reply([(inbox.address, b"x")] * 1_500)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from enode_django.equeue.broker import index as indexing
-from enode_django.equeue.broker.calls import Call
+from enode_django.equeue.broker.calls import LATER, Call
 from enode_django.equeue.broker.checkpointing import PendingCheckpoint
 from enode_django.equeue.broker.checkpoints import LEAST_REST, Checkpoints
 from enode_django.equeue.broker.deleting import LEAST_PAUSE, REMOVED_AT_ONCE, Deleter
@@ -319,6 +319,28 @@ def test_others_are_served_while_a_damaged_index_is_made_anew(damaged: Path, mon
             assert answers.came.empty()
             may_go.set()
             assert offsets(await answers.came.get()) == {0: 0}
+        pulling.indexes.close()
+        store.abandon()
+
+    run(main)
+
+
+def test_a_pull_that_does_not_wait_for_messages_waits_for_a_damaged_index(
+    damaged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who reads a queue to its end, as for dead letters, must not take it for empty."""
+
+    async def main() -> None:
+        store, _ = opened(damaged, chunk_size=1 << 20)
+        pulling, answers = Pulling(store, route_of), Answers()
+        with held_scan(store, monkeypatch) as may_go:
+            assert pulling.pull(Call(answers, 1), "orders", {0: 0}, 1, 0.0) is LATER
+            while not store.queues.being_made:
+                await asyncio.sleep(0.001)
+            assert pulling.pull(Call(answers, 2), "orders", {0: 0}, 1, 0.0) is LATER
+            may_go.set()
+            for _ in range(2):
+                assert offsets(await answers.came.get()) == {0: 0}
         pulling.indexes.close()
         store.abandon()
 

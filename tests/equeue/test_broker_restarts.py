@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import signal
 import threading
@@ -340,3 +341,16 @@ def test_what_was_pulled_beyond_the_limit_before_messages_were_lost_is_given_to_
         (batch,) = transport.pull("t", {0: 7}, limit=10, wait=0)
         assert [bytes(body) for body in batch.bodies] == [b"new 7", b"new 8", b"new 9"]
         transport.close()
+
+
+@pytest.mark.parametrize("how", ["kill", "stop"])
+def test_an_answer_after_a_restart_waits_for_the_process_that_asked(own_broker: RunningBroker, how: str) -> None:
+    """Whose answer it is may find the broker again later than the worker that answers."""
+    with contextlib.closing(own_broker.transport()) as asking, contextlib.closing(own_broker.transport()) as worker:
+        inbox = asking.open_inbox()
+        worker.reply([(inbox.address, b"first")])
+        assert inbox.receive(DEADLINE) == [b"first"]
+        getattr(own_broker, how)()
+        own_broker.start()
+        worker.reply([(inbox.address, b"second")])
+        assert inbox.receive(0.0) == [b"second"]

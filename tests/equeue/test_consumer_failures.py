@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 import pytest
 
-from enode_django.equeue.dead_letters import dead_letters, requeue
+from enode_django.equeue.dead_letters import dead_letters, discard, requeue
 from enode_django.equeue.messages import Commit, Start
+from enode_django.equeue.portions import PORTION_BYTES
 from enode_django.equeue.retrying import Failed, encode_failed
 from enode_django.equeue.subscribing import Message, Order, RetryPolicy
 from enode_django.equeue.transport import Transport
@@ -333,6 +335,21 @@ def test_letters_that_no_send_takes_at_once_are_requeued(memory: MemoryTransport
     sent = memory.end_offsets("orders")[1] if to_topic else memory.end_offsets("retry.billing")[0]
     assert sent == count
     assert bodies_left(memory) == []
+
+
+def test_letters_are_settled_without_all_of_them_in_memory(memory: MemoryTransport) -> None:
+    count = 64
+    memory.create_topic("dead.billing", 1)
+    for offset in range(count):
+        message = Message("orders", 0, offset, b"x" * (1 << 20))
+        memory.send("dead.billing", {0: [encode_failed(Failed(message, "", 0.0, 0.0))]})
+    tracemalloc.start()
+    try:
+        assert discard(memory, "billing") == list(range(count))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 3 * PORTION_BYTES
 
 
 def test_consumer_goes_on_when_its_retries_are_deleted(memory: MemoryTransport) -> None:

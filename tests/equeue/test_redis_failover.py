@@ -15,13 +15,15 @@ from functools import partial
 
 import pytest
 
-from chaos.redis_servers import RedisCluster, Servers, ask, is_master
+from chaos.proxy import Proxy
+from chaos.redis_servers import RedisCluster, Servers, ask, is_master, says
 from enode_django.equeue.consumer.queue_consumer import QueueConsumer
 from enode_django.equeue.messages import Commit, Once
 from enode_django.equeue.redis.keys import Keys
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from enode_django.exceptions import TransportUnavailable
 from enode_django.testing.transport_lease_contract import DEADLINE, eventually, messages
+from sample_project.embedded_servers import Redis
 from tests.equeue.redis_servers import RedisWithSentinels, persist, wait_for
 
 QUEUES = 12
@@ -193,3 +195,27 @@ def finish_all(consumer: QueueConsumer) -> list[bytes]:
 def _has_all(servers: Servers) -> bool:
     replication = ask(servers.master, "INFO", "replication")
     return bool(replication["slave0"]["offset"] == replication["master_repl_offset"])
+
+
+def test_a_name_that_leads_to_another_master_is_followed() -> None:
+    """Of managed servers clients know one name. The demoted master keeps its connections, and refuses writes."""
+    with contextlib.ExitStack() as running:
+        master = running.enter_context(Redis({}))
+        follows = {"replicaof": f"127.0.0.1 {master.port}", "masterauth": master.password}
+        replica = Redis({**follows, "repl-diskless-sync-delay": "0", "appendonly": "no"})
+        replica.password = master.password
+        running.enter_context(replica)
+        proxy = running.enter_context(contextlib.closing(Proxy(master.port)))
+        wait_for(lambda: says(replica, "INFO", "replication")["master_link_status"] == "up", "the replica follows")
+        location = f"redis://:{master.password}@127.0.0.1:{proxy.port}/0"
+        transport = running.enter_context(contextlib.closing(RedisStreamsTransport(location, timeout=2.0)))
+        transport.create_topic("topic", 1)
+        transport.send("topic", {0: [b"before"]})
+        wait_for(lambda: says(replica, "EXISTS", Keys("enode").log("topic", 0)), "the replica has the message")
+        ask(replica, "REPLICAOF", "NO", "ONE")
+        proxy.target = replica.port
+        ask(master, "REPLICAOF", "127.0.0.1", 1)
+        with pytest.raises(TransportUnavailable):
+            transport.send("topic", {0: [b"refused"]})
+        assert transport.send("topic", {0: [b"behind"]}) == {0: 1}
+        assert messages(transport, "topic", 0) == [(0, b"before"), (1, b"behind")]

@@ -134,6 +134,31 @@ def test_the_last_page_of_a_file_that_never_reached_the_disk_ends_the_log_unless
     store.abandon()
 
 
+@pytest.mark.parametrize("lost", ["nothing", "checkpoint", "index"])
+def test_zeros_within_messages_that_share_a_flush_cost_only_those_that_they_hit(tmp_path: Path, lost: str) -> None:
+    """The messages just behind the zeros were written before those were known to be safe. Later messages say that they
+    were, or the checkpoint does."""
+    store, _ = opened(tmp_path, chunk_size=1 << 20)
+    for number in range(40):
+        send(store, 0, b"%02d" % number + BODY)
+        if number >= 20 and lost != "index":
+            store.flush()
+    store.abandon() if lost == "nothing" else store.close(b"")
+    with open(chunks(tmp_path)[0], "r+b") as file:
+        file.seek(4096)
+        file.write(bytes(4096))
+    if lost == "checkpoint":
+        (tmp_path / "checkpoint").unlink()
+    elif lost == "index":
+        flip(next(tmp_path.glob("queues/*/*/*.index")), 0)
+    store, _ = opened(tmp_path, chunk_size=1 << 20)
+    left = [offset for offset, _ in messages(store, "orders", 0)]
+    assert left[-1] == 39
+    assert 30 <= len(left) < 35
+    assert send(store, 0, b"next") == 40
+    store.abandon()
+
+
 @pytest.mark.parametrize("lost", [1, 50, 100, 200, 300])
 def test_a_send_of_several_batches_is_there_as_a_whole_or_not_at_all(tmp_path: Path, lost: int) -> None:
     store, _ = opened(tmp_path)

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from enode_django.equeue.broker.calls import LATER, Call, Later
-from enode_django.equeue.broker.inboxes import Inbox, Inboxes
+from enode_django.equeue.broker.inboxes import RETURNING, Inbox, Inboxes
 
 
 class Answering:
     def __init__(self, first_number: int, clock: Callable[[], float]) -> None:
-        self._inboxes = Inboxes(first_number)
+        self._inboxes = Inboxes(first_number, clock() + RETURNING)
         self._clock = clock
         self._waiting: dict[str, Call] = {}
 
@@ -42,7 +42,7 @@ class Answering:
     def reply(self, replies: Sequence[tuple[str, bytes]]) -> None:
         answered = {}
         for address, body in replies:
-            inbox = self._inboxes.reply(address, body)
+            inbox = self._inboxes.reply(address, body, self._clock())
             if inbox is not None:
                 answered[address] = inbox
         for address, inbox in answered.items():

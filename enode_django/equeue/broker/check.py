@@ -153,27 +153,18 @@ class _Check:
     # -- the messages ---------------------------------------------------------------------------------------------
 
     def _scan(self, counted: int) -> int:
-        """Return where the last whole batch ends. Below ``counted``, the checkpoint's position, the scan skips a gap
-        and goes on with the next file. From there on it ends at a gap, where a start of the broker cuts the log."""
-        end = self._scan_from(self._log.start)
-        while end < counted:
-            following = next((chunk.start for chunk in self._log.chunks if chunk.start > end), None)
-            if following is None:
-                break
-            self._find(DAMAGE, self._place(end), f"nothing whole follows up to position {following}")
-            end = self._scan_from(following)
-        if any(self._log.read(end, ALIGNMENT)):
-            self._find(NOTE, self._place(end), "what follows is not whole; a start cuts it")
-        return end
-
-    def _scan_from(self, position: int) -> int:
-        for item in scan(self._log, position):
+        """Return where the last whole batch ends. ``counted`` is the checkpoint's position: behind it the scan ends at
+        a hole, where a start of the broker cuts the log."""
+        end = self._log.start
+        for item in scan(self._log, end, counted):
             if isinstance(item, Found):
                 self._look(item.header)
             else:
                 self._note_damage(item)
-            position = item.end
-        return position
+            end = item.end
+        if any(self._log.read(end, ALIGNMENT)):
+            self._find(NOTE, self._place(end), "what follows is not whole; a start cuts it")
+        return end
 
     def _note_damage(self, item: Damaged) -> None:
         self._damaged.append((item.position, item.end))

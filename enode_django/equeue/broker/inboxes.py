@@ -9,11 +9,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from enode_django.equeue.portions import portions
 from enode_django.exceptions import QueueFull
 
 FORGOTTEN_AFTER = 600.0
+RETURNING = 60.0
+"""Seconds after the broker's start in which an unknown address gets an inbox with its first answer: its process may
+reach the broker later than the worker that answers."""
 MOST_INBOXES = 10_000
 MOST_ANSWERS = 100_000
 MOST_BYTES = 64 * 1024 * 1024
@@ -50,10 +54,12 @@ class Inbox:
 
 
 class Inboxes:
-    """All inboxes. ``first_number`` is above every number of earlier runs of the broker, so no number is used twice."""
+    """All inboxes. ``first_number`` is above every number of earlier runs of the broker, so no number is used twice.
+    Until ``returning_until`` answers to unknown addresses are kept."""
 
-    def __init__(self, first_number: int) -> None:
+    def __init__(self, first_number: int, returning_until: float = -inf) -> None:
         self._first_number = first_number
+        self._returning_until = returning_until
         self._inboxes: dict[str, Inbox] = {}
 
     def __len__(self) -> int:
@@ -73,9 +79,11 @@ class Inboxes:
     def close(self, address: str) -> None:
         self._inboxes.pop(address, None)
 
-    def reply(self, address: str, body: bytes) -> Inbox | None:
+    def reply(self, address: str, body: bytes, now: float) -> Inbox | None:
         """Add an answer and return its inbox. Return None if there is no inbox; the answer is dropped."""
         inbox = self._inboxes.get(address)
+        if inbox is None and now < self._returning_until and len(self._inboxes) < MOST_INBOXES:
+            inbox = self.open(address, now)
         if inbox is not None:
             inbox.add(body)
         return inbox

@@ -33,15 +33,17 @@ class _Pull:
 
     __slots__ = ("call", "is_late", "is_reading", "limit", "offsets", "timer", "topic")
 
-    def __init__(self, call: Call, topic: str, offsets: Mapping[int, int], limit: int) -> None:
+    def __init__(self, call: Call, topic: str, offsets: Mapping[int, int], limit: int, *, is_late: bool) -> None:
         self.call = call
         self.topic = topic
         self.offsets = offsets
         self.limit = limit
         self.timer: asyncio.TimerHandle | None = None
         self.is_reading = False
-        self.is_late = False
-        """True after its timeout: the answer is then what the disk read returns."""
+        self.is_late = is_late
+        """True after its timeout, or from the beginning without one: the answer is then what the disk read returns. If
+        an index is being rebuilt, a pull without a timeout is answered after that: its client would take the queue for
+        empty."""
 
 
 class Pulling:
@@ -60,13 +62,14 @@ class Pulling:
 
     def pull(self, call: Call, topic: str, offsets: Mapping[int, int], limit: int, wait: float) -> Found | Later:
         """Return what is found, or `LATER`. The queues must exist."""
-        found, cold = self._read(topic, offsets, limit)
-        if not cold and (found or not wait or not offsets):
+        found, cold, is_hindered = self._read(topic, offsets, limit)
+        if not cold and (found or not offsets or not (wait or is_hindered)):
             return found
-        pull = _Pull(call, topic, offsets, limit)
+        pull = _Pull(call, topic, offsets, limit, is_late=not wait)
         for queue in offsets:
             self._waiting.setdefault((topic, queue), set()).add(pull)
-        pull.timer = asyncio.get_running_loop().call_later(wait, self._end, pull)
+        if wait:
+            pull.timer = asyncio.get_running_loop().call_later(wait, self._end, pull)
         call.on_end = lambda: self._forget(pull)
         call.on_room = lambda: self._look_again(pull)
         if cold:
@@ -114,10 +117,10 @@ class Pulling:
 
     def _look(self, pull: _Pull) -> None:
         """Answer the pull if there are messages; read those first that only the disk has."""
-        found, cold = self._read(pull.topic, pull.offsets, pull.limit)
+        found, cold, is_hindered = self._read(pull.topic, pull.offsets, pull.limit)
         if cold:
             self._begin(pull, found, cold)
-        elif found or pull.is_late:
+        elif found or (pull.is_late and not is_hindered):
             pull.call.answer(found)
 
     def _end(self, pull: _Pull) -> None:
@@ -163,8 +166,9 @@ class Pulling:
             pull.call.answer([])
         return False
 
-    def _read(self, topic: str, offsets: Mapping[int, int], limit: int) -> tuple[Found, list[ColdRead]]:
-        """Return the batches in memory, and the reads with which a thread completes the answer.
+    def _read(self, topic: str, offsets: Mapping[int, int], limit: int) -> tuple[Found, list[ColdRead], bool]:
+        """Return the batches in memory, the reads with which a thread completes the answer, and whether there may be
+        more that an index names which is being rebuilt.
 
         Every queue gets a share of the answer's size. A queue whose share does not fit waits for another answer: each
         one begins at a random queue.
@@ -172,8 +176,9 @@ class Pulling:
         found: Found = []
         cold: list[ColdRead] = []
         indexes: list[ColdRead] = []
+        is_hindered = False
         if not offsets:
-            return found, cold
+            return found, cold, False
         route = self._route_of(topic)
         share = max(GIVEN_BYTES // len(offsets), LEAST_BYTES)
         left = GIVEN_BYTES
@@ -181,7 +186,10 @@ class Pulling:
         for queue in _from_anywhere(list(offsets)):
             batches = self._store.reader.read_held(topic, queue, offsets[queue], limit, min(share, left), allowance)
             if isinstance(batches, ColdRead) and batches.segment is not None:
-                indexes.append(batches)
+                if batches.segment.segment in self._store.queues.being_made:
+                    is_hindered = True
+                else:
+                    indexes.append(batches)
                 continue
             size = batches.size if isinstance(batches, ColdRead) else sum(len(batch.body) for batch in batches)
             if not size or ((found or cold) and size > left):
@@ -193,7 +201,7 @@ class Pulling:
                 found.append((queue, _given(batches), route))
             if left <= 0:
                 break
-        return found, cold + indexes[:INDEXES_AT_ONCE]
+        return found, cold + indexes[:INDEXES_AT_ONCE], is_hindered
 
     def _forget(self, pull: _Pull) -> None:
         if pull.timer is not None:

@@ -130,15 +130,14 @@ class BatchReader:
         Reading stops when they reach ``limit`` messages from ``offset`` on, or ``max_bytes``; the first batch is
         returned even if it is larger. Damaged batches are left out. If not even the first batch is in memory, or files
         have more than ``allowance`` permits, return the `ColdRead` that a thread has to make, to be passed to `finish`;
-        or one with a segment of the index, to be passed to the `IndexLoader`. Return nothing while that segment is
-        being rebuilt.
+        or one with a segment of the index, to be passed to the `IndexLoader`, which may be rebuilding it already.
         """
         found: list[StoredBatch] = []
         cold: list[Place] = []
         try:
             self._collect(found, cold, topic, queue, offset, limit, max_bytes, allowance)
         except NotInMemory as missing:
-            if not (found or cold or missing.load.segment in self._queues.being_made):
+            if not (found or cold):
                 return ColdRead(topic, queue, (), missing.load)
         return ColdRead(topic, queue, cold, found=found) if cold else found
 

@@ -66,7 +66,7 @@ class Recovery:
         """Read the log from ``position`` on. The parts of a send are held back until its last one is seen, or another
         send begins behind them."""
         batches, end, time, flushed = 0, position, 0, 0
-        for item in scan(self._log, position):
+        for item in scan(self._log, position, self._replay_from):
             if isinstance(item, Damaged):
                 self._report(item.position, "its bytes do not match their CRC, or cannot be read")
                 self._parts.append(item)
@@ -117,7 +117,7 @@ def find_entries(
     on the disk; any thread may iterate. Ends early when ``is_over`` returns True."""
     reader = log.reader(first, last)
     try:
-        for item in scan(reader, max(first, reader.start)):
+        for item in scan(reader, max(first, reader.start), last):
             if item.position > last or is_over():
                 return
             if isinstance(item, Found) and (item.header.topic, item.header.queue) == (topic, queue):

@@ -23,12 +23,12 @@ def renew_unsafe(log: MessageLog, safe: int, damaged: Collection[int]) -> None:
     chunk = next((chunk for chunk in log.chunks if chunk.end > safe), None)
     if chunk is None:
         return
-    safe = max(safe, chunk.start)
-    if any(position >= safe for position in damaged):
-        safe = chunk.start  # the pages of the file tell damage from a hole: they must not move within it
-    log.renew(safe)
-    end = safe
-    for item in scan(log, safe):
+    start = max(safe, chunk.start)
+    if any(position >= start for position in damaged):
+        start = chunk.start  # the pages of the file tell damage from a hole: they must not move within it
+    log.renew(start)
+    end = start
+    for item in scan(log, start, safe):
         if isinstance(item, Found) or item.position in damaged:
             end = item.end
     if end < log.end:

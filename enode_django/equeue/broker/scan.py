@@ -44,11 +44,12 @@ def header_at(log: LogReader, position: int) -> Header | None:
     return decode_header(log.read(position, MAX_HEADER), position)
 
 
-def scan(log: LogReader, position: int) -> Iterator[Scanned]:
-    """Yield the batches and the damage from ``position`` on. Each item begins where the one before ends.
+def scan(log: LogReader, position: int, safe: int = 0) -> Iterator[Scanned]:
+    """Yield the batches and the damage from ``position`` on. Each item begins where the one before ends. Everything
+    below ``safe`` is known to have been on the disk.
 
     The scan stops at the torn end: at the point after which there is no whole header, or at a hole left by a crash of
-    the machine. Three signs together tell a hole from damage: the batch behind it was written before its bytes were
+    the machine. Three signs together tell a hole from damage: all batches behind it were written before its bytes were
     known to be on the disk; one of its pages ends with zeros, like a page that was never written; and the disk can read
     all of it.
     """
@@ -61,7 +62,9 @@ def scan(log: LogReader, position: int) -> Iterator[Scanned]:
                 position = header.end
                 continue
         following = _next_header(log, header.end if header is not None else position + ALIGNMENT)
-        if following is None or (following.flushed <= position and _is_torn(log, position, following.position)):
+        if following is None:
+            return
+        if position >= safe and _is_torn(log, position, following.position) and not _was_safe(log, position, following):
             return
         yield Damaged(position, following.position, header)
         position = following.position
@@ -96,6 +99,13 @@ def _header_between(chunk: Chunk, first: int, last: int) -> Header | None:
                     return header
             place = data.find(MAGIC, place + 1)
     return None
+
+
+def _was_safe(log: LogReader, position: int, following: Header | None) -> bool:
+    """Return True if a batch from ``following`` on was written when ``position`` was known to be on the disk."""
+    while following is not None and following.flushed <= position:
+        following = header_at(log, following.end) or _next_header(log, following.end)
+    return following is not None
 
 
 def _is_torn(log: LogReader, first: int, last: int) -> bool:

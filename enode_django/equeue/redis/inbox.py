@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from enode_django.equeue.redis.batches import chunks
-from enode_django.equeue.redis.connection import LONGEST_BLOCK, RedisConnection, ScriptCall
+from enode_django.equeue.redis.connection import LONGEST_BLOCK, Command, RedisConnection, ScriptCall
 from enode_django.equeue.redis.keys import Keys
 from enode_django.equeue.redis.scripts import REPLY
 from enode_django.exceptions import shown
@@ -22,25 +22,25 @@ _ADDRESS = re.compile(r"[0-9a-f]{32}")
 
 
 class RedisInbox:
-    """An inbox with one receiving thread. Each call deletes what the call before has returned."""
+    """An inbox with one receiving thread. Each call deletes what the call before has returned, and reads from the
+    beginning: the ids of later answers may be lower, since they come from the clocks of the servers."""
 
     def __init__(self, address: str, key: str, connection: RedisConnection) -> None:
         self.address = address
         self._key = key
         self._connection = connection
-        self._last = "0-0"
-        self._delete_received = False
+        self._received: Sequence[bytes] = ()
+        """The ids of the answers that the last call has returned."""
 
     def receive(self, wait: float) -> Sequence[bytes]:
-        before = ("XTRIM", self._key, "MINID", _following(self._last)) if self._delete_received else None
+        before: Command | None = ("XDEL", self._key, *self._received) if self._received else None
         for block in blocks(wait):
-            command = ("XREAD", "COUNT", INBOX_BATCH, *block, "STREAMS", self._key, self._last)
+            command = ("XREAD", "COUNT", INBOX_BATCH, *block, "STREAMS", self._key, "0-0")
             response = self._connection.read_blocking(before, command, key=self._key)
-            before, self._delete_received = None, False
+            before, self._received = None, ()
             if response:
                 entries = response[0][1]
-                self._last = entries[-1][0].decode()
-                self._delete_received = True
+                self._received = [entry[0] for entry in entries]
                 return [entry[1][1] for entry in entries]
         return []
 
@@ -73,8 +73,3 @@ def blocks(wait: float, longest: float = LONGEST_BLOCK) -> Iterator[tuple[()] | 
     while left > 0:
         yield "BLOCK", max(1, round(min(left, longest) * 1000))
         left = deadline - time.monotonic()
-
-
-def _following(entry_id: str) -> str:
-    milliseconds, _, counter = entry_id.partition("-")
-    return f"{milliseconds}-{int(counter) + 1}"

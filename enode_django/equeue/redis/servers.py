@@ -60,7 +60,8 @@ class _OneNode:
         return self._node
 
     def failed(self, node: Node, *, is_replica: bool, waited: float = 0.0) -> None:
-        pass
+        if is_replica:  # new connections find the master; redis-py would keep those to this server
+            node.disconnect()
 
     def moved(self, node: Node, error: MovedError) -> None:
         raise ConfigurationError(f"redis at {self.name} is part of a cluster; use redis+cluster:// for it") from error
@@ -97,10 +98,6 @@ class SentinelServers(_OneNode):
         pool = SentinelConnectionPool(service, self._sentinel, **options)  # type: ignore[no-untyped-call]
         pool.connection_class(**pool.connection_kwargs)  # checks the options without connecting
         return pool
-
-    def failed(self, node: Node, *, is_replica: bool, waited: float = 0.0) -> None:
-        if is_replica:  # redis-py misses it within a script's error, and would keep that server
-            node.disconnect()
 
     def close(self) -> None:
         super().close()
