@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from functools import cached_property
-from itertools import count
+from itertools import count as counter
 from typing import Any
 
 import pytest
@@ -24,7 +24,7 @@ from enode_django.testing import given
 from sample_project.bank.domain import AccountOpened, TransferConfirmed
 from sample_project.bank.models import AccountSummary, Payee
 
-ticks = count()
+ticks = counter()
 
 
 class Open(Command):
@@ -118,6 +118,33 @@ def test_a_field_that_a_refusing_handler_sets_is_found() -> None:
 
 def test_a_worker_takes_back_what_a_refusing_handler_has_applied() -> None:
     given(Opened()).when(Lock("d")).then_refused(Locked)
+
+
+class Count(Command):
+    type_name = "unit.state.Count"
+
+
+class Counted(DomainEvent):
+    type_name = "unit.state.Counted"
+    last: int
+
+
+class Series(AggregateRoot):
+    type_name = "unit.state.Series"
+    last: int = 0
+
+    @command_handler
+    def count(self, command: Count) -> None:
+        self.apply(Counted(last=self.last + 1))
+
+    @applies
+    def _counted(self, event: Counted) -> None:
+        self.last = event.last
+
+
+def test_a_repeat_whose_events_are_not_stored_again_is_left_alone() -> None:
+    count = Count("s", id="c1")
+    given(Series, Counted(last=1)).when(count).then(Counted(last=2)).when(count).then(Counted(last=2))
 
 
 class Tick(Command):
