@@ -11,6 +11,7 @@ from typing import Any
 from django.apps import AppConfig
 from django.core.checks import CheckMessage, Error, Warning
 
+from enode_django.checks.misspelt import misspelt_settings
 from enode_django.domain.aggregate import AggregateRoot, applied_events
 from enode_django.domain.declarations import declared, schema_of
 from enode_django.domain.handlers import command_handlers
@@ -20,7 +21,16 @@ from enode_django.serialization.registry import Kind, types
 
 
 def check_definitions(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
-    return [*_handlers(), *_unhandled(), *_names(), *_fields(), *_appliers(), *_shared_ids(), *_uniques()]
+    return [
+        *_handlers(),
+        *_unhandled(),
+        *_names(),
+        *_fields(),
+        *_misspelt(),
+        *_appliers(),
+        *_shared_ids(),
+        *_uniques(),
+    ]
 
 
 def _handlers() -> Iterator[CheckMessage]:
@@ -79,6 +89,11 @@ def _fields() -> Iterator[CheckMessage]:
             schema_of(cls)
         except DefinitionError as error:
             yield Error(f"{cls.__module__}: {error}", obj=cls, id="enode_django.E013")
+
+
+def _misspelt() -> Iterator[CheckMessage]:
+    for cls in declared():
+        yield from misspelt_settings(cls)
 
 
 def _appliers() -> Iterator[CheckMessage]:

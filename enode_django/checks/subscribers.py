@@ -9,8 +9,10 @@ from django.apps import AppConfig
 from django.core.checks import CheckMessage, Error, Warning
 from django.db import connections, transaction
 
+from enode_django.checks.misspelt import misspelt_settings
 from enode_django.checks.store import is_wrong_store
 from enode_django.conf import conf
+from enode_django.domain.declarations import schema_of
 from enode_django.eventing.base_projections import BaseProjection, RowProjection
 from enode_django.eventing.event_handlers import EventHandlerGroup, declared_groups, handler_groups, place_of
 from enode_django.eventing.process_managers import ProcessManager
@@ -34,6 +36,9 @@ def check_subscribers(app_configs: Sequence[AppConfig] | None, **_: Any) -> list
         messages += _limits(subscriber)
         messages += _state(subscriber)
         messages += _outbox(subscriber)
+        messages += _key_field(subscriber)
+    for cls in declared_subscribers():
+        messages += misspelt_settings(cls)
     for group in groups:
         messages += [*_agreement(group), *_ambiguity(group)]
     return messages
@@ -183,6 +188,29 @@ def _outbox(subscriber: Subscriber) -> Iterator[CheckMessage]:
             obj=type(subscriber),
             id="enode_django.W176",
         )
+
+
+def _key_field(subscriber: Subscriber) -> Iterator[CheckMessage]:
+    if not isinstance(subscriber, ProcessManager) or not subscriber._enode_key_field:
+        return
+    field, handled = subscriber._enode_key_field, [*subscriber._enode_followed(), *subscriber._enode_crashes]
+    if not any(_has_field(cls, field) for cls in handled):
+        yield Error(
+            f"{_description(subscriber)} has key={field!r}, but nothing that it handles has such a field: each event "
+            "would belong to the process of its own aggregate.",
+            hint=f"Name a field of {', '.join(sorted(cls.__qualname__ for cls in handled))}, or leave the key out.",
+            obj=type(subscriber),
+            id="enode_django.E178",
+        )
+
+
+def _has_field(cls: type[Any], name: str) -> bool:
+    """Return True if messages of the class, or of one derived from it, can have the attribute."""
+    try:
+        has = hasattr(cls, name) or name in schema_of(cls).names
+    except DefinitionError:  # E013 says so
+        return True
+    return has or any(_has_field(derived, name) for derived in cls.__subclasses__())
 
 
 def _agreement(group: EventHandlerGroup) -> Iterator[CheckMessage]:

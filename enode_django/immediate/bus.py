@@ -28,6 +28,7 @@ from enode_django.commanding.decisions import Decision, Envelope, Finished
 from enode_django.commanding.publisher import announce, is_announced
 from enode_django.concurrency.backoff import once
 from enode_django.conf import conf
+from enode_django.domain.handlers import Handlers
 from enode_django.domain.messages import Command
 from enode_django.domain.metadata import Metadata, current_metadata
 from enode_django.eventstore.base import EventStore, StreamRecord
@@ -317,11 +318,14 @@ class ImmediateCommandBus:
         """Return the commands that a handler sent by its context; they are handled in the same transaction."""
         return sent_with(record.events)
 
+    def _handlers(self) -> Handlers:
+        return handlers_in_use()
+
     def _handle(self, envelope: Envelope, together: Together) -> Finished:
         current = conf()
         processor = CommandProcessor(
             AggregateLoader(self.store, make_snapshots(self.store)),
-            Attempts(handlers_in_use(), self._turn.commands, aliases_of(self.store)),
+            Attempts(self._handlers(), self._turn.commands, aliases_of(self.store)),
             persist=once,
             max_aggregates=1,
             max_recent=2,

@@ -7,12 +7,13 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
 from enode_django.concurrency.threads import start_thread
 from enode_django.conf.groups import Conf
-from enode_django.exceptions import ConfigurationError, QueueError, TransportUnavailable
+from enode_django.exceptions import ConfigurationError, DirectoryInUse, QueueError, TransportUnavailable
 from enode_django.processes.children import Children, Job
 from enode_django.processors.logs import log_to_console
 from enode_django.processors.worker import load_project
@@ -22,6 +23,7 @@ logger = logging.getLogger("enode_django.supervisor")
 START_SECONDS = 60.0
 STOP_SECONDS = 30.0
 RESTART_DELAY = 1.0
+LOOK_AGAIN = 0.2
 BEYOND_GRACE = 5.0
 """Seconds beyond the workers' grace time for which the broker goes on after the supervisor has died: workers need it
 until they end."""
@@ -42,9 +44,10 @@ class BrokerProcess:
         self._process, self._connection, _ = self._children.start(job)
 
     def wait_ready(self) -> str:
-        """Return the location. Raises `ConfigurationError` if it ends, `TransportUnavailable` after `START_SECONDS`."""
-        if not self._connection.poll(START_SECONDS):
-            raise TransportUnavailable(f"the broker did not start within {START_SECONDS:g} s; see its log")
+        """Return the location. Raises `ConfigurationError` if it ends, `TransportUnavailable` if it takes too long."""
+        seconds = self._orphaned_for + START_SECONDS
+        if not self._connection.poll(seconds):
+            raise TransportUnavailable(f"the broker did not start within {seconds:g} s; see its log")
         try:
             location: str = self._connection.recv_bytes().decode()
         except (EOFError, OSError):
@@ -90,7 +93,8 @@ class BrokerProcess:
 
 
 def run_broker(connection: Connection, notes: Any, orphaned_for: float, verbosity: int) -> None:
-    """Run the broker's process. It goes on for ``orphaned_for`` seconds after its supervisor has died."""
+    """Run the broker's process. It goes on for ``orphaned_for`` seconds after its supervisor has died, and waits that
+    long for an earlier broker that does so."""
     # SIGINT stays blocked: Ctrl-C reaches the whole process group, and draining workers need the broker.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     load_project()
@@ -101,11 +105,31 @@ def run_broker(connection: Connection, notes: Any, orphaned_for: float, verbosit
 
     start_thread("enode-orphaned", lambda: _end_when_orphaned(connection, orphaned_for))
     try:
-        status = run(broker_options(conf()), on_ready=lambda location: connection.send_bytes(location.encode()))
+        options = broker_options(conf())
+        status = when_free(
+            lambda: run(options, on_ready=lambda location: connection.send_bytes(location.encode())), orphaned_for
+        )
     except (ConfigurationError, QueueError) as error:
         logger.error("%s", error)
         status = 1
     sys.exit(status)
+
+
+def when_free(run: Callable[[], int], seconds: float) -> int:
+    """Run the broker and return its exit status. Wait for its directory that many seconds, then raise
+    `DirectoryInUse`."""
+    until = time.monotonic() + seconds
+    is_told = False
+    while True:
+        try:
+            return run()
+        except DirectoryInUse as error:
+            if time.monotonic() > until:
+                raise
+            if not is_told:
+                logger.warning("%s; waiting for up to %g s, in case its supervisor was killed", error, seconds)
+                is_told = True
+        time.sleep(LOOK_AGAIN)
 
 
 def _end_when_orphaned(connection: Connection, seconds: float) -> None:

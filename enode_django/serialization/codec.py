@@ -412,6 +412,9 @@ def restore_command(wire: WireCommand) -> Command:
         fields = upcasters.upcast(cls, wire.type_name, wire.schema_version, fields)
     try:
         return restored_command(cls, wire.id, wire.aggregate_root_id, fields)
+    except InvalidField as error:
+        way_out = _way_out(cls, wire.schema_version)
+        raise InvalidField(f"{error}; if it was sent before {cls.__qualname__} has changed, {way_out}") from error
     except EnodeError:
         raise
     except Exception as error:  # field types are application code, too: an enum, a dataclass, a hash

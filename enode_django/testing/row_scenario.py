@@ -15,6 +15,7 @@ from enode_django.eventing.projections import ModelProjection
 from enode_django.eventing.read_models.row_changes import changed_row
 from enode_django.eventing.read_models.row_normalising import RowNormaliser
 from enode_django.eventing.registry import subscribers
+from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventstore.base import StreamRecord
 from enode_django.exceptions import DefinitionError
 from enode_django.testing.histories import check_events, streams
@@ -47,7 +48,8 @@ class RowScenario(Generic[Row]):
         self._handle(streams(id, history))
 
     def when(self, *events: DomainEvent) -> Self:
-        """Deliver the aggregate's next events, each as if from its own command. Raises what the handlers raise."""
+        """Deliver the aggregate's next events, each as if from its own command. Raises what the handlers raise, and
+        `AssertionError` if one sets a value that is no field of the row."""
         check_events(events)
         self._handle(list(streams(self._id, events, after=self._version)))
         return self
@@ -75,6 +77,7 @@ class RowScenario(Generic[Row]):
             self.row = changed_row(self._model, self._id, self.row, events, self._normalise, self._makes_row)
             self._version = record.version or 0
             if self.row is not None:
+                check_fields(self._projection, self.row)
                 self.row.version = self._version  # type: ignore[union-attr]
 
 
@@ -84,6 +87,18 @@ def value_of(row: models.Model, name: str) -> Any:
         fields = ", ".join(field.name for field in row._meta.concrete_fields)
         raise DefinitionError(f"{type(row).__qualname__} has no field {name!r}; its fields are {fields}")
     return getattr(row, name)
+
+
+def check_fields(projection: Subscriber, row: models.Model) -> None:
+    """Raise `AssertionError` if a handler has given the row a value that is not stored, such as one under a misspelt
+    name."""
+    for name in vars(row):
+        if not name.startswith("_") and not hasattr(type(row), name):
+            fields = ", ".join(field.name for field in row._meta.concrete_fields)
+            raise AssertionError(
+                f"{type(projection).__qualname__} sets {name!r}, which is no field of {type(row).__qualname__} and is "
+                f"not stored; its fields are {fields}"
+            )
 
 
 def normaliser(model: type[models.Model], alias: str) -> Callable[[Any], object]:

@@ -16,7 +16,7 @@ from enode_django.eventing.read_models.row_keys import RowKeys
 from enode_django.eventing.registry import subscribers
 from enode_django.eventstore.base import StreamRecord
 from enode_django.testing.histories import check_events, streams
-from enode_django.testing.row_scenario import Row, normaliser, value_of
+from enode_django.testing.row_scenario import Row, check_fields, normaliser, value_of
 
 
 class RowsScenario(Generic[Row]):
@@ -50,7 +50,7 @@ class RowsScenario(Generic[Row]):
 
     def when(self, *events: DomainEvent, id: str | None = None) -> Self:
         """Deliver the next events of the aggregate ``id``, by default that of `given`, each as if from its own command.
-        Raises what the handlers raise."""
+        Raises what the handlers raise, and `AssertionError` if one sets a value that is no field of the row."""
         check_events(events)
         self._handle(id or self._id, events)
         return self
@@ -104,6 +104,9 @@ class RowsScenario(Generic[Row]):
         for record in records:
             for one in keyed_events(followed.of(record), self._key_of, self._table):
                 changes.handle(one)
+            for row in changes.rows.values():
+                if row is not None:
+                    check_fields(self._projection, row)
 
     def _no_rows(self) -> KeyedChanges:
         return KeyedChanges({}, self._table, self._makes_row)

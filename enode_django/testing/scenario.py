@@ -9,6 +9,7 @@ from enode_django.bus.results import CommandResult, CommandStatus
 from enode_django.client import check_version
 from enode_django.domain.aggregate import AggregateRoot, accept_events
 from enode_django.domain.declarations import plain_of, schema_of
+from enode_django.domain.handlers import Handlers
 from enode_django.domain.messages import Command, DomainEvent, message_of
 from enode_django.domain.method_handlers import aggregate_of
 from enode_django.domain.refusals import DomainException
@@ -18,6 +19,7 @@ from enode_django.eventing.projections import ModelProjection
 from enode_django.eventstore.base import EventStore, StreamRecord
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import DefinitionError
+from enode_django.repository.loading import AggregateLoader
 from enode_django.serialization.codec import decode_command, restore_command
 from enode_django.serialization.registry import types
 from enode_django.serialization.sent_commands import SentCommand
@@ -26,6 +28,9 @@ from enode_django.testing.inline import InlineCommandBus
 from enode_django.testing.process_scenario import ProcessScenario, content_of
 from enode_django.testing.row_scenario import Row, RowScenario
 from enode_django.testing.rows_scenario import RowsScenario
+from enode_django.testing.state_check import NotingHandlers, check_state
+
+_NOT_ACCEPTED = (CommandStatus.REFUSED, CommandStatus.FAILED)
 
 
 @overload
@@ -85,6 +90,22 @@ class _KeepsSent(InlineCommandBus):
     def __init__(self, store: EventStore) -> None:
         super().__init__(store)
         self.sent: list[Command] = []
+        self._noting: NotingHandlers | None = None
+
+    def _handlers(self) -> Handlers:
+        self._noting = NotingHandlers(super()._handlers())
+        return self._noting
+
+    def check_state(self, command: Command, status: CommandStatus) -> None:
+        """Raise `AssertionError` if the handler has left a state that the stored events do not give. Of a command that
+        was not accepted, a worker takes back the state only if the handler had applied an event."""
+        context = self._noting.context if self._noting is not None else None
+        if context is None or (status in _NOT_ACCEPTED and context.has_changes):
+            return
+        live = context.find(AggregateRoot)
+        stored = AggregateLoader(self.store).load(command.aggregate_root_id)
+        if live is not None and stored is not None and live.version == stored.version:  # not so after a repeat
+            check_state(live, stored, command)
 
     def _sent_with(self, record: StreamRecord) -> Sequence[SentCommand]:
         self.sent += [restore_command(decode_command(body)) for _, body in super()._sent_with(record)]
@@ -113,7 +134,8 @@ class Scenario:
         self.result: CommandResult | None = None
 
     def when(self, command: Command, *, expected_version: int | None = None) -> Self:
-        """Handle a command like a command mailbox."""
+        """Handle a command like a command mailbox. Raises `AssertionError` if the state that the handler leaves is not
+        the one that the events give."""
         if not isinstance(command, Command):
             raise DefinitionError(f"when() takes a command, got {command!r}")
         if self._history:
@@ -122,6 +144,7 @@ class Scenario:
         self._bus.sent = []
         self.result = self._bus.execute(command, 0, expected_version=check_version(expected_version))
         self._events = self._bus.events[before:]
+        self._bus.check_state(command, self.result.status)
         return self
 
     def then(self, *events: DomainEvent, result: Any = None) -> Self:

@@ -8,6 +8,7 @@ import typing
 from collections.abc import Callable, Mapping
 from datetime import date, datetime
 from decimal import Decimal
+from difflib import get_close_matches
 from enum import Enum
 from functools import partial
 from typing import Any, NamedTuple
@@ -33,6 +34,8 @@ from enode_django.web.failures import texts_of
 
 AGGREGATE = "aggregate_root_id"
 _BLANK = ("", "---------")
+_META = ("command", "exclude", "extra_kwargs", "fields", "help_texts", "internal", "labels", "widgets")
+"""Of the ``Meta`` of forms and serializers."""
 
 
 class DateTimeField(forms.DateTimeField):
@@ -202,6 +205,7 @@ def chosen(of: type, meta: Any) -> dict[str, Declaration]:
     """Return the fields of a form or serializer by name: ``fields`` of its ``meta`` without those in ``exclude``. By
     default these are all fields of the command; the aggregate's id is included only if ``fields`` names it. Raises
     `DefinitionError`."""
+    _check_options(of, meta)
     command = getattr(meta, "command", None)
     if not isinstance(command, type) or not issubclass(command, Command):
         raise DefinitionError(f"{of.__qualname__}.Meta has command = {shown(command)}; give it a class of commands")
@@ -219,6 +223,14 @@ def chosen(of: type, meta: Any) -> dict[str, Declaration]:
                 f"{of.__qualname__}.Meta names {name!r}, which {command.__qualname__} has not; it has {tuple(known)}"
             )
     return {name: known[name] for name in names if name not in excluded}
+
+
+def _check_options(of: type, meta: Any) -> None:
+    """Raise `DefinitionError` for a misspelt option, such as an ``exlude`` that would show what it is to hide."""
+    for name in dir(meta):
+        close = () if name.startswith("_") or name in _META else get_close_matches(name, _META, n=1, cutoff=0.8)
+        for option in close:
+            raise DefinitionError(f"{of.__qualname__}.Meta has {name!r}, which is no option; write {option}")
 
 
 def _declarations(command: type[Command]) -> dict[str, Declaration]:

@@ -19,6 +19,7 @@ from enode_django.checks import api as api_checks
 from enode_django.checks import backends as backend_checks
 from enode_django.checks import definitions as definition_checks
 from enode_django.checks import deploy as deploy_checks
+from enode_django.checks import misspelt as misspelt_checks
 from enode_django.checks import settings as checks
 from enode_django.checks import store as store_checks
 from enode_django.checks import subscribers as subscriber_checks
@@ -77,6 +78,7 @@ def test_every_check_is_documented_once() -> None:
         backend_checks,
         checks,
         definition_checks,
+        misspelt_checks,
         rules,
         api_checks,
         deploy_checks,

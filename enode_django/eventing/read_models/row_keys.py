@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any, Generic, TypeAlias, TypeVar
 
+from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from enode_django.eventing.read_models.column_types import OnlyDatabaseKnows, Stored, stored_by
+from enode_django.exceptions import shown
 
 Row = TypeVar("Row", bound=models.Model)
 Field: TypeAlias = "models.Field[Any, Any]"
@@ -30,13 +32,20 @@ class RowKeys(Generic[Row]):
         """Return a key as a loaded row has it. Raises ``ValidationError`` for a value that the field refuses, and
         `ValueError` for another number of values than there are key fields, or if one of several is None."""
         if len(self._fields) == 1 and not isinstance(given, list | tuple):
-            return self._canonical[0](given)
+            return self._converted(0, given)
         values = tuple(given) if isinstance(given, list | tuple) else (given,)
         if len(values) != len(self._fields) or None in values:
             names = ", ".join(field.name for field in self._fields)
             raise ValueError(f"the key {given!r} must be a tuple with a value for each of {names}")
-        key = tuple(convert(value) for convert, value in zip(self._canonical, values, strict=True))
+        key = tuple(self._converted(place, value) for place, value in enumerate(values))
         return key if len(key) > 1 else key[0]
+
+    def _converted(self, place: int, value: Any) -> Any:
+        try:
+            return self._canonical[place](value)
+        except ValidationError as error:
+            field = self._fields[place]
+            raise ValidationError(f"the key {shown(value)} does not fit {field}: {' '.join(error.messages)}") from error
 
     def new(self, key: Key) -> Row:
         """Return a new row with that key, which is not stored."""

@@ -175,3 +175,19 @@ def test_a_form_for_no_command_or_an_unknown_field_is_refused() -> None:
         command_form(Fill, ("coin",))
     with pytest.raises(DefinitionError, match="names 'coin'"):
         command_form(Fill, None, ("coin",))
+
+
+def test_a_misspelt_option_of_a_form_is_refused_since_it_would_show_what_it_is_to_hide() -> None:
+    with pytest.raises(DefinitionError, match=r"Short\.Meta has 'exlude', which is no option; write exclude"):
+
+        class Short(CommandForm):
+            class Meta:
+                command = Fill
+                exlude = ("coins",)
+
+    class Named(CommandForm):
+        class Meta:
+            command = Fill
+            ref_name = "other packages have options of their own"
+
+    assert "coins" in Named.base_fields

@@ -394,3 +394,42 @@ def test_a_process_manager_whose_commands_nobody_relays_is_a_warning(databases: 
     assert len(found) == count
     for warning in found:
         assert "Processes keeps its commands and deadlines in the outbox of 'default'" in warning.msg
+
+
+@dataclasses.dataclass
+class Counted:
+    times: int = 0
+
+
+def test_a_key_that_no_handled_message_has_is_refused() -> None:
+    class Misspelt(ProcessManager[Counted], key="bokking"):
+        name = "checked.misspelt"
+
+        @starts
+        def checked(self, state: Counted, event: Checked) -> None: ...
+
+    class OfDerived(ProcessManager[Counted], key="code"):
+        name = "checked.of_derived"
+
+        @starts
+        def checked(self, state: Counted, event: Checked) -> None: ...
+
+    class CheckedWithCode(Checked):
+        type_name = "checks.CheckedWithCode"
+        code: str
+
+    (found,) = [message for message in check_subscribers(None) if message.id == "enode_django.E178"]
+    assert "Misspelt has key='bokking'" in found.msg
+    assert "a field of Checked" in str(found.hint)
+
+
+def test_a_misspelt_setting_of_a_subscriber_is_named() -> None:
+    class Misspelt(ProcessManager):
+        name = "checked.misspelt"
+        resend = False
+
+        @handles
+        def checked(self, event: Checked) -> None: ...
+
+    (found,) = [message for message in check_subscribers(None) if message.id == "enode_django.W177"]
+    assert "the setting 'resends' keeps its default" in found.msg

@@ -171,6 +171,14 @@ def test_an_event_whose_fields_do_not_fit_is_malformed_and_says_what_to_do(undec
         restore_event(StoredEvent("upcasting.Lent", 2, {"due_days": "three"}))
 
 
+def test_a_command_that_waited_during_a_change_of_its_fields_says_what_to_do() -> None:
+    from_before = pack((1, "upcasting.Halt", "c", "a", {"cause": "tired"}, b"", "", Halt.schema_version))
+    with pytest.raises(
+        InvalidField, match=r"Halt has no field 'cause'; .* raise schema_version to 3 and write an upcaste"
+    ):
+        restore_command(decode_command(from_before))
+
+
 def test_a_refusal_whose_fields_do_not_fit_is_malformed() -> None:
     with pytest.raises(MalformedMessage, match=r"Halted\.reason is missing; raise schema_version to 3"):
         decode_refusal(StoredRefusal("upcasting.Halted", 2, "no", {}))

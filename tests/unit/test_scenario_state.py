@@ -1,0 +1,241 @@
+"""A scenario finds state that the stored events do not give, and values of rows that are not stored."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from functools import cached_property
+from itertools import count as counter
+from typing import Any
+
+import pytest
+
+from enode_django import (
+    AggregateRoot,
+    Command,
+    DomainEvent,
+    DomainException,
+    ModelProjection,
+    MultiProjection,
+    applies,
+    command_handler,
+    handles,
+)
+from enode_django.testing import given
+from sample_project.bank.domain import AccountOpened, TransferConfirmed
+from sample_project.bank.models import AccountSummary, Payee
+
+ticks = counter()
+
+
+class Open(Command):
+    type_name = "unit.state.Open"
+    forgets: bool = False
+
+
+class Peek(Command):
+    type_name = "unit.state.Peek"
+
+
+class Close(Command):
+    type_name = "unit.state.Close"
+
+
+class Lock(Command):
+    type_name = "unit.state.Lock"
+
+
+class Opened(DomainEvent):
+    type_name = "unit.state.Opened"
+
+
+class Ticked(DomainEvent):
+    type_name = "unit.state.Ticked"
+
+
+class Misspelt(DomainEvent):
+    type_name = "unit.state.Misspelt"
+
+
+class Locked(DomainException):
+    type_name = "unit.state.Locked"
+
+
+class Door(AggregateRoot):
+    type_name = "unit.state.Door"
+    is_open: bool = False
+    peeks: int = 0
+    tick: int = 0
+    opened_at: datetime | None = None
+
+    @command_handler(creates=True)
+    def open(self, command: Open) -> None:
+        self.apply(Opened())
+        if command.forgets:
+            self.is_open = False
+
+    @command_handler
+    def peek(self, command: Peek) -> None:
+        self.peeks += 1
+
+    @command_handler
+    def close(self, command: Close) -> None:
+        self.peeks += 1
+        raise Locked("it is locked")
+
+    @command_handler
+    def lock(self, command: Lock) -> None:
+        self.is_open = False
+        self.apply(Opened())
+        raise Locked("it is locked")
+
+    @cached_property
+    def name(self) -> str:
+        return self.id.upper()
+
+    @applies
+    def _opened(self, event: Opened) -> None:
+        self.is_open, self.opened_at = bool(self.name), event.timestamp
+
+
+def test_what_the_events_give_is_right() -> None:
+    given().when(Open("d")).then(Opened())
+
+
+def test_a_field_that_a_handler_sets_after_its_event_is_found() -> None:
+    with pytest.raises(AssertionError, match=r"Open leaves Door\.is_open = False, .* its events give True.*@applies"):
+        given().when(Open("d", forgets=True))
+
+
+def test_a_field_that_a_handler_sets_without_an_event_is_found() -> None:
+    with pytest.raises(AssertionError, match=r"Peek leaves Door\.peeks = 1, .* its events give 0"):
+        given(Opened()).when(Peek("d"))
+
+
+def test_a_field_that_a_refusing_handler_sets_is_found() -> None:
+    with pytest.raises(AssertionError, match=r"Close leaves Door\.peeks = 1, .* its events give 0"):
+        given(Opened()).when(Close("d"))
+
+
+def test_a_worker_takes_back_what_a_refusing_handler_has_applied() -> None:
+    given(Opened()).when(Lock("d")).then_refused(Locked)
+
+
+class Count(Command):
+    type_name = "unit.state.Count"
+
+
+class Counted(DomainEvent):
+    type_name = "unit.state.Counted"
+    last: int
+
+
+class Series(AggregateRoot):
+    type_name = "unit.state.Series"
+    last: int = 0
+
+    @command_handler
+    def count(self, command: Count) -> None:
+        self.apply(Counted(last=self.last + 1))
+
+    @applies
+    def _counted(self, event: Counted) -> None:
+        self.last = event.last
+
+
+def test_a_repeat_whose_events_are_not_stored_again_is_left_alone() -> None:
+    count = Count("s", id="c1")
+    given(Series, Counted(last=1)).when(count).then(Counted(last=2)).when(count).then(Counted(last=2))
+
+
+class Tick(Command):
+    type_name = "unit.state.Tick"
+
+
+class Clock(AggregateRoot):
+    type_name = "unit.state.Clock"
+    tick: int = -1
+
+    @command_handler(creates=True)
+    def start(self, command: Tick) -> None:
+        self.apply(Ticked())
+
+    @applies
+    def _ticked(self, event: Ticked) -> None:
+        self.tick = next(ticks)
+
+
+def test_an_applier_that_depends_on_more_than_its_event_is_found() -> None:
+    with pytest.raises(AssertionError, match=r"Tick leaves Clock\.tick = \d+, .* its events give \d+"):
+        given().when(Tick("c"))
+
+
+class Spell(Command):
+    type_name = "unit.state.Spell"
+
+
+class Undeclared(AggregateRoot):
+    type_name = "unit.state.Undeclared"
+    status: str = ""
+    _note = ""
+
+    @command_handler(creates=True)
+    def spell(self, command: Spell) -> None:
+        self.apply(Misspelt())
+
+    @applies
+    def _misspelt(self, event: Misspelt) -> None:
+        self._note = "names with an underscore are the class's own"
+        self.stauts = "spelt"
+
+
+def test_state_that_is_not_declared_is_found_since_snapshots_do_not_keep_it() -> None:
+    with pytest.raises(AssertionError, match=r"sets Undeclared\.stauts, which is not declared.*\(status\)"):
+        given().when(Spell("u"))
+
+
+class SpellOut(Command):
+    type_name = "unit.state.SpellOut"
+
+
+class KeptByItself(Undeclared):
+    type_name = "unit.state.KeptByItself"
+
+    @command_handler(creates=True)
+    def spell_out(self, command: SpellOut) -> None:
+        self.apply(Misspelt())
+
+    def snapshot(self) -> Any:
+        return self.stauts
+
+    def restore(self, plain: Any) -> None:
+        self.stauts = plain
+
+
+def test_a_class_that_makes_its_own_snapshots_may_keep_other_state() -> None:
+    given().when(SpellOut("k")).then(Misspelt())
+
+
+class MisspeltSummaries(ModelProjection[AccountSummary]):
+    abstract = True
+    name = "unit.misspelt_summaries"
+
+    @handles
+    def opened(self, row: AccountSummary, event: AccountOpened) -> None:
+        row.ownr = event.owner  # type: ignore[attr-defined]
+
+
+class MisspeltPayees(MultiProjection[Payee], key=lambda event: (event.source, event.target)):
+    abstract = True
+    name = "unit.misspelt_payees"
+    key_field = ("source", "target")
+
+    @handles
+    def confirmed(self, row: Payee, event: TransferConfirmed) -> None:
+        row.transfer = 1  # type: ignore[attr-defined]
+
+
+def test_a_value_of_a_row_that_is_no_field_is_found() -> None:
+    with pytest.raises(AssertionError, match=r"MisspeltSummaries sets 'ownr', .*no field of AccountSummary .*owner"):
+        given(MisspeltSummaries, "a").when(AccountOpened(owner="Ada"))
+    with pytest.raises(AssertionError, match=r"MisspeltPayees sets 'transfer', .*no field of Payee .*transfers"):
+        given(MisspeltPayees, "t").when(TransferConfirmed(source="ann", target="bob"))
