@@ -20,7 +20,7 @@ from enode_django.eventing.projections import Projection, databases_of
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import Subscriber, declared_subscribers, is_time_limit
 from enode_django.eventstore.sqlstates import DATABASE_ERRORS
-from enode_django.exceptions import DefinitionError, RebuildError, TypeNameError
+from enode_django.exceptions import ConfigurationError, DefinitionError, RebuildError, TypeNameError
 
 
 def check_subscribers(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
@@ -178,8 +178,13 @@ def _state(subscriber: Subscriber) -> Iterator[CheckMessage]:
 
 
 def _outbox(subscriber: Subscriber) -> Iterator[CheckMessage]:
-    relayed = conf().OUTBOX.DATABASES
-    if isinstance(subscriber, ProcessManager) and relayed is not None and subscriber.database not in relayed:
+    try:
+        relayed = conf().OUTBOX.DATABASES
+    except ConfigurationError:  # E001 says so
+        return
+    if not isinstance(subscriber, ProcessManager) or not isinstance(relayed, list | tuple):
+        return
+    if subscriber.database not in relayed:
         yield Warning(
             f"{_description(subscriber)} keeps its commands and deadlines in the outbox of {subscriber.database!r}, "
             "which ENODE['OUTBOX']['DATABASES'] does not name: they are not sent.",
