@@ -6,7 +6,7 @@ import os
 import random
 import signal
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 
 import pytest
@@ -63,9 +63,9 @@ def test_whoever_is_killed_each_command_is_sent_once_each_value_is_held_once_and
     for wave in range(WAVES):
         world.send(wave, random_)
         world.goes_on(ORDERS // 2, "a few of its commands are handled")
-        _kill(processors, processors.living_workers(), random_)
+        _kill(processors, processors.living_workers, random_)
         world.goes_on(2 * ORDERS, "more of them are handled")
-        _kill(processors, processors.following_event_workers(), random_)
+        _kill(processors, processors.following_event_workers, random_)
     wait_until(world.is_done, "all orders have ended")
     stack.wait_followed()
     wait_until(lambda: not world.claimed(), "housekeeping has settled what the dead had claimed")
@@ -77,7 +77,9 @@ def test_whoever_is_killed_each_command_is_sent_once_each_value_is_held_once_and
     assert stack.dead_letters() == []
 
 
-def _kill(processors: Processors, workers: Mapping[str, int], random_: random.Random) -> None:
+def _kill(processors: Processors, found: Callable[[], Mapping[str, int]], random_: random.Random) -> None:
+    wait_until(lambda: bool(found()), "there is a worker of this kind")  # event workers may begin after the first rows
+    workers = found()
     name = random_.choice(sorted(workers))
     os.kill(workers[name], signal.SIGKILL)
     processors.wait_for(f"worker {name} died: killed by SIGKILL; starting another")
