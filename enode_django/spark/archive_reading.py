@@ -20,7 +20,7 @@ from enode_django.spark.batches import SCHEMA
 from enode_django.spark.hadoop_files import HadoopFiles
 from enode_django.spark.horizons import Positions, text_of
 from enode_django.spark.layout import count_ranges
-from enode_django.spark.manifests import BY_BUCKET, EMPTY, Increment, Manifest
+from enode_django.spark.manifests import BY_BUCKET, Increment, Manifest
 from enode_django.spark.reading import limited
 
 __all__ = ["archived_events"]
@@ -73,7 +73,7 @@ def _tail(run: ArchiveRun, manifest: Manifest, horizon: Positions, types: Sequen
         yield []
         return
     name = run.files.new_tail()
-    with tail_held(run.files, run.store, name):
+    with tail_held(run.store, name):
         try:
             run.report("writing what is new", increment=name)
             increment, _ = write_new(run, name, manifest.horizon, horizon, types=types)
@@ -118,7 +118,7 @@ def _shuffled(rows: DataFrame, by_day: DataFrame) -> DataFrame:
 def _manifest_before(files: ArchiveFiles, horizon: Positions) -> Manifest:
     """Return the newest manifest without rows beyond the horizon: an export may have ended since that was taken."""
     newest = files.newest()
-    if newest == EMPTY:
+    if not newest.increments:
         raise ArchiveError(f"there is no archive in {files.root}; make one with: manage.py enode exportevents PATH")
     for manifest in files.manifests():
         if all(number in horizon and position <= horizon[number] for number, position in manifest.horizon.items()):
