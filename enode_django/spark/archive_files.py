@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Protocol
 
-from enode_django.exceptions import ArchiveBusy
-from enode_django.spark.manifests import EMPTY, Manifest, manifest_of, text_of
+from enode_django.exceptions import ArchiveBusy, ArchiveError
+from enode_django.spark.manifests import EMPTY, Increment, Manifest, manifest_of, text_of
 
 INCREMENT = "increment"
 TAIL = "tail-"
@@ -83,6 +83,17 @@ class ArchiveFiles:
     def files_of(self, increment: str) -> dict[str, int]:
         """Return the size in bytes of each file by its path in the increment's directory, sorted."""
         return self._files.files_below(self._directory_of(increment))
+
+    def check_files(self, increments: Sequence[Increment]) -> None:
+        """Raise `ArchiveError` unless these increments have the files that their manifest names, and no others."""
+        for one in increments:
+            found = self.files_of(one.name)
+            missing, others = set(one.files) - found.keys(), found.keys() - set(one.files)
+            if missing or others:
+                raise ArchiveError(
+                    f"{len(missing)} files of the increment {one.name} are missing, and {len(others)} were added: "
+                    f"restore {self.uri_of(one.name)!r}, or begin another archive with --anew"
+                )
 
     def add(self, manifest: Manifest) -> None:
         """Make ``manifest`` the current one. Raises `ArchiveBusy` if its number is taken."""

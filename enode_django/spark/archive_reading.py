@@ -47,7 +47,7 @@ def archived_events(
     Corrections made before or after archiving are applied. All streams of an aggregate are in one partition, sorted by
     (aggregate root id, version); refusals are left out. Increments by bucket need no shuffle. Rows that are not in the
     archive are written beside it, and deleted at the end of the block. Blocks while they are written. Raises
-    `ArchiveError` if there is no archive, and `ArchiveMismatch` as `export_events` does.
+    `ArchiveError` if there is no archive or files of it are missing, and `ArchiveMismatch` as `export_events` does.
 
     For example::
 
@@ -58,6 +58,7 @@ def archived_events(
     files = ArchiveFiles(HadoopFiles(spark, path))
     manifest = _manifest_before(files, horizon)
     check_history(manifest, store, files.directory)
+    files.check_files(manifest.increments)  # Spark reads whatever is in their directories
     with (
         _tail(ArchiveRun(spark, files, store, report), manifest, horizon, types) as tail,
         _whole_aggregates(spark, files, [*manifest.increments, *tail], types) as rows,

@@ -446,6 +446,11 @@ def test_a_merge_that_lost_rows_is_given_up(spark: SparkSession, store: Postgres
     with pytest.raises(ArchiveError, match=r"2 rows .* should have 5 with 0: files were changed"):
         export(spark, tmp_path, compact=True)
     assert manifest(tmp_path) == before
+    with (
+        pytest.raises(ArchiveError, match=f"1 files of the increment {name} are missing"),
+        archived_events(spark, str(tmp_path), store, horizon_of(store)) as streams,
+    ):
+        streams.count()
 
 
 def test_a_tail_that_a_job_reads_stays(spark: SparkSession, store: PostgresEventStore, tmp_path: Path) -> None:

@@ -280,6 +280,20 @@ def test_an_export_whose_files_another_one_has_deleted_adds_nothing(tmp_path: Pa
     assert rows_of(tmp_path, ArchiveFiles(LocalFiles(tmp_path)).newest()) == list(range(20))
 
 
+def test_missing_and_added_files_are_found(tmp_path: Path) -> None:
+    run(tmp_path, 10, NOW)
+    files = ArchiveFiles(LocalFiles(tmp_path))
+    (one,) = files.newest().increments
+    files.check_files([one])
+    for wrong in (
+        one._replace(files=["0.rows"]),
+        one._replace(files=[*one.files, "2.rows"]),
+        one._replace(name="gone"),
+    ):
+        with pytest.raises(ArchiveError, match="restore"):
+            files.check_files([wrong])
+
+
 def test_a_history_that_was_not_finished_is_no_archive_yet(tmp_path: Path) -> None:
     run(tmp_path, 10, NOW)
     anew = ArchiveFiles(LocalFiles(tmp_path), anew=True)
