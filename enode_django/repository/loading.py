@@ -237,21 +237,26 @@ class AggregateLoader:
 
         ``until`` is the version to stop at. The memory used does not depend on how long the history is.
         """
+        history = self.history_of(aggregate_root_id, until=until, begin=begin)
+        try:
+            return history.rebuild()
+        except UnusableSnapshot as error:
+            aggregate = self.load(aggregate_root_id, until=until, begin=history.next_begin)
+            self.reject(history, error)  # loading works without it
+            return aggregate
+
+    def history_of(self, aggregate_root_id: str, *, until: int | None = None, begin: Begin = Begin.STATE) -> History:
+        """Return the history that `load` rebuilds. Its streams are read when it is."""
         if begin is Begin.STATE and aggregate_root_id in self.without_states:
             begin = Begin.SNAPSHOT
         if begin is Begin.NOTHING:
-            return replay_records(self.store.load(aggregate_root_id, until=until))
+            return History(aggregate_root_id, self.store.load(aggregate_root_id, until=until))
         reader = self._states if begin is Begin.STATE else self._snapshots
         snapshot = reader.find([aggregate_root_id]).get(aggregate_root_id) if reader is not None else None
-        if reader is None or snapshot is None or (until is not None and snapshot.version > until):
-            return self.load(aggregate_root_id, until=until, begin=begin.next)
+        if snapshot is None or (until is not None and snapshot.version > until):
+            return self.history_of(aggregate_root_id, until=until, begin=begin.next)
         streams = self.store.load(aggregate_root_id, after=snapshot.version - 1, until=until)
-        try:
-            return History(aggregate_root_id, streams, snapshot).rebuild()
-        except UnusableSnapshot as error:
-            aggregate = self.load(aggregate_root_id, until=until, begin=begin.next)
-            reader.reject(snapshot.stored, error)  # loading works without it
-            return aggregate
+        return History(aggregate_root_id, streams, snapshot)
 
     def try_to_load(
         self, aggregate_root_id: str, *, begin: Begin = Begin.STATE
@@ -349,11 +354,16 @@ def replay_records(records: Iterable[StreamRecord]) -> AggregateRoot | None:
         account = replay_records(make_store().load("ada"))
         assert (account.owner, account.version) == ("Ada", 1)
     """
-    return _replay_parts(None, records.parts() if isinstance(records, FetchedInParts) else _in_parts(records))
+    return _replay_parts(None, fetched_parts(records))
 
 
 READ_AHEAD = 20
 """Streams that are held in memory at once, of a history that is not fetched in parts."""
+
+
+def fetched_parts(records: Iterable[StreamRecord]) -> Iterator[Fetched]:
+    """Return the records in parts, undecoded if they are available so."""
+    return records.parts() if isinstance(records, FetchedInParts) else _in_parts(records)
 
 
 def _in_parts(records: Iterable[StreamRecord]) -> Iterator[Fetched]:

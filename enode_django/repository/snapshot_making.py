@@ -8,11 +8,12 @@ from functools import partial
 
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.eventstore.base import EventStore, StreamRecord
+from enode_django.eventstore.fetched import COMMAND_ID, Fetched, Row
 from enode_django.eventstore.sqlstates import is_transient
 from enode_django.exceptions import InvalidState, UnknownMessageType, UnusableSnapshot
 from enode_django.repository import policy
 from enode_django.repository.fingerprint import fingerprint_of
-from enode_django.repository.loading import AggregateLoader, History
+from enode_django.repository.loading import AggregateLoader, History, fetched_parts
 from enode_django.repository.state import snapshot_of
 from enode_django.repository.store import Snapshot, SnapshotStore, SnapshotVersion
 from enode_django.serialization.registry import types
@@ -27,7 +28,6 @@ class SnapshotMaker:
     fit into a snapshot is named in the log, and left out from then on."""
 
     def __init__(self, store: EventStore, snapshots: SnapshotStore) -> None:
-        self._store = store
         self._snapshots = snapshots
         self._loader = AggregateLoader(store, snapshots)
         self._unsuitable: set[type[AggregateRoot]] = set()
@@ -45,11 +45,14 @@ class SnapshotMaker:
     def make(self, aggregate_root_id: str, until: int | None = None) -> Snapshot | None:
         """Make a snapshot of the newest version up to ``until``, without saving it. Return None if there are no
         streams, or no snapshot can be made for this class. Raises `InvalidState`, and as `replay_record` does."""
-        aggregate = self._loader.load(aggregate_root_id, until=until)
-        if aggregate is None or type(aggregate) in self._unsuitable:
-            return None
-        (last,) = self._store.load(aggregate_root_id, after=aggregate.version - 1, until=aggregate.version)
-        return self._snapshot_of(aggregate, last.command_id)
+        history = self._loader.history_of(aggregate_root_id, until=until)
+        try:
+            return self._made_of(history)
+        except UnusableSnapshot as error:
+            whole = self._loader.history_of(aggregate_root_id, until=until, begin=history.next_begin)
+            made = self._made_of(whole)
+            self._loader.reject(history, error)
+            return made
 
     def make_many(self, heads: Mapping[str, int]) -> Iterator[tuple[str, Outcome]]:
         """Make snapshots as `make` does, for several aggregates at their newest versions, ``heads``, in few queries.
@@ -64,14 +67,17 @@ class SnapshotMaker:
     def make_from(self, history: History) -> Snapshot | None:
         """Make a snapshot as `make` does, of a history that was read already. If the history's own snapshot is
         unusable, load the aggregate from the store."""
-        records = _Passing(history.records)
         try:
-            aggregate = history._replace(records=records).rebuild()
+            return self._made_of(history)
         except UnusableSnapshot:
             return self.make(history.aggregate_root_id)
+
+    def _made_of(self, history: History) -> Snapshot | None:
+        records = _Passing(history.records)
+        aggregate = history._replace(records=records).rebuild()
         if aggregate is None or records.last is None or type(aggregate) in self._unsuitable:
             return None
-        return self._snapshot_of(aggregate, records.last.command_id)
+        return self._snapshot_of(aggregate, records.last[COMMAND_ID])
 
     def _snapshot_of(self, aggregate: AggregateRoot, command_id: str) -> Snapshot | None:
         try:
@@ -85,16 +91,22 @@ class SnapshotMaker:
 
 
 class _Passing:
-    """Passes records on, and knows the last of them."""
+    """Passes records on, undecoded if they are available so, and knows the last of them. Reading that again might give
+    another one: after a failover the store may have another history."""
 
     def __init__(self, records: Iterable[StreamRecord]) -> None:
-        self._records = iter(records)
-        self.last: StreamRecord | None = None
+        self._records = records
+        self.last: Row | None = None
 
     def __iter__(self) -> Iterator[StreamRecord]:
         for record in self._records:
             self.last = record
             yield record
+
+    def parts(self) -> Iterator[Fetched]:
+        for part in fetched_parts(self._records):
+            self.last = part.rows[-1]
+            yield part
 
 
 def outcome_of(make: Callable[[], Snapshot | None]) -> Outcome:

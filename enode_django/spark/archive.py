@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
@@ -74,7 +75,7 @@ def export_events(
             raise ArchiveBusy(f"another export to {files.root} is running; wait until it has ended")
         before = files.newest()
         check_history(before, store, files.directory)
-        removed = files.clean(before, _oldest_job(), lambda tail: is_unused(files, store, tail))
+        before, removed = files.clean(before, _oldest_job(), partial(is_unused, store))
         report("cleaning", removed=len(removed))
         added = _added(run, before, before.json or json)
         after = _merged(run, added, json=added.json or json, compact=compact)
@@ -205,15 +206,16 @@ def _check_complete(increment: Increment, merged: Sequence[Increment]) -> None:
         )
 
 
-def is_unused(files: ArchiveFiles, store: EventStore, tail: str) -> bool:
+def is_unused(store: EventStore, tail: str) -> bool:
     """Return True if no job reads this tail."""
-    with tail_held(files, store, tail) as is_free:
+    with tail_held(store, tail) as is_free:
         return is_free
 
 
-def tail_held(files: ArchiveFiles, store: EventStore, tail: str) -> AbstractContextManager[bool]:
-    """Hold a tail, as `held` does, while a job reads it."""
-    return held(store.shards[0].name, f"archive tail {files.uri_of(tail)}")
+def tail_held(store: EventStore, tail: str) -> AbstractContextManager[bool]:
+    """Hold a tail, as `held` does, while a job reads it. Its name is unique, and an export may know the archive by
+    another path."""
+    return held(store.shards[0].name, f"archive {tail}")
 
 
 def check_history(manifest: Manifest, store: EventStore, directory: str) -> None:

@@ -6,8 +6,9 @@
     PATH/history-0001/increment=000002-5f0c93ab/aggregate_root_type=bank.Account/buckets=0000-0511/part-….parquet
 
 The manifest with the highest number is the current one. Files that it does not name were left by a crash, or belong to
-older manifests. Each increment has its own directory, so current files are never changed. A new manifest takes the next
-number, unless another export has taken it.
+older manifests, or another export is writing them. Each increment has its own directory, so current files are never
+changed. A new manifest takes the next number, unless another export has taken it. A history counts from its first
+manifest on.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Protocol
 
-from enode_django.exceptions import ArchiveBusy
-from enode_django.spark.manifests import EMPTY, Manifest, manifest_of, text_of
+from enode_django.exceptions import ArchiveBusy, ArchiveError
+from enode_django.spark.manifests import EMPTY, Increment, Manifest, manifest_of, text_of
 
 INCREMENT = "increment"
 TAIL = "tail-"
@@ -55,9 +56,10 @@ class ArchiveFiles:
         """``anew`` begins another, empty history."""
         self._files = files
         self.root = self._files.root
-        histories = [name for name in self._files.names() if _HISTORY.fullmatch(name)]
-        newest = int(histories[-1][-4:]) if histories else 0
-        self.history = f"history-{max(newest + anew, 1):04}"
+        begun = [
+            name for name in self._files.names() if _HISTORY.fullmatch(name) and (anew or self._manifest_names(name))
+        ]
+        self.history = f"history-{max((int(name[-4:]) + anew for name in begun), default=1):04}"
         self.directory = self._files.uri(self.history)
 
     def newest(self) -> Manifest:
@@ -82,6 +84,17 @@ class ArchiveFiles:
         """Return the size in bytes of each file by its path in the increment's directory, sorted."""
         return self._files.files_below(self._directory_of(increment))
 
+    def check_files(self, increments: Sequence[Increment]) -> None:
+        """Raise `ArchiveError` unless these increments have the files that their manifest names, and no others."""
+        for one in increments:
+            found = self.files_of(one.name)
+            missing, others = set(one.files) - found.keys(), found.keys() - set(one.files)
+            if missing or others:
+                raise ArchiveError(
+                    f"{len(missing)} files of the increment {one.name} are missing, and {len(others)} were added: "
+                    f"restore {self.uri_of(one.name)!r}, or begin another archive with --anew"
+                )
+
     def add(self, manifest: Manifest) -> None:
         """Make ``manifest`` the current one. Raises `ArchiveBusy` if its number is taken."""
         names = self._manifest_names()
@@ -91,12 +104,15 @@ class ArchiveFiles:
             raise ArchiveBusy(f"another export has added to {self.directory} meanwhile; what this one wrote is dropped")
         self._delete_manifests([*names, name][:-KEPT_MANIFESTS])
 
-    def clean(self, manifest: Manifest, began: datetime, is_unused: Callable[[str], bool]) -> list[str]:
+    def clean(
+        self, manifest: Manifest, began: datetime, is_unused: Callable[[str], bool]
+    ) -> tuple[Manifest, list[str]]:
         """Delete the files of failed runs, and replaced increments that no job needs which ``began`` at this aware time
-        or later. Return the names of the deleted increments.
+        or later. Return the current manifest and the names of the deleted increments.
 
-        ``is_unused`` is called with the name of a job's tail, and returns True if no job uses it. Must not run at the
-        same time as another export.
+        ``is_unused`` is called with the name of a job's tail, and returns True if no job uses it. If an increment may
+        be another export's, which is still writing it, the next number is given to a manifest of the same content: that
+        export can then add nothing. Raises `ArchiveBusy` if that export was faster.
         """
         overdue = [one for one in manifest.replaced if not one.is_needed_since(began)]
         first = max((one.manifest for one in overdue), default=0)
@@ -109,9 +125,13 @@ class ArchiveFiles:
         kept |= {one.name for one in manifest.replaced if one not in overdue}
         left = [name for name in self._increments() if name not in kept]
         gone = [name for name in left if not name.startswith(TAIL) or is_unused(name)]
+        unfinished = set(gone) - {one.name for one in overdue}
+        if not all(name.startswith(TAIL) for name in unfinished):
+            manifest = manifest._replace(number=manifest.number + 1)
+            self.add(manifest)
         for name in gone:
             self.remove(name)
-        return gone
+        return manifest, gone
 
     def remove(self, increment: str) -> None:
         self._files.delete(self._directory_of(increment))
@@ -127,6 +147,6 @@ class ArchiveFiles:
         for name in names:
             self._files.delete(f"{self.history}/_manifests/{name}")
 
-    def _manifest_names(self) -> list[str]:
-        names = self._files.names(f"{self.history}/_manifests")
+    def _manifest_names(self, history: str = "") -> list[str]:
+        names = self._files.names(f"{history or self.history}/_manifests")
         return sorted(filter(_MANIFEST.fullmatch, names), key=lambda name: (len(name), name))

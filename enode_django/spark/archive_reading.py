@@ -20,7 +20,7 @@ from enode_django.spark.batches import SCHEMA
 from enode_django.spark.hadoop_files import HadoopFiles
 from enode_django.spark.horizons import Positions, text_of
 from enode_django.spark.layout import count_ranges
-from enode_django.spark.manifests import BY_BUCKET, EMPTY, Increment, Manifest
+from enode_django.spark.manifests import BY_BUCKET, Increment, Manifest
 from enode_django.spark.reading import limited
 
 __all__ = ["archived_events"]
@@ -47,7 +47,7 @@ def archived_events(
     Corrections made before or after archiving are applied. All streams of an aggregate are in one partition, sorted by
     (aggregate root id, version); refusals are left out. Increments by bucket need no shuffle. Rows that are not in the
     archive are written beside it, and deleted at the end of the block. Blocks while they are written. Raises
-    `ArchiveError` if there is no archive, and `ArchiveMismatch` as `export_events` does.
+    `ArchiveError` if there is no archive or files of it are missing, and `ArchiveMismatch` as `export_events` does.
 
     For example::
 
@@ -58,6 +58,7 @@ def archived_events(
     files = ArchiveFiles(HadoopFiles(spark, path))
     manifest = _manifest_before(files, horizon)
     check_history(manifest, store, files.directory)
+    files.check_files(manifest.increments)  # Spark reads whatever is in their directories
     with (
         _tail(ArchiveRun(spark, files, store, report), manifest, horizon, types) as tail,
         _whole_aggregates(spark, files, [*manifest.increments, *tail], types) as rows,
@@ -73,7 +74,7 @@ def _tail(run: ArchiveRun, manifest: Manifest, horizon: Positions, types: Sequen
         yield []
         return
     name = run.files.new_tail()
-    with tail_held(run.files, run.store, name):
+    with tail_held(run.store, name):
         try:
             run.report("writing what is new", increment=name)
             increment, _ = write_new(run, name, manifest.horizon, horizon, types=types)
@@ -118,7 +119,7 @@ def _shuffled(rows: DataFrame, by_day: DataFrame) -> DataFrame:
 def _manifest_before(files: ArchiveFiles, horizon: Positions) -> Manifest:
     """Return the newest manifest without rows beyond the horizon: an export may have ended since that was taken."""
     newest = files.newest()
-    if newest == EMPTY:
+    if not newest.increments:
         raise ArchiveError(f"there is no archive in {files.root}; make one with: manage.py enode exportevents PATH")
     for manifest in files.manifests():
         if all(number in horizon and position <= horizon[number] for number, position in manifest.horizon.items()):

@@ -33,7 +33,9 @@ class HadoopFiles:
 
     def files_below(self, path: str) -> dict[str, int]:
         """Return the size in bytes of each file by its path relative to ``path``, sorted, without files whose names
-        begin with a dot or an underscore."""
+        begin with a dot or an underscore; none if the directory does not exist."""
+        if not self._fs.exists(self._at(path)):
+            return {}
         iterator = self._fs.listFiles(self._at(path), True)
         base = self.uri(path)
         found: dict[str, int] = {}

@@ -6,14 +6,17 @@ import pytest
 
 from enode_django.eventstore.base import EventStore, StreamRecord
 from enode_django.eventstore.memory import MemoryEventStore
+from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.exceptions import BrokenHistory, StoreUnavailable
+from enode_django.models import EventStream
 from enode_django.repository import loading
-from enode_django.repository.loading import History
+from enode_django.repository.loading import AggregateLoader, History
+from enode_django.repository.postgres import PostgresSnapshotStore
 from enode_django.repository.reading import SnapshotReader
 from enode_django.repository.snapshot_making import SnapshotMaker
 from enode_django.repository.store import MemorySnapshotStore, Snapshot
-from tests.snapshots.domain import Shelf, Undeclared
-from tests.snapshots.histories import snapshot_at, store_history
+from tests.snapshots.domain import Put, Shelf, Undeclared
+from tests.snapshots.histories import snapshot_at, store_history, streams, total
 
 
 @pytest.fixture
@@ -113,3 +116,26 @@ def test_a_history_at_hand_is_folded_with_its_snapshot(
     made = maker.make_from(History("a", store.load("a", after=9), kept))
     assert without_time(made) == without_time(snapshot_at(store, "a", 25))
     assert Shelf.snapshot_every == 10
+
+
+@pytest.mark.django_db
+def test_a_snapshot_names_the_command_of_the_stream_that_it_was_made_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failover loses the last stream while it is replayed, and another command makes the version."""
+    stored, kept = PostgresEventStore(), PostgresSnapshotStore()
+    store_history(stored, "a", 10)
+    (other,) = streams("a", [100])
+    put = Shelf._put
+
+    def put_and_fail_over(self: Shelf, event: Put) -> None:
+        put(self, event)
+        if event.amount == 10:
+            EventStream.unprotected.filter(version=10).delete()
+            stored.append([other._replace(version=10)])
+
+    monkeypatch.setattr(Shelf, "_put", put_and_fail_over)
+    made = SnapshotMaker(stored, kept).make("a")
+    assert made is not None
+    kept.save([made])
+    loaded = AggregateLoader(stored, kept).load("a")
+    assert isinstance(loaded, Shelf)
+    assert loaded.total == total(1, 9) + 100

@@ -393,8 +393,8 @@ def test_merged_increments_lie_by_bucket_and_are_deleted_when_no_job_can_need_th
     newest, *older = files.manifests()
     assert [len(one.increments) for one in older] == [2, 1], "a job that has read one of them can go on"
     at = datetime.fromisoformat(newest.replaced[0].at)
-    assert files.clean(newest, at - timedelta(microseconds=1), is_unused) == []
-    assert len(files.clean(newest, at, is_unused)) == 2
+    assert files.clean(newest, at - timedelta(microseconds=1), is_unused) == (newest, [])
+    assert len(files.clean(newest, at, is_unused)[1]) == 2
     assert list(files.manifests()) == [newest]
     assert increments_at(tmp_path) == [newest.increments[0].name]
 
@@ -446,6 +446,11 @@ def test_a_merge_that_lost_rows_is_given_up(spark: SparkSession, store: Postgres
     with pytest.raises(ArchiveError, match=r"2 rows .* should have 5 with 0: files were changed"):
         export(spark, tmp_path, compact=True)
     assert manifest(tmp_path) == before
+    with (
+        pytest.raises(ArchiveError, match=f"1 files of the increment {name} are missing"),
+        archived_events(spark, str(tmp_path), store, horizon_of(store)) as streams,
+    ):
+        streams.count()
 
 
 def test_a_tail_that_a_job_reads_stays(spark: SparkSession, store: PostgresEventStore, tmp_path: Path) -> None:
@@ -455,8 +460,10 @@ def test_a_tail_that_a_job_reads_stays(spark: SparkSession, store: PostgresEvent
     used, left = files.new_tail(), files.new_tail()
     for name in (used, left):
         (tmp_path / "history-0001" / f"increment={name}").mkdir()
-    with tail_held(files, store, used):
-        export(spark, tmp_path)
+    elsewhere = tmp_path / "mounted"  # as in another container
+    elsewhere.symlink_to(tmp_path)
+    with tail_held(store, used):
+        export(spark, elsewhere)
     assert left not in increments_at(tmp_path)
     assert used in increments_at(tmp_path)
     export(spark, tmp_path)

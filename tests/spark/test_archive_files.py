@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from enode_django.eventstore.buckets import BUCKETS
 from enode_django.eventstore.positions import Position
-from enode_django.exceptions import ArchiveError
+from enode_django.exceptions import ArchiveBusy, ArchiveError
 from enode_django.spark import compaction, layout
 from enode_django.spark.archive_files import ArchiveFiles
 from enode_django.spark.archive_rows import label_in
@@ -197,7 +197,7 @@ def run(root: Path, stored: int, now: datetime, changes: int | None = None) -> N
     local = LocalFiles(root, changes)
     files = ArchiveFiles(local)
     manifest = files.newest()
-    files.clean(manifest, now - KEPT_FOR, lambda tail: True)
+    manifest, _ = files.clean(manifest, now - KEPT_FOR, lambda tail: True)
     begin = manifest.horizon[0].transaction_id if manifest.horizon else 0
     if begin < stored:
         name = files.new_increment(manifest)
@@ -221,7 +221,7 @@ def rows_of(root: Path, manifest: Manifest) -> list[int]:
 def check_readable(root: Path) -> None:
     """Each manifest that is there can be read, and has each row below its horizon once."""
     for manifest in ArchiveFiles(LocalFiles(root)).manifests():
-        assert rows_of(root, manifest) == list(range(manifest.horizon[0].transaction_id))
+        assert rows_of(root, manifest) == list(range(manifest.horizon[0].transaction_id if manifest.horizon else 0))
 
 
 def test_whatever_step_a_run_dies_at_the_archive_can_be_read(tmp_path: Path) -> None:
@@ -254,6 +254,52 @@ def check_end(root: Path, exports: int) -> None:
     named = {one.name for one in (*newest.increments, *newest.replaced)}
     assert {path.name.partition("=")[2] for path in (root / "history-0001").glob("increment=*")} == named
     assert not list((root / "history-0001" / "_manifests").glob("_*"))
+
+
+def begun(root: Path, stored: int) -> tuple[ArchiveFiles, Manifest]:
+    """Export as `run` does, up to the step that adds the manifest. Return that manifest."""
+    local = LocalFiles(root)
+    files = ArchiveFiles(local)
+    before = files.newest()
+    begin = before.horizon[0].transaction_id if before.horizon else 0
+    name = files.new_increment(before)
+    found = local.write(f"{files.history}/increment={name}", range(begin, stored))
+    return files, before.followed_by(increment(name, begin, stored, found), {})
+
+
+@pytest.mark.parametrize("archived", [0, 10])
+def test_an_export_whose_files_another_one_has_deleted_adds_nothing(tmp_path: Path, archived: int) -> None:
+    """Two run at once if they name the archive by different paths, or if the database was restarted meanwhile."""
+    run(tmp_path, archived, NOW)
+    slow, added = begun(tmp_path, 20)
+    run(tmp_path, archived, NOW)
+    with pytest.raises(ArchiveBusy):
+        slow.add(added)
+    check_readable(tmp_path)
+    run(tmp_path, 20, NOW)
+    assert rows_of(tmp_path, ArchiveFiles(LocalFiles(tmp_path)).newest()) == list(range(20))
+
+
+def test_missing_and_added_files_are_found(tmp_path: Path) -> None:
+    run(tmp_path, 10, NOW)
+    files = ArchiveFiles(LocalFiles(tmp_path))
+    (one,) = files.newest().increments
+    files.check_files([one])
+    for wrong in (
+        one._replace(files=["0.rows"]),
+        one._replace(files=[*one.files, "2.rows"]),
+        one._replace(name="gone"),
+    ):
+        with pytest.raises(ArchiveError, match="restore"):
+            files.check_files([wrong])
+
+
+def test_a_history_that_was_not_finished_is_no_archive_yet(tmp_path: Path) -> None:
+    run(tmp_path, 10, NOW)
+    anew = ArchiveFiles(LocalFiles(tmp_path), anew=True)
+    LocalFiles(tmp_path).write(f"{anew.history}/increment={anew.new_increment(anew.newest())}", range(20))
+    assert rows_of(tmp_path, ArchiveFiles(LocalFiles(tmp_path)).newest()) == list(range(10))
+    assert ArchiveFiles(LocalFiles(tmp_path), anew=True).history == "history-0003"
 
 
 def test_who_reads_a_merged_increment_has_a_day_for_it(tmp_path: Path) -> None:
