@@ -41,6 +41,7 @@ class EnodeConfig(AppConfig):
         register(check_sessions, Tags.database, deploy=True)
         register(_check_subscribers, Tags.models)
         register(_check_subscriptions, Tags.database)
+        register(_check_scheduled, Tags.database)
         register(_check_queue, Tags.compatibility, deploy=True)
         register(_check_production, Tags.security, deploy=True)
         try:
@@ -88,6 +89,16 @@ def _check_subscriptions(
     from enode_django.checks.subscribers import check_owners, check_rebuilds
 
     return [*check_rebuilds(app_configs, databases), *check_owners(app_configs, databases)]
+
+
+def _check_scheduled(
+    app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **options: Any
+) -> list[CheckMessage]:
+    if not databases:
+        return []
+    from enode_django.checks.scheduling import check_scheduled
+
+    return check_scheduled(app_configs, databases)
 
 
 def _check_queue(app_configs: Sequence[AppConfig] | None, **options: Any) -> list[CheckMessage]:

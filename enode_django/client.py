@@ -85,6 +85,11 @@ def send_commands(
 
         send_commands([OpenAccount("ada", owner="Ada"), (Deposit("ada", amount=Decimal(5)), 1)])
     """
+    if isinstance(commands, Command):
+        raise DefinitionError(
+            f"send_commands() takes several commands, got one {type(commands).__qualname__}; put it into a list, or "
+            "call send_command()"
+        )
     pairs = [pair if isinstance(pair, tuple) and len(pair) == 2 else (pair, None) for pair in commands]
     batch, versions = [_sendable(command) for command, _ in pairs], [check_version(version) for _, version in pairs]
     if batch and outbox:

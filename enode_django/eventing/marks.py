@@ -4,9 +4,11 @@ state."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from inspect import Parameter, signature
+from types import FunctionType
 from typing import Any, NamedTuple, Protocol, TypeVar, overload
 
-from enode_django.domain.annotations import handled_classes, is_bare
+from enode_django.domain.annotations import handled_classes, is_bare, is_method
 from enode_django.domain.messages import DomainEvent
 from enode_django.domain.refusals import DomainException
 from enode_django.exceptions import DefinitionError
@@ -252,17 +254,29 @@ def _crashes_beside(decorator: str, method: Callable[..., Any]) -> tuple[type[Co
             f"{method.__qualname__} is marked with @{decorator} above @handles_crash, which has a key or ends the "
             f"process; say so in @{decorator}"
         )
-    check_unmarked(decorator, method)
+    check_markable(decorator, method)
     return ()
 
 
-def check_unmarked(decorator: str, method: Callable[..., Any]) -> None:
-    """Raise `DefinitionError` for a method that has a mark, which a second one would replace."""
+def check_markable(decorator: str, method: Callable[..., Any]) -> None:
+    """Raise `DefinitionError` for a function that no class can have as a method, and for a method that has a mark,
+    which a second one would replace."""
+    if isinstance(method, FunctionType) and not is_method(method) and _takes_one(method):
+        raise DefinitionError(
+            f"{decorator}() got the function {method.__qualname__}(), which no subscriber calls; mark a method of a "
+            "subscriber, or write @event_handler"
+        )
     if hasattr(method, "_enode_handles"):
         raise DefinitionError(
             f"{decorator}() got {getattr(method, '__qualname__', repr(method))}, which is marked already; a method "
             "takes one of @handles, @starts and @ends, and below it @handles_crash"
         )
+
+
+def _takes_one(function: FunctionType) -> bool:
+    """Return True for a function that takes an event and nothing else, not even ``self``."""
+    kinds = [parameter.kind for parameter in signature(function).parameters.values()]
+    return kinds in ([Parameter.POSITIONAL_ONLY], [Parameter.POSITIONAL_OR_KEYWORD])
 
 
 def check_followed(decorator: str, followed: Iterable[object]) -> None:

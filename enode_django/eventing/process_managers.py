@@ -12,7 +12,7 @@ from enode_django.bus.command_bus import CrashHandler, outbox_rows
 from enode_django.bus.derived_ids import derived_id, with_id
 from enode_django.domain.messages import Command
 from enode_django.eventing.deadlines import CancelDeadline, Deadline
-from enode_django.eventing.marks import EventKey, HandlerMark, Method, check_unmarked, checked_mark
+from enode_django.eventing.marks import EventKey, HandlerMark, Method, check_markable, checked_mark
 from enode_django.eventing.parameters import parameter_of
 from enode_django.eventing.state_types import EventState, StateType, state_type
 from enode_django.eventing.subscribers import NOW, Handler, Subscriber, is_declared, key_of, yielding_subscriber
@@ -218,7 +218,7 @@ def handles_crash(
     marked_as = None if key is None and not ends else checked_mark("handles_crash", HandlerMark(key, ends=ends))
 
     def mark(method: Method) -> Method:
-        check_unmarked("handles_crash", method)
+        check_markable("handles_crash", method)
         method._enode_handles = (CommandCrashed,)  # type: ignore[attr-defined]
         method._enode_crashes = commands  # type: ignore[attr-defined]
         method._enode_mark = marked_as  # type: ignore[attr-defined]

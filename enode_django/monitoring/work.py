@@ -24,6 +24,7 @@ from enode_django.monitoring.databases import subscriber_databases
 from enode_django.monitoring.parts import Finding, Problem, degraded
 from enode_django.outbox.rows import has_table
 from enode_django.runtime import make_transport_if_any
+from enode_django.scheduling.unreadable import LOOKED_AT, unreadable_in
 
 LATELY = timedelta(hours=24)
 MOST_JOBS = 20
@@ -103,11 +104,12 @@ def _settle(rows: Sequence[LettersRow], what: str) -> Iterator[Problem]:
 
 
 def ask_outbox(alias: str) -> Finding:
-    """Report the commands that wait in the outbox of a database. One without an outbox has no row."""
+    """Report the commands that wait in the outbox of a database, and scheduled ones that cannot be read. A database
+    without an outbox has no row."""
     if not has_table(alias):
         return Finding()
     row = outbox_of(alias)
-    return Finding((row,), list(_outbox_problems(row)))
+    return Finding((row,), [*_outbox_problems(row), *_scheduled_problems(alias)])
 
 
 def outbox_of(alias: str) -> OutboxRow:
@@ -136,6 +138,14 @@ def _outbox_problems(row: OutboxRow) -> Iterator[Problem]:
         yield degraded(
             f"{row.waiting:,} commands wait in the outbox of {row.database!r}, the first for {row.seconds:.0f} s; see "
             "that runprocessors runs and reaches the queue, or call enode_django.immediate.catch_up() without a queue"
+        )
+
+
+def _scheduled_problems(alias: str) -> Iterator[Problem]:
+    for one in unreadable_in(alias):
+        yield degraded(
+            f"{one}, cannot be read by this code, and will be dead letters (of the {LOOKED_AT:,} in {alias!r} that are "
+            f"due next): {one.way_out}"
         )
 
 

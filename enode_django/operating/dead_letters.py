@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 AT_ONCE = 100
 """The number of letters that are sent and then deleted together."""
 SHORTEST_KEY = 8
+MOST_TYPES = 10
 _NAMESPACE = uuid.UUID("7c2f9d1e-55a4-5f0b-8d57-0f3b1c64a9e2")
 
 
@@ -72,6 +73,17 @@ def letters_in(alias: str) -> QuerySet[Any]:
     # With CommandIdReused, the stored row is that of the other command with this id.
     is_stored = ExpressionWrapper(~Q(error_type=CommandIdReused.__name__) & Exists(stored), BooleanField())
     return DeadLetter.objects.using(alias).annotate(is_stored=is_stored).order_by("first_failed_at", "pk")
+
+
+def types_of_letters() -> str:
+    """Return the types of the commands that are dead letters, the first `MOST_TYPES` of them; empty if there are
+    none."""
+    kinds = [
+        DeadLetter.objects.using(alias).exclude(command_type="").values_list("command_type", flat=True).distinct()
+        for alias in conf().EVENT_STORE.DATABASES
+    ]
+    found = sorted({name for names in kinds for name in names})
+    return ", ".join([*found[:MOST_TYPES], *(["…"] if len(found) > MOST_TYPES else [])])
 
 
 def name_of(letter: DeadLetter) -> str:

@@ -225,11 +225,11 @@ def unreadable(stored: Any, error: InvalidField, stamp: EventStamp | None = None
     place = "" if stamp is None else f", in version {stamp.version} of aggregate {stamp.aggregate_root_id!r},"
     return MalformedMessage(
         f"{name!r} of schema version {schema_version}{place} cannot be read: {error};"
-        f" {_way_out(types.class_of(DomainEvent, name), schema_version)}"
+        f" {way_out_of(types.class_of(DomainEvent, name), schema_version)}"
     )
 
 
-def _way_out(cls: type, schema_version: int) -> str:
+def way_out_of(cls: type, schema_version: int) -> str:
     """Return what makes stored fields of this version readable."""
     upcaster = f"an upcaster, @upcasts({cls.__qualname__}, from_version={schema_version})"
     is_newest = schema_version == getattr(cls, "schema_version", None)
@@ -246,7 +246,7 @@ def decode_refusal(refusal: StoredRefusal) -> DomainException:
         return restored_refusal(cls, message, fields)
     except InvalidField as error:
         raise MalformedMessage(
-            f"{name!r} of schema version {schema_version} cannot be read: {error}; {_way_out(cls, schema_version)}"
+            f"{name!r} of schema version {schema_version} cannot be read: {error}; {way_out_of(cls, schema_version)}"
         ) from error
     except EnodeError:
         raise
@@ -413,7 +413,7 @@ def restore_command(wire: WireCommand) -> Command:
     try:
         return restored_command(cls, wire.id, wire.aggregate_root_id, fields)
     except InvalidField as error:
-        way_out = _way_out(cls, wire.schema_version)
+        way_out = way_out_of(cls, wire.schema_version)
         raise InvalidField(f"{error}; if it was sent before {cls.__qualname__} has changed, {way_out}") from error
     except EnodeError:
         raise

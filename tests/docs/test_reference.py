@@ -20,6 +20,7 @@ from enode_django.checks import backends as backend_checks
 from enode_django.checks import definitions as definition_checks
 from enode_django.checks import deploy as deploy_checks
 from enode_django.checks import misspelt as misspelt_checks
+from enode_django.checks import scheduling as scheduling_checks
 from enode_django.checks import settings as checks
 from enode_django.checks import store as store_checks
 from enode_django.checks import subscribers as subscriber_checks
@@ -82,6 +83,7 @@ def test_every_check_is_documented_once() -> None:
         rules,
         api_checks,
         deploy_checks,
+        scheduling_checks,
         store_checks,
         subscriber_checks,
     )

@@ -142,3 +142,18 @@ def test_what_a_message_says_does_not_control_the_terminal(queue: MemoryTranspor
     assert "c1\\x1b[2J" in shown
     assert "a\\nb" in shown
     assert "\x1b" not in shown
+
+
+def test_a_type_without_letters_is_answered_with_those_that_there_are(queue: MemoryTransport, letters: None) -> None:
+    for action in (["requeue"], ["discard", "--yes"], ["dead-letters"]):
+        said = equeue(action[0], "processors", "--type", "bank.Depsit", *action[1:])
+        assert said.strip().endswith("; there are letters of bank.Deposit, bank.Withdraw"), action
+    Row.objects.all().delete()
+    assert equeue("requeue", "processors", "--type", "bank.Depsit").strip() == "nothing to send again"
+
+
+def test_at_most_ten_types_are_named(queue: MemoryTransport) -> None:
+    for number in range(12):
+        PostgresDeadLetters().keep([letter(f"c{number}", f"bank.T{number:02}")])
+    said = equeue("requeue", "processors", "--type", "bank.Depsit").strip()
+    assert said.endswith("bank.T08, bank.T09, …")

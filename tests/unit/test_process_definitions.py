@@ -157,6 +157,14 @@ def test_a_method_has_one_mark(first: Any, second: Any) -> None:
         second(first(lambda self, sale, event: None))
 
 
+@pytest.mark.parametrize("mark", [handles, handles(Placed), starts, ends(Placed), handles_crash(Ship)])
+def test_a_function_outside_of_classes_is_refused_since_nobody_would_call_it(mark: Any) -> None:
+    def mail(event: Placed) -> None: ...
+
+    with pytest.raises(DefinitionError, match=r"mail\(\), which no subscriber calls; mark a method of a subscriber"):
+        mark(mail)
+
+
 def test_one_method_handles_refusals_and_crashes() -> None:
     assert (mark_of(Deliveries, "failed").ends, Deliveries._enode_crashes) == (True, (Deliver,))
     assert Deliveries._enode_method_for(NotPaid) == Deliveries._enode_method_for(CommandCrashed) == "failed"

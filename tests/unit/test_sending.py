@@ -16,7 +16,7 @@ from enode_django.bus.command_bus import QueueCommandBus
 from enode_django.domain.metadata import ambient_metadata
 from enode_django.equeue.producer import Producer
 from enode_django.equeue.transports.memory import MemoryInbox, MemoryTransport
-from enode_django.exceptions import CommandTimeout, InvalidField, TransportUnavailable
+from enode_django.exceptions import CommandTimeout, DefinitionError, InvalidField, TransportUnavailable
 from enode_django.runtime import use_bus
 from enode_django.serialization.codec import decode_command, decode_metadata
 from tests.races.counting import Add
@@ -48,6 +48,11 @@ class Shaky(MemoryTransport):
 
 def bus_on(transport: Shaky) -> QueueCommandBus:
     return QueueCommandBus(transport, Producer(transport, queues=1), "commands")
+
+
+def test_send_commands_says_what_to_do_with_a_single_command() -> None:
+    with use_bus(bus_on(Shaky())), pytest.raises(DefinitionError, match=r"got one Add; put it into a list, or call"):
+        send_commands(Add("x"))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("failures", "stored"), [(0, 1), (1, 2), (2, 3)])

@@ -26,6 +26,7 @@ from enode_django.management.equeue_actions import ACTIONS, check
 from enode_django.management.output import PrintableCommand
 from enode_django.management.tables import Row, write_json, write_lines, write_table
 from enode_django.operating.actions import GROUP, TOPIC
+from enode_django.operating.dead_letters import types_of_letters
 from enode_django.runtime import make_transport
 
 CHECK = "check"
@@ -101,7 +102,7 @@ class Command(PrintableCommand):
             elif action == "tail":
                 write_lines(self.stdout, rows)
             else:
-                self._show(action, list(rows))
+                self._show(action, list(rows), options.get("type"))
 
     def _rows(self, transport: Transport, action: str, options: Mapping[str, Any]) -> Iterable[Row]:
         if action not in CHANGES:
@@ -119,10 +120,11 @@ class Command(PrintableCommand):
         if not is_sound:
             raise CommandError("the directory is damaged: a broker that starts there skips what it cannot read")
 
-    def _show(self, action: str, rows: Sequence[Row]) -> None:
+    def _show(self, action: str, rows: Sequence[Row], type: str | None) -> None:
         write_table(self.stdout, rows)
         if not rows:
-            self.stdout.write(NOTHING.get(action, "nothing"))
+            others = type and types_of_letters()
+            self.stdout.write(NOTHING.get(action, "nothing") + (f"; there are letters of {others}" if others else ""))
         if action == "groups" and any(row["group"] == REQUEUE_GROUP for row in rows):
             self.stdout.write(REQUEUE_EXPLAINED)
 
