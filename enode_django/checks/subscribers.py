@@ -198,6 +198,8 @@ def _outbox(subscriber: Subscriber) -> Iterator[CheckMessage]:
 def _key_field(subscriber: Subscriber) -> Iterator[CheckMessage]:
     if not isinstance(subscriber, ProcessManager) or not subscriber._enode_key_field:
         return
+    if subscriber._enode_keys.keys() >= set(subscriber._enode_methods.values()):
+        return  # each handler has a key of its own
     field, handled = subscriber._enode_key_field, [*subscriber._enode_followed(), *subscriber._enode_crashes]
     if not any(_has_field(cls, field) for cls in handled):
         yield Error(

@@ -93,7 +93,7 @@ def check_fields(projection: Subscriber, row: models.Model) -> None:
     """Raise `AssertionError` if a handler has given the row a value that is not stored, such as one under a misspelt
     name."""
     for name in vars(row):
-        if not name.startswith("_") and not hasattr(type(row), name):
+        if not (name.startswith("_") or hasattr(type(row), name) or name in vars(type(row)())):
             fields = ", ".join(field.name for field in row._meta.concrete_fields)
             raise AssertionError(
                 f"{type(projection).__qualname__} sets {name!r}, which is no field of {type(row).__qualname__} and is "

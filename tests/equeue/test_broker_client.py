@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from enode_django.equeue.messages import Commit, Receipt
 from enode_django.equeue.records import decode_records
+from enode_django.equeue.transport import AT_ONCE
 from enode_django.equeue.transports.broker import (
     BATCH_BYTES,
     BATCH_MESSAGES,
@@ -124,6 +125,26 @@ def test_rest_of_one_queue_does_not_keep_the_others_from_being_pulled(transport:
     transport.pull(topic, {0: 0, 1: 0}, limit=2, wait=0)
     transport.send(topic, {1: [b"b"]})
     assert {batch.queue for batch in transport.pull(topic, {0: 2, 1: 0}, limit=2, wait=0)} == {0, 1}
+
+
+def test_rests_wait_for_no_index_of_another_queue(
+    transport: BrokerTransport, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pull of 0 s waits in the broker while a damaged index is rebuilt, and may outlast the client's timeout."""
+    transport.send(topic, {0: [b"a"] * 3})
+    transport.pull(topic, {0: 0, 1: 0}, limit=2, wait=0)
+    call, waits = transport._pool.call, list[float]()
+
+    def noting(name: str, arguments: Any, *more: Any, **options: Any) -> Any:
+        waits.append(arguments[3])
+        return call(name, arguments, *more, **options)
+
+    monkeypatch.setattr(transport._pool, "call", noting)
+    for wait in (0.0, DEADLINE):
+        (batch,) = transport.pull(topic, {0: 2, 1: 0}, limit=1, wait=wait)
+        assert batch.bodies == [b"a"]
+        transport._rests.cut(topic, 0, 1, 1, [(1, [b"a", b"a"])], run=transport._rests.run)
+    assert waits == [AT_ONCE, AT_ONCE]
 
 
 # Batches of a send

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,7 +16,7 @@ from enode_django.equeue.messages import PulledBatch
 from enode_django.equeue.redis import wakes as redis_wakes
 from enode_django.equeue.redis.wakes import Wakes
 from enode_django.equeue.subscribing import Consumer, Limits, Mode
-from enode_django.equeue.transport import LONG_POLL, Transport, WakesPulls
+from enode_django.equeue.transport import AT_ONCE, LONG_POLL, Transport, WakesPulls
 from enode_django.equeue.transports.memory import MemoryTransport
 from tests.equeue.consuming import Handled, eventually, texts
 
@@ -64,6 +64,29 @@ def test_whoever_is_woken_before_it_pulls_does_not_wait(orders: Waking) -> None:
     pulling = Pulling(orders, before=orders.wake)
     pulling.end()
     assert not pulling.found
+
+
+class NotesWaits(MemoryTransport):
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[float] = []
+
+    def pull(self, topic: str, offsets: Mapping[int, int], *, limit: int, wait: float = LONG_POLL) -> Any:
+        self.waits.append(wait)
+        return super().pull(topic, offsets, limit=limit, wait=wait)
+
+
+def test_a_consumer_that_may_not_wait_waits_for_no_index_of_the_broker_either(tmp_path: Path) -> None:
+    """A pull of 0 s is answered after a damaged index is rebuilt, and cannot be woken."""
+    transport = NotesWaits()
+    transport.create_topic(TOPIC, 1)
+    sharing = QueueConsumer(transport, group="g", topic=TOPIC, owner="me", lease=60)
+    sharing.assign([0])
+    sharing.acquire_missing()
+    for wait in (0.0, SOON):
+        sharing.wake()
+        sharing.pull(1, wait)
+    assert transport.waits == [AT_ONCE, AT_ONCE]
 
 
 def test_a_pull_that_may_not_wait_leaves_the_wake_to_the_next_one(orders: Waking) -> None:

@@ -30,7 +30,7 @@ from enode_django.equeue.messages import (
 )
 from enode_django.equeue.portions import PORTION_BYTES, PORTION_ITEMS, portions
 from enode_django.equeue.records import decode_records, encode_records, is_whole, record_count
-from enode_django.equeue.transport import LONG_POLL, check_limit, check_size
+from enode_django.equeue.transport import AT_ONCE, LONG_POLL, check_limit, check_size
 from enode_django.equeue.transports.broker_address import address_of
 from enode_django.equeue.transports.broker_connection import (
     ConnectionLost,
@@ -181,7 +181,7 @@ class BrokerTransport:
         missing = {queue: at for queue, at in offsets.items() if queue not in known}
         if offsets and not missing:
             return pulled
-        wait, rests = 0.0 if pulled else wait, self._rests
+        wait, rests = AT_ONCE if pulled else wait, self._rests
         found, run = self._pull(topic, missing, limit, wait)
         for queue, batches, *more in found:
             decoded = [self._decoded(topic, queue, first, body) for first, body, *_ in batches]

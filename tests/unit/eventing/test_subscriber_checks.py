@@ -414,6 +414,12 @@ def test_a_key_that_no_handled_message_has_is_refused() -> None:
         @starts
         def checked(self, state: Counted, event: Checked) -> None: ...
 
+    class OfItsOwn(ProcessManager[Counted], key="bokking"):
+        name = "checked.of_its_own"
+
+        @starts(key=lambda event: event.aggregate_root_id)
+        def checked(self, state: Counted, event: Checked) -> None: ...
+
     class CheckedWithCode(Checked):
         type_name = "checks.CheckedWithCode"
         code: str
