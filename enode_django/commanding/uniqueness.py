@@ -78,7 +78,7 @@ class Uniqueness:
         self._deadline = deadline
         self._found: UniqueValues | None = None
         self._skip = 0
-        """The number of old rows that `settle_old` has looked into since it began with the oldest."""
+        """The number of old rows that `settle_old` could not settle since it began with the oldest."""
 
     @property
     def values(self) -> UniqueValues:
@@ -170,7 +170,6 @@ class Uniqueness:
         of the other shards. Rows of declarations that this process does not know are left: newer processes may have
         made them."""
         found = self.values.unsettled(self._deadline, skip=self._skip, limit=limit)
-        self._skip = self._skip + limit if len(found) == limit else 0
         rows = [row for row in found if unique_named(row.key.name) is not None]
         away: dict[int, StoreUnavailable] = {}
         for row in rows:
@@ -180,9 +179,15 @@ class Uniqueness:
                     self.settle(row)
                 except StoreUnavailable as error:
                     away[place] = error
+        self._skip = self._skip + self._left(found, limit) if len(found) == limit else 0
         for unavailable in away.values():
             raise unavailable
         return len(rows)
+
+    def _left(self, found: Sequence[UniqueValue], limit: int) -> int:
+        """Return how many of these rows could not be settled."""
+        left = {row.key for row in self.values.unsettled(self._deadline, skip=self._skip, limit=limit)}
+        return sum(row.key in left for row in found)
 
     def settle(self, row: UniqueValue, taker: Owner | None = None) -> Found:
         """Find out whether the owner of a row holds the value. Give the row of a free value to the ``taker``, or delete

@@ -166,6 +166,15 @@ def test_housekeeping_goes_past_rows_that_it_cannot_settle() -> None:
     assert [row.key for row in rows(store)] == newer, "after the end it begins anew"
 
 
+def test_housekeeping_of_many_rows_goes_by_none_that_it_can_settle() -> None:
+    store = MemoryEventStore()
+    for number in range(6):
+        dies_after_claim(store, Join(f"b{number}", email=f"{number}"))
+    uniqueness = Uniqueness(AggregateLoader(store), AT_ONCE)
+    assert [uniqueness.settle_old(limit=2) for _ in range(4)] == [2, 2, 2, 0]
+    assert rows(store) == []
+
+
 def test_a_refused_command_leaves_its_former_value_settled() -> None:
     """Otherwise housekeeping would look into it again and again, until another command changes the aggregate."""
     store = MemoryEventStore()
