@@ -32,14 +32,12 @@ class SeveralKeys:
     def __call__(self, event: Any) -> Keys:
         given: Any = self.function(event)
         if isinstance(given, str | bytes) or not isinstance(given, Iterable):
-            raise ValueError(
-                f"keys returns {shown(given)} for {shown(event)}; let it return the keys of rows, as a list"
-            )
+            raise ValueError(f"keys returns {shown(given)} for {shown(event)}; let it return a list of keys")
         keys = Keys(islice(given, MOST_KEYS + 1))
         if len(keys) > MOST_KEYS:
             raise ValueError(
-                f"keys returns more than {MOST_KEYS:,} keys for {shown(event)}, whose rows would be locked at once; let "
-                "a command apply several events with fewer keys each"
+                f"keys returns more than {MOST_KEYS:,} keys for {shown(event)}, whose rows would be locked at once; "
+                "let a command apply several events with fewer keys each"
             )
         if None in keys:
             raise ValueError(

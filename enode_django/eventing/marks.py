@@ -135,8 +135,8 @@ def handles(
     ``key`` is for a `MultiProjection`, where it returns the key of the row, and for a process manager with a ``state``,
     where it returns the key of the process (by default that of the class). It returns None for an event that concerns
     none. ``keys`` is for a `MultiProjection` whose events change several rows: it returns the keys of all of them, and
-    the handler is called with each row. ``join`` is for a process manager with a ``state``: the handler is called once for each process, with the
-    event that completes one of each of its classes. Raises `DefinitionError`.
+    the handler is called with each row. ``join`` is for a process manager with a ``state``: the handler is called once
+    for each process, with the event that completes one of each of its classes. Raises `DefinitionError`.
 
     For example::
 

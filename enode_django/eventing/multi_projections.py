@@ -23,9 +23,9 @@ class MultiProjection(RowProjection[Row]):
     The model of the rows is the parameter of the class. ``key_field`` names the field, or several, that identify a row
     and are unique; by default they are the primary key. ``key``, a parameter of the class, is a function of an event.
     It returns the value of the key field, or a tuple of those of several; ``@handles(key=…)`` is for events with
-    another key. A handler is not called if the key is None: an event changes one row, or none. Instead of ``key``, both
-    take ``keys``, a function that returns the keys of several rows, at most `MOST_KEYS`: the handler is called with each
-    of these rows once, in the order of the keys. The rows are stored together, or none of them.
+    another key. A handler is not called if the key is None. If an event changes several rows, give ``keys`` instead of
+    ``key``: a function that returns their keys, at most 1,000. The handler is called once with each of these rows, in
+    the order of the keys. The rows are stored together, or none of them.
 
     Events of one aggregate are handled in their order, events of different aggregates in any order: handlers have to
     give the same row in every order, as counts, sums and values by the id of their aggregate do. A row without a key

@@ -286,8 +286,8 @@ def _collect_keys(cls: type[Subscriber]) -> dict[str, EventKey]:
             )
         if isinstance(mark.key, SeveralKeys) and not cls._enode_has_keys:
             raise DefinitionError(
-                f"{cls.__qualname__}.{name} is marked with keys, which are for a MultiProjection; let key return the one "
-                "process that the event concerns"
+                f"{cls.__qualname__}.{name} is marked with keys, which are for a MultiProjection; let key return "
+                "the key of the one process that the event concerns"
             )
     return {name: mark.key for name, mark in marks.items() if mark.key is not None}
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import types
 import dataclasses
+import types
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -190,7 +190,7 @@ def test_a_handler_has_a_key_or_keys() -> None:
         handles(key=lambda event: 1, keys=lambda event: [1])
     with pytest.raises(DefinitionError, match=r"handles\(\) got keys=\['a'\]; give it a function of the event"):
         handles(keys=["a"])  # type: ignore[call-overload]
-    with pytest.raises(DefinitionError, match="Both got key=.* and keys="):
+    with pytest.raises(DefinitionError, match=r"Both got key=.* and keys="):
 
         class Both(MultiProjection[CustomerTotal], key=lambda event: 1, keys=lambda event: [1]): ...
 
