@@ -96,12 +96,13 @@ def key_of_event(cls: type[MultiProjection[Any]]) -> Callable[[DomainEvent], Any
     known: dict[type[DomainEvent], EventKey] = {}
 
     def key(event: DomainEvent) -> Any:
-        function = known.get(type(event))
-        if function is None:
+        try:
+            function = known[type(event)]
+        except KeyError:
             name = cls._enode_method_for(type(event)) or ""
-            function = cls._enode_keys.get(name) or cls._enode_key
-            assert function is not None
-            known[type(event)] = function
+            found = cls._enode_keys.get(name) or cls._enode_key
+            assert found is not None
+            function = known[type(event)] = found
         return function(event)
 
     return key
