@@ -11,12 +11,11 @@ from typing import Any, NamedTuple, Protocol, TypeVar, overload
 from enode_django.domain.annotations import handled_classes, is_bare, is_method
 from enode_django.domain.messages import DomainEvent
 from enode_django.domain.refusals import DomainException
+from enode_django.eventing.event_keys import EventKey, EventKeys, event_key
 from enode_django.exceptions import DefinitionError
 from enode_django.serialization.crashes import CommandCrashed
 
 Followed = type[DomainEvent] | type[DomainException]
-EventKey = Callable[[Any], object]
-"""Returns the key of the row that an event changes, or None if it changes none."""
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 Event = TypeVar("Event", bound=DomainEvent | DomainException)
@@ -53,10 +52,24 @@ class HandlerMark(NamedTuple):
 
 
 @overload
-def handles(one: type[E1], /, *, creates: bool = ..., key: Callable[[E1], object] = ...) -> MarksMethod[E1]: ...
+def handles(
+    one: type[E1],
+    /,
+    *,
+    creates: bool = ...,
+    key: Callable[[E1], object] = ...,
+    keys: Callable[[E1], Iterable[object]] = ...,
+) -> MarksMethod[E1]: ...
 @overload
 def handles(
-    one: type[E1], two: type[E2], /, *, creates: bool = ..., key: Callable[[E1 | E2], object] = ..., join: bool = ...
+    one: type[E1],
+    two: type[E2],
+    /,
+    *,
+    creates: bool = ...,
+    key: Callable[[E1 | E2], object] = ...,
+    keys: Callable[[E1 | E2], Iterable[object]] = ...,
+    join: bool = ...,
 ) -> MarksMethod[E1 | E2]: ...
 @overload
 def handles(
@@ -67,6 +80,7 @@ def handles(
     *,
     creates: bool = ...,
     key: Callable[[E1 | E2 | E3], object] = ...,
+    keys: Callable[[E1 | E2 | E3], Iterable[object]] = ...,
     join: bool = ...,
 ) -> MarksMethod[E1 | E2 | E3]: ...
 @overload
@@ -79,6 +93,7 @@ def handles(
     *,
     creates: bool = ...,
     key: Callable[[E1 | E2 | E3 | E4], object] = ...,
+    keys: Callable[[E1 | E2 | E3 | E4], Iterable[object]] = ...,
     join: bool = ...,
 ) -> MarksMethod[E1 | E2 | E3 | E4]: ...
 @overload
@@ -92,17 +107,28 @@ def handles(
     *,
     creates: bool = ...,
     key: Callable[[E1 | E2 | E3 | E4 | E5], object] = ...,
+    keys: Callable[[E1 | E2 | E3 | E4 | E5], Iterable[object]] = ...,
     join: bool = ...,
 ) -> MarksMethod[E1 | E2 | E3 | E4 | E5]: ...
 @overload
 def handles(
-    *, creates: bool = ..., key: Callable[[Any], object] = ..., join: bool = ...
+    *,
+    creates: bool = ...,
+    key: Callable[[Any], object] = ...,
+    keys: Callable[[Any], Iterable[object]] = ...,
+    join: bool = ...,
 ) -> Callable[[Method], Method]: ...
 @overload
 def handles(*followed: Followed, creates: bool = ..., join: bool = ...) -> Callable[[Method], Method]: ...
 @overload
 def handles(method: Method, /) -> Method: ...
-def handles(*followed: Any, creates: bool = False, key: EventKey | None = None, join: bool = False) -> Any:
+def handles(
+    *followed: Any,
+    creates: bool = False,
+    key: EventKey | None = None,
+    keys: EventKeys | None = None,
+    join: bool = False,
+) -> Any:
     """Mark a method of a subscriber as the handler of these classes of events and their subclasses; without a class, of
     those that the annotation of its event names.
 
@@ -110,8 +136,9 @@ def handles(*followed: Any, creates: bool = False, key: EventKey | None = None, 
     a `ModelProjection` or `MultiProjection`: once a handler says so, the others are called only for a row that exists.
     ``key`` is for a `MultiProjection`, where it returns the key of the row, and for a process manager with a ``state``,
     where it returns the key of the process (by default that of the class). It returns None for an event that concerns
-    none. ``join`` is for a process manager with a ``state``: the handler is called once for each process, with the
-    event that completes one of each of its classes. Raises `DefinitionError`.
+    none. ``keys`` is for a `MultiProjection` whose events change several rows: it returns the keys of all of them, and
+    the handler is called with each row. ``join`` is for a process manager with a ``state``: the handler is called once
+    for each process, with the event that completes one of each of its classes. Raises `DefinitionError`.
 
     For example::
 
@@ -122,7 +149,7 @@ def handles(*followed: Any, creates: bool = False, key: EventKey | None = None, 
             def opened(self, event: AccountOpened) -> Iterator[Command]:
                 yield Deposit(event.aggregate_root_id, amount=Decimal(10))
     """
-    mark = HandlerMark(key, join=join)
+    mark = HandlerMark(event_key("handles()", key, keys), join=join)
     return _marking("handles", followed, creates, None if mark == HandlerMark() else mark)
 
 

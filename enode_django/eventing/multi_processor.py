@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from django.db import transaction
 
 from enode_django.databases import let_hooks_fail_alone
+from enode_django.equeue.lookups import Lookups
 from enode_django.eventing import checkpoints
 from enode_django.eventing.base_projections import makes_row
-from enode_django.eventing.event_processors import CheckpointProcessor, reached
+from enode_django.eventing.event_processors import FIRST_AT_ONCE, CheckpointProcessor, reached
 from enode_django.eventing.failures import failure_of
 from enode_django.eventing.multi_projections import MultiProjection, key_fields, key_of_event
 from enode_django.eventing.pending import Failure, PendingAggregate, Progress, fit_portion
@@ -43,6 +44,8 @@ class MultiProcessor(CheckpointProcessor):
 
     subscriber: MultiProjection[Any]
     at_once = 5_000
+    rows_at_once: ClassVar[int] = 50_000
+    """About the most rows that one batch locks: an event may change up to `MOST_KEYS`."""
 
     def __init__(self, subscriber: MultiProjection[Any], store: EventStore) -> None:
         super().__init__(subscriber, store)
@@ -50,6 +53,12 @@ class MultiProcessor(CheckpointProcessor):
         self._table: KeyedRowTable[Any] = KeyedRowTable(subscriber.model, self.alias, fields, self.key)
         self._key_of = key_of_event(type(subscriber))
         self._makes_row = makes_row(subscriber)
+        self._fitting_rows = Lookups(first=FIRST_AT_ONCE, most=self.at_once, most_bytes=self.rows_at_once)
+
+    @property
+    def limit(self) -> int:
+        """The most streams of the next batch, as of any processor, or fewer if those of the last one had many rows."""
+        return min(super().limit, self._fitting_rows.count)
 
     def apply(
         self, works: Sequence[PendingAggregate], portion: int, *, even_parked: bool = False
@@ -103,6 +112,8 @@ class MultiProcessor(CheckpointProcessor):
         noted."""
         self.in_flight.end()
         keys = set().union(*(share.keys for share in shares))
+        if streams := sum(len(share.streams) for share in shares):
+            self._fitting_rows.found(streams, len(keys))
         changes = self._locked(keys)
         failed = next(filter(None, (self._call(share, changes) for share in shares)), None)
         if failed is not None and len(shares) == 1:

@@ -10,7 +10,7 @@ from django.db import models
 
 from enode_django.domain.messages import DomainEvent
 from enode_django.eventing.base_projections import Row, RowProjection
-from enode_django.eventing.marks import EventKey
+from enode_django.eventing.event_keys import EventKey, EventKeys, event_key
 from enode_django.eventing.subscribers import is_declared
 from enode_django.exceptions import DefinitionError
 
@@ -23,7 +23,9 @@ class MultiProjection(RowProjection[Row]):
     The model of the rows is the parameter of the class. ``key_field`` names the field, or several, that identify a row
     and are unique; by default they are the primary key. ``key``, a parameter of the class, is a function of an event.
     It returns the value of the key field, or a tuple of those of several; ``@handles(key=…)`` is for events with
-    another key. A handler is not called if the key is None: an event changes one row, or none.
+    another key. A handler is not called if the key is None. If an event changes several rows, give ``keys`` instead of
+    ``key``: a function that returns their keys, at most 1,000. The handler is called once with each of these rows, in
+    the order of the keys. The rows are stored together, or none of them.
 
     Events of one aggregate are handled in their order, events of different aggregates in any order: handlers have to
     give the same row in every order, as counts, sums and values by the id of their aggregate do. A row without a key
@@ -47,10 +49,11 @@ class MultiProjection(RowProjection[Row]):
     _enode_has_keys: ClassVar[bool] = True
     key_field: ClassVar[str | Sequence[str]] = ""
 
-    def __init_subclass__(cls, *, key: EventKey | None = None, **options: Any) -> None:
+    def __init_subclass__(cls, *, key: EventKey | None = None, keys: EventKeys | None = None, **options: Any) -> None:
         super().__init_subclass__(**options)
-        if key is not None:
-            cls._enode_key = key
+        given = event_key(cls.__qualname__, key, keys)
+        if given is not None:
+            cls._enode_key = given
         if not is_declared(cls):
             return
         key_fields(cls)
@@ -59,7 +62,8 @@ class MultiProjection(RowProjection[Row]):
             if not callable(found):
                 raise DefinitionError(
                     f"{cls.__qualname__} has the key {found!r} for {name}(); give it a function of the event: "
-                    f"class {cls.__name__}(MultiProjection[…], key=lambda event: event.customer), or @handles(key=…)"
+                    f"class {cls.__name__}(MultiProjection[…], key=lambda event: event.customer), or @handles(key=…); "
+                    "for events that change several rows, keys instead of key"
                 )
 
 
@@ -87,16 +91,18 @@ def key_fields(cls: type[MultiProjection[Any]]) -> Sequence[models.Field[Any, An
 
 
 def key_of_event(cls: type[MultiProjection[Any]]) -> Callable[[DomainEvent], Any]:
-    """Return a function for the key of an event: None, or what its key function returns. It raises what that does."""
+    """Return a function for the key of an event: None, what its key function returns, or the `Keys` of several rows. It
+    raises what that function does."""
     known: dict[type[DomainEvent], EventKey] = {}
 
     def key(event: DomainEvent) -> Any:
-        function = known.get(type(event))
-        if function is None:
+        try:
+            function = known[type(event)]
+        except KeyError:
             name = cls._enode_method_for(type(event)) or ""
-            function = cls._enode_keys.get(name) or cls._enode_key
-            assert function is not None
-            known[type(event)] = function
+            found = cls._enode_keys.get(name) or cls._enode_key
+            assert found is not None
+            function = known[type(event)] = found
         return function(event)
 
     return key

@@ -12,7 +12,8 @@ from enode_django.bus.command_bus import CrashHandler, outbox_rows
 from enode_django.bus.derived_ids import derived_id, with_id
 from enode_django.domain.messages import Command
 from enode_django.eventing.deadlines import CancelDeadline, Deadline
-from enode_django.eventing.marks import EventKey, HandlerMark, Method, check_markable, checked_mark
+from enode_django.eventing.event_keys import EventKey
+from enode_django.eventing.marks import HandlerMark, Method, check_markable, checked_mark
 from enode_django.eventing.parameters import parameter_of
 from enode_django.eventing.state_types import EventState, StateType, state_type
 from enode_django.eventing.subscribers import NOW, Handler, Subscriber, is_declared, key_of, yielding_subscriber

@@ -20,7 +20,8 @@ from enode_django.domain.messages import DomainEvent
 from enode_django.domain.names import check_names
 from enode_django.domain.refusals import DomainException
 from enode_django.domain.signatures import check_method
-from enode_django.eventing.marks import EventKey, Followed, HandlerMark
+from enode_django.eventing.event_keys import EventKey, SeveralKeys
+from enode_django.eventing.marks import Followed, HandlerMark
 from enode_django.eventing.retry_policy import Retries
 from enode_django.exceptions import DefinitionError, TypeNameError, UnknownMessageType
 from enode_django.serialization.registry import types
@@ -61,7 +62,7 @@ class Subscriber:
     """The names of the handlers that make rows; if empty, every handler does."""
     _enode_may_create: ClassVar[bool] = False
     _enode_keys: ClassVar[Mapping[str, EventKey]] = {}
-    """The functions that ``@handles(key=…)`` was given, by the name of the handler."""
+    """The functions that ``@handles(key=…)`` or ``keys`` was given, by the name of the handler."""
     _enode_key: ClassVar[EventKey | None] = None
     _enode_has_keys: ClassVar[bool] = False
     _enode_arguments: ClassVar[tuple[str, ...]] = ("event",)
@@ -282,6 +283,11 @@ def _collect_keys(cls: type[Subscriber]) -> dict[str, EventKey]:
                 f"{cls.__qualname__}.{name} is marked with a key, @starts or @ends, which are for process managers "
                 "with a state, and the key for a MultiProjection; derive it from ProcessManager[SomeState], or leave "
                 "them out"
+            )
+        if isinstance(mark.key, SeveralKeys) and not cls._enode_has_keys:
+            raise DefinitionError(
+                f"{cls.__qualname__}.{name} is marked with keys, which are for a MultiProjection; let key return "
+                "the key of the one process that the event concerns"
             )
     return {name: mark.key for name, mark in marks.items() if mark.key is not None}
 

@@ -69,6 +69,24 @@ def order_tables(following_tables: None, django_db_blocker: DjangoDbBlocker) -> 
         _make_tables(MODELS)
 
 
+@pytest.fixture
+def stays(harness: Harness, stay_tables: None) -> Iterator[Harness]:
+    from tests.following import stays
+
+    for model in stays.MODELS:
+        model._base_manager.all().delete()
+    yield harness
+    vars(stays.trouble).update(vars(stays.Trouble()))
+
+
+@pytest.fixture(scope="session")
+def stay_tables(following_tables: None, django_db_blocker: DjangoDbBlocker) -> None:
+    from tests.following.stays import MODELS
+
+    with django_db_blocker.unblock():
+        _make_tables(MODELS)
+
+
 @pytest.fixture(scope="session")
 def line_tables(following_tables: None, django_db_blocker: DjangoDbBlocker) -> None:
     from tests.following.lines import WAITING

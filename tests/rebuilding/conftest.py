@@ -7,7 +7,15 @@ import pytest
 from django.db import connection
 from pytest_django import DjangoDbBlocker
 
-from tests.following.conftest import behaviour, following_tables, harness, order_tables, orders  # noqa: F401
+from tests.following.conftest import (  # noqa: F401
+    behaviour,
+    following_tables,
+    harness,
+    order_tables,
+    orders,
+    stay_tables,
+    stays,
+)
 
 if TYPE_CHECKING:
     from tests.following.harness import Harness

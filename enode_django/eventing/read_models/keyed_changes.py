@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from enode_django.domain.messages import DomainEvent
 from enode_django.domain.refusals import DomainException
+from enode_django.eventing.event_keys import Keys
 from enode_django.eventing.pending import HandledEvent
 from enode_django.eventing.read_models.keyed_rows import KeyedRowTable
 from enode_django.eventing.read_models.row_changes import row_after
@@ -28,10 +29,13 @@ class KeyedEvent(NamedTuple):
 def keyed_events(
     followed: Iterable[HandledEvent], key_of: Callable[[Any], Any], keys: RowKeys[Any]
 ) -> Iterator[KeyedEvent]:
-    """Yield the events that have a key. Raises what ``key_of`` and `RowKeys.canonical` raise."""
+    """Yield the events that have a key; one with several `Keys` for each of these, once. Raises what ``key_of`` and
+    `RowKeys.canonical` raise."""
     for event, handlers in followed:
         key = key_of(event)
-        if key is not None:
+        if key.__class__ is Keys:
+            yield from (KeyedEvent(one, event, handlers) for one in dict.fromkeys(map(keys.canonical, key)))
+        elif key is not None:
             yield KeyedEvent(keys.canonical(key), event, handlers)
 
 

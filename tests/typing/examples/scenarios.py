@@ -56,6 +56,17 @@ class OwnersAlone(MultiProjection[OwnerTotal]):
     def opened(self, row: OwnerTotal, event: Opened) -> None: ...
 
 
+class OwnersOfAll(MultiProjection[OwnerTotal], keys=lambda event: [event.owner, "all"]):
+    @handles(Opened, keys=lambda event: event.owner.split())
+    def opened(self, row: OwnerTotal, event: Opened) -> None: ...
+
+    @handles(Opened, keys=lambda event: event.version)  # error: not several
+    def counted(self, row: OwnerTotal, event: Opened) -> None: ...
+
+    @handles(Opened, keys=lambda event: [event.nothing])  # error
+    def nobody(self, row: OwnerTotal, event: Opened) -> None: ...
+
+
 class Greeting(ProcessManager):
     @handles
     def opened(self, event: Opened) -> Iterator[Command]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from django.core.exceptions import ValidationError
 from django.db import connection, models
 
-from enode_django import ModelProjection, MultiProjection, handles
+from enode_django import Command, ModelProjection, MultiProjection, ProcessManager, handles, starts
 from enode_django.eventing import subscribers
 from enode_django.eventing.code import code_fingerprint
 from enode_django.eventing.multi_projections import key_fields
@@ -22,7 +23,8 @@ from enode_django.eventing.read_models.row_keys import RowKeys
 from enode_django.exceptions import DefinitionError
 from enode_django.models import ReadModel
 from enode_django.testing import given
-from tests.following.orders import CustomerTotal, CustomerTotals, DailyTotals, Ordered, Returned, back, order
+from tests.following.orders import CustomerTotal, CustomerTotals, DailyTotals, Ordered, Renamed, Returned, back, order
+from tests.following.stays import Nights, booked, cancelled
 
 
 class Keyed(models.Model):
@@ -56,19 +58,26 @@ class Followed(ReadModel):
         app_label = "keyed"
 
 
+@dataclasses.dataclass
+class Counted:
+    orders: int = 0
+
+
 @pytest.fixture(autouse=True)
 def undeclared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Begin without declarations. Forget those of the test after it."""
     monkeypatch.setattr(subscribers, "_declared", [])
 
 
-def declared(of: type[models.Model], key: Any = None, **body: Any) -> type[MultiProjection[Any]]:
+def declared(of: type[models.Model], key: Any = None, keys: Any = None, **body: Any) -> type[MultiProjection[Any]]:
     @handles(Ordered)
     def ordered(self: Any, row: Any, event: Any) -> None: ...
 
     base: Any = MultiProjection[of]  # type: ignore[valid-type]
     named = {"name": "keyed.projection", "ordered": ordered, **body}
-    cls: type[MultiProjection[Any]] = types.new_class("Keys", (base,), {"key": key}, lambda space: space.update(named))
+    cls: type[MultiProjection[Any]] = types.new_class(
+        "Keys", (base,), {"key": key, "keys": keys}, lambda space: space.update(named)
+    )
     return cls
 
 
@@ -142,14 +151,80 @@ def test_a_key_is_inherited() -> None:
     given(Derived, order("ann", 1), back("bob", 1)).then("ann", orders=1).then("bob", orders=-1)
 
 
+def test_a_class_has_keys_and_its_handlers_may_have_a_key_or_keys_of_their_own() -> None:
+    class Base(MultiProjection[CustomerTotal], keys=lambda event: [event.customer, "all"]):
+        name = "keyed.several"
+
+        @handles
+        def ordered(self, row: CustomerTotal, event: Ordered) -> None:
+            row.orders += 1
+
+        @handles(key=lambda event: event.buyer)
+        def returned(self, row: CustomerTotal, event: Returned) -> None:
+            row.orders -= 1
+
+        @handles(keys=lambda event: {event.text, event.customer})
+        def renamed(self, row: CustomerTotal, event: Renamed) -> None:
+            row.text = row.customer
+
+    class Derived(Base, key=lambda event: "only"):
+        name = "keyed.one"
+
+    scenario = given(Base, order("ann", 1), back("bob", 1), Renamed(customer="ann", text="eve"))
+    scenario.then("ann", orders=1, text="ann").then("all", orders=1).then("bob", orders=-1).then("eve", text="eve")
+    assert scenario.rows.keys() == {"ann", "all", "bob", "eve"}
+    given(Derived, order("ann", 1), back("bob", 1)).then("only", orders=1).then("bob", orders=-1).then_no_row("all")
+
+
+def test_an_event_with_several_keys_has_a_scenario() -> None:
+    scenario = given(Nights, "a", booked(0, 1)).when(booked(1, 2, 1), id="b").when(cancelled(1, 2), id="b")
+    scenario.then(("h", date(2026, 1, 2)), guests=1).then_no_row(("h", date(2026, 1, 3))).then_in_any_order()
+    with pytest.raises(ValueError, match="keys returns more than 1,000 keys"):
+        scenario.when(booked(*range(1_001)))
+
+
+def test_a_handler_has_a_key_or_keys() -> None:
+    with pytest.raises(
+        DefinitionError, match=r"handles\(\) got key=.* and keys=.*; give it key if an event changes one"
+    ):
+        handles(key=lambda event: 1, keys=lambda event: [1])
+    with pytest.raises(DefinitionError, match=r"handles\(\) got keys=\['a'\]; give it a function of the event"):
+        handles(keys=["a"])  # type: ignore[call-overload]
+    with pytest.raises(DefinitionError, match=r"Both got key=.* and keys="):
+
+        class Both(MultiProjection[CustomerTotal], key=lambda event: 1, keys=lambda event: [1]): ...
+
+
+def test_only_a_multi_projection_takes_several_keys() -> None:
+    with pytest.raises(DefinitionError, match="is marked with a key, @starts or @ends, which are for"):
+
+        class Wrong(ModelProjection[Followed]):
+            @handles(keys=lambda event: [event.customer])
+            def ordered(self, row: Followed, event: Ordered) -> None: ...
+
+    with pytest.raises(DefinitionError, match="returned is marked with keys, which are for a MultiProjection"):
+
+        class Processes(ProcessManager[Counted]):
+            @starts
+            def ordered(self, state: Counted, event: Ordered) -> None: ...
+
+            @handles(keys=lambda event: [event.buyer])
+            def returned(self, state: Counted, event: Returned) -> Iterator[Command]:
+                yield from ()
+
+
 def test_other_keys_are_other_code() -> None:
-    def of(key: Callable[[Any], Any], **body: Any) -> set[str]:
-        projection = declared(CustomerTotal, key=key, **body)()
+    def of(key: Callable[[Any], Any], option: str = "key") -> set[str]:
+        projection = declared(CustomerTotal, **{option: key})()
         return {fingerprint_of(projection), code_fingerprint(projection)}
 
     one = of(lambda event: event.customer)
     assert one.isdisjoint(of(lambda event: event.customer.upper()))
     assert one == of(lambda event: event.customer)
+    several = of(lambda event: [event.customer], "keys")
+    assert several.isdisjoint(one | of(lambda event: [event.customer], "key"))
+    assert several.isdisjoint(of(lambda event: [event.customer, "all"], "keys"))
+    assert several == of(lambda event: [event.customer], "keys")
 
 
 # -- the testing kit ------------------------------------------------------------------------------------------------
