@@ -25,6 +25,7 @@ TABLES = (
     statements.CORRECTIONS,
     statements.GENERATIONS,
     statements.SHARD,
+    "enode_django_deadletter",
     "enode_django_snapshot",
     postgres_unique_values.TABLE,
 )
