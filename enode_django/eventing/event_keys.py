@@ -19,7 +19,7 @@ MOST_KEYS = 1_000
 
 
 class Keys(list[object]):
-    """What a `SeveralKeys` returns: no function of an application returns one, so it is no key itself."""
+    """The keys of one event, returned by `SeveralKeys`. The class tells them from a list that is one key."""
 
 
 @dataclasses.dataclass(frozen=True)

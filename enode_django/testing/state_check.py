@@ -1,4 +1,4 @@
-"""Whether the state that a handler leaves is the one that the stored events give."""
+"""Compare the state that a handler leaves with the state that the stored events give."""
 
 from __future__ import annotations
 

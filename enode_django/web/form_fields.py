@@ -35,7 +35,7 @@ from enode_django.web.failures import texts_of
 AGGREGATE = "aggregate_root_id"
 _BLANK = ("", "---------")
 _META = ("command", "exclude", "extra_kwargs", "fields", "help_texts", "internal", "labels", "widgets")
-"""Of the ``Meta`` of forms and serializers."""
+"""The options of the ``Meta`` of forms and serializers."""
 
 
 class DateTimeField(forms.DateTimeField):

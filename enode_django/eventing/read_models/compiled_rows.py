@@ -33,7 +33,7 @@ class RowField(NamedTuple):
 
 
 class Preparing(NamedTuple):
-    """What prepares a row. ``relations`` are the fields whose related instances are forgotten. ``prepare`` is called
+    """The preparation of a row. The related instances of the fields ``relations`` are forgotten. ``prepare`` is called
     with a row that has more or fewer attributes than ``kept`` (None: with each row). ``unknown`` returns the text of
     the error for a row."""
 
