@@ -48,12 +48,11 @@ def _seconds(processors: Processors, server: Broker, workspace: Workspace) -> Ma
     """Return the processor time of each kind of process so far; without PostgreSQL if it is on another machine. The
     broker's includes the messages that are sent to it before the workers go on."""
     found = {"workers": processors.processor_seconds(), "broker": _of(psutil.Process(server.pid))}
-    with workspace.connect() as connection:
-        backend = connection.info.backend_pid
-    try:
-        postmaster = psutil.Process(backend).parent()
-    except psutil.NoSuchProcess:
-        postmaster = None
+    with workspace.connect() as connection:  # its server process ends with it
+        try:
+            postmaster = psutil.Process(connection.info.backend_pid).parent()
+        except psutil.NoSuchProcess:
+            postmaster = None
     if postmaster is not None and postmaster.name() == "postgres":
         found["PostgreSQL"] = sum(map(_of, [postmaster, *postmaster.children()]))
     return found
