@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,7 +60,7 @@ class HadoopFiles:
         If the file system renames without replacing, as HDFS does, exactly one of two concurrent calls returns True;
         on others nearly always.
         """
-        beside = self._at(posixpath.join(posixpath.dirname(path), f"_{posixpath.basename(path)}"))
+        beside = self._at(posixpath.join(posixpath.dirname(path), f"_{posixpath.basename(path)}.{uuid4().hex}"))
         stream = self._fs.create(beside, True)
         try:
             stream.write(bytearray(text.encode()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -468,3 +468,24 @@ def test_a_tail_that_a_job_reads_stays(spark: SparkSession, store: PostgresEvent
     assert used in increments_at(tmp_path)
     export(spark, tmp_path)
     assert used not in increments_at(tmp_path)
+
+
+class WrittenMeanwhile(str):
+    """A text during whose writing ``meanwhile`` is called."""
+
+    meanwhile: Callable[[], object]
+
+    def encode(self, *arguments: str) -> bytes:
+        self.meanwhile()
+        return super().encode(*arguments)
+
+
+def test_of_two_that_create_a_file_at_once_neither_writes_into_the_others(spark: SparkSession, tmp_path: Path) -> None:
+    files = HadoopFiles(spark, str(tmp_path))
+    created: list[bool] = []
+    slow = WrittenMeanwhile("of the slow one")
+    slow.meanwhile = lambda: created.append(files.create("a/file.json", "of the fast one"))
+    created.append(files.create("a/file.json", slow))
+    assert created == [True, False]
+    assert files.read("a/file.json") == "of the fast one"
+    assert files.names("a") == ["file.json"]
