@@ -94,7 +94,7 @@ def _cancel(spark: SparkSession, group: str) -> None:
 
 
 def make_active(spark: SparkSession) -> None:
-    """Make the session active in this thread: Spark looks up data sources for writing in the thread's session."""
+    """Make the session active in this thread: Spark looks up settings in the thread's session."""
     jvm: Any = spark.sparkContext._jvm
     SparkSession._get_j_spark_session_class(jvm).setActiveSession(spark._jsparkSession)
 
