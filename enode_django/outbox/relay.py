@@ -53,14 +53,6 @@ class Schedule(Protocol):
         """Add the commands to the outbox that are due. Return the seconds until the next one is."""
 
 
-class _Nothing:
-    def look(self, alias: str, /) -> tuple[bool, float]:
-        return rows.has_waiting(alias), inf
-
-    def fire(self, alias: str, /) -> float:
-        return inf
-
-
 class Relay:
     """Relays the outbox of one database to a ``sender``. One thread calls its methods, and owns the connection.
 
@@ -72,14 +64,14 @@ class Relay:
         alias: str,
         sender: Sender,
         *,
-        schedule: Schedule | None = None,
+        schedule: Schedule,
         at_once: int = ROWS_AT_ONCE,
         waits: bool = False,
     ) -> None:
         self.alias = alias
         self.pause = inf
         """Seconds after the last `run` until a scheduled command is due."""
-        self._schedule: Schedule = schedule or _Nothing()
+        self._schedule = schedule
         self._sender = sender
         self._at_once = at_once
         self._waits = waits
