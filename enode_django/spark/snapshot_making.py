@@ -28,18 +28,17 @@ from enode_django.serialization.registry import types
 from enode_django.spark.executors import task
 from enode_django.spark.reading import read_alias
 
-_SCHEMA = pa.schema(
-    {
-        "alias": pa.string(),
-        "aggregate_root_id": pa.string(),
-        "aggregate_root_type": pa.string(),
-        "version": pa.int64(),
-        "fingerprint": pa.string(),
-        "payload": pa.binary(),
-        "created_at": pa.timestamp("us", tz="UTC"),
-        "failure": pa.string(),
-    }
-)
+_COLUMNS: dict[str, pa.DataType] = {
+    "alias": pa.string(),
+    "aggregate_root_id": pa.string(),
+    "aggregate_root_type": pa.string(),
+    "version": pa.int64(),
+    "fingerprint": pa.string(),
+    "payload": pa.binary(),
+    "created_at": pa.timestamp("us", tz="UTC"),
+    "failure": pa.string(),
+}
+_SCHEMA = pa.schema(_COLUMNS)
 HEADS_AT_ONCE = 1_000
 MADE_AT_ONCE = 500
 """Aggregates whose streams are looked up together, if they are short."""
