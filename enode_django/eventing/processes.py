@@ -93,8 +93,7 @@ def steps_of(manager: ProcessManager, followed: Iterable[HandledEvent]) -> list[
 
 
 def _mark(manager: ProcessManager, message: DomainEvent | DomainException) -> HandlerMark:
-    method = manager._enode_method_for(type(message))
-    return HandlerMark() if method is None else mark_of(type(manager), method)
+    return mark_of(type(manager), manager._enode_method_for(type(message)) or "")
 
 
 Find = Callable[[Sequence[CommandKey]], Mapping[CommandKey, StreamRecord]]
