@@ -18,13 +18,7 @@ from enode_django.domain.metadata import Metadata, ambient_metadata
 from enode_django.eventing import checkpoints, failovers, parking
 from enode_django.eventing.event_processors import Batch, Begun, EventProcessor
 from enode_django.eventing.failures import failure_of
-from enode_django.eventing.pending import (
-    HandledEvent,
-    PendingAggregate,
-    Progress,
-    followed_refusal,
-    handled_by,
-)
+from enode_django.eventing.pending import HandledEvent, PendingAggregate, Progress, followed_refusal, handled_by
 from enode_django.eventing.process_managers import (
     ProcessManager,
     crash_handler,

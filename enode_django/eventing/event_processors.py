@@ -113,12 +113,7 @@ class EventProcessor(ABC):
             position = shard.position()
             start = position if self.subscriber.start == NOW else BEGINNING
             checkpoints.subscribe(
-                self.alias,
-                self.key,
-                shard.number,
-                start,
-                position.generation,
-                known_fingerprint(self.subscriber),
+                self.alias, self.key, shard.number, start, position.generation, known_fingerprint(self.subscriber)
             )
             known = checkpoints.subscription(self.alias, self.key, shard.number)
         return known

@@ -20,13 +20,7 @@ from enode_django.eventing import checkpoints, process_rows
 from enode_django.eventing.effects import EffectProcessor, SendCommands
 from enode_django.eventing.event_processors import Batch, Begun
 from enode_django.eventing.failures import failure_of
-from enode_django.eventing.pending import (
-    Failure,
-    HandledEvent,
-    PendingAggregate,
-    Progress,
-    followed_refusal,
-)
+from enode_django.eventing.pending import Failure, HandledEvent, PendingAggregate, Progress, followed_refusal
 from enode_django.eventing.process_managers import ProcessManager
 from enode_django.eventing.processes import Processes, Step, steps_of
 from enode_django.eventstore.base import EventStore, StreamRecord
@@ -121,12 +115,7 @@ class ProcessProcessor(EffectProcessor):
         return [] if refused is None else self._tracing.followed(self.name, record, [refused])
 
     def _run(
-        self,
-        plan: Plan,
-        batch: Batch,
-        processes: Processes,
-        refusals: list[checkpoints.RefusalKey],
-        alone: bool,
+        self, plan: Plan, batch: Batch, processes: Processes, refusals: list[checkpoints.RefusalKey], alone: bool
     ) -> Progress:
         """Let the processes handle the plan. One that is ``alone`` has savepoints, which find what breaks the
         transaction."""

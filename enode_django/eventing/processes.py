@@ -18,13 +18,7 @@ from enode_django.domain.metadata import Metadata, ambient_metadata
 from enode_django.domain.refusals import DomainException
 from enode_django.eventing.marks import HandlerMark
 from enode_django.eventing.pending import HandledEvent
-from enode_django.eventing.process_managers import (
-    ProcessManager,
-    Yielded,
-    deadline_changes,
-    mark_of,
-    yielded_by,
-)
+from enode_django.eventing.process_managers import ProcessManager, Yielded, deadline_changes, mark_of, yielded_by
 from enode_django.eventing.state_types import StateType, joined_in
 from enode_django.eventing.subscribers import Handler, Subscriber
 from enode_django.eventstore.base import CommandKey, StreamRecord
