@@ -39,7 +39,7 @@ class EventHandler(NamedTuple):
 
     @property
     def origin(self) -> tuple[Followed, str, Place]:
-        """Is the same for a handler that a reloaded module defines again."""
+        """What identifies the handler, also when a reloaded module defines it again."""
         return self.followed, self.name, place_of(self.function)
 
     @property

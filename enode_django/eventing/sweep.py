@@ -291,16 +291,16 @@ class SweepingSubscription(EventSubscription):
         for sweeper in self._sweepers:
             self.runner.persisted(partial(self._sweep, sweeper))
         for resender in self._resenders:
-            self.runner.persisted(partial(self._try, resender))
+            self.runner.persisted(partial(self._step, resender))
 
     def _sweep(self, sweeper: Sweeper) -> None:
         swept_at = sweeper.swept_at
-        self._try(sweeper)
+        self._step(sweeper)
         if sweeper.swept_at != swept_at:
             self._forget_refusals()
             self.runner.processor.tidy()
 
-    def _try(self, one: Sweeper | Resender) -> None:
+    def _step(self, one: Sweeper | Resender) -> None:
         try:
             one.tick()
             self._attempts[one].worked()
