@@ -78,13 +78,17 @@ def _deltas() -> Any:
     from enode_django.eventstore.postgres import PostgresEventStore
 
     class Deltas(CheckpointProcessor):
-        def apply(self, works: Sequence[PendingAggregate], portion: int, *, even_parked: bool = False) -> Any:
+        @property
+        def limit(self) -> int:
+            return 10**9  # each call handles its whole batch
+
+        def apply(self, works: Sequence[PendingAggregate], portion: int, *, even_parked: bool) -> Any:
             ids = sorted(work.aggregate_root_id for work in works)
             orders: Counter[str] = Counter()
             amounts: dict[str, Decimal] = {}
             with transaction.atomic(using=self.alias):
                 positions, begun = self._lock(ids, even_parked)
-                streams = self._next_streams(works, positions, begun, portion)
+                streams = self._next_batch(works, positions, begun, portion).streams
                 for id in ids:
                     for record in streams[id]:
                         for event, _ in self._followed.of(record):
@@ -97,7 +101,7 @@ def _deltas() -> Any:
 
     projection: Any = subscribers.instance(CustomerTotals)
     processor = Deltas(projection, PostgresEventStore())
-    return lambda batch: processor.apply(batch, BATCH)
+    return lambda batch: processor.apply(batch, BATCH, even_parked=False)
 
 
 def _one_by_one(events: Sequence[Any]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -139,11 +139,7 @@ def _build_snapshots_here(job: RunningJob, type: str | None) -> None:
         else:
             made[one.aggregate_root_type] += 1
         job.report("making snapshots", made=made.total(), failed=len(failed))
-    job.result(made=dict(made), failed=len(failed), failures=_first(failed))
-
-
-def _first(failed: Mapping[str, str]) -> Sequence[tuple[str, str]]:
-    return list(failed.items())[:FAILURES_KEPT]
+    job.result(made=dict(made), failed=len(failed), failures=list(failed.items())[:FAILURES_KEPT])
 
 
 def _rebuild(

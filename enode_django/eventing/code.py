@@ -8,8 +8,8 @@ from functools import lru_cache
 
 from enode_django.eventing.base_projections import BaseProjection, models_of
 from enode_django.eventing.event_handlers import EventHandlerGroup
-from enode_django.eventing.marks import Followed, HandlerMark
-from enode_django.eventing.process_managers import has_state, mark_of
+from enode_django.eventing.marks import Followed
+from enode_django.eventing.process_managers import has_state
 from enode_django.eventing.processes import state_type_of
 from enode_django.eventing.subscribers import Subscriber, followed_by
 from enode_django.repository.codetexts import CodeReader, digest
@@ -53,8 +53,7 @@ def _description(subscriber: Subscriber, followed: Sequence[Followed], reader: C
         yield f"{name_of(followed_class)} {method}"
         if method in subscriber._enode_creators:
             yield "creates"
-        mark = mark_of(type(subscriber), method)
-        if mark != HandlerMark():
+        if mark := subscriber._enode_marks.get(method):
             yield f"marked {reader.value(mark)}"
         yield from reader.methods_named(type(subscriber), method)
     if has_state(subscriber):

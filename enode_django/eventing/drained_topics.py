@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from enode_django.equeue.transport import Transport
+from enode_django.eventstore.positions import Position
 from enode_django.exceptions import QueueError
 
 logger = logging.getLogger("enode_django.subscribers")
+
+
+class Goal(NamedTuple):
+    """The end of a look at the store. What follows from the streams below ``position``, messages or commands, is in its
+    topic below the offsets ``ends``, by queue, if it is there at all."""
+
+    position: Position
+    ends: Mapping[int, int]
 
 
 def is_worked_off(transport: Transport, group: str, topic: str, ends: Mapping[int, int]) -> bool:

@@ -16,16 +16,9 @@ from enode_django.databases import pipelined
 from enode_django.domain.messages import Command
 from enode_django.domain.metadata import Metadata, ambient_metadata
 from enode_django.eventing import checkpoints, failovers, parking
-from enode_django.eventing.event_processors import Begun, EventProcessor, reached
+from enode_django.eventing.event_processors import Batch, Begun, EventProcessor
 from enode_django.eventing.failures import failure_of
-from enode_django.eventing.pending import (
-    HandledEvent,
-    PendingAggregate,
-    Progress,
-    fit_portion,
-    followed_refusal,
-    handled_by,
-)
+from enode_django.eventing.pending import HandledEvent, PendingAggregate, Progress, followed_refusal, handled_by
 from enode_django.eventing.process_managers import (
     ProcessManager,
     crash_handler,
@@ -92,32 +85,22 @@ class EffectProcessor(EventProcessor):
             self._known[place] = self.subscribe(self.store.shards[place])
         return self._known[place]
 
-    def apply(
-        self, works: Sequence[PendingAggregate], portion: int, *, even_parked: bool = False
-    ) -> dict[str, Progress]:
+    def apply(self, works: Sequence[PendingAggregate], portion: int, *, even_parked: bool) -> dict[str, Progress]:
         ids = [work.aggregate_root_id for work in works]
         begun = self._read(ids, even_parked)
-        positions = self._positions(ids, dict(begun.rows))
         alone = len(works) == 1 and portion == 1
-        portion = fit_portion(works, positions, portion, self.limit)
-        streams = self._next_streams(works, positions, begun, portion)
+        batch = self._next_batch(works, self._positions(ids, dict(begun.rows)), begun, portion)
         calls = Calls(self.subscriber, self._send, self._handled_refusals(works), alone=alone)
-        progress = {}
-        for work in works:
-            id = work.aggregate_root_id
-            if id in begun.parked:
-                progress[id] = Progress(positions[id], parked=begun.parked[id])
-            else:
-                progress[id] = self._call(work, positions[id], streams[id], portion, calls)
+        for work in batch.works:
+            batch.progress[work.aggregate_root_id] = self._call(work, batch, calls)
             if calls.interruption is not None:
                 break
         self.in_flight.end()
         calls.send()
         with transaction.atomic(using=self.alias):
-            moved = {id: one.version for id, one in progress.items() if one.version > positions[id]}
             with pipelined(self.alias):
                 known = failovers.generations_cursor(self.alias, self.key) if self.heeded is not None else None
-                saved = checkpoints.move_cursor(self.alias, self.key, moved)
+                saved = checkpoints.move_cursor(self.alias, self.key, batch.moved)
                 noted = checkpoints.note_refusals_cursor(self.alias, self.key, calls.refusals)
             if self.heeded is not None and known is not None:
                 self.heeded.confirm(dict(known.fetchall()))
@@ -129,13 +112,12 @@ class EffectProcessor(EventProcessor):
                     self._change_deadlines(self.alias, changes)
         if calls.interruption is not None:
             raise calls.interruption
-        return progress
+        return batch.progress
 
-    def _call(
-        self, work: PendingAggregate, version: int, streams: Sequence[StreamRecord], portion: int, calls: Calls
-    ) -> Progress:
+    def _call(self, work: PendingAggregate, batch: Batch, calls: Calls) -> Progress:
+        version = batch.positions[work.aggregate_root_id]
         self.in_flight.begin(work, version + 1)
-        for record in streams:
+        for record in batch.streams[work.aggregate_root_id]:
             self.in_flight.step()
             try:
                 calls.run(self._followed.of(record), work.aggregate_root_id)
@@ -148,7 +130,7 @@ class EffectProcessor(EventProcessor):
                 self._call_refusal(record, calls)
             except Exception as error:  # handlers are application code: only this aggregate has failed
                 return calls.failed(version, record, error)
-        return reached(work, version, streams, portion)
+        return batch.handled(work)
 
     def _call_refusal(self, record: StreamRecord, calls: Calls) -> None:
         key = (record.aggregate_root_id, record.command_id)
@@ -201,9 +183,6 @@ class EffectProcessor(EventProcessor):
             if start > BEGINNING:
                 heads.update(self.store.shards[place].heads_before(some, start))
         return heads
-
-    def claims(self, after: str, limit: int) -> Sequence[tuple[str, int]]:
-        return failovers.claims(self.alias, self.key, after, limit)
 
     def claimed(self, ids: Sequence[str]) -> Mapping[str, int]:
         """Return the versions of checkpoints, locked until the transaction ends. Aggregates without one are left out:

@@ -37,13 +37,10 @@ class EventHandler(NamedTuple):
     retry: Retries | None = None
     aliases: tuple[str, ...] = ()
 
-    def is_again(self, other: EventHandler) -> bool:
-        """Return True if ``other`` is this handler, from the same place of a reloaded module."""
-        return (self.followed, self.name, place_of(self.function)) == (
-            other.followed,
-            other.name,
-            place_of(other.function),
-        )
+    @property
+    def origin(self) -> tuple[Followed, str, Place]:
+        """What identifies the handler, also when a reloaded module defines it again."""
+        return self.followed, self.name, place_of(self.function)
 
     @property
     def full_name(self) -> str:
@@ -83,18 +80,15 @@ class EventHandlerGroup(Subscriber):
 
     def add(self, handler: EventHandler) -> None:
         """Add a handler. It replaces an earlier one that a reloaded module defines again."""
-        self.handlers = [known for known in self.handlers if not known.is_again(handler)]
+        self.handlers = [known for known in self.handlers if known.origin != handler.origin]
         self.handlers.append(handler)
         self.start = handler.start
-        self.time_limit = self._longest_limit()
+        # The longest one: all handlers are called in turn for an event.
+        self.time_limit = max((one.time_limit for one in self.handlers if one.time_limit is not None), default=None)
         self.retry = next((one.retry for one in self.handlers if one.retry is not None), None)
         self.aliases = next((one.aliases for one in self.handlers if one.aliases), ())
         self._enode_known_handlers.clear()
         self._enode_known_types.clear()
-
-    def _longest_limit(self) -> float | None:
-        """Return the longest limit that a handler names, or None: all handlers are called in turn for an event."""
-        return max((one.time_limit for one in self.handlers if one.time_limit is not None), default=None)
 
     def _enode_followed(self) -> Iterable[Followed]:
         return {handler.followed for handler in self.handlers}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
@@ -45,6 +45,29 @@ class Begun(NamedTuple):
     known: Mapping[int, failovers.Known]
 
 
+class Batch(NamedTuple):
+    """The ``works`` of a batch that are not parked, and their next streams, up to ``portion`` of each. ``positions``
+    has the versions that all works have reached, ``progress`` at first the parked ones."""
+
+    works: Sequence[PendingAggregate]
+    positions: Mapping[str, int]
+    streams: Mapping[str, Sequence[StreamRecord]]
+    portion: int
+    progress: dict[str, Progress]
+
+    def handled(self, work: PendingAggregate) -> Progress:
+        """Return the progress of an aggregate after all its streams were handled."""
+        id = work.aggregate_root_id
+        streams = self.streams[id]
+        version = (streams[-1].version or 0) if streams else self.positions[id]
+        return reached(work, version, streams, self.portion)
+
+    @property
+    def moved(self) -> dict[str, int]:
+        """The new versions of the aggregates that have moved on."""
+        return {id: one.version for id, one in self.progress.items() if one.version > self.positions[id]}
+
+
 class EventProcessor(ABC):
     """Takes a subscriber further, a batch of aggregates at a time. All methods block and are called by one thread;
     other threads and processes may be at work on the same aggregates.
@@ -67,9 +90,13 @@ class EventProcessor(ABC):
         self.in_flight = InFlight()
         self._fitting = Lookups(first=FIRST_AT_ONCE, most=10_000, most_bytes=self.bytes_at_once)
         self.heeded: Heeded | None = None
-        """The known generations and corrections of the store; None if the events are not those of its checkpoints."""
+        """The known generations and corrections of the store; None unless `heed` was called."""
         self._tracing = current_tracing()
         self._followed = self._new_followed()
+
+    def heed(self) -> None:
+        """Heed the generations and corrections of the store from now on: its events are those of the checkpoints."""
+        self.heeded = Heeded(self.alias, self.key, self.store)
 
     def _new_followed(self) -> FindsHandledEvents:
         return self._tracing.following(self.name, HandledEvents(self.subscriber))
@@ -86,20 +113,13 @@ class EventProcessor(ABC):
             position = shard.position()
             start = position if self.subscriber.start == NOW else BEGINNING
             checkpoints.subscribe(
-                self.alias,
-                self.key,
-                shard.number,
-                start,
-                position.generation,
-                known_fingerprint(self.subscriber),
+                self.alias, self.key, shard.number, start, position.generation, known_fingerprint(self.subscriber)
             )
             known = checkpoints.subscription(self.alias, self.key, shard.number)
         return known
 
     @abstractmethod
-    def apply(
-        self, works: Sequence[PendingAggregate], portion: int, *, even_parked: bool = False
-    ) -> dict[str, Progress]:
+    def apply(self, works: Sequence[PendingAggregate], portion: int, *, even_parked: bool) -> dict[str, Progress]:
         """Handle up to ``portion`` more versions of each aggregate. Return the progress of each.
 
         A handler's error becomes the failure of its aggregate, unless it is transient. Every other error is raised;
@@ -122,7 +142,7 @@ class EventProcessor(ABC):
 
     def claims(self, after: str, limit: int) -> Sequence[tuple[str, int]]:
         """Return the versions of the next ``limit`` aggregates with ids above ``after``, in the order of ids."""
-        return ()
+        return failovers.claims(self.alias, self.key, after, limit)
 
     def claimed(self, ids: Sequence[str]) -> Mapping[str, int]:
         """Return the versions that these aggregates have reached, locked until the transaction ends."""
@@ -146,6 +166,22 @@ class EventProcessor(ABC):
             known = self._known_cursor()
         return self._begun(locked, parked, known)
 
+    def _begin_all(
+        self,
+        ids: Sequence[str],
+        even_parked: bool,
+        lock: Callable[[], Cursor[Any]],
+        make: Callable[[Sequence[str]], object],
+    ) -> tuple[Mapping[str, int], Begun]:
+        """Begin as `_begin` does, with the checkpoints of all aggregates; ``make`` is called with the missing ones.
+        Return the positions, and what the batch begins with."""
+        begun = self._begin(ids, even_parked, lock)
+        if len(begun.rows) < len(ids):
+            locked = dict(begun.rows)
+            make([id for id in ids if id not in locked])
+            begun = self._begin(ids, even_parked, lock)
+        return dict(begun.rows), begun
+
     def _known_cursor(self) -> Cursor[Any] | None:
         return None if self.heeded is None else failovers.known_cursor(self.alias, self.key)
 
@@ -161,21 +197,20 @@ class EventProcessor(ABC):
         if count := sum(map(len, streams)):
             self._fitting.found(count, sum(len(record.events) for records in streams for record in records))
 
-    def _check_read(self, ids: Iterable[str]) -> None:
-        if self.heeded is not None:
-            self.heeded.check_read(self.store, ids)
-
-    def _next_streams(
+    def _next_batch(
         self, works: Sequence[PendingAggregate], positions: Mapping[str, int], begun: Begun, portion: int
-    ) -> dict[str, Sequence[StreamRecord]]:
+    ) -> Batch:
+        portion = fit_portion(works, positions, portion, self.limit)
         free = [work for work in works if work.aggregate_root_id not in begun.parked]
         if self.heeded is not None:
-            self.heeded.heed(begun.known, self.alias, self.key, self.store, free)
-        streams = next_streams(self.store, free, positions, portion, self._check_read)
+            self.heeded.heed(begun.known, free)
+        check = None if self.heeded is None else self.heeded.check_read
+        streams = next_streams(self.store, free, positions, portion, check)
         self._measure(streams.values())
         self.attempted = {id: (records[0].version, records[0].command_id) for id, records in streams.items() if records}
         self._followed = self._new_followed()
-        return streams
+        progress = {id: Progress(positions[id], parked=error) for id, error in begun.parked.items()}
+        return Batch(free, positions, streams, portion, progress)
 
 
 _HIGHEST = 2**63 - 1
@@ -204,9 +239,7 @@ class RowProcessor(EventProcessor):
         self._table: RowTable[Any] = RowTable(subscriber.model, self.alias)
         self._makes_row = makes_row(subscriber)
 
-    def apply(
-        self, works: Sequence[PendingAggregate], portion: int, *, even_parked: bool = False
-    ) -> dict[str, Progress]:
+    def apply(self, works: Sequence[PendingAggregate], portion: int, *, even_parked: bool) -> dict[str, Progress]:
         ids = sorted(work.aggregate_root_id for work in works)
         with transaction.atomic(using=self.alias):
             begun = self._begin(ids, even_parked, partial(self._table.lock_cursor, ids))
@@ -216,20 +249,14 @@ class RowProcessor(EventProcessor):
                 rows, positions = self._lock_missing(ids, rows)
                 # What was read before all locks were there may be old.
                 begun = self._begin(ids, even_parked, partial(self._table.lock_cursor, ()))
-            portion = fit_portion(works, positions, portion, self.limit)
-            streams = self._next_streams(works, positions, begun, portion)
+            batch = self._next_batch(works, positions, begun, portion)
             changes = RowChanges(self._table, rows, positions)
-            progress = {}
-            for work in works:
-                id = work.aggregate_root_id
-                if id in begun.parked:
-                    progress[id] = Progress(positions[id], parked=begun.parked[id])
-                else:
-                    progress[id] = self._fold(work, streams[id], portion, changes)
+            for work in batch.works:
+                batch.progress[work.aggregate_root_id] = self._fold(work, batch, changes)
             self.in_flight.end()
             changes.write(self.alias, self.key)
             let_hooks_fail_alone(self.alias, self.in_flight.around(works[0]))
-        return progress
+        return batch.progress
 
     def _lock(self, ids: Sequence[str]) -> tuple[dict[str, Any], dict[str, int]]:
         return self._lock_missing(ids, self._table.load_locked(ids))
@@ -247,11 +274,9 @@ class RowProcessor(EventProcessor):
         positions.update({id: row.version for id, row in rows.items()})
         return rows, positions
 
-    def _fold(
-        self, work: PendingAggregate, streams: Sequence[StreamRecord], portion: int, changes: RowChanges
-    ) -> Progress:
+    def _fold(self, work: PendingAggregate, batch: Batch, changes: RowChanges) -> Progress:
         id = work.aggregate_root_id
-        row, version = changes.rows.get(id), changes.positions[id]
+        row, version, streams = changes.rows.get(id), batch.positions[id], batch.streams[id]
         self.in_flight.begin(work, version + 1)
         for record in streams:
             self.in_flight.step()
@@ -260,20 +285,19 @@ class RowProcessor(EventProcessor):
                 row = changed_row(self._model, id, row, events, self._table.normalise, self._makes_row)
             except Exception as error:  # handlers are application code
                 # The row in memory may be half changed. The streams before this one are handled at the next try, alone.
-                return Progress(changes.positions[id], failure_of(record, error))
+                return Progress(batch.positions[id], failure_of(record, error))
             version = record.version or 0
             if row is not None:
                 row.version = version
         if streams:
             changes.note(id, row, version)
-        return reached(work, version, streams, portion)
+        return batch.handled(work)
 
     def positions(self, ids: Sequence[str]) -> Mapping[str, int]:
         return {**checkpoints.read(self.alias, self.key, ids), **self._table.versions(ids)}
 
     def claims(self, after: str, limit: int) -> Sequence[tuple[str, int]]:
-        rows = self._table.claims(after, limit)
-        return sorted([*rows, *failovers.claims(self.alias, self.key, after, limit)])[:limit]
+        return sorted([*self._table.claims(after, limit), *super().claims(after, limit)])[:limit]
 
     def claimed(self, ids: Sequence[str]) -> Mapping[str, int]:
         return self._lock(ids)[1]
@@ -308,9 +332,6 @@ class CheckpointProcessor(EventProcessor):
     def positions(self, ids: Sequence[str]) -> Mapping[str, int]:
         return checkpoints.read(self.alias, self.key, ids)
 
-    def claims(self, after: str, limit: int) -> Sequence[tuple[str, int]]:
-        return failovers.claims(self.alias, self.key, after, limit)
-
     def claimed(self, ids: Sequence[str]) -> Mapping[str, int]:
         self._keep_tables()
         return checkpoints.lock(self.alias, self.key, ids)
@@ -327,12 +348,8 @@ class CheckpointProcessor(EventProcessor):
     def _lock(self, ids: Sequence[str], even_parked: bool) -> tuple[Mapping[str, int], Begun]:
         """Lock the tables and the checkpoints, of which missing ones are made. Return the positions, and what the batch
         begins with."""
-        begun = self._begin(ids, even_parked, partial(self._lock_cursor, ids))
-        if len(begun.rows) < len(ids):
-            locked = dict(begun.rows)
-            checkpoints.make(self.alias, self.key, [id for id in ids if id not in locked])
-            begun = self._begin(ids, even_parked, partial(self._lock_cursor, ids))
-        return dict(begun.rows), begun
+        make = partial(checkpoints.make, self.alias, self.key)
+        return self._begin_all(ids, even_parked, partial(self._lock_cursor, ids), make)
 
     def _lock_cursor(self, ids: Sequence[str]) -> Cursor[Any]:
         self._keep_tables()
@@ -367,9 +384,7 @@ class TransactionProcessor(CheckpointProcessor):
         super().__init__(subscriber, store)
         self._inserts = RowInserts(self.alias)
 
-    def apply(
-        self, works: Sequence[PendingAggregate], portion: int, *, even_parked: bool = False
-    ) -> dict[str, Progress]:
+    def apply(self, works: Sequence[PendingAggregate], portion: int, *, even_parked: bool) -> dict[str, Progress]:
         if len(works) > 1 or len(works[0].streams) == 1:
             try:
                 return self._apply(works, portion, even_parked, isolated=False)
@@ -383,30 +398,21 @@ class TransactionProcessor(CheckpointProcessor):
         self, works: Sequence[PendingAggregate], portion: int, even_parked: bool, *, isolated: bool
     ) -> dict[str, Progress]:
         ids = sorted(work.aggregate_root_id for work in works)
-        progress: dict[str, Progress] = {}
         begun_at = time.monotonic()
         with transaction.atomic(using=self.alias):
             positions, begun = self._lock(ids, even_parked)
-            portion = fit_portion(works, positions, portion, self.limit)
-            streams = self._next_streams(works, positions, begun, portion)
+            batch = self._next_batch(works, positions, begun, portion)
+            progress, streams = batch.progress, batch.streams
             with nullcontext() if isolated else self._inserts_wait():
-                for work in works:
+                for work in batch.works:
                     id = work.aggregate_root_id
-                    if id in begun.parked:
-                        progress[id] = Progress(positions[id], parked=begun.parked[id])
-                        continue
                     self.in_flight.begin(work, positions[id] + 1)
                     failure = self._call(streams[id], isolated)
-                    if failure is not None:
-                        progress[id] = Progress(positions[id], failure)
-                        if not isolated:
-                            raise _HandlerFailed(progress if len(works) == len(streams[id]) == 1 else None)
-                        continue
-                    version = (streams[id][-1].version or 0) if streams[id] else positions[id]
-                    progress[id] = reached(work, version, streams[id], portion)
+                    progress[id] = batch.handled(work) if failure is None else Progress(positions[id], failure)
+                    if failure is not None and not isolated:
+                        raise _HandlerFailed(progress if len(works) == len(streams[id]) == 1 else None)
                 self.in_flight.end()
-            moved = {id: one.version for id, one in progress.items() if one.version > positions[id]}
-            checkpoints.save(self.alias, self.key, moved)
+            checkpoints.save(self.alias, self.key, batch.moved)
             let_hooks_fail_alone(self.alias, self.in_flight.around(works[0]))
         self._adapt(sum(map(len, streams.values())), time.monotonic() - begun_at)
         return progress

@@ -16,7 +16,7 @@ from enode_django.databases import execute
 from enode_django.domain.messages import DomainEvent
 from enode_django.domain.refusals import DomainException
 from enode_django.eventing.checkpoints import SUBSCRIPTION
-from enode_django.eventing.subscribers import Subscriber, can_handle_refusals, handlers_of, key_of
+from enode_django.eventing.subscribers import Subscriber, handlers_of, key_of
 from enode_django.serialization.registry import types
 
 Kind = TypeVar("Kind", DomainEvent, DomainException)
@@ -39,7 +39,7 @@ def record(alias: str, subscriber: Subscriber) -> None:
     """Record all types of events that this process knows, by all their names, and those of refusals if the subscriber
     is of a kind that may handle them. Blocks on the database; writes only if something has changed."""
     known = _handled(subscriber, DomainEvent)
-    if can_handle_refusals(subscriber):
+    if subscriber._enode_handles_refusals:
         known |= {REFUSAL + name: is_handled for name, is_handled in _handled(subscriber, DomainException).items()}
     text = json.dumps(known)
     execute(alias, _RECORD, (text, key_of(subscriber), text))

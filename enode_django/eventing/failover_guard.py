@@ -22,9 +22,13 @@ class StoreMovedOn(Exception):
 
 
 class Heeded:
-    """The generations and corrections that one processor knows. All methods are called by its thread."""
+    """The generations and corrections of a ``store`` that the processor of a ``subscriber`` (its key) knows. All
+    methods are called by the processor's thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, alias: str, subscriber: str, store: EventStore) -> None:
+        self._alias = alias
+        self._subscriber = subscriber
+        self._store = store
         self._known: Mapping[int, Known] = {}
         self._corrected: dict[str, set[int]] = {}
 
@@ -33,14 +37,7 @@ class Heeded:
         for one in streams:
             self._corrected.setdefault(one.aggregate_root_id, set()).add(one.version)
 
-    def heed(
-        self,
-        known: Mapping[int, Known],
-        alias: str,
-        subscriber: str,
-        store: EventStore,
-        works: Iterable[PendingAggregate],
-    ) -> None:
+    def heed(self, known: Mapping[int, Known], works: Iterable[PendingAggregate]) -> None:
         """Forget streams at hand that were corrected, or written before the newest known generation: they are read from
         the store instead. Raises `StoreMovedOn`.
 
@@ -50,20 +47,33 @@ class Heeded:
         self._known = known
         places: dict[int, list[PendingAggregate]] = {}
         for work in works:
-            places.setdefault(store.place_of(work.aggregate_root_id), []).append(work)
+            places.setdefault(self._store.place_of(work.aggregate_root_id), []).append(work)
             for version in self._corrected.get(work.aggregate_root_id, ()):
                 work.streams.pop(version, None)
         for place, some in places.items():
-            shard = store.shards[place]
+            shard = self._store.shards[place]
             of_shard = known.get(shard.number)
             if of_shard is not None:
-                _heed(alias, subscriber, shard, of_shard, some)
+                self._heed(shard, of_shard, some)
 
-    def check_read(self, store: EventStore, ids: Iterable[str]) -> None:
+    def _heed(self, shard: Shard, known: Known, works: Sequence[PendingAggregate]) -> None:
+        newest = max((one.generation for one in works if one.streams and one.generation != STORED), default=0)
+        if newest > known.generation:
+            raise StoreMovedOn(shard, newest)
+        if not known.is_healed:
+            ids = [work.aggregate_root_id for work in works]
+            compared = failovers.checked(self._alias, self._subscriber, ids, known.generation - 1)
+            if missing := [id for id in ids if id not in compared]:
+                raise StoreMovedOn(shard, ids=missing)
+        for work in works:
+            if work.generation < known.generation:
+                work.raise_to(known.generation)
+
+    def check_read(self, ids: Iterable[str]) -> None:
         """Raise `StoreMovedOn` if a generation has begun that was not known at `heed`: the streams of these aggregates,
         which were read from the store since, may be of that generation. Blocks on the shards."""
-        for place in {store.place_of(id) for id in ids}:
-            shard = store.shards[place]
+        for place in {self._store.place_of(id) for id in ids}:
+            shard = self._store.shards[place]
             known = self._known.get(shard.number)
             if known is not None and (newest := shard.position().generation) > known.generation:
                 raise StoreMovedOn(shard, newest)
@@ -73,17 +83,3 @@ class Heeded:
         in which ``generations`` were read (`failovers.generations_cursor`)."""
         if generations != {shard: one.generation for shard, one in self._known.items()}:
             raise StoreMovedOn
-
-
-def _heed(alias: str, subscriber: str, shard: Shard, known: Known, works: Sequence[PendingAggregate]) -> None:
-    newest = max((one.generation for one in works if one.streams and one.generation != STORED), default=0)
-    if newest > known.generation:
-        raise StoreMovedOn(shard, newest)
-    if not known.is_healed:
-        ids = [work.aggregate_root_id for work in works]
-        compared = failovers.checked(alias, subscriber, ids, known.generation - 1)
-        if missing := [id for id in ids if id not in compared]:
-            raise StoreMovedOn(shard, ids=missing)
-    for work in works:
-        if work.generation < known.generation:
-            work.raise_to(known.generation)

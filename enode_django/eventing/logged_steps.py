@@ -8,7 +8,6 @@ from enode_django.eventing.base_projections import BaseProjection
 from enode_django.eventing.pending import Message, PendingAggregate, Progress, follows_events
 from enode_django.eventing.process_managers import ProcessManager
 from enode_django.eventing.subscribers import Subscriber
-from enode_django.eventstore.base import StreamRecord
 from enode_django.telemetry import steplog
 
 
@@ -21,9 +20,10 @@ def log_handled(
     for work in works:
         reached = progress[work.aggregate_root_id]
         for message in work.messages:
-            record = _record_of(work, message)
+            is_refusal = message.version is None
+            record = work.refusals.get(message.command_id) if is_refusal else work.streams.get(message.version or 0)
             outcome = _outcome(message, reached)
-            if record is not None and outcome and (record.version is None or follows_events(subscriber, record)):
+            if record is not None and outcome and (is_refusal or follows_events(subscriber, record)):
                 steplog.log(
                     part,
                     subscriber.name,
@@ -40,12 +40,6 @@ def part_of(subscriber: Subscriber) -> str:
     if isinstance(subscriber, BaseProjection):
         return "projection"
     return "process" if isinstance(subscriber, ProcessManager) else "handler"
-
-
-def _record_of(work: PendingAggregate, message: Message) -> StreamRecord | None:
-    if message.version is None:
-        return work.refusals.get(message.command_id)
-    return work.streams.get(message.version)
 
 
 def _outcome(message: Message, progress: Progress) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from inspect import Parameter, signature
 from types import FunctionType
-from typing import Any, NamedTuple, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypedDict, TypeVar, overload
 
 from enode_django.domain.annotations import handled_classes, is_bare, is_method
 from enode_django.domain.messages import DomainEvent
@@ -14,6 +14,9 @@ from enode_django.domain.refusals import DomainException
 from enode_django.eventing.event_keys import EventKey, EventKeys, event_key
 from enode_django.exceptions import DefinitionError
 from enode_django.serialization.crashes import CommandCrashed
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 Followed = type[DomainEvent] | type[DomainException]
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -51,50 +54,29 @@ class HandlerMark(NamedTuple):
     join: bool = False
 
 
+class OneOptions(TypedDict, Generic[Event], total=False):
+    """The options of `handles` for one class of events, for type checkers."""
+
+    creates: bool
+    key: Callable[[Event], object]
+    keys: Callable[[Event], Iterable[object]]
+
+
+class Options(OneOptions[Event], Generic[Event], total=False):
+    join: bool
+
+
+@overload
+def handles(one: type[E1], /, **options: Unpack[OneOptions[E1]]) -> MarksMethod[E1]: ...
+@overload
+def handles(one: type[E1], two: type[E2], /, **options: Unpack[Options[E1 | E2]]) -> MarksMethod[E1 | E2]: ...
 @overload
 def handles(
-    one: type[E1],
-    /,
-    *,
-    creates: bool = ...,
-    key: Callable[[E1], object] = ...,
-    keys: Callable[[E1], Iterable[object]] = ...,
-) -> MarksMethod[E1]: ...
-@overload
-def handles(
-    one: type[E1],
-    two: type[E2],
-    /,
-    *,
-    creates: bool = ...,
-    key: Callable[[E1 | E2], object] = ...,
-    keys: Callable[[E1 | E2], Iterable[object]] = ...,
-    join: bool = ...,
-) -> MarksMethod[E1 | E2]: ...
-@overload
-def handles(
-    one: type[E1],
-    two: type[E2],
-    three: type[E3],
-    /,
-    *,
-    creates: bool = ...,
-    key: Callable[[E1 | E2 | E3], object] = ...,
-    keys: Callable[[E1 | E2 | E3], Iterable[object]] = ...,
-    join: bool = ...,
+    one: type[E1], two: type[E2], three: type[E3], /, **options: Unpack[Options[E1 | E2 | E3]]
 ) -> MarksMethod[E1 | E2 | E3]: ...
 @overload
 def handles(
-    one: type[E1],
-    two: type[E2],
-    three: type[E3],
-    four: type[E4],
-    /,
-    *,
-    creates: bool = ...,
-    key: Callable[[E1 | E2 | E3 | E4], object] = ...,
-    keys: Callable[[E1 | E2 | E3 | E4], Iterable[object]] = ...,
-    join: bool = ...,
+    one: type[E1], two: type[E2], three: type[E3], four: type[E4], /, **options: Unpack[Options[E1 | E2 | E3 | E4]]
 ) -> MarksMethod[E1 | E2 | E3 | E4]: ...
 @overload
 def handles(
@@ -104,20 +86,10 @@ def handles(
     four: type[E4],
     five: type[E5],
     /,
-    *,
-    creates: bool = ...,
-    key: Callable[[E1 | E2 | E3 | E4 | E5], object] = ...,
-    keys: Callable[[E1 | E2 | E3 | E4 | E5], Iterable[object]] = ...,
-    join: bool = ...,
+    **options: Unpack[Options[E1 | E2 | E3 | E4 | E5]],
 ) -> MarksMethod[E1 | E2 | E3 | E4 | E5]: ...
 @overload
-def handles(
-    *,
-    creates: bool = ...,
-    key: Callable[[Any], object] = ...,
-    keys: Callable[[Any], Iterable[object]] = ...,
-    join: bool = ...,
-) -> Callable[[Method], Method]: ...
+def handles(**options: Unpack[Options[Any]]) -> Callable[[Method], Method]: ...
 @overload
 def handles(*followed: Followed, creates: bool = ..., join: bool = ...) -> Callable[[Method], Method]: ...
 @overload
@@ -184,34 +156,26 @@ def starts(*followed: Any, key: Callable[[Any], str | None] | None = None) -> An
     return _marking("starts", followed, False, HandlerMark(key, starts=True))
 
 
+class OneEndOptions(TypedDict, Generic[Event], total=False):
+    """The options of `ends` for one class of events, for type checkers."""
+
+    key: Callable[[Event], str | None]
+    when: Callable[[Any], bool]
+
+
+class EndOptions(OneEndOptions[Event], Generic[Event], total=False):
+    join: bool
+
+
+@overload
+def ends(one: type[E1], /, **options: Unpack[OneEndOptions[E1]]) -> MarksMethod[E1]: ...
+@overload
+def ends(**options: Unpack[EndOptions[Any]]) -> Callable[[Method], Method]: ...
+@overload
+def ends(one: type[E1], two: type[E2], /, **options: Unpack[EndOptions[E1 | E2]]) -> MarksMethod[E1 | E2]: ...
 @overload
 def ends(
-    one: type[E1], /, *, key: Callable[[E1], str | None] = ..., when: Callable[[Any], bool] = ...
-) -> MarksMethod[E1]: ...
-@overload
-def ends(
-    *, key: Callable[[Any], str | None] = ..., when: Callable[[Any], bool] = ..., join: bool = ...
-) -> Callable[[Method], Method]: ...
-@overload
-def ends(
-    one: type[E1],
-    two: type[E2],
-    /,
-    *,
-    key: Callable[[E1 | E2], str | None] = ...,
-    when: Callable[[Any], bool] = ...,
-    join: bool = ...,
-) -> MarksMethod[E1 | E2]: ...
-@overload
-def ends(
-    one: Followed,
-    two: Followed,
-    three: Followed,
-    /,
-    *more: Followed,
-    key: Callable[[Any], str | None] = ...,
-    when: Callable[[Any], bool] = ...,
-    join: bool = ...,
+    one: Followed, two: Followed, three: Followed, /, *more: Followed, **options: Unpack[EndOptions[Any]]
 ) -> Callable[[Method], Method]: ...
 @overload
 def ends(method: Method, /) -> Method: ...

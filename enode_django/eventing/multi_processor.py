@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from django.db import transaction
@@ -11,10 +11,10 @@ from enode_django.databases import let_hooks_fail_alone
 from enode_django.equeue.lookups import Lookups
 from enode_django.eventing import checkpoints
 from enode_django.eventing.base_projections import makes_row
-from enode_django.eventing.event_processors import FIRST_AT_ONCE, CheckpointProcessor, reached
+from enode_django.eventing.event_processors import FIRST_AT_ONCE, Batch, CheckpointProcessor
 from enode_django.eventing.failures import failure_of
 from enode_django.eventing.multi_projections import MultiProjection, key_fields, key_of_event
-from enode_django.eventing.pending import Failure, PendingAggregate, Progress, fit_portion
+from enode_django.eventing.pending import Failure, PendingAggregate, Progress
 from enode_django.eventing.read_models.keyed_changes import KeyedChanges, KeyedEvent, keyed_events
 from enode_django.eventing.read_models.keyed_rows import KeyedRowTable
 from enode_django.eventing.read_models.row_keys import Key
@@ -60,44 +60,30 @@ class MultiProcessor(CheckpointProcessor):
         """The most streams of the next batch, as of any processor, or fewer if those of the last one had many rows."""
         return min(super().limit, self._fitting_rows.count)
 
-    def apply(
-        self, works: Sequence[PendingAggregate], portion: int, *, even_parked: bool = False
-    ) -> dict[str, Progress]:
+    def apply(self, works: Sequence[PendingAggregate], portion: int, *, even_parked: bool) -> dict[str, Progress]:
         ids = sorted(work.aggregate_root_id for work in works)
         with transaction.atomic(using=self.alias):
             positions, begun = self._lock(ids, even_parked)
-            portion = fit_portion(works, positions, portion, self.limit)
-            streams = self._next_streams(works, positions, begun, portion)
+            batch = self._next_batch(works, positions, begun, portion)
             failures: dict[str, Failure] = {}
-            free = [work for work in works if work.aggregate_root_id not in begun.parked]
-            self._fold(list(self._decode(free, positions, streams, failures)), failures)
+            self._fold(list(self._decode(batch, failures)), failures)
             self.in_flight.end()
-            progress = {id: Progress(positions[id], parked=error) for id, error in begun.parked.items()}
-            for work in free:
+            for work in batch.works:
                 id = work.aggregate_root_id
-                version = (streams[id][-1].version or 0) if streams[id] else positions[id]
                 failure = failures.get(id)
-                progress[id] = (
-                    Progress(positions[id], failure) if failure else reached(work, version, streams[id], portion)
-                )
-            moved = {id: one.version for id, one in progress.items() if one.version > positions[id]}
-            checkpoints.save(self.alias, self.key, moved)
+                batch.progress[id] = Progress(positions[id], failure) if failure else batch.handled(work)
+            checkpoints.save(self.alias, self.key, batch.moved)
             let_hooks_fail_alone(self.alias, self.in_flight.around(works[0]))
-        return progress
+        return batch.progress
 
-    def _decode(
-        self,
-        works: Sequence[PendingAggregate],
-        positions: Mapping[str, int],
-        streams: Mapping[str, Sequence[StreamRecord]],
-        failures: dict[str, Failure],
-    ) -> Iterator[Share]:
-        """Yield the shares of these aggregates; note the failures of those whose events or keys cannot be made."""
-        for work in works:
+    def _decode(self, batch: Batch, failures: dict[str, Failure]) -> Iterator[Share]:
+        """Yield the shares of the aggregates; note the failures of those whose events or keys cannot be made."""
+        for work in batch.works:
             id = work.aggregate_root_id
+            version = batch.positions[id]
             decoded: list[tuple[StreamRecord, Sequence[KeyedEvent]]] = []
-            self.in_flight.begin(work, positions[id] + 1)
-            for record in streams[id]:
+            self.in_flight.begin(work, version + 1)
+            for record in batch.streams[id]:
                 self.in_flight.step()
                 try:
                     decoded.append((record, list(keyed_events(self._followed.of(record), self._key_of, self._table))))
@@ -105,7 +91,7 @@ class MultiProcessor(CheckpointProcessor):
                     failures[id] = failure_of(record, error)
                     break
             else:
-                yield Share(work, positions[id], decoded)
+                yield Share(work, version, decoded)
 
     def _fold(self, shares: Sequence[Share], failures: dict[str, Failure]) -> None:
         """Let the handlers change the rows, and write them; without those of aggregates whose handlers fail, which are

@@ -25,10 +25,10 @@ _PARKED = f"""
     WHERE subscriber = %s AND aggregate_root_id = ANY(%b::text[]) ORDER BY aggregate_root_id, attempts = 0, id
     FOR KEY SHARE
 """
-_COLUMNS = """subscriber, aggregate_root_type, aggregate_root_id, version, command_id, error_type, error, attempts,
+COLUMNS = """subscriber, aggregate_root_type, aggregate_root_id, version, command_id, error_type, error, attempts,
     first_failed_at, last_failed_at, next_try_at, fingerprint"""
 _PARK = f"""
-    INSERT INTO {_TABLE} AS known ({_COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, statement_timestamp(),
+    INSERT INTO {_TABLE} AS known ({COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, statement_timestamp(),
         statement_timestamp() + make_interval(secs => %s), %s)
     ON CONFLICT (subscriber, aggregate_root_id, command_id) DO UPDATE SET error_type = EXCLUDED.error_type,
     error = EXCLUDED.error, attempts = known.attempts + EXCLUDED.attempts, last_failed_at = EXCLUDED.last_failed_at,
@@ -41,7 +41,7 @@ _WAIT = f"""
     ON CONFLICT DO NOTHING
 """
 _LIST = f"""
-    SELECT {_COLUMNS} FROM {_TABLE} WHERE %s IN ('', subscriber) AND %s IN ('', aggregate_root_id)
+    SELECT {COLUMNS} FROM {_TABLE} WHERE %s IN ('', subscriber) AND %s IN ('', aggregate_root_id)
     ORDER BY attempts = 0, id
 """
 # Fingerprints with different tags cannot be compared. An aggregate that is being tried is not due: if its worker dies,

@@ -16,14 +16,7 @@ from enode_django.eventing.subscribers import Handler, Subscriber, event_handler
 from enode_django.eventstore.base import EventStore, StreamRecord
 from enode_django.eventstore.fetched import EVENTS, Row, TimeOf, itself
 from enode_django.eventstore.positions import END, FIRST
-from enode_django.exceptions import (
-    EnodeError,
-    InvalidField,
-    MalformedMessage,
-    MessageError,
-    UnknownMessageType,
-    shown,
-)
+from enode_django.exceptions import EnodeError, InvalidField, MalformedMessage, MessageError, UnknownMessageType, shown
 from enode_django.repository.loading import StoredStamp
 from enode_django.serialization.codec import (
     Restore,

@@ -175,11 +175,7 @@ def _check_process(cls: type[ProcessManager]) -> None:
 
 def mark_of(cls: type[Subscriber], method: str) -> HandlerMark:
     """Return the mark that the method was given by the nearest class that marks it."""
-    for base in cls.__mro__:
-        member = vars(base).get(method)
-        if hasattr(member, "_enode_handles"):
-            return getattr(member, "_enode_mark", None) or HandlerMark()
-    return HandlerMark()
+    return cls._enode_marks.get(method, HandlerMark())
 
 
 def has_state(subscriber: Subscriber) -> TypeGuard[ProcessManager]:

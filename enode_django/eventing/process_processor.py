@@ -18,16 +18,9 @@ from django.db import transaction
 from enode_django.databases import let_hooks_fail_alone
 from enode_django.eventing import checkpoints, process_rows
 from enode_django.eventing.effects import EffectProcessor, SendCommands
-from enode_django.eventing.event_processors import Begun, reached
+from enode_django.eventing.event_processors import Batch, Begun
 from enode_django.eventing.failures import failure_of
-from enode_django.eventing.pending import (
-    Failure,
-    HandledEvent,
-    PendingAggregate,
-    Progress,
-    fit_portion,
-    followed_refusal,
-)
+from enode_django.eventing.pending import Failure, HandledEvent, PendingAggregate, Progress, followed_refusal
 from enode_django.eventing.process_managers import ProcessManager
 from enode_django.eventing.processes import Processes, Step, steps_of
 from enode_django.eventstore.base import EventStore, StreamRecord
@@ -63,53 +56,41 @@ class ProcessProcessor(EffectProcessor):
         super().__init__(subscriber, store, keep, change_deadlines)
         self._retention = retention
 
-    def apply(
-        self, works: Sequence[PendingAggregate], portion: int, *, even_parked: bool = False
-    ) -> dict[str, Progress]:
+    def apply(self, works: Sequence[PendingAggregate], portion: int, *, even_parked: bool) -> dict[str, Progress]:
         ids = sorted(work.aggregate_root_id for work in works)
         alone = len(works) == 1 and portion == 1
         with transaction.atomic(using=self.alias):
             positions, begun = self._lock(ids, even_parked)
-            portion = fit_portion(works, positions, portion, self.limit)
-            streams = self._next_streams(works, positions, begun, portion)
+            batch = self._next_batch(works, positions, begun, portion)
             handled = self._handled_refusals(works)
-            free = [work for work in works if work.aggregate_root_id not in begun.parked]
-            plans = [self._plan(work, streams[work.aggregate_root_id], handled) for work in free]
+            plans = [self._plan(work, batch.streams[work.aggregate_root_id], handled) for work in batch.works]
             self.in_flight.end()  # time spent waiting for other workers is not a handler's
             keys = sorted({step.key for plan in plans for _, steps in plan.steps for step in steps})
             known = process_rows.lock(self.alias, self.key, keys)
             processes = Processes(self.subscriber, known, self.store.find, self._follow)
             refusals: list[checkpoints.RefusalKey] = []
-            progress = {id: Progress(positions[id], parked=error) for id, error in begun.parked.items()}
             for plan in plans:
-                id = plan.work.aggregate_root_id
-                progress[id] = self._run(plan, positions[id], processes, refusals, alone)
-                if progress[id].failure is None:
-                    progress[id] = reached(plan.work, progress[id].version, streams[id], portion)
+                batch.progress[plan.work.aggregate_root_id] = self._run(plan, batch, processes, refusals, alone)
             self.in_flight.end()
             process_rows.save(self.alias, self.key, known, processes.changed)
-            moved = {id: one.version for id, one in progress.items() if one.version > positions[id]}
-            checkpoints.save(self.alias, self.key, moved)
+            checkpoints.save(self.alias, self.key, batch.moved)
             checkpoints.save_refusals(self.alias, self.key, refusals)
             if processes.deadlines:
                 self._change_deadlines(self.alias, processes.deadlines)
             if processes.commands:
                 self._send(processes.commands)
             let_hooks_fail_alone(self.alias, self.in_flight.around(works[0]))
-        return progress
+        return batch.progress
 
     def _lock(self, ids: Sequence[str], even_parked: bool) -> tuple[Mapping[str, int], Begun]:
         """Lock the checkpoints, of which missing ones are made where a subscriber that begins now begins. Return the
         positions, and what the batch begins with."""
-        lock = partial(checkpoints.lock_cursor, self.alias, self.key, ids)
-        begun = self._begin(ids, even_parked, lock)
-        if len(begun.rows) < len(ids):
-            locked = dict(begun.rows)
-            missing = [id for id in ids if id not in locked]
+
+        def make(missing: Sequence[str]) -> None:
             heads = self._heads_at_the_start(missing)
             checkpoints.save(self.alias, self.key, {id: heads.get(id, 0) for id in missing})
-            begun = self._begin(ids, even_parked, lock)
-        return dict(begun.rows), begun
+
+        return self._begin_all(ids, even_parked, partial(checkpoints.lock_cursor, self.alias, self.key, ids), make)
 
     def _plan(
         self, work: PendingAggregate, streams: Sequence[StreamRecord], handled: set[checkpoints.RefusalKey]
@@ -134,15 +115,11 @@ class ProcessProcessor(EffectProcessor):
         return [] if refused is None else self._tracing.followed(self.name, record, [refused])
 
     def _run(
-        self,
-        plan: Plan,
-        version: int,
-        processes: Processes,
-        refusals: list[checkpoints.RefusalKey],
-        alone: bool,
+        self, plan: Plan, batch: Batch, processes: Processes, refusals: list[checkpoints.RefusalKey], alone: bool
     ) -> Progress:
         """Let the processes handle the plan. One that is ``alone`` has savepoints, which find what breaks the
         transaction."""
+        version = batch.positions[plan.work.aggregate_root_id]
         self.in_flight.begin(plan.work, version + 1)
         for record, steps in plan.steps:
             self.in_flight.step()
@@ -155,7 +132,7 @@ class ProcessProcessor(EffectProcessor):
                 refusals.append((record.aggregate_root_id, record.command_id))
             else:
                 version = record.version
-        return Progress(version, plan.failure)
+        return batch.handled(plan.work) if plan.failure is None else Progress(version, plan.failure)
 
     def tidy(self) -> int:
         if self._retention is None:

@@ -18,13 +18,7 @@ from enode_django.domain.metadata import Metadata, ambient_metadata
 from enode_django.domain.refusals import DomainException
 from enode_django.eventing.marks import HandlerMark
 from enode_django.eventing.pending import HandledEvent
-from enode_django.eventing.process_managers import (
-    ProcessManager,
-    Yielded,
-    deadline_changes,
-    mark_of,
-    yielded_by,
-)
+from enode_django.eventing.process_managers import ProcessManager, Yielded, deadline_changes, mark_of, yielded_by
 from enode_django.eventing.state_types import StateType, joined_in
 from enode_django.eventing.subscribers import Handler, Subscriber
 from enode_django.eventstore.base import CommandKey, StreamRecord
@@ -93,8 +87,7 @@ def steps_of(manager: ProcessManager, followed: Iterable[HandledEvent]) -> list[
 
 
 def _mark(manager: ProcessManager, message: DomainEvent | DomainException) -> HandlerMark:
-    method = manager._enode_method_for(type(message))
-    return HandlerMark() if method is None else mark_of(type(manager), method)
+    return mark_of(type(manager), manager._enode_method_for(type(message)) or "")
 
 
 Find = Callable[[Sequence[CommandKey]], Mapping[CommandKey, StreamRecord]]

@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterable
 from enode_django.concurrency.backoff import once
 from enode_django.eventing.event_processors import EventProcessor
 from enode_django.eventing.event_subscription import EventSubscription
-from enode_django.eventing.failover_guard import Heeded
 from enode_django.eventing.retry_decisions import RAISE
 from enode_django.eventing.runner import Runner
-from enode_django.eventing.subscribers import Subscriber, part_for_replay
+from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventing.sweep import behind
 from enode_django.eventstore.base import EventStore, parts_of
 from enode_django.eventstore.positions import BEGINNING, END
@@ -27,11 +26,11 @@ def replay(
     """
     caught_up: dict[str, int] = {}
     for subscriber in chosen:
-        replayed = part_for_replay(subscriber)
+        replayed = subscriber._enode_for_replay()
         if replayed is None:
             continue
         processor = processor_of(replayed)
-        processor.heeded = Heeded()
+        processor.heed()
         subscription = EventSubscription(Runner(processor, once), policy=RAISE, notify=lambda notices: None)
         caught_up[subscriber.name] = 0
         for shard in store.shards:

@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import NamedTuple
 
 from enode_django.databases import execute
 from enode_django.domain.messages import Command
 from enode_django.domain.metadata import Metadata
 from enode_django.equeue.transport import Transport
 from enode_django.eventing import checkpoints
-from enode_django.eventing.drained_topics import is_worked_off
+from enode_django.eventing.drained_topics import Goal, is_worked_off
 from enode_django.eventing.effects import EffectProcessor
 from enode_django.eventing.pending import Failure
 from enode_django.eventstore.base import FeedEntry, Shard, StreamRecord
@@ -47,13 +46,6 @@ _SAVE = f"""
 Sent = tuple[Command, Metadata]
 
 
-class _Goal(NamedTuple):
-    """The streams below ``position`` are handled, and their commands were sent below the offsets ``ends``."""
-
-    position: Position
-    ends: Mapping[int, int]
-
-
 class Resender:
     """Looks for the effects of one process manager's commands that follow from one shard's streams. ``dead_letters``
     are those of all shards. `tick` is called by the subscriber's thread, in the worker that owns the first queue."""
@@ -78,7 +70,7 @@ class Resender:
         self._interval = interval
         self._dead_letters = dead_letters
         self._clock = clock
-        self._goal: _Goal | None = None
+        self._goal: Goal | None = None
         self._after: Position | None = None
         self.next_step = clock()
         """The time of the clock at which `tick` has something to do next."""
@@ -111,7 +103,7 @@ class Resender:
         self._save(swept)
         return swept
 
-    def _look(self, after: Position, goal: _Goal) -> None:
+    def _look(self, after: Position, goal: Goal) -> None:
         page = self._shard.feed(after, limit=ROWS_AT_ONCE)
         entries = [entry for entry in page.entries if entry.position < goal.position]
         self._send_lost(entries)
@@ -169,10 +161,10 @@ class Resender:
         about = {"subscriber": who, "aggregate_root_id": id}
         logger.warning(told, who, where, id, type(error).__name__, error_text(error), extra=about)
 
-    def _new_goal(self, swept: Position) -> _Goal | None:
+    def _new_goal(self, swept: Position) -> Goal | None:
         """Return None while the queue does not say where it ends."""
         try:
-            return _Goal(swept, self._transport.end_offsets(self._topic))
+            return Goal(swept, self._transport.end_offsets(self._topic))
         except QueueError as error:
             logger.debug("%s cannot look for lost commands: %s", self._processor.name, error)
             return None

@@ -51,9 +51,7 @@ class SnapshotProcessor(EventProcessor):
         self._snapshots = snapshots
         self._maker = SnapshotMaker(store, snapshots)
 
-    def apply(
-        self, works: Sequence[PendingAggregate], portion: int, *, even_parked: bool = False
-    ) -> dict[str, Progress]:
+    def apply(self, works: Sequence[PendingAggregate], portion: int, *, even_parked: bool) -> dict[str, Progress]:
         """Apply all versions of an aggregate at once. After `AT_ONCE` snapshots the other aggregates stay where they
         are."""
         ids = [work.aggregate_root_id for work in works]

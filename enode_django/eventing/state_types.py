@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Sequence
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 from enode_django.domain.declarations import resolved_schema, schema_of
 from enode_django.domain.fields import Schema
@@ -31,33 +31,6 @@ JOINED = "@joined"
 EVENT = "@event"
 """The stored field of a state that is an event, with what its fields do not have: class, place, time and command."""
 KEEPS_ITS_KIND = "a process keeps the kind of state that it began with"
-
-
-class StateType(Protocol):
-    """The class ``cls`` of a process manager's states."""
-
-    cls: type[Any]
-
-    def check(self) -> None:
-        """Raise `DefinitionError` for a field that cannot be stored."""
-
-    def begin(self, key: str, key_field: str, message: Any) -> tuple[Any, bytes]:
-        """Return the state of a process that ``message`` begins, and its bytes if it will not change. ``key_field`` is
-        the field for the key, if any."""
-
-    def read(self, packed: bytes) -> Any:
-        """Return a stored state. Raises `MalformedMessage` and `InvalidField`."""
-
-    def write(self, state: Any, over: bytes = b"", joined: Sequence[str] = ()) -> bytes:
-        """Return the bytes of a state that was read from ``over``, if it was stored before. Raises `InvalidField` for a
-        value that does not fit its field."""
-
-
-def state_type(cls: Any, owner: str) -> StateType:
-    """Return the type of ``owner``'s states. Raises `DefinitionError` for a class that cannot be a state."""
-    if isinstance(cls, type) and issubclass(cls, DomainEvent):
-        return EventState(cls)
-    return DataclassState(cls, owner)
 
 
 class DataclassState:
@@ -86,15 +59,19 @@ class DataclassState:
         return resolved_schema(self.cls)
 
     def check(self) -> None:
+        """Raise `DefinitionError` for a field that cannot be stored."""
         resolved_schema(self.cls)
 
     def begin(self, key: str, key_field: str, message: Any) -> tuple[Any, bytes]:
+        """Return the state of a process that ``message`` begins, and its bytes if it will not change. ``key_field`` is
+        the field for the key, if any."""
         state = self._made({})
         if key_field in self._schema.names:
             setattr(state, key_field, key)
         return state, b""
 
     def read(self, packed: bytes) -> Any:
+        """Return a stored state. Raises `MalformedMessage` and `InvalidField`."""
         plain = plain_state(packed)
         if EVENT in plain:
             name = self.cls.__qualname__
@@ -108,6 +85,8 @@ class DataclassState:
             raise InvalidField(f"{self.cls.__qualname__} refuses {shown(fields)}: {error}") from error
 
     def write(self, state: Any, over: bytes = b"", joined: Sequence[str] = ()) -> bytes:
+        """Return the bytes of a state that was read from ``over``, if it was stored before. Raises `InvalidField` for a
+        value that does not fit its field."""
         schema = self._schema
         unknown = {name: value for name, value in plain_state(over).items() if name not in schema.types}
         if joined:
@@ -117,7 +96,7 @@ class DataclassState:
 
 
 class EventState:
-    """The event that has begun a process. It does not change."""
+    """The event that has begun a process. It does not change. The methods are those of `DataclassState`."""
 
     def __init__(self, cls: type[DomainEvent]) -> None:
         self.cls = cls
@@ -147,6 +126,16 @@ class EventState:
 
     def write(self, state: Any, over: bytes = b"", joined: Sequence[str] = ()) -> bytes:
         return FORMAT + pack({**plain_state(over), JOINED: list(joined)}) if joined else over
+
+
+StateType = DataclassState | EventState
+
+
+def state_type(cls: Any, owner: str) -> StateType:
+    """Return the type of ``owner``'s states. Raises `DefinitionError` for a class that cannot be a state."""
+    if isinstance(cls, type) and issubclass(cls, DomainEvent):
+        return EventState(cls)
+    return DataclassState(cls, owner)
 
 
 def _place_of(event: DomainEvent) -> dict[str, Any]:

@@ -57,10 +57,13 @@ class Subscriber:
         {"name", "aliases", "start", "replays", "time_limit", "retry", "abstract"}
     )
     _enode_handles_refusals: ClassVar[bool] = False
+    """Whether a handler may be for refusals."""
     _enode_methods: ClassVar[dict[Followed, str]] = {}
     _enode_creators: ClassVar[frozenset[str]] = frozenset()
     """The names of the handlers that make rows; if empty, every handler does."""
     _enode_may_create: ClassVar[bool] = False
+    _enode_marks: ClassVar[Mapping[str, HandlerMark]] = {}
+    """The options that the decorators of handlers were given, by the name of the handler; without those given none."""
     _enode_keys: ClassVar[Mapping[str, EventKey]] = {}
     """The functions that ``@handles(key=…)`` or ``keys`` was given, by the name of the handler."""
     _enode_key: ClassVar[EventKey | None] = None
@@ -73,7 +76,8 @@ class Subscriber:
         check_names(cls, Subscriber, has_fields=False)
         cls._enode_methods = _collect_methods(cls)
         cls._enode_creators = _collect_creators(cls)
-        cls._enode_keys = _collect_keys(cls)
+        cls._enode_marks = _collect_marks(cls)
+        cls._enode_keys = {name: mark.key for name, mark in cls._enode_marks.items() if mark.key is not None}
         for name in set(cls._enode_methods.values()):
             check_method(cls, name, *cls._enode_arguments_of_handlers(), may_yield=cls._enode_may_yield)
         check_aliases(cls.__qualname__, cls.__dict__.get("aliases", ()))
@@ -142,6 +146,7 @@ class Subscriber:
         return any(_overlap(event, followed) for event in applied for followed in self._enode_followed())
 
     def _enode_for_replay(self) -> Subscriber | None:
+        """Return the part of the subscriber that takes part in replays, or None if it has none."""
         return self if self.replays else None
 
     @property
@@ -158,11 +163,6 @@ def key_of(subscriber: Subscriber) -> str:
 def followed_by(subscriber: Subscriber) -> Iterable[Followed]:
     """Return the classes that the subscriber handles."""
     return subscriber._enode_followed()
-
-
-def part_for_replay(subscriber: Subscriber) -> Subscriber | None:
-    """Return the part of the subscriber that takes part in replays, or None if it has none."""
-    return subscriber._enode_for_replay()
 
 
 def handlers_of(subscriber: Subscriber, cls: Followed) -> Sequence[Handler]:
@@ -198,11 +198,6 @@ def refusal_handlers_of(subscriber: Subscriber, type_name: str) -> Sequence[Hand
             return ()
         raise
     return handlers_of(subscriber, cls)
-
-
-def can_handle_refusals(subscriber: Subscriber) -> bool:
-    """Return True for kinds of subscribers that may have handlers for refusals."""
-    return subscriber._enode_handles_refusals
 
 
 def follows(subscriber: Subscriber, aggregate_root_type: str) -> bool:
@@ -271,9 +266,8 @@ def _collect_creators(cls: type[Subscriber]) -> frozenset[str]:
     return creators
 
 
-def _collect_keys(cls: type[Subscriber]) -> dict[str, EventKey]:
-    """Return the functions for the keys of events, by the name of the method that was given them. Raises
-    `DefinitionError` for a mark that is of no use to this kind of subscriber."""
+def _collect_marks(cls: type[Subscriber]) -> dict[str, HandlerMark]:
+    """Return the marks with options. Raises `DefinitionError` for one that is of no use to this kind of subscriber."""
     marks = {name: mark for name, mark in _marked(cls, "_enode_mark").items() if mark is not None}
     for name, mark in marks.items():
         if not (
@@ -289,7 +283,7 @@ def _collect_keys(cls: type[Subscriber]) -> dict[str, EventKey]:
                 f"{cls.__qualname__}.{name} is marked with keys, which are for a MultiProjection; let key return "
                 "the key of the one process that the event concerns"
             )
-    return {name: mark.key for name, mark in marks.items() if mark.key is not None}
+    return marks
 
 
 def _marked(cls: type[Subscriber], attribute: str) -> dict[str, Any]:

@@ -13,18 +13,16 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from math import inf
-from typing import NamedTuple
 
 from enode_django.bus.notices import SendNotices
 from enode_django.concurrency.outages import Attempts
 from enode_django.equeue.consumer.queue_consumer import PulledMessages
 from enode_django.equeue.transport import Transport
 from enode_django.eventing import checkpoints, event_types, failovers, unknown_types
-from enode_django.eventing.drained_topics import is_worked_off
+from enode_django.eventing.drained_topics import Goal, is_worked_off
 from enode_django.eventing.erased_events import Lookout, heal_claims, notice
 from enode_django.eventing.event_processors import EventProcessor
 from enode_django.eventing.event_subscription import EventSubscription
-from enode_django.eventing.failover_guard import Heeded
 from enode_django.eventing.failovers import Known
 from enode_django.eventing.in_flight import FIRST_QUEUE
 from enode_django.eventing.parked_retries import ParkedRetries
@@ -62,13 +60,6 @@ def behind(subscription: EventSubscription, settled: Settled) -> Collection[Pend
     return works.values()
 
 
-class _Goal(NamedTuple):
-    """The end of one comparison: streams below ``position`` were announced, if at all, below the offsets ``ends``."""
-
-    position: Position
-    ends: Mapping[int, int]
-
-
 class Sweeper:
     """Sweeps one shard. `tick` is called by the subscriber's thread, if this worker owns the first queue."""
 
@@ -88,7 +79,7 @@ class Sweeper:
         self._topic = topic
         self._interval = interval
         self._clock = clock
-        self._goal: _Goal | None = None
+        self._goal: Goal | None = None
         self._parts: Iterator[Part] | None = None
         self._part: Part | None = None
         self._arrived = unknown_types.NOTHING_ARRIVED
@@ -106,7 +97,7 @@ class Sweeper:
             return
         if self._goal is None:
             self._began = self._clock()
-            self._goal = _Goal(self._shard.position(), self._transport.end_offsets(self._topic))
+            self._goal = Goal(self._shard.position(), self._transport.end_offsets(self._topic))
             notice(self._subscription.runner.processor, self._shard, self._goal.position.generation)
         if self._parts is None:
             # Before the queue is worked off, most of what is missing comes by it, and would be handled twice.
@@ -250,7 +241,7 @@ class SweepingSubscription(EventSubscription):
         new_resender: Callable[[Shard], Resender] | None = None,
     ) -> None:
         super().__init__(runner, policy=policy, notify=notify, hand_over=hand_over, clock=clock)
-        runner.processor.heeded = Heeded()
+        runner.processor.heed()
         self._lookout = Lookout(runner.processor, clock)
         self._new_sweeper = partial(Sweeper, self, transport=transport, topic=topic, interval=interval, clock=clock)
         self._shards = runner.processor.store.shards
@@ -300,31 +291,24 @@ class SweepingSubscription(EventSubscription):
         for sweeper in self._sweepers:
             self.runner.persisted(partial(self._sweep, sweeper))
         for resender in self._resenders:
-            self.runner.persisted(partial(self._resend, resender))
-
-    def _resend(self, resender: Resender) -> None:
-        try:
-            resender.tick()
-            self._attempts[resender].worked()
-        except StoreUnavailable as error:
-            if len(self._shards) == 1:
-                raise
-            self._attempts[resender].failed(error)
-            resender.postpone()
+            self.runner.persisted(partial(self._step, resender))
 
     def _sweep(self, sweeper: Sweeper) -> None:
+        swept_at = sweeper.swept_at
+        self._step(sweeper)
+        if sweeper.swept_at != swept_at:
+            self._forget_refusals()
+            self.runner.processor.tidy()
+
+    def _step(self, one: Sweeper | Resender) -> None:
         try:
-            swept_at = sweeper.swept_at
-            sweeper.tick()
-            self._attempts[sweeper].worked()
-            if sweeper.swept_at != swept_at:
-                self._forget_refusals()
-                self.runner.processor.tidy()
+            one.tick()
+            self._attempts[one].worked()
         except StoreUnavailable as error:
             if len(self._shards) == 1:
                 raise
-            self._attempts[sweeper].failed(error)
-            sweeper.postpone()  # by a whole interval: each attempt at an unresponsive server takes time
+            self._attempts[one].failed(error)
+            one.postpone()  # by a whole interval: each attempt at an unresponsive server takes time
 
     def _forget_refusals(self) -> None:
         """Forget refusals older than `FORGET_REFUSALS`, unless a shard was not swept for that time: its next sweep

@@ -229,7 +229,8 @@ def _cause_of(row: tables.Found) -> str | None:
 
 def _derived_keys(step: Step, happened: Happened) -> Iterator[CommandKey]:
     targets = dict.fromkeys([step.aggregate_root_id, *ids_within(happened.fields, most=IDS_IN_AN_EVENT)])
-    names = _command_names()
+    # Derived ids have the oldest names.
+    names = [types.first_name_of(cls) for cls in types.names() if issubclass(cls, Command)]
     for manager in _managers_of(happened):
         for target in targets:
             for name in names:
@@ -247,8 +248,3 @@ def _managers_of(happened: Happened) -> Iterator[ProcessManager]:
                     yield one
             except UnknownMessageType:
                 yield one
-
-
-def _command_names() -> list[str]:
-    """Return the oldest names of all command classes, which derived ids use."""
-    return [types.first_name_of(cls) for cls in types.names() if issubclass(cls, Command)]

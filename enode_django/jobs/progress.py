@@ -12,3 +12,12 @@ class Report(Protocol):
 
 def silent(stage: str, /, **figures: object) -> None:
     """Ignore a report."""
+
+
+def figures_of(tasks: int, done: int, seconds: float, streams: int | None = None) -> dict[str, int | None]:
+    """Return the figures of work in tasks after these seconds. ``left`` are the estimated seconds for the rest (None:
+    unknown). ``streams`` is the number of streams that were handled, if they are counted."""
+    figures = {"tasks": tasks, "done": done, "left": round(seconds * (tasks - done) / done) if done else None}
+    if streams is None:
+        return figures
+    return {**figures, "streams": streams, "a_second": round(streams / seconds) if seconds else 0}

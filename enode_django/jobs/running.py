@@ -69,10 +69,11 @@ class RunningJob:
         self._deadline = deadline
         self._time_limit = time_limit
         self._ends_at = time.monotonic() + time_limit
-        self._progress: Mapping[str, Any] = {}
-        self._figures: Mapping[str, Any] = {}
+        self.progress: Mapping[str, Any] = {}
+        self.figures: Mapping[str, Any] = {}
         self._callbacks: list[Callable[[], object]] = []
-        self._stopped: JobStopped | None = None
+        self.stopped: JobStopped | None = None
+        """The reason why the work has to stop, or None."""
         self._ended = threading.Event()
         self._told = threading.Event()
         """Set when the work has to stop; by the watching thread, never in a signal handler."""
@@ -87,16 +88,16 @@ class RunningJob:
     def report(self, stage: str, /, **figures: object) -> None:
         """Report the progress as JSON. The latest report counts, and others see it seconds later. Raises as `check`
         does, and `TypeError` or `ValueError` for figures that JSON cannot hold."""
-        self._progress = storable({"stage": stage, **figures})
+        self.progress = storable({"stage": stage, **figures})
         self.check()
 
     def check(self) -> None:
         """Raise `JobStopped` (`JobCancelled`, `JobTimeout` or `JobLost`) if the work has to stop."""
-        if self._stopped is None and boot_time() > self._deadline:
+        if self.stopped is None and boot_time() > self._deadline:
             self.stop(self._lost())
-        if self._stopped is not None:
+        if self.stopped is not None:
             self._has_heard = True
-            raise self._stopped
+            raise self.stopped
 
     def check_once(self) -> None:
         """Raise as `check` does, unless a check has raised already."""
@@ -124,28 +125,15 @@ class RunningJob:
 
     def result(self, **figures: Any) -> None:
         """Add figures that are stored if the job succeeds."""
-        self._figures = {**self._figures, **storable(figures)}
+        self.figures = {**self.figures, **storable(figures)}
 
     # -- for the caller that runs it ----------------------------------------------------------------------------------
 
-    @property
-    def progress(self) -> Mapping[str, Any]:
-        return self._progress
-
-    @property
-    def figures(self) -> Mapping[str, Any]:
-        return self._figures
-
     def stop(self, reason: JobStopped) -> None:
         """Make the work stop. Only the first reason counts. May be called in a signal handler."""
-        if self._stopped is None:
-            self._stopped = reason
+        if self.stopped is None:
+            self.stopped = reason
             self._words.put(reason)  # the only queue whose put() is reentrant
-
-    @property
-    def stopped(self) -> JobStopped | None:
-        """The reason why the work has to stop, or None."""
-        return self._stopped
 
     # -- the two threads ----------------------------------------------------------------------------------------------
 
@@ -165,10 +153,10 @@ class RunningJob:
             join_threads([self._renewing], JOIN_SECONDS)
 
     def _write_end(self, state: JobState, error: str) -> None:
-        figures = self._figures if state is JobState.SUCCEEDED else {}
+        figures = self.figures if state is JobState.SUCCEEDED else {}
         for delay in delays():
             try:
-                leases.finish(self._lease, state, progress=self._progress, figures=figures, error=error)
+                leases.finish(self._lease, state, progress=self.progress, figures=figures, error=error)
                 return
             except Exception as failure:
                 if not is_transient(failure) or isinstance(failure, JobLost):
@@ -193,7 +181,7 @@ class RunningJob:
 
     def _renewed(self) -> bool:
         deadline = boot_time() + self._lease.seconds
-        is_cancelled = leases.renew(self._lease, self._progress)
+        is_cancelled = leases.renew(self._lease, self.progress)
         self._deadline = deadline
         return is_cancelled
 

@@ -53,14 +53,6 @@ class Schedule(Protocol):
         """Add the commands to the outbox that are due. Return the seconds until the next one is."""
 
 
-class _Nothing:
-    def look(self, alias: str, /) -> tuple[bool, float]:
-        return rows.has_waiting(alias), inf
-
-    def fire(self, alias: str, /) -> float:
-        return inf
-
-
 class Relay:
     """Relays the outbox of one database to a ``sender``. One thread calls its methods, and owns the connection.
 
@@ -68,18 +60,12 @@ class Relay:
     """
 
     def __init__(
-        self,
-        alias: str,
-        sender: Sender,
-        *,
-        schedule: Schedule | None = None,
-        at_once: int = ROWS_AT_ONCE,
-        waits: bool = False,
+        self, alias: str, sender: Sender, *, schedule: Schedule, at_once: int = ROWS_AT_ONCE, waits: bool = False
     ) -> None:
         self.alias = alias
         self.pause = inf
         """Seconds after the last `run` until a scheduled command is due."""
-        self._schedule: Schedule = schedule or _Nothing()
+        self._schedule = schedule
         self._sender = sender
         self._at_once = at_once
         self._waits = waits
@@ -102,7 +88,9 @@ class Relay:
     def _relay_batch(self) -> int:
         """Return the number of rows that were sent or rejected; 0 if another relay has taken them."""
         with transaction.atomic(using=self.alias):
-            if not self._lock():
+            if self._waits:
+                rows.lock(self.alias)
+            elif not rows.try_lock(self.alias):
                 return 0
             batch = rows.waiting(self.alias, self._at_once, BYTES_AT_ONCE)
             refusals = {row.id: reason for row in batch if (reason := self._sender.refusal(row))}
@@ -115,9 +103,3 @@ class Relay:
         for id, reason in refusals.items():
             logger.error("row %d of the outbox of %r is rejected: %s", id, self.alias, reason)
         return len(batch)
-
-    def _lock(self) -> bool:
-        if self._waits:
-            rows.lock(self.alias)
-            return True
-        return rows.try_lock(self.alias)

@@ -23,7 +23,6 @@ _INSERT = f"""
     INSERT INTO {TABLE} (aggregate_root_id, command_id, body)
     SELECT * FROM unnest(%s::text[], %s::text[], %s::bytea[])
 """
-_HAS_WAITING = f"SELECT EXISTS (SELECT FROM {TABLE} WHERE rejected_at IS NULL)"
 _WAITING = f"""
     SELECT id, aggregate_root_id, command_id, body FROM (
         SELECT *, sum(octet_length(body)) OVER (ORDER BY id) - octet_length(body) AS bytes_before
@@ -156,10 +155,6 @@ def read_after_locks(alias: str) -> None:
         execute(alias, _EACH_STATEMENT, None)
 
 
-def has_waiting(alias: str) -> bool:
-    return bool(_value(alias, _HAS_WAITING, None))
-
-
 def waiting(alias: str, limit: int, most_bytes: int) -> list[Row]:
     """Return the first rows that wait, in the order of their ids: up to ``limit``, and no more once ``most_bytes`` are
     reached."""
@@ -176,6 +171,6 @@ def reject(alias: str, id: int, error: str) -> None:
     execute(alias, _REJECT, (error, id))
 
 
-def _value(alias: str, statement: str, parameters: Sequence[Any] | None) -> Any:
+def _value(alias: str, statement: str, parameters: Sequence[Any]) -> Any:
     row = execute(alias, statement, parameters).fetchone()
     return None if row is None else row[0]

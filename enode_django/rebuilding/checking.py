@@ -15,16 +15,7 @@ from enode_django.exceptions import RebuildError
 from enode_django.models import Rebuild
 from enode_django.rebuilding.catching_up import MOST, CatchingUp, TooMuchLeft
 from enode_django.rebuilding.clearing import clear
-from enode_django.rebuilding.comparing import (
-    EXAMPLES,
-    Comparison,
-    Generation,
-    Lag,
-    apart,
-    compare,
-    lagging,
-    one_moment,
-)
+from enode_django.rebuilding.comparing import EXAMPLES, Comparison, Generation, Lag, apart, compare, lagging, one_moment
 from enode_django.rebuilding.failed import failed_in
 from enode_django.rebuilding.meanings import is_attributed
 from enode_django.rebuilding.replaying import Todo, replayer
@@ -47,18 +38,23 @@ class UsedIsBehind(RebuildError):
 
 
 class Check:
-    """The comparison of the built tables with those in use. ``comparison`` is the result so far."""
+    """The comparison of the built tables with those in use."""
 
     def __init__(self, target: Target, record: Rebuild, catching_up: CatchingUp) -> None:
-        self.comparison = Comparison(0, 0, 0, ())
+        self._found = Comparison(0, 0, 0, ())
         self._target = target
         self._record = record
         self._catching_up = catching_up
         self._left: Sequence[str] = ()
-        self._resting: tuple[Comparison, Sequence[str]] = self.comparison, self._left
+        self._resting: tuple[Comparison, Sequence[str]] = self._found, self._left
         self._made: Shadow | None = None
         self._attributed = [model for model in target.written if is_attributed(target, model)]
         self._others = [model for model in target.written if model not in self._attributed]
+
+    @property
+    def comparison(self) -> Comparison:
+        """The result so far."""
+        return self._found._replace(uncompared=self._left)
 
     @property
     def _built(self) -> Generation:
@@ -69,28 +65,26 @@ class Check:
 
     # -- while events keep coming ---------------------------------------------------------------------------------
 
-    def run(self) -> Comparison:
+    def run(self) -> None:
         """Compare all aggregates, and those at different versions again. Blocks."""
         self.look()
         self.go_on()
-        return self.comparison
 
-    def look(self) -> Comparison:
+    def look(self) -> None:
         """Compare the aggregates at the same version in both generations. Blocks."""
         lags = self._compare_all()
         behind = self._behind() if lags else []
         gone = {lag.aggregate_root_id for lag in behind}
         if self._attributed:  # otherwise there is nothing that could be compared aggregate by aggregate
             self._left = [lag.aggregate_root_id for lag in lags if lag.aggregate_root_id not in gone]
-        self.comparison = self.comparison._replace(behind=behind, failed=failed_in(self._catching_up.shadow))
-        return self._noted()
+        self._found = self._found._replace(behind=behind, failed=failed_in(self._catching_up.shadow))
 
     def go_on(self) -> None:
         """Replay and compare the remaining aggregates, in up to `ROUNDS` rounds. Blocks."""
         for _ in range(ROUNDS):
             if self._left:
                 self._replay_left(self._catching_up.engine.catch_up)
-        self._resting = self._noted(), self._left
+        self._resting = self._found, self._left
 
     def _compare_all(self) -> Sequence[Lag]:
         """Compare all tables. Return the aggregates in use that are at another version in the built tables."""
@@ -98,9 +92,9 @@ class Check:
         for _ in range(LOOKS):
             built, used = self._built, self._used()
             with one_moment(self._target.alias):
-                self.comparison = compare(self._target, built, used)
-                lags = apart(self._target, built, used) if self.comparison.apart else []
-            if not self.comparison.undecided or any(_cannot_reach(lag, stuck) for lag in lags):
+                self._found = compare(self._target, built, used)
+                lags = apart(self._target, built, used) if self._found.apart else []
+            if not self._found.undecided or any(_cannot_reach(lag, stuck) for lag in lags):
                 break
             pause(LOOK_AGAIN)
         return lags
@@ -140,20 +134,16 @@ class Check:
         self._add(found)
 
     def _add(self, found: Comparison) -> None:
-        known = self.comparison
-        self.comparison = known._replace(
+        known = self._found
+        self._found = known._replace(
             compared=known.compared + found.compared,
             rows=known.rows + found.rows,
             examples=[*known.examples, *found.examples][:EXAMPLES],
         )
 
-    def _noted(self) -> Comparison:
-        self.comparison = self.comparison._replace(uncompared=self._left)
-        return self.comparison
-
     # -- when writers are shut out --------------------------------------------------------------------------------
 
-    def finish(self) -> Comparison:
+    def finish(self) -> None:
         """Compare the rest in the transaction of the swap, in which the tables in use do not change.
 
         Can be repeated after a rollback, since it begins with the result of `go_on`. Raises `TooMuchLeft` and
@@ -161,18 +151,14 @@ class Check:
         """
         if len(self._left) > MOST:
             raise TooMuchLeft("more is still to be compared than writers should wait for")
-        self.comparison, self._left = self._resting
-        self._finish_left()
-        if self.comparison.undecided:
-            self._finish_others()
-        return self._noted()
-
-    def _finish_left(self) -> None:
+        self._found, self._left = self._resting
         if self._left:
             self._reach_used(self._left)
             self._compare_left(self._built, self._used())
         if self._left:
             self._replay_left(_bring_here)
+        if self._found.undecided:
+            self._finish_others()
 
     def _reach_used(self, ids: Sequence[str] | None) -> None:
         lags = lagging(self._target, self._built, self._used(), ids)
@@ -187,7 +173,7 @@ class Check:
         if found.undecided:
             raise UsedIsBehind("the tables in use lack events that were handled in the built ones")
         self._add(found)
-        self.comparison = self.comparison._replace(undecided=())
+        self._found = self._found._replace(undecided=())
 
     def close(self) -> None:
         """Drop the tables made for the comparison. Safe to call twice."""

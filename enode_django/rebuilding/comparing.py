@@ -69,15 +69,10 @@ _NOT_APART = "WHERE NOT EXISTS (SELECT FROM apart WHERE aggregate_root_id = {who
 _SUSPECT = " AND coalesce({whose}, '') IN (SELECT id FROM suspects)"
 _EQUAL = "WHERE {whose} IN (SELECT aggregate_root_id FROM equal)"
 
-_LAGGING = """
+_LAGS = """
     SELECT aggregate_root_id, coalesce(one.version, 0), other.version
     FROM ({other_reached}) AS other LEFT JOIN ({one_reached}) AS one USING (aggregate_root_id)
-    WHERE other.version > coalesce(one.version, 0) AND (%s OR aggregate_root_id = ANY(%s)) ORDER BY aggregate_root_id
-"""
-_APART = """
-    SELECT aggregate_root_id, coalesce(one.version, 0), other.version
-    FROM ({other_reached}) AS other LEFT JOIN ({one_reached}) AS one USING (aggregate_root_id)
-    WHERE other.version IS DISTINCT FROM one.version AND (%s OR aggregate_root_id = ANY(%s))
+    WHERE {differs} AND (%s OR aggregate_root_id = ANY(%s)) ORDER BY aggregate_root_id
 """
 _ONE_MOMENT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 
@@ -238,18 +233,18 @@ def _wanted(of: Meaning, are_all: bool, is_as_stored: bool) -> str:
 
 def lagging(target: Target, one: Generation, other: Generation, ids: Sequence[str] | None = None) -> list[Lag]:
     """Return the aggregates, of all or of ``ids``, in which ``one`` is behind ``other``."""
-    return _lags(_LAGGING, target, one, other, ids)
+    return _lags("other.version > coalesce(one.version, 0)", target, one, other, ids)
 
 
 def apart(target: Target, one: Generation, other: Generation, ids: Sequence[str] | None = None) -> list[Lag]:
     """Return the aggregates of ``other``, of all or of ``ids``, in which ``one`` is behind or ahead."""
-    return _lags(_APART, target, one, other, ids)
+    return _lags("other.version IS DISTINCT FROM one.version", target, one, other, ids)
 
 
-def _lags(query: str, target: Target, one: Generation, other: Generation, ids: Sequence[str] | None) -> list[Lag]:
+def _lags(differs: str, target: Target, one: Generation, other: Generation, ids: Sequence[str] | None) -> list[Lag]:
     one_reached, one_parameters = reached(target, one)
     other_reached, other_parameters = reached(target, other)
-    statement = query.format(one_reached=one_reached, other_reached=other_reached)
+    statement = _LAGS.format(differs=differs, one_reached=one_reached, other_reached=other_reached)
     parameters = (*other_parameters, *one_parameters, ids is None, list(ids or ()))
     return [Lag(*found) for found in execute(target.alias, statement, parameters).fetchall()]
 

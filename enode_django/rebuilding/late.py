@@ -39,10 +39,6 @@ def without_late(table: Table) -> Table:
     )
 
 
-def unchanged(table: Table) -> Table:
-    return table
-
-
 def is_checked(key: Constraint) -> bool:
     """Return True if PostgreSQL guarantees the key for all rows: it is validated and enforced."""
     return not key.definition.endswith(_UNCHECKED)

@@ -51,8 +51,11 @@ def statements(schema: str, tables: Iterable[Table]) -> Iterator[str]:
         yield from _bare(schema, table)
     for table in known:
         yield from _constraints(schema, table)
+    by_oid = {table.oid: table for table in known}
     for table in known:
-        yield from _foreign_keys(schema, table, {one.oid: one for one in known})
+        for constraint in table.constraints:
+            if constraint.kind == "f":
+                yield from foreign_key(schema, table, constraint, by_oid)
     for table in known:
         yield from _rights(schema, table)
 
@@ -99,12 +102,6 @@ def _sequence(schema: str, table: Table, sequence: OwnSequence) -> Iterator[str]
         yield f"CREATE SEQUENCE {name} {sequence.options} OWNED BY {quoted(schema, table.name)}.{column}"
         yield f"ALTER TABLE {quoted(schema, table.name)} ALTER {column} SET DEFAULT nextval({literal(name)}::regclass)"
     yield from _comment("SEQUENCE", name, sequence.comment)
-
-
-def _foreign_keys(schema: str, table: Table, known: Mapping[int, Table]) -> Iterator[str]:
-    for constraint in table.constraints:
-        if constraint.kind == "f":
-            yield from foreign_key(schema, table, constraint, known)
 
 
 def foreign_key(

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from enode_django.exceptions import ConfigurationError
-from enode_django.jobs.progress import Report
+from enode_django.jobs.progress import Report, figures_of
 from enode_django.rebuilding.catch_up_tasks import CatchUpTask, work_off
 from enode_django.rebuilding.engine import InProcess, Plan
 from enode_django.rebuilding.pool import Pool
@@ -65,12 +65,4 @@ class _Telling:
         if now < self._told + TELL_EVERY and done < self._tasks:
             return
         self._told = now
-        seconds = now - self._began
-        self._report(
-            "replay",
-            tasks=self._tasks,
-            done=done,
-            left=round(seconds * (self._tasks - done) / done) if done else None,
-            streams=total.streams,
-            a_second=round(total.streams / seconds) if seconds else 0,
-        )
+        self._report("replay", **figures_of(self._tasks, done, now - self._began, total.streams))

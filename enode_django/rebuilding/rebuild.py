@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 from django.db import connections
@@ -19,15 +19,7 @@ from enode_django.eventstore.sqlstates import DATABASE_ERRORS
 from enode_django.exceptions import RebuildError, RebuildOvertaken, TablesInUse
 from enode_django.jobs.progress import Report
 from enode_django.models import Rebuild
-from enode_django.rebuilding.catching_up import (
-    CatchingUp,
-    Corrections,
-    Generations,
-    Positions,
-    corrections_now,
-    generations_of,
-    now,
-)
+from enode_django.rebuilding.catching_up import CatchingUp, Positions, corrections_now, generations_of, now
 from enode_django.rebuilding.checking import Check
 from enode_django.rebuilding.comparing import Comparison, check_volatile
 from enode_django.rebuilding.completing import complete
@@ -117,9 +109,8 @@ def swap_kept(
     shadow = target.shadow(record.generation)
     accepted = Accepted(accept_differences, accept_uncompared)
     with _given_up(target, record):
-        catching_up = CatchingUp(
-            store, engine, shadow, _positions(store, record), report, _corrections(record), _generations(record)
-        )
+        corrections, generations = _by_shard(record.corrections), _by_shard(record.generations)
+        catching_up = CatchingUp(store, engine, shadow, _positions(store, record), report, corrections, generations)
         catching_up.check_history()
         catching_up.run()
         comparison = _compare_and_swap(target, record, catching_up, accepted)
@@ -160,12 +151,8 @@ def _positions(store: EventStore, record: Rebuild) -> Positions:
     return since | {int(number): Position.parse(text) for number, text in record.positions.items()}
 
 
-def _corrections(record: Rebuild) -> Corrections:
-    return {int(number): newest for number, newest in record.corrections.items()}
-
-
-def _generations(record: Rebuild) -> Generations:
-    return {int(number): generation for number, generation in record.generations.items()}
+def _by_shard(stored: Mapping[str, int]) -> dict[int, int]:
+    return {int(number): value for number, value in stored.items()}
 
 
 def undo(name: str, engine: Engine, report: Report) -> Rebuilt:
@@ -186,7 +173,8 @@ def undo(name: str, engine: Engine, report: Report) -> Rebuilt:
         )
     store = make_store()
     shadow = target.replaced(record)
-    catching_up = CatchingUp(store, engine, shadow, _positions(store, record), report, generations=_generations(record))
+    generations = _by_shard(record.generations)
+    catching_up = CatchingUp(store, engine, shadow, _positions(store, record), report, generations=generations)
     with _unless_overtaken(target, record), _let_go_if_it_fails(target, shadow):
         catching_up.check_history()
         complete(target, catching_up, keys_only=True)

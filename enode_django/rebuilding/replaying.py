@@ -121,7 +121,6 @@ class Replayer:
 
     def behind(self, settled: Settled) -> list[Todo]:
         """Return the settled aggregates that the shadow has not handled yet."""
-
         return self.persisted(lambda: [_todo(work) for work in behind(self.subscription, settled)])
 
     def _drive(self, works: Sequence[PendingAggregate]) -> tuple[str, ...]:
@@ -195,10 +194,10 @@ class _Reducing:
         first = list(islice(rows, 1))
         folded = self._folded(chain(first, rows))
         while some := self._take(folded):
-            failed = [_todo_of(one) for one in some if one.failed]
+            failed = [_todo(one) for one in some if one.failed]
             copied = [one for one in some if not one.failed]
             if not self._copy(copied):
-                failed += map(_todo_of, copied)
+                failed += map(_todo, copied)
             parked = self._replayer.catch_up(failed).parked if failed else ()
             total += Replayed(sum(one.streams for one in some), len(some), parked)
         return total
@@ -256,12 +255,8 @@ def _refuse(*arguments: object) -> NoReturn:
     raise RebuildError("outside of its shadow a handler would reach the tables in use")
 
 
-def _todo_of(folded: Folded) -> Todo:
-    return Todo(folded.aggregate_root_id, folded.aggregate_root_type, folded.until)
-
-
-def _todo(work: PendingAggregate) -> Todo:
-    return Todo(work.aggregate_root_id, work.aggregate_root_type, work.until)
+def _todo(one: Folded | PendingAggregate) -> Todo:
+    return Todo(one.aggregate_root_id, one.aggregate_root_type, one.until)
 
 
 _patiently = within(DATABASE_MAY_BE_AWAY)

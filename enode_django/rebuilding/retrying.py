@@ -121,7 +121,8 @@ class _Retry:
     def _streams(self, ids: set[str] | Sequence[str]) -> list[Todo]:
         """Return the streams of these aggregates, at most `MOST_STREAMS` + 1 of a shard, in the order of the store;
         those of several shards by time."""
-        found = [_streams_of(shard, [*ids]) for shard in self._store.shards if isinstance(shard, PostgresEventStore)]
+        shards = [shard for shard in self._store.shards if isinstance(shard, PostgresEventStore)]
+        found = [execute(shard.alias, _STREAMS, ([*ids], MOST_STREAMS + 1)).fetchall() for shard in shards]
         merged = heapq.merge(*found, key=itemgetter(1))
         return [
             Todo(id, type_name, version)
@@ -167,7 +168,3 @@ def take_back(target: Target, shadow: Shadow, ids: Sequence[str]) -> None:
             execute(shadow.alias, f"DELETE FROM {table} WHERE ctid = ANY(ARRAY({chosen}))", (ids,))
         execute(shadow.alias, _UNPARK, (ids,))
         execute(shadow.alias, _FORGET, (shadow.subscriber, shadow.generation, ids))
-
-
-def _streams_of(shard: PostgresEventStore, ids: Sequence[str]) -> list[Any]:
-    return execute(shard.alias, _STREAMS, (list(ids), MOST_STREAMS + 1)).fetchall()

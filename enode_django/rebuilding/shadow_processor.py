@@ -37,9 +37,7 @@ class ShadowProcessor(EventProcessor):
     def attempted(self, value: dict[str, tuple[int | None, str]]) -> None:
         self._processor.attempted = value
 
-    def apply(
-        self, works: Sequence[PendingAggregate], portion: int, *, even_parked: bool = False
-    ) -> dict[str, Progress]:
+    def apply(self, works: Sequence[PendingAggregate], portion: int, *, even_parked: bool) -> dict[str, Progress]:
         is_inside = connections[self.alias].in_atomic_block
         with self._shadow.opened():
             progress = self._processor.apply(works, portion, even_parked=even_parked)

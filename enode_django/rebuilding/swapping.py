@@ -14,6 +14,7 @@ from django.db import transaction
 from enode_django.concurrency.backoff import delays
 from enode_django.concurrency.stopping import pause
 from enode_django.databases import execute, heal_connections
+from enode_django.eventing import parking
 from enode_django.eventstore import sqlstates
 from enode_django.exceptions import EnodeError, RebuildError, TablesInUse
 from enode_django.models import ProjectionGeneration
@@ -96,16 +97,14 @@ class Swap(NamedTuple):
     def _exchange_parked(self) -> None:
         """Exchange the parked events of the generations. Those of aggregate types unknown to this process stay."""
         alias, target = self.target.alias, self.target
-        columns = ", ".join(_PARKED_COLUMNS)
         types = target.types()
         outgoing, incoming = (quoted(shadow.schema, PARKED) for shadow in (self.outgoing, self.incoming))
-        take = f"INSERT INTO {{}} ({columns}) SELECT {columns} FROM {{}} WHERE subscriber = %s ON CONFLICT DO NOTHING"
         # Tables kept for an undo may be older than these columns.
         execute(alias, f"ALTER TABLE {incoming} {_NEWER_COLUMNS}", None)
-        execute(alias, take.format(outgoing, PARKED), (target.key,))
+        execute(alias, _TAKE.format(outgoing, PARKED), (target.key,))
         remove = f"DELETE FROM {PARKED} WHERE subscriber = %s AND aggregate_root_type = ANY(%s)"
         execute(alias, remove, (target.key, types))
-        execute(alias, take.format(PARKED, incoming), (target.key,))
+        execute(alias, _TAKE.format(PARKED, incoming), (target.key,))
 
 
 def check_alike(target: Target, shadow: Shadow) -> None:
@@ -138,9 +137,8 @@ def _is_passing(error: Exception) -> bool:
     return sqlstates.sqlstate(error) in LOCK_NOT_AVAILABLE or sqlstates.is_unavailable(error)
 
 
-_PARKED_COLUMNS = (
-    "subscriber", "aggregate_root_type", "aggregate_root_id", "version", "command_id", "error_type", "error",
-    "attempts", "first_failed_at", "last_failed_at", "next_try_at", "fingerprint",
-)  # fmt: skip
+_TAKE = f"""
+    INSERT INTO {{}} ({parking.COLUMNS}) SELECT {parking.COLUMNS} FROM {{}} WHERE subscriber = %s ON CONFLICT DO NOTHING
+"""
 _NEWER_COLUMNS = """ADD COLUMN IF NOT EXISTS next_try_at timestamptz,
     ADD COLUMN IF NOT EXISTS fingerprint varchar(100) COLLATE "C" DEFAULT '' NOT NULL"""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from enode_django.exceptions import RebuildError, RebuildOvertaken
 from enode_django.models import ProjectionGeneration, Rebuild, Subscription
 from enode_django.rebuilding.clearing import changing, clear, left_over
 from enode_django.rebuilding.definitions import Table, describe, quoted
-from enode_django.rebuilding.late import unchanged, without_late
+from enode_django.rebuilding.late import without_late
 from enode_django.rebuilding.making import make_tables
 from enode_django.rebuilding.obstacles import obstacles
 from enode_django.rebuilding.shadow import Shadow, declared_models, table_names
@@ -122,7 +122,7 @@ class Target(NamedTuple):
         replaces = self.generation()
         newest = self.rebuilds().aggregate(newest=Max("generation"))["newest"] or 0
         shadow = self.shadow(max(newest, replaces) + 1)
-        tables = self._made(shadow, without_late if self.subscriber.indexes_after_load else unchanged)
+        tables = self._made(shadow, is_bare=self.subscriber.indexes_after_load)
         rebuild = self.rebuilds().create(
             subscriber=self.key,
             generation=shadow.generation,
@@ -198,7 +198,7 @@ class Target(NamedTuple):
             clear(left)
         with self._changing():
             self.locked(rebuild, State.BUILDING)
-            self._made(scratch, unchanged)
+            self._made(scratch, is_bare=False)
         return scratch
 
     def replaced(self, rebuild: Rebuild) -> Shadow:
@@ -215,10 +215,11 @@ class Target(NamedTuple):
         for name in self.tables:
             execute(self.alias, f"ANALYZE {quoted(shadow.schema, name)}", None)
 
-    def _made(self, shadow: Shadow, as_made: Callable[[Table], Table]) -> dict[str, Table]:
-        """Make tables like those in use, changed by ``as_made``. Return the definitions of those in use."""
+    def _made(self, shadow: Shadow, *, is_bare: bool) -> dict[str, Table]:
+        """Make tables like those in use, `without_late` parts if ``is_bare``. Return the definitions of those in
+        use."""
         tables = describe(self.alias, self.tables)
-        wanted = {name: as_made(table) for name, table in tables.items()}
+        wanted = {name: without_late(table) if is_bare else table for name, table in tables.items()}
         shadow.make_schema()
         shadow.make_views()
         make_tables(self.alias, shadow.schema, wanted)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from itertools import count
 
 from enode_django.outbox.rows import NewRow
-from enode_django.scheduling.due import Changes, DeadlineKey, Due, Scheduled
+from enode_django.scheduling.due import Changes, DeadlineKey, Due
 
 
 class MemorySchedule:
@@ -38,12 +38,9 @@ class MemorySchedule:
     def change(self, changes: Changes) -> None:
         """Set and cancel deadlines."""
         for key, scheduled in changes.items():
-            self._set(key, scheduled)
-
-    def _set(self, key: DeadlineKey, scheduled: Scheduled | None) -> None:
-        self._waiting.pop(key, None)
-        if scheduled is not None:
-            self._waiting[key] = (self._moment(scheduled.due), next(self._numbers), scheduled.command)
+            self._waiting.pop(key, None)
+            if scheduled is not None:
+                self._waiting[key] = (self._moment(scheduled.due), next(self._numbers), scheduled.command)
 
     def _moment(self, due: Due) -> datetime:
         """Events have the time of the machine, which does not follow this clock: a delay after an event counts from

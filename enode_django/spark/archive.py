@@ -227,13 +227,10 @@ def check_history(manifest: Manifest, store: EventStore, directory: str) -> None
     for number, horizon in manifest.horizon.items():
         position = shards[number].position()
         key = manifest.known.get(number)
-        if position.generation != horizon.generation or position < horizon or not _has(shards[number], key):
+        is_known = key is None or bool(shards[number].find([key]))
+        if position.generation != horizon.generation or position < horizon or not is_known:
             raise ArchiveMismatch(
                 f"{directory} ends at position {horizon} of shard {number}, which has come to {position} by another "
                 "way: it was restored, moved, or is another database. What is in the archive may never have happened "
                 "there; begin a new one beside it with --anew"
             )
-
-
-def _has(store: EventStore, key: tuple[str, str] | None) -> bool:
-    return key is None or bool(store.find([key]))

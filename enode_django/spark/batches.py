@@ -15,31 +15,22 @@ from enode_django.exceptions import ConfigurationError
 
 __all__ = ["records_of"]
 
-_COLUMNS: list[pa.Field[Any]] = [
-    pa.field("shard", pa.int32(), nullable=False),
-    pa.field("aggregate_root_type", pa.string(), nullable=False),
-    pa.field("aggregate_root_id", pa.string(), nullable=False),
-    pa.field("version", pa.int64()),
-    pa.field("command_id", pa.string(), nullable=False),
-    pa.field("command_type", pa.string(), nullable=False),
-    pa.field("created_at", pa.timestamp("us", tz="UTC"), nullable=False),
-    pa.field("events", pa.binary(), nullable=False),
-    pa.field("metadata", pa.binary(), nullable=False),
-]
-SCHEMA = pa.schema(_COLUMNS)
+_COLUMNS: Mapping[str, tuple[str, pa.DataType]] = {
+    "shard": ("int", pa.int32()),
+    "aggregate_root_type": ("string", pa.string()),
+    "aggregate_root_id": ("string", pa.string()),
+    "version": ("bigint", pa.int64()),
+    "command_id": ("string", pa.string()),
+    "command_type": ("string", pa.string()),
+    "created_at": ("timestamp", pa.timestamp("us", tz="UTC")),
+    "events": ("binary", pa.binary()),
+    "metadata": ("binary", pa.binary()),
+}
+"""The types of each column in Spark and in Arrow."""
+_TYPES = {name: kind for name, (kind, _) in _COLUMNS.items()}
+SCHEMA = pa.schema([pa.field(name, kind, nullable=name == "version") for name, (_, kind) in _COLUMNS.items()])
 """``shard`` is the number of the shard, ``version`` is null for a stored refusal, ``created_at`` is in UTC; ``events``
 and ``metadata`` are the stored bytes."""
-_TYPES = {
-    "shard": "int",
-    "aggregate_root_type": "string",
-    "aggregate_root_id": "string",
-    "version": "bigint",
-    "command_id": "string",
-    "command_type": "string",
-    "created_at": "timestamp",
-    "events": "binary",
-    "metadata": "binary",
-}
 
 
 def ddl_of(names: Sequence[str]) -> str:

@@ -42,11 +42,15 @@ def texts_of(positions: Positions) -> dict[str, str]:
     return {str(number): str(position) for number, position in sorted(positions.items())}
 
 
+def positions_in(texts: Mapping[str, str]) -> dict[int, Position]:
+    """Return the positions of a JSON value made by `texts_of`."""
+    return {int(number): Position.parse(text) for number, text in texts.items()}
+
+
 def positions_of(text: str) -> dict[int, Position]:
     """Return the positions of a text made by `text_of`. Raises `ValueError` for any other text."""
     try:
-        found = json.loads(text)
-        return {int(number): Position.parse(position) for number, position in found.items()}
+        return positions_in(json.loads(text))
     except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(
             f'{shown(text)} gives no positions of shards; give JSON such as {{"0": "0.5321.0"}}: {error}'

@@ -12,9 +12,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from enode_django.eventstore.positions import Position
 from enode_django.exceptions import ArchiveError, shown
-from enode_django.spark.horizons import Positions, texts_of
+from enode_django.spark.horizons import Positions, positions_in, texts_of
 
 FORMAT = 2
 _OLDEST_FORMAT = 1
@@ -137,9 +136,4 @@ def manifest_of(text: str) -> Manifest:
 
 
 def _increment(value: dict[str, Any]) -> Increment:
-    positions = {"after": _positions(value["after"]), "horizon": _positions(value["horizon"])}
-    return Increment(**{**value, **positions})
-
-
-def _positions(texts: Any) -> dict[int, Position]:
-    return {int(number): Position.parse(text) for number, text in texts.items()}
+    return Increment(**{**value, "after": positions_in(value["after"]), "horizon": positions_in(value["horizon"])})

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from enode_django.concurrency import stopping
 from enode_django.concurrency.threads import join_threads, start_thread
-from enode_django.jobs.progress import Report
+from enode_django.jobs.progress import Report, figures_of
 
 Value = TypeVar("Value")
 TELL_EVERY = 1.0
@@ -76,14 +76,8 @@ def _wait(outcome: queue.SimpleQueue[tuple[Value | None, BaseException | None]],
 
 
 def _figures(spark: SparkSession, group: str, began: float, streams: Callable[[], int] | None) -> dict[str, int | None]:
-    seconds = time.monotonic() - began
     done, tasks = _tasks(spark, group)
-    left = round(seconds * (tasks - done) / done) if done else None
-    figures = {"tasks": tasks, "done": done, "left": left}
-    if streams is None:
-        return figures
-    counted = streams()
-    return {**figures, "streams": counted, "a_second": round(counted / seconds)}
+    return figures_of(tasks, done, time.monotonic() - began, None if streams is None else streams())
 
 
 def _cancel(spark: SparkSession, group: str) -> None:
@@ -94,7 +88,7 @@ def _cancel(spark: SparkSession, group: str) -> None:
 
 
 def make_active(spark: SparkSession) -> None:
-    """Make the session active in this thread: Spark looks up data sources for writing in the thread's session."""
+    """Make the session active in this thread: Spark looks up settings in the thread's session."""
     jvm: Any = spark.sparkContext._jvm
     SparkSession._get_j_spark_session_class(jvm).setActiveSession(spark._jsparkSession)
 

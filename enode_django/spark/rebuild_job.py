@@ -36,12 +36,9 @@ if TYPE_CHECKING:
 ALONE = 2_000
 """The largest number of aggregates that is caught up in this process: tasks on Spark cost more."""
 DONE: pa.Schema = pa.schema(
-    [
-        pa.field("streams", pa.int64()),
-        pa.field("aggregates", pa.int64()),
-        pa.field("parked", pa.list_(pa.string())),
-    ]
+    [pa.field("streams", pa.int64()), pa.field("aggregates", pa.int64()), pa.field("parked", pa.list_(pa.string()))]
 )
+Work = Callable[[Iterable[Any]], Iterable[Replayed]]
 _DDL = "streams BIGINT, aggregates BIGINT, parked ARRAY<STRING>"
 
 
@@ -67,11 +64,9 @@ class SparkEngine:
         if len(todo) <= ALONE:
             with replayer(shadow) as replaying:
                 return replaying.catch_up(todo)
-        context = self._session().sparkContext
-        tasks = limited_count(min(4 * context.defaultParallelism, len(todo) // ALONE + 1))
-        parts = context.parallelize(todo, tasks)
-        caught_up = parts.mapPartitions(partial(_catch_up, shadow))
-        return total_of(with_progress(self._session(), "catch up", caught_up.collect, silent))
+        cores = self._session().sparkContext.defaultParallelism
+        tasks = limited_count(min(4 * cores, len(todo) // ALONE + 1))
+        return self._in_tasks(partial(_catch_up, shadow), todo, tasks)
 
     def tasks_at_once(self) -> int:
         """Return Spark's number of cores, up to the limit of database tasks: tasks of a range have equal sizes."""
@@ -80,9 +75,12 @@ class SparkEngine:
     def work_off(self, shadow: Shadow, tasks: Sequence[CatchUpTask]) -> Replayed:
         if len(tasks) == 1:
             return work_off(shadow, tasks)
-        parts = self._session().sparkContext.parallelize(tasks, len(tasks))
-        worked_off = parts.mapPartitions(partial(_work_off, shadow))
-        return total_of(with_progress(self._session(), "catch up", worked_off.collect, silent))
+        return self._in_tasks(partial(_work_off, shadow), tasks, len(tasks))
+
+    def _in_tasks(self, work: Work, todo: Sequence[Any], tasks: int) -> Replayed:
+        spark = self._session()
+        done = spark.sparkContext.parallelize(todo, tasks).mapPartitions(work)
+        return total_of(with_progress(spark, "catch up", done.collect, silent))
 
 
 @contextmanager

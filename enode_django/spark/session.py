@@ -30,7 +30,7 @@ from enode_django.processes.settings_module import SETTINGS_VARIABLE, settings_m
 from enode_django.spark import packages
 from enode_django.spark.java import check_java
 from enode_django.spark.progress import LOOK_EVERY, make_active
-from enode_django.spark.sources import register
+from enode_django.spark.source import EventsSource
 
 __all__ = ["spark_session"]
 
@@ -50,7 +50,7 @@ _IN_ONE_PROCESS = re.compile(r"local(\[[^,\]]*\])?")
 
 @contextmanager
 def spark_session(master: str | None = None) -> Iterator[SparkSession]:
-    """Yield a session on ``master`` (by default the settings') with the data sources of this package. It ends with the
+    """Yield a session on ``master`` (by default the settings') with the data source of this package. It ends with the
     block, as does its Java process. An existing session is used instead, regardless of its master, and not ended.
 
     Takes seconds. Raises `SparkUnavailable`, `ConfigurationError`, `SparkFailed` for an error of Java in the block, and
@@ -230,7 +230,8 @@ def _equipped(spark: SparkSession, directory: Path) -> SparkSession:
         if file.rpartition("/")[2] not in known:  # Spark refuses another file of the same name
             context.addPyFile(file)
     sys.path[:] = before  # this process imports its packages from their own places
-    register(spark)
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")  # without it, `EventsSource` would be refused
+    spark.dataSource.register(EventsSource)
     return spark
 
 

@@ -12,16 +12,18 @@ for heads and snapshots.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.declarations import aliases_of, declared
 from enode_django.eventstore.base import EventStore
 from enode_django.eventstore.dividing import bounds
+from enode_django.eventstore.scanning import Scan
 from enode_django.exceptions import ConfigurationError, TypeNameError
 from enode_django.jobs.progress import Report
 from enode_django.repository import policy
@@ -30,10 +32,9 @@ from enode_django.serialization import registry
 from enode_django.spark.archive_reading import archived_events
 from enode_django.spark.horizons import horizon_of, text_of
 from enode_django.spark.reading import limited
-from enode_django.spark.sink import Staged, write_made, write_rows
+from enode_django.spark.sink import Make, StagedRows, write_made
 from enode_django.spark.snapshot_folding import make_from_streams
-from enode_django.spark.snapshot_making import SCHEMA, Range, classes_of, make_in_ranges
-from enode_django.spark.targets import SNAPSHOTS
+from enode_django.spark.snapshot_making import classes_of, make_in_ranges
 
 RANGES_PER_CORE = 4
 """Ranges of all shards together for each core: several, so that a task that fails costs little, and the last one does
@@ -62,38 +63,30 @@ def build_snapshots(
     store = make_store()
     if make_snapshots(store) is None:
         raise ConfigurationError("snapshots are switched off: by SNAPSHOTS['ENABLED'], or by all classes")
-    if archive is None:
-        written = _written_from_store(spark, store, types, report)
-    else:
-        written = _written_from_archive(spark, archive, store, types, report)
-    with written as staged:
+    aliases = [shard.name for shard in store.shards]
+    with (
+        _source(spark, store, types, report, archive) as (frame, make),
+        write_made(frame, make, aliases, report) as staged,
+    ):
         return _figures(staged)
 
 
-def _written_from_store(
-    spark: SparkSession, store: EventStore, types: Sequence[str] | None, report: Report
-) -> AbstractContextManager[Staged]:
-    count = spark.sparkContext.defaultParallelism * RANGES_PER_CORE
-    aliases = [shard.name for shard in store.shards]
-    ranges = [one for alias in aliases for one in ranges_of(alias, -(-count // len(aliases)))]
-    report("making", ranges=len(ranges))
-    make = partial(make_in_ranges, ranges=ranges, type_names=types)
-    return write_made(limited(spark.range(0, len(ranges), 1, len(ranges))), make, SNAPSHOTS, aliases, report)
-
-
 @contextmanager
-def _written_from_archive(
-    spark: SparkSession, path: str, store: EventStore, types: Sequence[str] | None, report: Report
-) -> Iterator[Staged]:
+def _source(
+    spark: SparkSession, store: EventStore, types: Sequence[str] | None, report: Report, archive: str | None
+) -> Iterator[tuple[DataFrame, Make]]:
+    """Yield a frame, and the function that makes snapshots of its batches."""
+    if archive is None:
+        count = spark.sparkContext.defaultParallelism * RANGES_PER_CORE
+        ranges = [one for shard in store.shards for one in ranges_of(shard.name, -(-count // len(store.shards)))]
+        report("making", ranges=len(ranges))
+        frame = limited(spark.range(0, len(ranges), 1, len(ranges)))
+        yield frame, partial(make_in_ranges, ranges=ranges, type_names=types)
+        return
     horizon = horizon_of(store)
-    report("reading", archive=path)
-    aliases = [shard.name for shard in store.shards]
-    make = partial(make_from_streams, horizon=text_of(horizon), type_names=types)
-    with (
-        archived_events(spark, path, store, horizon, names_of(types), report) as streams,
-        write_rows(streams.mapInArrow(make, SCHEMA), SNAPSHOTS, aliases, report) as staged,
-    ):
-        yield staged
+    report("reading", archive=archive)
+    with archived_events(spark, archive, store, horizon, names_of(types), report) as streams:
+        yield streams, partial(make_from_streams, horizon=text_of(horizon), type_names=types)
 
 
 def names_of(types: Sequence[str] | None) -> list[str]:
@@ -107,12 +100,11 @@ def names_of(types: Sequence[str] | None) -> list[str]:
     return sorted(names)
 
 
-def ranges_of(alias: str, parts: int) -> list[Range]:
-    inner = bounds(alias, parts)
-    return [Range(alias, low, high) for low, high in zip(["", *inner], [*inner, None], strict=True)]
+def ranges_of(alias: str, parts: int) -> list[Scan]:
+    return [Scan(alias, low or "", high) for low, high in pairwise(["", *bounds(alias, parts), None])]
 
 
-def _figures(staged: Staged) -> dict[str, Any]:
+def _figures(staged: StagedRows) -> dict[str, Any]:
     made: dict[str, int] = {}
     failed = 0
     for name, successes, failures in sorted(staged.ask(_COUNTS)):

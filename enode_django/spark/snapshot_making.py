@@ -28,11 +28,7 @@ from enode_django.serialization.registry import types
 from enode_django.spark.executors import task
 from enode_django.spark.reading import read_alias
 
-SCHEMA = (
-    "alias string, aggregate_root_id string, aggregate_root_type string, version bigint, fingerprint string,"
-    " payload binary, created_at timestamp, failure string"
-)
-_TYPES: dict[str, pa.DataType] = {
+_COLUMNS: dict[str, pa.DataType] = {
     "alias": pa.string(),
     "aggregate_root_id": pa.string(),
     "aggregate_root_type": pa.string(),
@@ -42,20 +38,12 @@ _TYPES: dict[str, pa.DataType] = {
     "created_at": pa.timestamp("us", tz="UTC"),
     "failure": pa.string(),
 }
-_ARROW = pa.schema(_TYPES)
+_SCHEMA = pa.schema(_COLUMNS)
 HEADS_AT_ONCE = 1_000
 MADE_AT_ONCE = 500
 """Aggregates whose streams are looked up together, if they are short."""
 _BATCH_ROWS = 1_000
 _BATCH_BYTES = 4 * 1024 * 1024
-
-
-class Range(NamedTuple):
-    """The aggregates of one shard with low <= id < high (None: no end)."""
-
-    alias: str
-    low: str
-    high: str | None
 
 
 class Row(NamedTuple):
@@ -79,7 +67,7 @@ class Row(NamedTuple):
 
 
 def make_in_ranges(
-    batches: Iterable[pa.RecordBatch], *, ranges: Sequence[Range], type_names: Sequence[str] | None
+    batches: Iterable[pa.RecordBatch], *, ranges: Sequence[Scan], type_names: Sequence[str] | None
 ) -> Iterator[pa.RecordBatch]:
     """Make snapshots in the ranges whose indices are in the first column. For ``mapInArrow``."""
     with task():
@@ -94,14 +82,14 @@ def classes_of(type_names: Sequence[str] | None) -> Collection[type[AggregateRoo
     return None if type_names is None else {types.class_of(AggregateRoot, name) for name in type_names}
 
 
-def _rows(wanted: Range, classes: Collection[type[AggregateRoot]] | None) -> Iterator[Row]:
+def _rows(wanted: Scan, classes: Collection[type[AggregateRoot]] | None) -> Iterator[Row]:
     source = read_alias(wanted.alias)
     maker = SnapshotMaker(PostgresEventStore(source), PostgresSnapshotStore(wanted.alias))
     persist = partial(persistently, source)
     at: str | None = wanted.low
     while at is not None:
         page = persist(partial(heads_page, source, at, wanted.high, limit=HEADS_AT_ONCE))
-        part = Range(source, at, page.next_id or wanted.high)
+        part = Scan(source, at, page.next_id or wanted.high)
         names = {head.aggregate_root_id: head.aggregate_root_type for head in page.heads}
         for id, outcome in _outcomes(maker, part, page.heads, classes):
             yield Row.of(wanted.alias, id, names[id], outcome)
@@ -109,7 +97,7 @@ def _rows(wanted: Range, classes: Collection[type[AggregateRoot]] | None) -> Ite
 
 
 def _outcomes(
-    maker: SnapshotMaker, part: Range, all_heads: Sequence[Head], classes: Collection[type[AggregateRoot]] | None
+    maker: SnapshotMaker, part: Scan, all_heads: Sequence[Head], classes: Collection[type[AggregateRoot]] | None
 ) -> Iterator[tuple[str, Outcome]]:
     heads = [head for head in all_heads if is_wanted(head.aggregate_root_type, classes)]
     reached = persistently(part.alias, partial(maker.reached, [head.aggregate_root_id for head in heads]))
@@ -129,11 +117,10 @@ def _outcomes(
         yield from persistently(part.alias, partial(_made, maker, some))
 
 
-def _made_in_passing(maker: SnapshotMaker, part: Range, ids: Collection[str]) -> Iterator[tuple[str, Outcome]]:
+def _made_in_passing(maker: SnapshotMaker, part: Scan, ids: Collection[str]) -> Iterator[tuple[str, Outcome]]:
     """Yield outcomes from whole histories, by a scan of the range. It costs the server a third less than looking each
     aggregate up if they have most of the range's streams, and nothing is sorted."""
-    streams = scan_records(Scan(part.alias, part.low, part.high))
-    for id, records in groupby(streams, attrgetter("aggregate_root_id")):
+    for id, records in groupby(scan_records(part), attrgetter("aggregate_root_id")):
         if id in ids:
             yield id, outcome_of(partial(maker.make_from, History(id, records)))
 
@@ -158,5 +145,5 @@ def in_batches(rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
 def _batch(rows: Sequence[Row]) -> pa.RecordBatch:
     columns: Any = zip(*rows, strict=True)
     return pa.RecordBatch.from_arrays(
-        [pa.array(column, field.type) for column, field in zip(columns, _ARROW, strict=True)], schema=_ARROW
+        [pa.array(column, field.type) for column, field in zip(columns, _SCHEMA, strict=True)], schema=_SCHEMA
     )

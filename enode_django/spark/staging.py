@@ -1,4 +1,4 @@
-"""Staging tables: they take the rows of a Spark job's tasks, which are then published atomically.
+"""Staging tables: they take the snapshots that a Spark job's tasks make, which are then published atomically.
 
 A run has one unlogged table, ``enode_staging_<token>``, in each database that it writes to. Each COPY is its own
 transaction, so none holds the feed back for long, and its rows, a *portion*, have their own id. The publisher names the
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -27,16 +26,33 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from enode_django.eventstore import sqlstates
 from enode_django.eventstore.rows import connected, execute, run
 from enode_django.exceptions import StagingLost, StoreUnavailable
+from enode_django.repository import postgres
 from enode_django.spark.holding import held, is_free
-from enode_django.spark.targets import Target
 
 logger = logging.getLogger("enode_django.spark")
 
 LOCK_TIMEOUT = "5s"
-_NAME = re.compile(r"enode_staging_[0-9a-f]{16}")
-_LEFT_BEHIND = f"""
+COLUMNS = {
+    "aggregate_root_id": "text",
+    "aggregate_root_type": "text",
+    "version": "bigint",
+    "fingerprint": "text",
+    "payload": "bytea",
+    "created_at": "timestamptz",
+    "failure": "text",
+}
+"""The names and PostgreSQL types of a row. One with a failure says why an aggregate has no snapshot."""
+
+# The ids have the database's collation, as in `PostgresSnapshotStore.save`, so that both take their locks in the same
+# order.
+_PUBLISH = f"""
+    INSERT INTO {postgres.TABLE} AS known ({postgres.COLUMNS})
+    SELECT DISTINCT ON (aggregate_root_id) {postgres.COLUMNS} FROM {{staged}} WHERE failure IS NULL
+    ORDER BY aggregate_root_id, version DESC {postgres.ON_CONFLICT}
+"""
+_LEFT_BEHIND = """
     SELECT relname FROM pg_class
-    WHERE relkind = 'r' AND relname ~ '^{_NAME.pattern}(_done)?$' AND pg_table_is_visible(oid)
+    WHERE relkind = 'r' AND relname ~ '^enode_staging_[0-9a-f]{16}(_done)?$' AND pg_table_is_visible(oid)
       AND pg_has_role(relowner, 'USAGE')
 """
 
@@ -49,25 +65,18 @@ class Portion(NamedTuple):
     rows: int
 
 
-def check_name(table: str) -> str:
-    """Return the name, which becomes part of SQL. Raises `ValueError` if it is not that of a staging table."""
-    if not _NAME.fullmatch(table):
-        raise ValueError(f"{table!r} is not a staging table; let write_rows() make one")
-    return table
-
-
 def done(table: str) -> str:
     """Return the name of the table after its rows were published."""
     return f"{table}_done"
 
 
 @contextlib.contextmanager
-def staging_tables(target: Target, aliases: Iterable[str]) -> Iterator[str]:
+def staging_tables(aliases: Iterable[str]) -> Iterator[str]:
     """Make a table of the same name in each of these databases, and drop it at the end. First drop those of dead
     runs."""
     aliases = list(aliases)
     table = f"enode_staging_{uuid.uuid4().hex[:16]}"
-    columns = ", ".join(f"{name} {kind}" for name, kind in target.columns.items())
+    columns = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
     with contextlib.ExitStack() as stack:
         for alias in aliases:
             drop_left_behind(alias)
@@ -113,14 +122,14 @@ def drop(alias: str, table: str) -> None:
         run(connection, f"DROP TABLE IF EXISTS {table}, {done(table)}")
 
 
-def copy_rows(alias: str, table: str, target: Target, rows: Sequence[Sequence[Any]]) -> Portion:
-    """Write rows with the columns of ``target.columns`` in one COPY. Raises `StoreUnavailable`, and `StagingLost` if
+def copy_rows(alias: str, table: str, rows: Sequence[Sequence[Any]]) -> Portion:
+    """Write rows with these `COLUMNS` in one COPY. Raises `StoreUnavailable`, and `StagingLost` if
     the table is gone. A repeated call makes another portion, even if the first has succeeded."""
     portion = uuid.uuid4()
-    statement = f"COPY {table} ({', '.join(['portion', *target.columns])}) FROM STDIN (FORMAT BINARY)"
+    statement = f"COPY {table} ({', '.join(['portion', *COLUMNS])}) FROM STDIN (FORMAT BINARY)"
     try:
         with connected(alias) as connection, psycopg.Cursor[Any](connection.connection).copy(statement) as copy:
-            copy.set_types(["uuid", *target.columns.values()])
+            copy.set_types(["uuid", *COLUMNS.values()])
             for row in rows:
                 copy.write_row((portion, *row))
     except psycopg.errors.UndefinedTable as error:
@@ -128,7 +137,7 @@ def copy_rows(alias: str, table: str, target: Target, rows: Sequence[Sequence[An
     return Portion(alias, str(portion), len(rows))
 
 
-def publish(alias: str, table: str, target: Target, portions: Mapping[str, int]) -> None:
+def publish(alias: str, table: str, portions: Mapping[str, int]) -> None:
     """Publish the rows of these portions (the number of rows by id) in one transaction. The table then has the
     published rows only. Does nothing if they are published already. Raises `StoreUnavailable`, and `StagingLost` if
     rows are missing."""
@@ -139,7 +148,7 @@ def publish(alias: str, table: str, target: Target, portions: Mapping[str, int])
             run(connection, f"ALTER TABLE {table} RENAME TO {done(table)}")
             _check_complete(connection, table, portions)
             run(connection, f"DELETE FROM {done(table)} WHERE portion <> ALL(%s::uuid[])", (list(portions),))
-            run(connection, target.publish.format(staged=done(table)))
+            run(connection, _PUBLISH.format(staged=done(table)))
     except psycopg.errors.UndefinedTable as error:
         with connected(alias) as connection:
             if not _exists(connection, done(table)):  # an earlier commit without an answer may have succeeded

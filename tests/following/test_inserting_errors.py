@@ -40,7 +40,8 @@ def test_the_others_of_the_batch_go_on_in_the_same_call(harness: Harness, run: R
             works[-1].add(record)
     subscriber: Any = subscribers.instance(Lines)
     subscriber.script = a_line
-    progress = make_processor(subscriber, harness.store, lambda commands: None).apply(works, 10)
+    processor = make_processor(subscriber, harness.store, lambda commands: None)
+    progress = processor.apply(works, 10, even_parked=False)
     assert {id: one.version for id, one in progress.items()} == {"a": 1, "b": 0, "c": 1}
     assert [id for id, one in progress.items() if one.failure] == ["b"]
 

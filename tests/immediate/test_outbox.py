@@ -21,12 +21,12 @@ from enode_django.eventing.registry import subscribers
 from enode_django.exceptions import ConfigurationError
 from enode_django.immediate import catch_up
 from enode_django.models import EventStream, OutboxCommand, ScheduledCommand
-from enode_django.outbox import rows
 from enode_django.runtime import close_bus, current_bus
 from tests import warm
 from tests.immediate.conftest import NewProcess
 from tests.immediate.domain import Behaviour, Fill, JarRow, JarRows, Label, Pour, mails
 from tests.meta.tree import ROOT
+from tests.outbox.harness import has_waiting
 
 
 def totals() -> dict[str, int]:
@@ -64,7 +64,7 @@ def test_what_a_handler_writes_is_handled_after_its_command(
     monkeypatch.setattr(behaviour, "meet", meet)
     send_command(Label("a"))
     assert totals() == {"a": 1, "b": 1}
-    assert not rows.has_waiting("default")
+    assert not has_waiting()
 
 
 def test_an_unknown_command_is_rejected(new_process: NewProcess) -> None:
@@ -82,12 +82,12 @@ def test_what_a_process_left_between_commit_and_handling_is_handled_later(new_pr
     with transaction.atomic():
         send_command(Fill("a"), outbox=True)
         connection.run_on_commit.clear()  # as if the process had ended with the commit
-    assert (totals(), rows.has_waiting("default")) == ({}, True)
+    assert (totals(), has_waiting()) == ({}, True)
     new_process(JarRows)
     assert current_bus() is not bus
     catch_up() if way == "catch_up" else send_command(Fill("b"))
     assert totals()["a"] == 1
-    assert not rows.has_waiting("default")
+    assert not has_waiting()
 
 
 def test_a_process_that_is_killed_while_it_handles_a_command_leaves_it_to_the_next_one(
@@ -171,7 +171,7 @@ def test_an_error_of_the_relay_does_not_reach_the_sender(
         send_command(Fill("a"), outbox=True)
         transaction.on_commit(lambda: done.append("the next hook"))
     assert done == ["the next hook"]
-    assert (totals(), rows.has_waiting("default")) == ({}, True)
+    assert (totals(), has_waiting()) == ({}, True)
     catch_up()
     assert totals() == {"a": 1}
 

@@ -16,7 +16,7 @@ from enode_django.models import EventStream, OutboxCommand
 from enode_django.outbox import rows
 from tests.immediate.conftest import NewProcess
 from tests.immediate.domain import Behaviour, Fill, JarRow, JarRows, Label
-from tests.outbox.harness import another_thread, released
+from tests.outbox.harness import another_thread, has_waiting, released
 
 LEVELS = ["read committed", "repeatable read", "serializable"]
 _WAITS = "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted)"
@@ -90,7 +90,7 @@ def test_a_long_chain_of_commands_does_not_fill_the_stack(
     monkeypatch.setattr(behaviour, "lose_session", fill_the_next)
     send_command(Fill("150"), outbox=True)
     assert EventStream.objects.count() == 151
-    assert not rows.has_waiting("default")
+    assert not has_waiting()
 
 
 def _depth(wanted: int) -> int:

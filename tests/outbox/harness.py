@@ -17,6 +17,7 @@ from enode_django.equeue.transports.memory import MemoryTransport
 from enode_django.models import OutboxCommand
 from enode_django.outbox.relay import Relay
 from enode_django.outbox.rows import Row
+from enode_django.scheduling import rows as scheduling
 from enode_django.serialization.codec import WireCommand, decode_command
 
 TOPIC = "commands"
@@ -32,7 +33,7 @@ class Harness:
         self.bus = QueueCommandBus(self.queue, Producer(self.queue), TOPIC)
 
     def relay(self, *, at_once: int = 100, sender: QueueSender | None = None) -> Relay:
-        return Relay("default", sender or self.sender(), at_once=at_once)
+        return Relay("default", sender or self.sender(), schedule=scheduling, at_once=at_once)
 
     def sender(self) -> QueueSender:
         return QueueSender(Producer(self.queue), TOPIC)
@@ -53,6 +54,10 @@ class Harness:
     @staticmethod
     def waiting() -> int:
         return OutboxCommand.objects.filter(rejected_at=None).count()
+
+
+def has_waiting() -> bool:
+    return Harness.waiting() > 0
 
 
 class BreakingSender(QueueSender):

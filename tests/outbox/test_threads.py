@@ -17,7 +17,8 @@ from enode_django.outbox import rows
 from enode_django.outbox.relay import Relay
 from enode_django.processors import outbox_relay
 from enode_django.processors.outbox_relay import OutboxThread, relayed_outboxes
-from tests.outbox.harness import BreakingSender, Harness, released
+from enode_django.scheduling import rows as scheduling
+from tests.outbox.harness import BreakingSender, Harness, has_waiting, released
 from tests.races.counting import Add
 
 NEVER = 3_600.0
@@ -67,7 +68,7 @@ def test_a_wake_up_that_is_lost_costs_an_interval_alone(
     with transaction.atomic():
         send_command(Add("a"), outbox=True)
         connection.run_on_commit.clear()
-    until(lambda: not rows.has_waiting("default"))
+    until(lambda: not has_waiting())
     assert len(harness.sent()) == 1
 
 
@@ -80,7 +81,7 @@ def test_behind_a_pooler_of_transactions_it_does_not_listen(
     monkeypatch.setitem(connection.settings_dict, "DISABLE_SERVER_SIDE_CURSORS", True)
     started(0.01)
     send_command(Add("a"), outbox=True)
-    until(lambda: not rows.has_waiting("default"))
+    until(lambda: not has_waiting())
     assert said == []
 
 
@@ -102,7 +103,7 @@ def test_it_goes_on_after_the_queue_was_away_and_its_session_lost(
     send_command(Add("a", amount=1), outbox=True)
     until(lambda: harness.amounts("a") == [1])
     send_command(Add("a", amount=2), outbox=True)
-    until(lambda: not rows.has_waiting("default"))
+    until(lambda: not has_waiting())
     assert harness.amounts("a") == [1, 2]
     assert "trying again until it works" in caplog.text
 
@@ -152,7 +153,7 @@ def test_it_listens_in_a_new_session_too(harness: Harness) -> None:
                 connection.connection.close()
             return super().run(*arguments, **options)
 
-    thread = OutboxThread(Losing("default", harness.sender()), 0.01)
+    thread = OutboxThread(Losing("default", harness.sender(), schedule=scheduling), 0.01)
     try:
         until(lambda: len(heard) > 2)
     finally:
@@ -169,7 +170,7 @@ def test_a_database_without_the_table_is_left_alone(
     monkeypatch.setattr(outbox_relay, "has_table", lambda alias: bool(asked.append(alias)) or len(asked) > 2)
     send_command(Add("a"), outbox=True)
     started(NEVER)
-    until(lambda: not rows.has_waiting("default"))
+    until(lambda: not has_waiting())
     assert len(asked) == 3
 
 
@@ -177,12 +178,12 @@ def test_all_databases_are_relayed_until_the_block_ends(harness: Harness, settin
     settings.ENODE = {**settings.ENODE, "OUTBOX": {"INTERVAL": 0.01}}
     with relayed_outboxes(harness.queue):
         send_command(Add("a"), outbox=True)
-        until(lambda: not rows.has_waiting("default"))
+        until(lambda: not has_waiting())
     send_command(Add("a"), outbox=True)
-    assert rows.has_waiting("default")
+    assert has_waiting()
     settings.ENODE = {**settings.ENODE, "OUTBOX": {"DATABASES": []}}
     with relayed_outboxes(harness.queue):
-        assert rows.has_waiting("default")
+        assert has_waiting()
 
 
 def test_two_threads_keep_the_order(harness: Harness, started: Callable[..., OutboxThread]) -> None:
@@ -190,6 +191,6 @@ def test_two_threads_keep_the_order(harness: Harness, started: Callable[..., Out
     started(0.001, at_once=2)
     for amount in range(40):
         send_command(Add("a", amount=amount), outbox=True)
-    until(lambda: not rows.has_waiting("default"))
+    until(lambda: not has_waiting())
     assert harness.amounts("a") == list(range(40))
     assert len(harness.sent()) == 40

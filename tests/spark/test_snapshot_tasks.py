@@ -22,7 +22,7 @@ from enode_django.spark.batches import batch_of
 from enode_django.spark.horizons import horizon_of, text_of
 from enode_django.spark.snapshot_folding import make_from_streams
 from enode_django.spark.snapshot_job import names_of
-from enode_django.spark.snapshot_making import Range, make_in_ranges
+from enode_django.spark.snapshot_making import make_in_ranges
 from tests.snapshots.domain import Fussy, Hooked, Off, Shelf, Undeclared
 from tests.snapshots.histories import snapshot_at, store_history
 
@@ -42,7 +42,7 @@ def snapshots() -> PostgresSnapshotStore:
 
 
 def from_ranges(types: Sequence[str] | None = None, edges: Sequence[str | None] = ("", None)) -> list[dict[str, Any]]:
-    ranges = [Range("default", low, high) for low, high in pairwise(edges) if low is not None]
+    ranges = [Scan("default", low, high) for low, high in pairwise(edges) if low is not None]
     numbers = pa.RecordBatch.from_pydict({"id": list(range(len(ranges)))})
     return rows_of(make_in_ranges(iter([numbers]), ranges=ranges, type_names=types))
 
@@ -224,5 +224,5 @@ def test_rows_leave_in_batches_of_a_bearable_size(store: PostgresEventStore, mon
     for id in "abc":
         store_history(store, id, 10)
     numbers = pa.RecordBatch.from_pydict({"id": [0]})
-    batches = list(make_in_ranges(iter([numbers]), ranges=[Range("default", "", None)], type_names=None))
+    batches = list(make_in_ranges(iter([numbers]), ranges=[Scan("default", "", None)], type_names=None))
     assert [batch.num_rows for batch in batches] == [1, 1, 1]

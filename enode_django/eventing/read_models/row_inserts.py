@@ -13,8 +13,9 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from enode_django.databases import execute
 from enode_django.eventing.read_models.row_columns import Column, arrays, columns_of, quoted
 
-_KNOWN_PRE_SAVE = (models.Field, models.DateField, models.DateTimeField, models.TimeField, models.FileField)
-"""The classes whose ``pre_save`` returns a value. That of another field may return an expression."""
+_VALUED = (models.Field, models.DateField, models.DateTimeField, models.TimeField, models.FileField)
+_KNOWN_PRE_SAVE = {kind.pre_save for kind in _VALUED}
+"""The methods that return a value. That of another field may return an expression."""
 
 
 class RowInserts:
@@ -87,10 +88,7 @@ def _table_of(model: type[models.Model], connection: BaseDatabaseWrapper) -> _Ta
     )
     key = options.pk.attname if isinstance(options.pk, models.AutoField) else None
     columns = [column for column in columns_of(model, connection) if column.attname != key]
-    if is_special or not columns or not all(column.array and _has_known_pre_save(column.field) for column in columns):
+    is_known = all(column.array and type(column.field).pre_save in _KNOWN_PRE_SAVE for column in columns)
+    if is_special or not columns or not is_known:
         return None
     return _Table(model, key, columns, connection)
-
-
-def _has_known_pre_save(field: models.Field[Any, Any]) -> bool:
-    return type(field).pre_save in [kind.pre_save for kind in _KNOWN_PRE_SAVE]

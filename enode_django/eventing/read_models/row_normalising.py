@@ -34,7 +34,7 @@ class RowNormaliser:
         fields = [field for field in model._meta.concrete_fields if field.name not in kept]
         self._not_taken = {"_state", *(field.attname for field in model._meta.concrete_fields if field.name in kept)}
         written = [field for field in fields if not field.generated]
-        self._fields = [_Field(field, connection).parts for field in written]
+        self._fields = [_row_field(field, connection) for field in written]
         self._unseen = (NEVER_SEEN,) * len(written)
         self._set_when_saved = [field for field in written if _is_set_when_saved(field)]
         self._relations = [field for field in written if field.is_relation]
@@ -124,32 +124,27 @@ def _is_set_when_saved(field: models.Field[Any, Any]) -> bool:
     return type(field).pre_save is not models.Field.pre_save
 
 
-class _Field:
-    """Converts a value that a handler gave to a field into the one that a loaded row has. ``parts`` say how."""
+def _row_field(field: models.Field[Any, Any], connection: BaseDatabaseWrapper) -> RowField:
+    """Return how a value that a handler gave to the field becomes the one that a loaded row has."""
+    column, by_column = Column(field, connection), _by_column(field, connection)
+    col: Any = field.get_col(field.model._meta.db_table)
+    converters = _converters(field, col, connection)
+    is_steady = type(field) in vars(models).values() and not isinstance(field, models.JSONField)
+    kind = column.as_it_is if is_steady and by_column is not None and not converters else None
 
-    def __init__(self, field: models.Field[Any, Any], connection: BaseDatabaseWrapper) -> None:
-        self._field = field
-        self._connection = connection
-        self._column = Column(field, connection)
-        self._by_column = _by_column(field, connection)
-        self._col: Any = field.get_col(field.model._meta.db_table)
-        self._converters = _converters(field, self._col, connection)
-        is_steady = type(field) in vars(models).values() and not isinstance(field, models.JSONField)
-        kind = self._column.as_it_is if is_steady and self._by_column is not None and not self._converters else None
-        self.parts = RowField(field.attname, kind, self._by_column, self._convert, is_steady)
-
-    def _convert(self, value: Any) -> Any:
-        given = self._field.db_default if isinstance(value, DatabaseDefault) else value
-        written = self._column.value(given, self._connection)
-        if written is None and self._field.null:
+    def convert(value: Any) -> Any:
+        written = column.value(field.db_default if isinstance(value, DatabaseDefault) else value, connection)
+        if written is None and field.null:
             loaded = None
-        elif written is None or self._by_column is None:
+        elif written is None or by_column is None:
             raise OnlyDatabaseKnows
         else:
-            loaded = self._by_column(written)
-        for convert in self._converters:
-            loaded = convert(loaded, self._col, self._connection)
+            loaded = by_column(written)
+        for converter in converters:
+            loaded = converter(loaded, col, connection)
         return loaded
+
+    return RowField(field.attname, kind, by_column, convert, is_steady)
 
 
 def _converters(
