@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypedDict, TypeVar, overload
+from typing import Any, NamedTuple, Protocol, TypedDict, TypeVar, Unpack, overload
 
 from enode_django.domain.annotations import handled_classes, is_bare
 from enode_django.domain.declarations import check_aliases
@@ -17,9 +17,6 @@ from enode_django.eventing.retry_policy import Retries
 from enode_django.eventing.subscribers import BEGINNING, NOW, Handler, Subscriber, is_time_limit
 from enode_django.exceptions import DefinitionError
 from enode_django.serialization.registry import types
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 Function = TypeVar("Function", bound=Callable[[Any], Any])
 Place = tuple[str, str]

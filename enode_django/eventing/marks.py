@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from inspect import Parameter, signature
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypedDict, TypeVar, overload
+from typing import Any, Generic, NamedTuple, Protocol, TypedDict, TypeVar, Unpack, overload
 
 from enode_django.domain.annotations import handled_classes, is_bare, is_method
 from enode_django.domain.messages import DomainEvent
@@ -14,9 +14,6 @@ from enode_django.domain.refusals import DomainException
 from enode_django.eventing.event_keys import EventKey, EventKeys, event_key
 from enode_django.exceptions import DefinitionError
 from enode_django.serialization.crashes import CommandCrashed
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 Followed = type[DomainEvent] | type[DomainException]
 Method = TypeVar("Method", bound=Callable[..., Any])
