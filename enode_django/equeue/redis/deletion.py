@@ -15,27 +15,22 @@ from contextlib import suppress
 from enode_django.equeue.deletion import check_deletable_queue, check_unused
 from enode_django.equeue.messages import GroupState
 from enode_django.equeue.redis.connection import ScriptCall
-from enode_django.equeue.redis.scripts import EVEN_WHEN_FULL, Script
+from enode_django.equeue.redis.scripts import Script
 from enode_django.equeue.redis.topic_scripts import DELETED, REGISTER
 from enode_django.equeue.redis.topics import RedisTopics
 from enode_django.equeue.transport import check_queues
 from enode_django.exceptions import TransportUnavailable, UnknownTopic
 
-CONDEMN = Script(
-    EVEN_WHEN_FULL
-    + """
+CONDEMN = Script("""
 -- KEYS: topic. ARGV: round. From now on there is no such topic. Returns 0 when the deletion was called off meanwhile.
 local topic = redis.call('HMGET', KEYS[1], 'round', 'until', 'queues')
 if topic[1] ~= ARGV[1] or not topic[2] or not topic[3] then return 0 end
 even_when_full(KEYS[1])
 redis.call('HSET', KEYS[1], 'deleting', topic[3])
 return redis.call('HDEL', KEYS[1], 'queues', 'until', 'unproduced', 'unconsumed')
-"""
-)
+""")
 
-EMPTY = Script(
-    EVEN_WHEN_FULL
-    + f"""
+EMPTY = Script(f"""
 -- KEYS: queue, log, times, and what groups have of it. ARGV: round. Returns 0 for a queue that has heard later news.
 if tonumber(redis.call('HGET', KEYS[1], 'round') or 0) > tonumber(ARGV[1]) then return 0 end
 even_when_full(KEYS[1])
@@ -43,12 +38,9 @@ redis.call('HSET', KEYS[1], 'round', ARGV[1], 'route', '{DELETED}')
 redis.call('HDEL', KEYS[1], 'time', 'largest', 'largest_since', 'mark')
 for i = 2, #KEYS do redis.call('UNLINK', KEYS[i]) end
 return 1
-"""
-)
+""")
 
-DELETE_QUEUE = Script(
-    EVEN_WHEN_FULL
-    + """
+DELETE_QUEUE = Script("""
 -- KEYS: queue, log, times, and of each group the claim and the receipts. ARGV: the end that the queue must have, or ''.
 -- Returns 0, and deletes nothing, if it has another one.
 local last = redis.call('HGET', KEYS[1], 'end') or '0'
@@ -64,8 +56,7 @@ for i = 4, #KEYS, 2 do
   redis.call('UNLINK', KEYS[i + 1])
 end
 return 1
-"""
-)
+""")
 
 FINISH = Script("""
 -- KEYS: topic, producers, groups, and each group. ARGV: round. Returns 0 if somebody else has finished the deletion.
