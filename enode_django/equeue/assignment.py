@@ -75,13 +75,11 @@ def allocated(
     try:
         given = allocate(queues, workers, current)
         wrong = _wrong_in(given, queues, workers)
-    except Exception as error:
+    except Exception:
         logger.exception("the allocation %s fails; queues are divided evenly instead", _name_of(allocate))
-        wrong, given = repr(error), {}
-    else:
-        if wrong:
-            logger.error("the allocation %s %s; queues are divided evenly instead", _name_of(allocate), wrong)
+        return divide(queues, workers, current)
     if wrong:
+        logger.error("the allocation %s %s; queues are divided evenly instead", _name_of(allocate), wrong)
         return divide(queues, workers, current)
     return {worker: frozenset(given.get(worker, ())) for worker in workers}
 

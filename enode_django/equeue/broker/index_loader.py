@@ -30,7 +30,8 @@ class IndexLoader:
     async def load(self, loads: Sequence[SegmentLoad]) -> None:
         """Wait until the files were read. Damaged ones start to be rebuilt in the background."""
         if loads:
-            await asyncio.get_running_loop().run_in_executor(None, _read_files, loads)
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(None, lambda: [load.read_file() for load in loads])
         for load in loads:
             if load.words is not None:
                 self._queues.take(load)
@@ -72,8 +73,3 @@ class IndexLoader:
             self._queues.being_made.discard(load.segment)
             del self._making[load]
         self._on_made(file.topic, [file.queue])
-
-
-def _read_files(loads: Sequence[SegmentLoad]) -> None:
-    for load in loads:
-        load.read_file()

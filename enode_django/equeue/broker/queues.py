@@ -142,7 +142,8 @@ class Queues:
         if not segments:
             return None
         lasts = [segment.last_position for segment in segments]
-        return QueueView((topic, queue), lasts, [self._words_or_load(topic, queue, segment) for segment in segments])
+        words = (each.words if each.words is not None else self._load_of(topic, queue, each) for each in segments)
+        return QueueView((topic, queue), lasts, list(words))
 
     def take(self, load: SegmentLoad) -> None:
         """Use what another thread has read of a segment, unless the segment has changed or was removed."""
@@ -155,7 +156,9 @@ class Queues:
             segment.restart(load.words)
             index.forget_first()
         else:
-            self._keep(segment, load.words)
+            self._cache[segment, segment.saved] = load.words
+            if len(self._cache) > _CACHED_SEGMENTS:
+                self._cache.popitem(last=False)
 
     def drop_below(self, position: int, parts: Iterable[QueuePart]) -> list[IndexFile]:
         """Drop the segments below a position in the log; returns the files that hold nothing else. ``parts`` are the
@@ -215,14 +218,6 @@ class Queues:
             raise NotInMemory(load)
         self.take(load)
         return words
-
-    def _keep(self, segment: Segment, words: array[int]) -> None:
-        self._cache[segment, segment.saved] = words
-        if len(self._cache) > _CACHED_SEGMENTS:
-            self._cache.popitem(last=False)
-
-    def _words_or_load(self, topic: str, queue: int, segment: Segment) -> array[int] | SegmentLoad:
-        return segment.words if segment.words is not None else self._load_of(topic, queue, segment)
 
     def _load_of(self, topic: str, queue: int, segment: Segment) -> SegmentLoad:
         index = self._queues[topic, queue]

@@ -149,12 +149,7 @@ class QueueView:
         """Return the words of a segment, and the positions in them."""
         known = self._known.get(place)
         if known is None:
-            words = self._at(place)
+            words = self._words[place] if 0 <= place < len(self._words) else _NOTHING
+            words = words.run() if isinstance(words, SegmentLoad) else words
             known = self._known[place] = words, words[POSITION::ENTRY_WORDS]
         return known
-
-    def _at(self, place: int) -> array[int]:
-        if not 0 <= place < len(self._words):
-            return _NOTHING
-        words = self._words[place]
-        return words.run() if isinstance(words, SegmentLoad) else words

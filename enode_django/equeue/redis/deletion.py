@@ -104,13 +104,12 @@ class DeletableTopics(RedisTopics):
     ) -> None:
         """Delete a queue, see `DeletesQueues.delete_queue`. Messages sent meanwhile are checked, too."""
         self.check(topic, (queue,))
-        log, itself, times = self._keys.of_queue(topic, queue)
         is_deleted = False
         while not is_deleted:
             state, known = self.states(topic)[queue], groups()
             check_deletable_queue(topic, queue, state, known, force=force)
-            of_groups = (key(topic, queue, group) for group in known for key in (self._keys.claim, self._keys.receipts))
-            call = ScriptCall(DELETE_QUEUE, (itself, log, times, *of_groups), ("" if force else state.end,))
+            keys = self._keys_of(topic, queue, known)
+            call = ScriptCall(DELETE_QUEUE, keys, ("" if force else state.end,))
             is_deleted = bool(self._connection.run(call, confirmed=True))
 
     def revive(self, topic: str, queues: Collection[int]) -> None:
@@ -145,7 +144,7 @@ class DeletableTopics(RedisTopics):
         return True
 
     def _keys_of(self, topic: str, queue: int, groups: Collection[str]) -> tuple[str, ...]:
+        """Return the keys of the queue, its log and its times, and for each group of the claim and the receipts."""
         log, itself, times = self._keys.of_queue(topic, queue)
-        claims = (self._keys.claim(topic, queue, group) for group in groups)
-        receipts = (self._keys.receipts(topic, queue, group) for group in groups)
-        return (itself, log, times, *claims, *receipts)
+        of_groups = (key(topic, queue, group) for group in groups for key in (self._keys.claim, self._keys.receipts))
+        return (itself, log, times, *of_groups)

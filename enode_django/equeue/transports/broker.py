@@ -320,7 +320,7 @@ class BrokerTransport:
         return BrokerInbox(self)
 
     def reply(self, replies: Sequence[tuple[str, bytes]]) -> None:
-        for some in portions(replies, _size_of_reply):
+        for some in portions(replies, lambda reply: len(reply[1])):
             self._call("reply", some)
 
     def status(self) -> Mapping[str, Any]:
@@ -421,10 +421,6 @@ def _steps(
                 step[queue] = commit._replace(offset=now[-1].offset + 1, receipts=now)
                 rest[queue] = commit._replace(receipts=later)
         yield step
-
-
-def _size_of_reply(reply: tuple[str, bytes]) -> int:
-    return len(reply[1])
 
 
 def _known(kind: type[Made], values: Sequence[Any]) -> Made:
