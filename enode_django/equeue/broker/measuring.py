@@ -120,12 +120,7 @@ class Measuring:
         return groups, unread
 
     def _row(
-        self,
-        topic: str,
-        queue: int,
-        committed: int,
-        used: dict[tuple[str, int, int], int],
-        unread: list[UnreadTime],
+        self, topic: str, queue: int, committed: int, used: dict[tuple[str, int, int], int], unread: list[UnreadTime]
     ) -> tuple[int, int, float | None]:
         """Return queue, backlog and age, None if unknown. Adds a known time to ``used``, a missing one to
         ``unread``."""

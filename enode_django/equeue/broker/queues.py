@@ -11,14 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from enode_django.equeue.broker.index import (
-    ENTRY_SIZE,
-    ENTRY_WORDS,
-    SEGMENT_ENTRIES,
-    NotInMemory,
-    QueueIndex,
-    Segment,
-)
+from enode_django.equeue.broker.index import ENTRY_SIZE, ENTRY_WORDS, SEGMENT_ENTRIES, NotInMemory, QueueIndex, Segment
 from enode_django.equeue.broker.index_files import IndexFile, directory_name
 from enode_django.equeue.broker.retention import QueuePart
 from enode_django.equeue.broker.segments import FindEntries, QueueView, SegmentLoad, UnreadTime

@@ -30,13 +30,7 @@ from enode_django.equeue.wire import (
     error_values,
     proof,
 )
-from enode_django.exceptions import (
-    ConfigurationError,
-    EnodeError,
-    MalformedFrame,
-    TransportUnavailable,
-    shown,
-)
+from enode_django.exceptions import ConfigurationError, EnodeError, MalformedFrame, TransportUnavailable, shown
 
 logger = logging.getLogger(__name__)
 
@@ -260,12 +254,7 @@ class Session(asyncio.BufferedProtocol):
         self._nonces = nonce, secrets.token_bytes(NONCE_BYTES)
         if not self._secrets:
             self._open()
-        return {
-            "run": self._run,
-            "nonce": self._nonces[1],
-            "secret": bool(self._secrets),
-            "versions": wire.SPOKEN,
-        }
+        return {"run": self._run, "nonce": self._nonces[1], "secret": bool(self._secrets), "versions": wire.SPOKEN}
 
     def _prove(self, values: list[Any]) -> bytes:
         assert self._nonces is not None

@@ -7,13 +7,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 from enode_django.equeue.messages import Commit, Lease, Start
-from enode_django.equeue.redis.batches import (
-    RECEIPTS_PER_CALL,
-    commit_arguments,
-    milliseconds,
-    parse_deaths,
-    steps,
-)
+from enode_django.equeue.redis.batches import RECEIPTS_PER_CALL, commit_arguments, milliseconds, parse_deaths, steps
 from enode_django.equeue.redis.claim_scripts import ACQUIRE, COMMIT, RELEASE, RENEW, SET_OFFSET
 from enode_django.equeue.redis.connection import RedisConnection, ScriptCall
 from enode_django.equeue.redis.deletion import DeletableTopics

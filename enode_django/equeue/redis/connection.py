@@ -20,11 +20,7 @@ from redis.exceptions import (
 )
 
 from enode_django.equeue.redis.errors import Unconfirmed, is_replicas, own_error
-from enode_django.equeue.redis.location import (
-    ClusterLocation,
-    SentinelLocation,
-    parse_location,
-)
+from enode_django.equeue.redis.location import ClusterLocation, SentinelLocation, parse_location
 from enode_django.equeue.redis.node import Node, Timeouts
 from enode_django.equeue.redis.scripts import Script
 from enode_django.equeue.redis.servers import ClusterServers, SentinelServers, Servers, SingleServer

@@ -17,12 +17,7 @@ from redis.exceptions import ConnectionError, MovedError, RedisError
 from redis.sentinel import Sentinel, SentinelConnectionPool
 
 from enode_django.equeue.redis.absence import AbsentNodes
-from enode_django.equeue.redis.location import (
-    Address,
-    ClusterLocation,
-    SentinelLocation,
-    SingleLocation,
-)
+from enode_django.equeue.redis.location import Address, ClusterLocation, SentinelLocation, SingleLocation
 from enode_django.equeue.redis.node import Node, Timeouts, both_options, fixed_options, make_pool
 from enode_django.equeue.redis.slots import SlotMap
 from enode_django.exceptions import ConfigurationError

@@ -19,17 +19,7 @@ from typing import Any
 
 from enode_django.equeue.frames import MAX_FRAME, FrameDecoder, decode_message, encode_frame
 from enode_django.equeue.transports.broker_address import Address
-from enode_django.equeue.wire import (
-    HELLO,
-    MAGIC,
-    NONCE_BYTES,
-    PROVE,
-    SPEAK,
-    chosen_version,
-    error_of,
-    is_proof,
-    proof,
-)
+from enode_django.equeue.wire import HELLO, MAGIC, NONCE_BYTES, PROVE, SPEAK, chosen_version, error_of, is_proof, proof
 from enode_django.exceptions import ConfigurationError, EnodeError, MalformedFrame, TransportUnavailable
 
 MOST_IDLE = 16
@@ -227,12 +217,7 @@ class Pool:
             self._senders.append(sender)
 
     def call(
-        self,
-        name: str,
-        arguments: Sequence[Any],
-        *,
-        wait: float = 0.0,
-        within: Within = contextlib.nullcontext,
+        self, name: str, arguments: Sequence[Any], *, wait: float = 0.0, within: Within = contextlib.nullcontext
     ) -> tuple[Any, int]:
         """Return the answer, and the run of the broker that gave it. ``wait`` is added to the seconds that the answer
         may take. The call is made in the context that ``within`` returns, which ends before another thread may get the
