@@ -32,7 +32,7 @@ class RedisClaims:
         self._groups.counts_from_now_on(group, topic, again=True)
         keys = (self._keys.claim(topic, queue, group), self._keys.queue(topic, queue), self._keys.log(topic, queue))
         begin = start.value if isinstance(start, Start) else start
-        answer = self._connection.run(ScriptCall(ACQUIRE, keys, (owner, milliseconds(lease), begin)))
+        answer = self._connection.run(ACQUIRE, keys, (owner, milliseconds(lease), begin))
         if answer[0] < 0:
             self._topics.revive(topic, (queue,))
             return self.acquire(group, topic, queue, owner, lease, start)
@@ -71,7 +71,7 @@ class RedisClaims:
         self._topics.check(topic, (queue,))
         self._groups.counts_from_now_on(group, topic, again=False)
         keys = (self._keys.claim(topic, queue, group), self._keys.queue(topic, queue), self._keys.log(topic, queue))
-        if self._connection.run(ScriptCall(SET_OFFSET, keys, (offset,)), confirmed=True) < 0:
+        if self._connection.run(SET_OFFSET, keys, (offset,), confirmed=True) < 0:
             self._topics.revive(topic, (queue,))
             self.set_offset(group, topic, queue, offset)
 

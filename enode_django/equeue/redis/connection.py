@@ -93,8 +93,15 @@ class RedisConnection:
         """Run commands as `execute_all` does. Errors are returned in the results, as exceptions of this package."""
         return self._everywhere([str(command[1]) for command in commands], commands)
 
-    def run(self, call: ScriptCall, *, confirmed: bool = False) -> Any:
-        return self.run_all([call], confirmed=confirmed)[0]
+    def run(
+        self,
+        script: Script,
+        keys: Sequence[str],
+        arguments: Sequence[str | int | bytes] = (),
+        *,
+        confirmed: bool = False,
+    ) -> Any:
+        return self.run_all([ScriptCall(script, keys, arguments)], confirmed=confirmed)[0]
 
     def run_all(self, calls: Sequence[ScriptCall], *, confirmed: bool = False) -> list[Any]:
         """Run scripts in one round trip to each server, and another one for refused calls. Raise the first error.

@@ -95,7 +95,7 @@ class DeletableTopics(RedisTopics):
         except BaseException:
             self._decide(topic, round_, {})
             raise
-        if not self._connection.run(ScriptCall(CONDEMN, (self._keys.topic(topic),), (round_,)), confirmed=True):
+        if not self._connection.run(CONDEMN, (self._keys.topic(topic),), (round_,), confirmed=True):
             raise TransportUnavailable(f"the deletion of topic {topic!r} took too long and was called off; try again")
         self._finish(topic)
 
@@ -108,9 +108,8 @@ class DeletableTopics(RedisTopics):
         while not is_deleted:
             state, known = self.states(topic)[queue], groups()
             check_deletable_queue(topic, queue, state, known, force=force)
-            keys = self._keys_of(topic, queue, known)
-            call = ScriptCall(DELETE_QUEUE, keys, ("" if force else state.end,))
-            is_deleted = bool(self._connection.run(call, confirmed=True))
+            keys, end = self._keys_of(topic, queue, known), "" if force else state.end
+            is_deleted = bool(self._connection.run(DELETE_QUEUE, keys, (end,), confirmed=True))
 
     def revive(self, topic: str, queues: Collection[int]) -> None:
         """Reopen queues that are marked as deleted although their topic exists. Raises `TopicDeleted` if it does not,
@@ -138,9 +137,9 @@ class DeletableTopics(RedisTopics):
         self._connection.run_all(calls, confirmed=True)
         keys = (self._keys.topic(topic), self._keys.producers(topic), self._keys.groups(topic))
         of_groups = (self._keys.group(topic, group) for group in groups)
-        self._connection.run(ScriptCall(FINISH, (*keys, *of_groups), (round_,)), confirmed=True)
+        self._connection.run(FINISH, (*keys, *of_groups), (round_,), confirmed=True)
         if self._connection.execute("HEXISTS", self._keys.topic(topic), "queues"):  # another process was faster
-            self._connection.run(ScriptCall(REGISTER, (self._keys.topics(),), (topic,)))
+            self._connection.run(REGISTER, (self._keys.topics(),), (topic,))
         return True
 
     def _keys_of(self, topic: str, queue: int, groups: Collection[str]) -> tuple[str, ...]:
