@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any
 
 from enode_django.equeue.broker.backup import back_up
@@ -42,8 +41,7 @@ class BackingUp:
         try:
             position = self._store.position
             await self._reach(position)
-            take = partial(back_up, self._store.directory, name, at_least=position)
-            made = await asyncio.get_running_loop().run_in_executor(None, take)
+            made = await asyncio.to_thread(back_up, self._store.directory, name, at_least=position)
         finally:
             self._is_running = False
         logger.info("made the backup %s: %d bytes linked, %d copied", *(made.path, *made[2:]))

@@ -30,8 +30,7 @@ class IndexLoader:
     async def load(self, loads: Sequence[SegmentLoad]) -> None:
         """Wait until the files were read. Damaged ones start to be rebuilt in the background."""
         if loads:
-            loop = asyncio.get_running_loop()
-            await loop.run_in_executor(None, lambda: [load.read_file() for load in loads])
+            await asyncio.to_thread(lambda: [load.read_file() for load in loads])
         for load in loads:
             if load.words is not None:
                 self._queues.take(load)
@@ -63,7 +62,7 @@ class IndexLoader:
         try:
             async with self._one_at_a_time:
                 if not self._is_closed:
-                    await asyncio.get_running_loop().run_in_executor(None, load.run)
+                    await asyncio.to_thread(load.run)
             self._queues.take(load)
         except QueueError as error:
             logger.error("the index %s could not be made anew: %s", file.path, error)

@@ -65,8 +65,7 @@ class Measuring:
 
     async def figures(self) -> Figures:
         groups, unread = await self._groups()
-        loop = asyncio.get_running_loop()
-        found, free = await loop.run_in_executor(None, self._from_disk, unread[:MOST_READS])
+        found, free = await asyncio.to_thread(self._from_disk, unread[:MOST_READS])
         if found:
             self._times |= found
             groups, _ = await self._groups()

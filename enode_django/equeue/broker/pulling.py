@@ -139,8 +139,7 @@ class Pulling:
             async with self._readers:
                 if pull.call.is_over or not self._may_read(pull):
                     return
-                loop = asyncio.get_running_loop()
-                loaded = await loop.run_in_executor(None, lambda: [read.load() for read in cold])
+                loaded = await asyncio.to_thread(lambda: [read.load() for read in cold])
             route = self._route_of(pull.topic)
             for read, data in zip(cold, loaded, strict=True):
                 batches = self._store.reader.finish(read, data)

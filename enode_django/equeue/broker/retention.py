@@ -40,9 +40,6 @@ class QueueParts:
         self._names: list[tuple[str, int]] = []
         self._numbers = array("Q")
 
-    def __len__(self) -> int:
-        return len(self._names)
-
     def __iter__(self) -> Iterator[QueuePart]:
         numbers = iter(self._numbers)
         for (topic, queue), beyond, time, following in zip(self._names, numbers, numbers, numbers, strict=True):
