@@ -224,10 +224,7 @@ class BrokerTransport:
 
     def timelines(self, topic: str) -> Mapping[int, str]:
         """Return the timelines; empty if the broker's version has none."""
-        try:
-            return dict(self._call("timelines", topic))
-        except BadRequest:  # a broker of an earlier version; the first ones do not raise `UnknownRequest`
-            return {}
+        return dict(self._call_if_known("timelines", topic, {}))
 
     # -- groups ---------------------------------------------------------------------------------------------------
 
@@ -286,10 +283,7 @@ class BrokerTransport:
 
     def paused_groups(self, topic: str) -> Sequence[str]:
         """Return the paused groups; empty if the broker's version cannot pause."""
-        try:
-            return list(self._call("paused_groups", topic))
-        except BadRequest:  # a broker of the previous version
-            return []
+        return list(self._call_if_known("paused_groups", topic, []))
 
     def set_retention(self, topic: str, max_age: float | None) -> None:
         """Set the retention, if the broker deletes by age. A file is deleted when no topic in it needs it."""
@@ -297,10 +291,7 @@ class BrokerTransport:
 
     def retention(self, topic: str) -> float | None:
         """Return the retention; None if the broker's version has none for topics."""
-        try:
-            max_age: float | None = self._call("retention", topic)
-        except BadRequest:  # a broker of the previous version
-            return None
+        max_age: float | None = self._call_if_known("retention", topic, None)
         return max_age
 
     def trim(self, topic: str) -> None:
@@ -350,6 +341,12 @@ class BrokerTransport:
 
     def _call(self, name: str, *arguments: Any, wait: float = 0.0) -> Any:
         return self._call_run(name, *arguments, wait=wait)[0]
+
+    def _call_if_known(self, name: str, topic: str, otherwise: Any) -> Any:
+        try:
+            return self._call(name, topic)
+        except BadRequest:  # a broker of an earlier version; the first ones do not raise `UnknownRequest`
+            return otherwise
 
     def _call_run(self, name: str, *arguments: Any, wait: float = 0.0, within: Within = nullcontext) -> tuple[Any, int]:
         """Return the answer, and the run of the broker that gave it."""
