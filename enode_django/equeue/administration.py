@@ -169,14 +169,11 @@ def list_groups(transport: Transport, topics: Sequence[str] = (), *, group: str 
         with _passed_over(topics):
             groups = transport.groups(topic)
             if group is None or group in groups:
-                queues, paused = transport.queues(topic), _paused(transport, topic)
+                queues = transport.queues(topic)
+                paused = transport.paused_groups(topic) if isinstance(transport, PausesGroups) else ()
                 names = groups if group is None else [group]
                 infos += [_info(topic, name, groups[name], queues)._replace(paused=name in paused) for name in names]
     return infos
-
-
-def _paused(transport: Transport, topic: str) -> Sequence[str]:
-    return transport.paused_groups(topic) if isinstance(transport, PausesGroups) else ()
 
 
 def _info(topic: str, group: str, state: GroupState, queues: Mapping[int, QueueState]) -> GroupInfo:

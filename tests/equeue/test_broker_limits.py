@@ -183,7 +183,6 @@ def test_the_page_names_the_limits() -> None:
         "seconds without a receive from an inbox": inboxes.FORGOTTEN_AFTER,
         "seconds after the start in which answers to an unknown inbox are kept": inboxes.RETURNING,
     }
-    assert options.max_connections == sessions.MOST_CONNECTIONS
     assert {name: number_of(rows[name]) for name in limits} == limits
 
 

@@ -34,8 +34,9 @@ class IndexLoader:
         for load in loads:
             if load.words is not None:
                 self._queues.take(load)
-            else:
-                self._begin(load)
+            elif load.segment not in self._queues.being_made:
+                self._queues.being_made.add(load.segment)
+                self._making[load] = asyncio.create_task(self._make(load))
 
     async def load_anyway(self, load: SegmentLoad) -> None:
         """Wait until the words are in memory, rebuilt if need be. Raises `StorageFailed` if that failed."""
@@ -51,11 +52,6 @@ class IndexLoader:
         self._is_closed = True
         for load in self._making:
             load.give_up()
-
-    def _begin(self, load: SegmentLoad) -> None:
-        if load.segment not in self._queues.being_made:
-            self._queues.being_made.add(load.segment)
-            self._making[load] = asyncio.create_task(self._make(load))
 
     async def _make(self, load: SegmentLoad) -> None:
         file = load.file

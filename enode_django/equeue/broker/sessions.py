@@ -34,7 +34,6 @@ from enode_django.exceptions import ConfigurationError, EnodeError, MalformedFra
 
 logger = logging.getLogger(__name__)
 
-MOST_CONNECTIONS = 10_000
 MOST_UNDER_WAY = 64
 """Requests of one connection that may wait for their answers; further ones are not begun, and no more are read."""
 _JOINED = 16 * 1024
@@ -57,13 +56,13 @@ class Session(asyncio.BufferedProtocol):
         run: int,
         sessions: set[Session],
         *,
-        most: int = MOST_CONNECTIONS,
-        arrivals: Arrivals[Session] | None = None,
+        most: int,
+        arrivals: Arrivals[Session],
     ) -> None:
         self._handlers = handlers
         self._secrets = secrets
         self._most = most
-        self._arrivals = Arrivals[Session](most) if arrivals is None else arrivals
+        self._arrivals = arrivals
         self._secret: Secret | None = None
         self._run = run
         self._sessions = sessions
@@ -162,10 +161,12 @@ class Session(asyncio.BufferedProtocol):
         return bool(self._requests) and has_room and self._transport is not None
 
     def _begin(self, message: Any) -> None:
-        if not _is_request(message):
-            self._refuse(MalformedFrame(f"a request is a number, a name and its arguments, got {shown(message)}"))
-            return
-        number, name, values, *_ = message
+        match message:
+            case [int() as number, str() as name, list() as values, *_]:
+                pass
+            case _:
+                self._refuse(MalformedFrame(f"a request is a number, a name and its arguments, got {shown(message)}"))
+                return
         if not self._is_open:
             self._greet(number, name, values)
             return
@@ -175,16 +176,13 @@ class Session(asyncio.BufferedProtocol):
         call = Call(self, number)
         self._calls.add(call)
         try:
-            self._check_role(name)
+            if self._secret is not None and name in REQUESTS:
+                self._secret.check(name, REQUESTS[name].role)
             self._handlers.handle(call, name, values)
         except EnodeError as error:
             call.fail(error)
         except Exception:
             call.fail_by_defect(name)
-
-    def _check_role(self, name: str) -> None:
-        if self._secret is not None and name in REQUESTS:
-            self._secret.check(name, REQUESTS[name].role)
 
     @property
     def has_room(self) -> bool:
@@ -320,10 +318,3 @@ class Session(asyncio.BufferedProtocol):
             self._write((number, False, *error_values(error)))
             self.close()
         self._requests.clear()
-
-
-def _is_request(message: Any) -> bool:
-    match message:
-        case [int(), str(), list(), *_]:
-            return True
-    return False

@@ -55,7 +55,7 @@ class RedisTrimmer:
         offsets: dict[int, int] = {}
         for queue, (entries,) in found.answers.items():
             ((first, end),) = bounds[queue]
-            offsets[queue] = max(first, _offset_of(entries[0])) if entries else end
+            offsets[queue] = max(first, int(entries[0][1][1])) if entries else end  # the value of its only field
         return offsets, failures | found.failures
 
     def trim(self, topic: str) -> None:
@@ -124,7 +124,3 @@ class RedisTrimmer:
                 if time.monotonic() >= until:
                     return failures
         return failures
-
-
-def _offset_of(entry: Any) -> int:
-    return int(entry[1][1])  # its one field's value

@@ -14,6 +14,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -43,7 +44,9 @@ class Connection:
 
     def __init__(self, address: Address, timeout: float) -> None:
         """Connect. Raises `ConnectionLost`, and `ConfigurationError` if the broker rejects this client."""
-        self._decoder = FrameDecoder(MAX_FRAME, decode=_decode_answer, kept=_KEPT)
+        # Without limits of items: the broker is trusted, and may report many queues.
+        decode = partial(decode_message, max_items=MAX_FRAME)
+        self._decoder = FrameDecoder(MAX_FRAME, decode=decode, kept=_KEPT)
         self._numbers = count(1)
         deadline = time.monotonic() + timeout
         self._socket = _connected(address, timeout)
@@ -296,11 +299,6 @@ def _connected(address: Address, timeout: float) -> socket.socket:
     except OSError as error:
         plain.close()
         raise ConnectionLost(str(error), connected=False) from error
-
-
-def _decode_answer(payload: memoryview) -> Any:
-    """Decode without limits of items: the broker is trusted, and may report many queues."""
-    return decode_message(payload, MAX_FRAME)
 
 
 def _leaves_usable(error: BaseException) -> bool:
