@@ -72,7 +72,8 @@ class Session(asyncio.BufferedProtocol):
         self._version = 0
         self._requests: deque[Any] = deque()
         self._calls: set[Call] = set()
-        self._may_write = True
+        self.has_room = True
+        """False while the client does not read its answers."""
         self._reads = True
         self._ends = False
         self._is_working = False
@@ -121,12 +122,12 @@ class Session(asyncio.BufferedProtocol):
             self._work()
 
     def pause_writing(self) -> None:
-        self._may_write = False
+        self.has_room = False
 
     def resume_writing(self) -> None:
-        self._may_write = True
+        self.has_room = True
         for call in list(self._calls):
-            if self._may_write and call.on_room is not None:
+            if self.has_room and call.on_room is not None:
                 call.on_room()
         self._work()
 
@@ -157,7 +158,7 @@ class Session(asyncio.BufferedProtocol):
             self._transport.resume_reading() if self._reads else self._transport.pause_reading()
 
     def _may_begin(self) -> bool:
-        has_room = self._may_write and len(self._calls) < MOST_UNDER_WAY
+        has_room = self.has_room and len(self._calls) < MOST_UNDER_WAY
         return bool(self._requests) and has_room and self._transport is not None
 
     def _begin(self, message: Any) -> None:
@@ -183,10 +184,6 @@ class Session(asyncio.BufferedProtocol):
             call.fail(error)
         except Exception:
             call.fail_by_defect(name)
-
-    @property
-    def has_room(self) -> bool:
-        return self._may_write
 
     def answer(self, call: Call, value: Any) -> None:
         self._calls.discard(call)
