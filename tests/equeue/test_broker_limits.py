@@ -154,7 +154,7 @@ def test_inboxes_above_the_limit_are_refused_until_one_is_closed(monkeypatch: py
         found.open("c", 0.0)
     found.close("a")
     found.open("c", 0.0)
-    assert len(found) == 2
+    assert len(found._inboxes) == 2
 
 
 def test_the_page_names_the_limits() -> None:
