@@ -67,8 +67,7 @@ class TopicInfo(NamedTuple):
 
 class QueueShare(NamedTuple):
     """A group and one queue. ``owner`` has the lease for another ``seconds``; ``shall_own`` is the member that it is
-    assigned to. ``backlog``: the number of uncommitted messages. ``committed`` is None if the group never had the
-    queue."""
+    assigned to. ``backlog``: the number of uncommitted messages. ``committed`` is None if the group never had it."""
 
     topic: str
     group: str

@@ -90,8 +90,7 @@ def dead_letters(transport: Transport, group: str) -> Iterator[DeadLetter]:
 
 def letters_by_error(transport: Transport, group: str) -> Mapping[str, Letters]:
     """Return the dead letters that are not settled, by the class name of their error: empty for messages that no
-    consumer has put there. Reads the topic once, and remembers no messages. Raises `UnknownTopic` as `dead_letters`
-    does."""
+    consumer has put there. Reads the topic once, and remembers no messages. Raises as `dead_letters` does."""
     topic = dead_letter_topic(group)
     first, end, _, _ = transport.queues(topic)[0]
     found: dict[int, tuple[str, float]] = {}

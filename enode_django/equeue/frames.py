@@ -41,8 +41,7 @@ def decode_message(
     max_text: int = MAX_FRAME,
 ) -> Any:
     """Decode one whole msgpack value without extension types. Raises `MalformedFrame` for anything else.
-    ``max_all_items`` limits all lists and dictionaries together (None: no limit), ``max_text`` the bytes of one
-    text."""
+    ``max_all_items`` limits all lists and dictionaries together (None: no limit), ``max_text`` the bytes of a text."""
     items = min(len(payload), max_items)
     # A small payload cannot have many items, and most frames are small.
     take = _counting(max_all_items) if max_all_items is not None and len(payload) > _SMALL else None
@@ -65,8 +64,7 @@ def decode_message(
 
 
 def _counting(most: int) -> Callable[[Any], Any]:
-    """Return a hook that limits the items of a frame. msgpack gives it each complete list and dictionary, inner ones
-    first."""
+    """Return a hook that limits the items of a frame: it gets each complete list and dictionary, inner ones first."""
     left = most
 
     def take(items: list[Any] | dict[Any, Any]) -> Any:
@@ -123,8 +121,7 @@ class FrameDecoder:
         return messages
 
     def _make_room(self, start: int, needed: int) -> None:
-        """Move the rest to the front of the buffer. Enlarge the buffer if needed, to at most twice the bytes that have
-        arrived."""
+        """Move the rest to the front of the buffer. Enlarge it if needed, at most to twice the bytes that arrived."""
         rest = self._filled - start
         size = len(self._buffer)
         if rest == size or (not rest and size > self._kept):

@@ -30,8 +30,7 @@ class BackingUp:
         self._is_running = False
 
     def begin(self, call: Call, name: str) -> Later:
-        """Copy everything stored so far; answer with a `BackedUp`. Raises `QueueError` while another one is being
-        made."""
+        """Copy everything stored so far; answer with a `BackedUp`. Raises `QueueError` while another is made."""
         if self._is_running:
             raise QueueError("another backup is being made; wait until it has ended")
         self._is_running = True

@@ -77,8 +77,7 @@ class Chunk:
         self._copy(start, self.fileno(), self.start)
 
     def _copy(self, start: int, target: int, target_start: int) -> None:
-        """Write the bytes from ``start`` on to the file ``target``, which begins at ``target_start``, and make them
-        safe."""
+        """Write the bytes from ``start`` on to a file that begins at ``target_start``, and make them safe."""
         for position in range(start, self.end, _BLOCK):
             length = min(_BLOCK, self.end - position)
             write_all(target, self.read_anyway(position, length), position - target_start)

@@ -143,8 +143,7 @@ class Deletion:
         return self._log.chunks[0].end <= min(self.counted, self._log.flushed)
 
     def detach(self) -> Detached:
-        """Take the oldest file, which `is_due` and `may_detach`, out of the log and the indexes; pass the result to
-        `remove`."""
+        """Take the oldest file, which `is_due` and `may_detach`, out of the log and the indexes, for `remove`."""
         contents = self._contents.pop(self._log.start)
         chunk = self._log.detach_first()
         return Detached(chunk.path, self._queues.drop_below(self._log.start, contents.parts))

@@ -25,8 +25,7 @@ from enode_django.exceptions import BadRequest
 
 
 class Handlers:
-    """Handles requests. ``when_safe``: given if writes must be safe before their answers. ``trim`` runs the deletion
-    now."""
+    """Handles requests. ``when_safe``: given if writes must be safe before their answers. ``trim`` deletes now."""
 
     def __init__(
         self,

@@ -58,8 +58,7 @@ class Segment:
 
 
 class NotInMemory(Exception):
-    """Raised if a search needs entries that are not in memory. Any thread can run ``load``; then the search is
-    repeated."""
+    """Raised if a search needs entries that are not in memory. Any thread can run ``load``; then search again."""
 
     def __init__(self, load: Any) -> None:
         super().__init__()

@@ -121,8 +121,7 @@ class Measuring:
     def _row(
         self, topic: str, queue: int, committed: int, used: dict[tuple[str, int, int], int], unread: list[UnreadTime]
     ) -> tuple[int, int, float | None]:
-        """Return queue, backlog and age, None if unknown. Adds a known time to ``used``, a missing one to
-        ``unread``."""
+        """Return queue, backlog and age (None: unknown). Add a known time to ``used``, a missing one to ``unread``."""
         first, end = self._known_bounds(topic, queue)
         offset = max(first, committed)
         if offset >= end:

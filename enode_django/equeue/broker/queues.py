@@ -164,8 +164,7 @@ class Queues:
         return files
 
     def load_newest(self) -> None:
-        """Load each queue's newest segment if it has room. If it is full or damaged, the queue continues in a new
-        one."""
+        """Load each queue's newest segment if it has room. If it is full or damaged, the queue goes on in a new one."""
         for (topic, queue), index in self._queues.items():
             newest = index.segments[-1] if index.segments else None
             if newest is not None and newest.words is None and newest.count <= _GOES_ON:

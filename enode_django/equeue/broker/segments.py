@@ -78,8 +78,7 @@ class SegmentLoad:
         self._is_over = True
 
     def _words_from_log(self) -> array[int]:
-        """Rebuild the words from the messages. Blocks while the log is read from the last entry before the segment to
-        its own last one."""
+        """Rebuild the segment from the messages. Blocks while the log is read from the entry before to its last one."""
         file = self.file
         logger.error("the index %s is damaged; it is made anew from the messages", file.path)
         words = array("Q")

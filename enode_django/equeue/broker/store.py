@@ -266,8 +266,7 @@ class MessageStore:
         self._checkpointed, self._is_first = pending.position, False
 
     def checkpoint(self, state: bytes) -> None:
-        """Write a checkpoint; blocks on the disk. Raises `QueueFull` and `StorageFailed`: then the last one is
-        valid."""
+        """Write a checkpoint; blocks on the disk. Raises `QueueFull` and `StorageFailed`; then the last one counts."""
         pending = self.begin_checkpoint(state)
         pending.write()
         self.finish_checkpoint(pending)

@@ -1,5 +1,4 @@
-"""Lua scripts of the Redis driver for leases, offsets and receipts. Each is one atomic step on the keys of one
-queue."""
+"""Lua scripts of the Redis driver for leases, offsets and receipts. Each is one atomic step at one queue."""
 
 from __future__ import annotations
 

@@ -177,8 +177,7 @@ class RedisConnection:
         atomically: bool = False,
         confirmation: Confirmation | None = None,
     ) -> list[Any]:
-        """Return the answer to each `Command` or `ScriptCall` of ``todo``, errors among them as exceptions of this
-        package."""
+        """Return the answer to each `Command` or `ScriptCall`, errors among them as exceptions of this package."""
         results: list[Any] = [None] * len(todo)
         left: Sequence[int] = range(len(todo))
         for _ in range(_TRIES):

@@ -295,8 +295,7 @@ class BrokerTransport:
         return max_age
 
     def trim(self, topic: str) -> None:
-        """Let the broker delete now the messages that it would delete soon anyway: its retention is a setting of the
-        broker."""
+        """Let the broker delete now the messages that it would delete soon anyway, by its own retention."""
         self._call("trim", topic)
 
     # -- answers --------------------------------------------------------------------------------------------------
@@ -394,8 +393,7 @@ def _batches(bodies: Mapping[int, Sequence[bytes]]) -> Iterator[tuple[int, int, 
 def _steps(
     commits: Mapping[int, Commit], at_once: int = PORTION_ITEMS, most_bytes: int = PORTION_BYTES
 ) -> Iterator[dict[int, Commit]]:
-    """Yield the commits in steps whose receipts fit into a frame. Each step moves the offset just past its own
-    receipts."""
+    """Yield the commits in steps whose receipts fit into a frame. Each moves the offset just past its own receipts."""
     rest = dict(commits)
     while rest:
         step, room, left = {}, at_once, most_bytes

@@ -60,8 +60,7 @@ class Connection:
             raise
 
     def call(self, name: str, arguments: Sequence[Any], deadline: float) -> Any:
-        """Return the broker's answer. Raises the broker's errors, and `ConnectionLost`, after which the connection is
-        unusable."""
+        """Return the broker's answer. Raises the broker's errors, and `ConnectionLost`: the connection is then over."""
         number = next(self._numbers)
         head, payload = encode_frame((number, name, arguments))
         try:
