@@ -168,11 +168,8 @@ class Session(asyncio.BufferedProtocol):
             case _:
                 self._refuse(MalformedFrame(f"a request is a number, a name and its arguments, got {shown(message)}"))
                 return
-        if not self._is_open:
-            self._greet(number, name, values)
-            return
-        if name == SPEAK or self._version < wire.SPOKEN.oldest:
-            self._agree(number, name, values)
+        if not self._is_open or name == SPEAK or self._version < wire.SPOKEN.oldest:
+            self._shake_hands(number, name, values)
             return
         call = Call(self, number)
         self._calls.add(call)
@@ -226,16 +223,20 @@ class Session(asyncio.BufferedProtocol):
 
     # -- the handshake --------------------------------------------------------------------------------------------
 
-    def _greet(self, number: int, name: str, values: list[Any]) -> None:
+    def _shake_hands(self, number: int, name: str, values: list[Any]) -> None:
         try:
-            if name == HELLO and self._nonces is None:
-                self._write((number, True, self._hello(values)))
-            elif name == PROVE and self._nonces is not None:
-                self._write((number, True, self._prove(values)))
-            else:
-                raise MalformedFrame("a connection begins with a hello")
+            answer = self._agree(name, values) if self._is_open else self._greet(name, values)
         except EnodeError as error:
             self._refuse(error, number)
+        else:
+            self._write((number, True, answer))
+
+    def _greet(self, name: str, values: list[Any]) -> Any:
+        if name == HELLO and self._nonces is None:
+            return self._hello(values)
+        if name == PROVE and self._nonces is not None:
+            return self._prove(values)
+        raise MalformedFrame("a connection begins with a hello")
 
     def _hello(self, values: list[Any]) -> dict[str, Any]:
         match values:
@@ -259,19 +260,15 @@ class Session(asyncio.BufferedProtocol):
         self._open()
         return proof(self._secret.text, "broker", *self._nonces)
 
-    def _agree(self, number: int, name: str, values: list[Any]) -> None:
+    def _agree(self, name: str, values: list[Any]) -> int:
         """Take the version that the client chooses by `SPEAK`. Refuse one that this broker does not speak."""
-        try:
-            version = values[0] if name == SPEAK and values else self._version
-            if not isinstance(version, int):
-                raise MalformedFrame(f"speak names a version of the protocol, got {shown(values)}")
-            check_newest(version, wire.SPOKEN)
-            check_oldest(version, wire.SPOKEN)
-        except EnodeError as error:
-            self._refuse(error, number)
-        else:
-            self._version = version
-            self._write((number, True, version))
+        version = values[0] if name == SPEAK and values else self._version
+        if not isinstance(version, int):
+            raise MalformedFrame(f"speak names a version of the protocol, got {shown(values)}")
+        check_newest(version, wire.SPOKEN)
+        check_oldest(version, wire.SPOKEN)
+        self._version = version
+        return version
 
     def _open(self) -> None:
         self._is_open = True

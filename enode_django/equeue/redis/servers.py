@@ -161,7 +161,7 @@ class ClusterServers:
 
     def _ask_some_node(self) -> None:
         failure: RedisError = ConnectionError("no node of the cluster answers")
-        for address in self._map.to_ask:
+        for address in [*self._map.to_ask]:
             node = self._node_at(address)
             if node in self._absent:
                 continue
