@@ -67,8 +67,7 @@ class TopicInfo(NamedTuple):
 
 class QueueShare(NamedTuple):
     """A group and one queue. ``owner`` has the lease for another ``seconds``; ``shall_own`` is the member that it is
-    assigned to. ``backlog``: the number of uncommitted messages. ``committed`` is None if the group never had the
-    queue."""
+    assigned to. ``backlog``: the number of uncommitted messages. ``committed`` is None if the group never had it."""
 
     topic: str
     group: str
@@ -169,14 +168,11 @@ def list_groups(transport: Transport, topics: Sequence[str] = (), *, group: str 
         with _passed_over(topics):
             groups = transport.groups(topic)
             if group is None or group in groups:
-                queues, paused = transport.queues(topic), _paused(transport, topic)
+                queues = transport.queues(topic)
+                paused = transport.paused_groups(topic) if isinstance(transport, PausesGroups) else ()
                 names = groups if group is None else [group]
                 infos += [_info(topic, name, groups[name], queues)._replace(paused=name in paused) for name in names]
     return infos
-
-
-def _paused(transport: Transport, topic: str) -> Sequence[str]:
-    return transport.paused_groups(topic) if isinstance(transport, PausesGroups) else ()
 
 
 def _info(topic: str, group: str, state: GroupState, queues: Mapping[int, QueueState]) -> GroupInfo:

@@ -21,9 +21,6 @@ class Arrivals(Generic[Connection]):
         """The address of each connection, the oldest connection first."""
         self._of_address: Counter[str] = Counter()
 
-    def __len__(self) -> int:
-        return len(self._waiting)
-
     def add(self, connection: Connection, address: str) -> Connection | None:
         """Add a connection. If its address has too many, remove and return its oldest one, which has to be closed."""
         self._waiting[connection] = address

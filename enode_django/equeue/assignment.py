@@ -60,8 +60,7 @@ def divide(
 
 
 def _room(queues: int, names: Sequence[str], kept: Mapping[str, Sequence[int]]) -> dict[str, int]:
-    """Return the number of queues of each worker. The remainder goes to the workers with the most queues, so that
-    fewer queues move."""
+    """Return the number of queues of each worker. The remainder goes to those with the most, so that fewer move."""
     share, odd = divmod(queues, len(names))
     by_holding = sorted(names, key=lambda name: -len(kept[name]))
     return {name: share + (place < odd) for place, name in enumerate(by_holding)}
@@ -75,13 +74,11 @@ def allocated(
     try:
         given = allocate(queues, workers, current)
         wrong = _wrong_in(given, queues, workers)
-    except Exception as error:
+    except Exception:
         logger.exception("the allocation %s fails; queues are divided evenly instead", _name_of(allocate))
-        wrong, given = repr(error), {}
-    else:
-        if wrong:
-            logger.error("the allocation %s %s; queues are divided evenly instead", _name_of(allocate), wrong)
+        return divide(queues, workers, current)
     if wrong:
+        logger.error("the allocation %s %s; queues are divided evenly instead", _name_of(allocate), wrong)
         return divide(queues, workers, current)
     return {worker: frozenset(given.get(worker, ())) for worker in workers}
 

@@ -110,18 +110,17 @@ class Coordinator:
         )
         return record.group.membership(member)
 
-    def leave(self, group: str, name: str, member: str, *, now: float) -> bool:
-        """End a membership. Return True if this frees queues that the member owned before a restart: it has no epoch
-        to release them with. The next owner gets its name, since it may still be working."""
+    def leave(self, group: str, name: str, member: str, *, now: float) -> None:
+        """End a membership, and free queues that the member owned before a restart: it has no epoch to release them
+        with. The next owner gets its name, since it may still be working."""
         topic = self.topic(name)
         record = topic.groups.get(group)
         if record is None:
-            return False
+            return
         record.group = left(record.group, member, now=now, queues=topic.given(group), allocate=self._allocate)
-        free = [c for c in record.claims.values() if c.owner == member and not c.epoch and c.until > 0]
-        for claim in free:
-            claim.until = 0.0
-        return bool(free)
+        for claim in record.claims.values():
+            if claim.owner == member and not claim.epoch and claim.until > 0:
+                claim.until = 0.0
 
     def bury(self, group: str, name: str, member: str, deaths: Collection[tuple[int, int]] = (), *, now: float) -> None:
         topic = self.topic(name, [queue for queue, _ in deaths])

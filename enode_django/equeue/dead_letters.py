@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from enode_django.equeue.administration import read_queue
 from enode_django.equeue.messages import Commit
@@ -90,8 +90,7 @@ def dead_letters(transport: Transport, group: str) -> Iterator[DeadLetter]:
 
 def letters_by_error(transport: Transport, group: str) -> Mapping[str, Letters]:
     """Return the dead letters that are not settled, by the class name of their error: empty for messages that no
-    consumer has put there. Reads the topic once, and remembers no messages. Raises `UnknownTopic` as `dead_letters`
-    does."""
+    consumer has put there. Reads the topic once, and remembers no messages. Raises as `dead_letters` does."""
     topic = dead_letter_topic(group)
     first, end, _, _ = transport.queues(topic)[0]
     found: dict[int, tuple[str, float]] = {}
@@ -177,7 +176,7 @@ def _settle(
     topic = dead_letter_topic(group)
     transport.queue_count(topic)
     settled: list[int] = []
-    with _alone(transport, topic) as lease:
+    with _Lease(transport, topic) as lease:
         chosen = _chosen(transport, group, offsets, suits)
         # Read again: all letters together may be too large for the memory.
         letters = (letter for letter in dead_letters(transport, group) if letter.offset in chosen)
@@ -234,7 +233,7 @@ def _send_to_retries(transport: Transport, topic: str, messages: Sequence[Messag
 
 
 class _Lease:
-    """A lease of the only queue of a topic of dead letters."""
+    """A lease of the only queue of a topic of dead letters, from its making to the end of the block."""
 
     def __init__(self, transport: Transport, topic: str) -> None:
         self._transport = transport
@@ -242,21 +241,15 @@ class _Lease:
         self._owner = uuid.uuid4().hex
         self._epoch = transport.acquire(REQUEUE_GROUP, topic, 0, self._owner, LEASE).epoch
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._transport.release(REQUEUE_GROUP, self._topic, self._owner, {0: self._epoch})
+
     def renew(self) -> None:
         if self._transport.renew(REQUEUE_GROUP, self._topic, self._owner, {0: self._epoch}, LEASE):
             raise QueueError(f"somebody else settles the dead letters of {self._topic!r}; see what is left, and repeat")
 
     def commit(self, offset: int) -> None:
         self._transport.commit(REQUEUE_GROUP, self._topic, {0: Commit(self._epoch, offset)})
-
-    def release(self) -> None:
-        self._transport.release(REQUEUE_GROUP, self._topic, self._owner, {0: self._epoch})
-
-
-@contextmanager
-def _alone(transport: Transport, topic: str) -> Iterator[_Lease]:
-    lease = _Lease(transport, topic)
-    try:
-        yield lease
-    finally:
-        lease.release()

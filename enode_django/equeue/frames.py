@@ -41,11 +41,10 @@ def decode_message(
     max_text: int = MAX_FRAME,
 ) -> Any:
     """Decode one whole msgpack value without extension types. Raises `MalformedFrame` for anything else.
-    ``max_all_items`` limits all lists and dictionaries together (None: no limit), ``max_text`` the bytes of one
-    text."""
+    ``max_all_items`` limits all lists and dictionaries together (None: no limit), ``max_text`` the bytes of a text."""
     items = min(len(payload), max_items)
     # A small payload cannot have many items, and most frames are small.
-    counter = _Counter(max_all_items) if max_all_items is not None and len(payload) > _SMALL else None
+    take = _counting(max_all_items) if max_all_items is not None and len(payload) > _SMALL else None
     try:
         return msgpack.unpackb(
             payload,
@@ -55,8 +54,8 @@ def decode_message(
             max_array_len=items,
             max_map_len=items,
             max_str_len=max_text,
-            list_hook=None if counter is None else counter.take_list,
-            object_hook=None if counter is None else counter.take_map,
+            list_hook=take,
+            object_hook=take,
         )
     except (ValueError, TypeError, RecursionError, MemoryError, msgpack.UnpackException) as error:
         raise MalformedFrame(
@@ -64,24 +63,18 @@ def decode_message(
         ) from None
 
 
-class _Counter:
-    """Counts items during decoding. msgpack passes each complete list and dictionary, the inner ones first."""
+def _counting(most: int) -> Callable[[Any], Any]:
+    """Return a hook that limits the items of a frame: it gets each complete list and dictionary, inner ones first."""
+    left = most
 
-    def __init__(self, most: int) -> None:
-        self._most = self._left = most
-
-    def take_list(self, items: list[Any]) -> list[Any]:
-        self._take(len(items))
+    def take(items: list[Any] | dict[Any, Any]) -> Any:
+        nonlocal left
+        left -= 2 * len(items) if isinstance(items, dict) else len(items)
+        if left < 0:
+            raise ValueError(f"its lists and dictionaries have more than {most} items together")
         return items
 
-    def take_map(self, items: dict[Any, Any]) -> dict[Any, Any]:
-        self._take(2 * len(items))
-        return items
-
-    def _take(self, count: int) -> None:
-        self._left -= count
-        if self._left < 0:
-            raise ValueError(f"its lists and dictionaries have more than {self._most} items together")
+    return take
 
 
 class FrameDecoder:
@@ -128,8 +121,7 @@ class FrameDecoder:
         return messages
 
     def _make_room(self, start: int, needed: int) -> None:
-        """Move the rest to the front of the buffer. Enlarge the buffer if needed, to at most twice the bytes that have
-        arrived."""
+        """Move the rest to the front of the buffer. Enlarge it if needed, at most to twice the bytes that arrived."""
         rest = self._filled - start
         size = len(self._buffer)
         if rest == size or (not rest and size > self._kept):

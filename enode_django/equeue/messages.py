@@ -79,8 +79,7 @@ class Start(Enum):
 
 
 class Membership(NamedTuple):
-    """The queues that a member of a consumer group shall own. ``generation`` rises with each new division of the
-    queues."""
+    """The queues that a member of a consumer group shall own. ``generation`` rises with each division."""
 
     generation: int
     queues: frozenset[int]
@@ -107,8 +106,7 @@ class Lease(NamedTuple):
 
 
 class QueueOwnership(NamedTuple):
-    """The ownership of one queue in a group. ``owner`` is None when nobody holds a lease; ``seconds`` is its remaining
-    time."""
+    """The ownership of one queue in a group. ``owner`` is None without a lease; ``seconds`` is its remaining time."""
 
     committed: int
     epoch: int

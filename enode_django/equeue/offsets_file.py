@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -37,9 +36,15 @@ class OffsetsFile:
     def open(self) -> KeptOffsets | None:
         """Lock the file and read it; return None if there is no file yet. Raises `QueueError` if another consumer has
         locked it or if it is damaged, `QueueFull` if there is no room for the lock, and `OSError`."""
-        with _room_for(self.path):
+        try:
             make_directory(self.path.parent)
             lock = open(self.path.with_suffix(".lock"), "ab", opener=open_private)  # noqa: SIM115  closed by `close`
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            raise QueueFull(
+                f"no room for the offsets in {str(self.path)!r} ({error.strerror}); make room there"
+            ) from error
         try:
             lock_file(lock.fileno())
         except OSError as error:
@@ -80,16 +85,6 @@ class OffsetsFile:
         if self._lock is not None:
             self._lock.close()
             self._lock = None
-
-
-@contextmanager
-def _room_for(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in FULL:
-            raise
-        raise QueueFull(f"no room for the offsets in {str(path)!r} ({error.strerror}); make room there") from error
 
 
 def _by_queue(plain: dict[str, Any], value: Callable[[Any], Value]) -> dict[int, Value]:

@@ -51,10 +51,6 @@ def select_by_hash(key: str, queue_count: int) -> int:
     return mmh3.hash(key.encode(errors="surrogatepass"), QUEUE_SEED, signed=False) % queue_count
 
 
-def _size(message: tuple[str, bytes]) -> int:
-    return len(message[1])
-
-
 class Producer:
     """Sends through a transport; thread-safe. Sending blocks until the transport has stored the messages.
 
@@ -134,7 +130,7 @@ class Producer:
         most = min(PORTION_BYTES, self._transport.max_send)
         if len(sizes) <= PORTION_ITEMS and sum(sizes) <= most:
             return (messages,) if messages else ()
-        return portions(messages, _size, most_bytes=most)
+        return portions(messages, lambda message: len(message[1]), most_bytes=most)
 
     def bodies_of(
         self, queues: Sequence[int], messages: Sequence[tuple[str, bytes]]

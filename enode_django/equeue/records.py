@@ -10,8 +10,10 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Annotated, TypeAlias
 
+import msgpack
 import msgspec
 
 from enode_django.exceptions import MalformedRecords, shown
@@ -28,8 +30,8 @@ _decode_new: Callable[[Buffer], list[bytes]] = msgspec.msgpack.Decoder(
 ).decode
 _CHECK = struct.Struct("<I")
 CHECK_BYTES = _CHECK.size
-_ARRAY_16 = struct.Struct(">xH")
-_ARRAY_32 = struct.Struct(">xI")
+_LONGEST_HEAD, _MOST_DECLARED = 5, (1 << 32) - 1
+"""The most bytes of the head of an array in msgpack, and the most items that it can declare."""
 
 
 def encode_records(records: Sequence[bytes]) -> bytes:
@@ -66,17 +68,12 @@ def record_count(body: Buffer) -> int:
     >>> record_count(encode_records([b"a", b"b"]))
     2
     """
-    first = body[_CHECK.size] if len(body) > _CHECK.size else 0
-    count = 0
-    if first & 0xF0 == 0x90:
-        count = first & 0x0F
-    elif first == 0xDC and len(body) >= _CHECK.size + _ARRAY_16.size:
-        (count,) = _ARRAY_16.unpack_from(body, _CHECK.size)
-    elif first == 0xDD and len(body) >= _CHECK.size + _ARRAY_32.size:
-        (count,) = _ARRAY_32.unpack_from(body, _CHECK.size)
-    if not count:
-        raise MalformedRecords(f"a body must begin with its CRC and an array of records, got {shown(bytes(body[:12]))}")
-    return count
+    unpacker = msgpack.Unpacker(max_array_len=_MOST_DECLARED)
+    unpacker.feed(body[_CHECK.size : _CHECK.size + _LONGEST_HEAD])
+    with suppress(ValueError, msgpack.UnpackException):
+        if count := int(unpacker.read_array_header()):
+            return count
+    raise MalformedRecords(f"a body must begin with its CRC and an array of records, got {shown(bytes(body[:12]))}")
 
 
 def check_of(crc: int) -> bytes:

@@ -129,8 +129,9 @@ class Consumer:
     def start(self) -> None:
         """Begin to consume, and return. Raises errors of the topics. If the transport cannot be reached, retry in the
         background; ``Start.LAST`` is then the end at the time when it is reached."""
-        for share in self._own_shares():
-            self._once(partial(self._prepare, share))
+        for topic, share in self._shares.items():
+            if topic != retry_topic(self._group):
+                self._once(partial(self._prepare, share))
         self._keeper.start(f"equeue-keeper-{self._group}", self._keep)
         for number in range(self._thread_count):
             self._handlers.start(f"equeue-handler-{self._group}-{number}", self._handling.run)
@@ -196,9 +197,6 @@ class Consumer:
                 raise
             self._transport.create_topic(share.topic, self._queues)
             share.prepare()
-
-    def _own_shares(self) -> list[TopicConsumer]:
-        return [share for share in self._shares.values() if share.topic != retry_topic(self._group)]
 
     # -- renewers and members -------------------------------------------------------------------------------------
 

@@ -99,14 +99,12 @@ class Topic:
     def route(self) -> Route:
         return Route(self.version, tuple(q for q in range(self.queues) if q not in self.hidden_from_producers))
 
-    @property
-    def consumed(self) -> list[int]:
-        return [queue for queue in range(self.queues) if queue not in self.hidden_from_consumers]
-
     def given(self, group: str) -> list[int]:
         """Return the queues that are assigned to the members of a group: none while it is paused."""
         record = self.groups.get(group)
-        return [] if record is not None and record.paused else self.consumed
+        if record is not None and record.paused:
+            return []
+        return [queue for queue in range(self.queues) if queue not in self.hidden_from_consumers]
 
     def shown(self, bounds: Bounds) -> dict[int, QueueState]:
         return {

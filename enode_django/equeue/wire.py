@@ -100,8 +100,7 @@ def check_oldest(version: int, spoken: Versions) -> None:
 
 def chosen_version(own: Versions, told: Any) -> int:
     """Return the newest version that both sides speak. ``told`` are the broker's versions; a broker of the first
-    release sends none, and speaks the version of the hello. Raises `ConfigurationError` if there is no common
-    version."""
+    release sends none, and speaks the version of the hello. Raises `ConfigurationError` if they have none."""
     theirs = Versions(*told[:2]) if told else Versions(own.oldest, own.oldest)
     version = min(own.newest, theirs.newest)
     check_oldest(version, theirs)

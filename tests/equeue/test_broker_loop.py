@@ -21,7 +21,7 @@ from enode_django.equeue.broker.deletion import SURVEYED_AT_ONCE
 from enode_django.equeue.broker.index import Entry
 from enode_django.equeue.broker.pulling import Pulling
 from enode_django.equeue.broker.retention import Retention
-from enode_django.equeue.broker.seeking import Seeking
+from enode_django.equeue.broker.seeking import offsets_at
 from enode_django.equeue.broker.state import BrokerState
 from enode_django.equeue.broker.store import MessageStore
 from enode_django.exceptions import EnodeError, StorageFailed
@@ -350,9 +350,8 @@ def test_a_pull_that_does_not_wait_for_messages_waits_for_a_damaged_index(
 def test_offsets_at_a_time_are_found_without_a_file_being_read_in_the_loop(damaged: Path) -> None:
     async def main() -> None:
         store, _ = opened(damaged, chunk_size=1 << 20)
-        pulling, answers = Pulling(store, route_of), Answers()
-        Seeking(store, pulling.indexes).offsets_at(Call(answers, 1), "orders", range(3), 0.0)
-        assert await answers.came.get() == {0: 0, 1: 0, 2: 0}
+        pulling = Pulling(store, route_of)
+        assert await offsets_at(store, pulling.indexes, "orders", range(3), 0.0) == {0: 0, 1: 0, 2: 0}
         pulling.indexes.close()
         store.abandon()
 
@@ -374,8 +373,8 @@ def test_an_index_that_is_being_made_anew_is_given_up_when_the_broker_stops(
             await asyncio.wait([making])
             assert not may_go.is_set()
         assert answers.came.empty()
-        Seeking(store, pulling.indexes).offsets_at(Call(answers, 2), "orders", [0], 0.0)
-        assert isinstance(await answers.came.get(), StorageFailed)
+        with pytest.raises(StorageFailed):
+            await offsets_at(store, pulling.indexes, "orders", [0], 0.0)
         store.abandon()
 
     run(main)

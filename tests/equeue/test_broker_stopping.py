@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from enode_django.equeue.arrivals import Arrivals
 from enode_django.equeue.broker.accepting import Accepting
 from enode_django.equeue.broker.answering import Answering
 from enode_django.equeue.broker.backing_up import BackingUp
@@ -73,7 +74,7 @@ def test_what_waits_for_the_disk_is_answered_and_nothing_else_is_begun(tmp_path:
             backing_up=BackingUp(store, nothing),
             measuring=Measuring(store, state, set(), {}, dict),
         )
-        wire, session = Wire(), Session(handlers, (), 1, set())
+        wire, session = Wire(), Session(handlers, (), 1, set(), most=1, arrivals=Arrivals(1))
         session.connection_made(wire)
         ask(session, 1, HELLO, [MAGIC, VERSION, bytes(NONCE_BYTES)])
         ask(session, 2, "create_topic", ["t", 1])
@@ -94,7 +95,7 @@ def test_connection_where_nothing_waits_is_closed_at_once(tmp_path: Path) -> Non
     async def scenario() -> None:
         wire = Wire()
         handlers: Any = None  # no request is made
-        session = Session(handlers, (), 1, set())
+        session = Session(handlers, (), 1, set(), most=1, arrivals=Arrivals(1))
         session.connection_made(wire)
         session.end()
         assert wire.closed

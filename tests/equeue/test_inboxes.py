@@ -71,4 +71,4 @@ def test_answers_soon_after_a_start_are_kept_for_those_that_come_back() -> None:
     again.arrived(42)
     assert again.given() == (101, [b"1"])
     inboxes.forget(59.0 + FORGOTTEN_AFTER + 61.0)
-    assert len(inboxes) == 0
+    assert not inboxes._inboxes

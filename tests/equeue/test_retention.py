@@ -277,7 +277,7 @@ def test_a_topic_that_is_deleted_while_files_are_looked_into_or_afterwards_holds
     again.run()
     store.deletion.finish_survey(again)
     assert again.contents
-    assert all(not contents.parts for contents in again.contents.values())
+    assert not any(list(contents.parts) for contents in again.contents.values())
     send(store, 0, b"new", topic="deleted")
     assert delete_due(store, Retention(max_bytes=1), lambda topic, queue: 12) >= len(again.contents)
     assert store.bounds("deleted", 0) == (12, 13)
@@ -288,5 +288,4 @@ def test_parts_of_a_file_are_what_was_added_in_this_order() -> None:
     parts = QueueParts()
     parts.add(("orders", 1), 7, 1_500, None)
     parts.add(("billing", 0), 1 << 62, 2_000, 0)
-    assert len(parts) == 2
     assert list(parts) == [QueuePart("orders", 1, 7, 1.5, None), QueuePart("billing", 0, 1 << 62, 2.0, 0)]

@@ -104,7 +104,7 @@ class CheckpointMachine(RuleBasedStateMachine):
             division = (shown.generation, sorted(shown.members), shown.division)
             committed = coordinator.committed(group, topic)
             groups[group] = [claims, committed, receipts, deaths, division, shown.counts]
-        return topic, known.queues, known.route, known.consumed, dict(self.state.bounds(topic)), groups
+        return topic, known.queues, known.route, known.given(""), dict(self.state.bounds(topic)), groups
 
     def _known_sends(self) -> Any:
         return {key: self.state.sends.answer(*key) for key in self.answers if self.state.sends.answer(*key) is not None}

@@ -84,18 +84,16 @@ class Accepting:
     def retry(self) -> None:
         """Store held sends, in order, while there is room."""
         while self._held and self._store.unflushed_bytes <= self._limit:
-            call = next(iter(self._held))
-            send = self._held[call]
-            self._let_go(call)
-            self._finish(call, send)
-
-    def _finish(self, call: Call, send: Send) -> None:
-        try:
-            firsts = self.store(send)
-        except EnodeError as error:
-            call.fail(error)
-        else:
-            call.answer_when_safe(firsts)
+            call, send = next(iter(self._held.items()))
+            assert call.on_end is not None
+            call.on_end()  # it is not refused for lateness, however long the disk takes now
+            call.on_end = None
+            try:
+                firsts = self.store(send)
+            except EnodeError as error:
+                call.fail(error)
+            else:
+                call.answer_when_safe(firsts)
 
     def _hold(self, call: Call, send: Send) -> Later:
         if self._held and self._held_bytes + send.size > self._limit:
@@ -111,14 +109,6 @@ class Accepting:
 
         call.on_end = let_go
         return LATER
-
-    @staticmethod
-    def _let_go(call: Call) -> None:
-        """Release a held send, and cancel its timer: it is not refused for lateness, however long the disk takes
-        now."""
-        assert call.on_end is not None
-        call.on_end()
-        call.on_end = None
 
     def _full(self) -> QueueFull:
         return QueueFull(

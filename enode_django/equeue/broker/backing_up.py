@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any
 
 from enode_django.equeue.broker.backup import back_up
@@ -31,8 +30,7 @@ class BackingUp:
         self._is_running = False
 
     def begin(self, call: Call, name: str) -> Later:
-        """Copy everything stored so far; answer with a `BackedUp`. Raises `QueueError` while another one is being
-        made."""
+        """Copy everything stored so far; answer with a `BackedUp`. Raises `QueueError` while another is made."""
         if self._is_running:
             raise QueueError("another backup is being made; wait until it has ended")
         self._is_running = True
@@ -42,8 +40,7 @@ class BackingUp:
         try:
             position = self._store.position
             await self._reach(position)
-            take = partial(back_up, self._store.directory, name, at_least=position)
-            made = await asyncio.get_running_loop().run_in_executor(None, take)
+            made = await asyncio.to_thread(back_up, self._store.directory, name, at_least=position)
         finally:
             self._is_running = False
         logger.info("made the backup %s: %d bytes linked, %d copied", *(made.path, *made[2:]))

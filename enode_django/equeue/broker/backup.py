@@ -98,7 +98,8 @@ def _take_messages(source: Path, target: Path, position: int) -> tuple[int, int]
     """Copy the newest file and link the others; returns the bytes linked and copied. Goes from the newest to the
     oldest, since the broker deletes the oldest first: so the copy has no gap. Raises `FileNotFoundError` if even the
     newest file is gone."""
-    starts = sorted((start for start in map(_start, source.glob("[0-9]*.chunk")) if start < position), reverse=True)
+    found = (int(path.stem) for path in source.glob("[0-9]*.chunk"))
+    starts = sorted((start for start in found if start < position), reverse=True)
     if not starts:
         return 0, 0
     newest = Chunk.name(starts[0])
@@ -111,10 +112,6 @@ def _take_messages(source: Path, target: Path, position: int) -> tuple[int, int]
             break
         linked += os.stat(target / Chunk.name(start)).st_size
     return linked, copied_bytes
-
-
-def _start(path: Path) -> int:
-    return int(path.stem)
 
 
 def _take_index(source: Path, target: Path, count: int) -> None:

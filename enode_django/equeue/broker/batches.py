@@ -87,21 +87,10 @@ def batch_length(topic: str, body_length: int) -> int:
 
 def encode_header(header: Header) -> bytes:
     topic = header.topic.encode()
+    length = batch_length(header.topic, header.body_length)
     fields = _FIELDS.pack(
-        FORMAT,
-        len(topic),
-        header.part,
-        header.parts,
-        batch_length(header.topic, header.body_length),
-        header.body_length,
-        header.queue,
-        header.messages,
-        header.position,
-        header.flushed,
-        header.first_offset,
-        header.time,
-        header.producer,
-        header.sequence,
+        *(FORMAT, len(topic), header.part, header.parts, length, header.body_length, header.queue, header.messages),
+        *(header.position, header.flushed, header.first_offset, header.time, header.producer, header.sequence),
     )
     return _PREFIX.pack(MAGIC, zlib.crc32(topic, zlib.crc32(fields))) + fields + topic
 
@@ -113,22 +102,8 @@ def decode_header(data: Buffer, position: int) -> Header | None:
     magic, check = _PREFIX.unpack_from(data)
     if magic != MAGIC:
         return None
-    (
-        version,
-        topic_length,
-        part,
-        parts,
-        length,
-        body_length,
-        queue,
-        count,
-        at,
-        flushed,
-        first,
-        time,
-        producer,
-        sequence,
-    ) = _FIELDS.unpack_from(data, _PREFIX.size)
+    version, topic_length, part, parts, length, body_length, *rest = _FIELDS.unpack_from(data, _PREFIX.size)
+    queue, count, at, flushed, first, time, producer, sequence = rest
     content = memoryview(data)[_PREFIX.size : _FIXED + topic_length]
     if (
         zlib.crc32(content) != check

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from enode_django.exceptions import EnodeError, QueueError, TransportUnavailable
+
+if TYPE_CHECKING:
+    from enode_django.equeue.broker.sessions import Session
 
 logger = logging.getLogger(__name__)
 
@@ -17,15 +20,6 @@ class Later:
 
 
 LATER: Final = Later()
-
-
-class Answering(Protocol):
-    @property
-    def has_room(self) -> bool: ...
-
-    def answer(self, call: Call, value: Any) -> None: ...
-
-    def fail(self, call: Call, error: EnodeError) -> None: ...
 
 
 WhenSafe = Callable[[Callable[[BaseException | None], None]], None]
@@ -42,8 +36,8 @@ class Call:
 
     __slots__ = ("_session", "number", "on_end", "on_room", "when_safe")
 
-    def __init__(self, session: Answering, number: int) -> None:
-        self._session: Answering | None = session
+    def __init__(self, session: Session, number: int) -> None:
+        self._session: Session | None = session
         self.number = number
         self.when_safe: WhenSafe | None = None
         """Set if the answer has to wait for the disk."""
@@ -80,7 +74,7 @@ class Call:
         logger.exception("request %s failed", name)
         self.fail(QueueError(f"the broker failed at {name}; its log says why"))
 
-    def drop(self) -> Answering | None:
+    def drop(self) -> Session | None:
         """End without an answer; returns the session that would have sent it, None if the call was over."""
         session, self._session = self._session, None
         on_end, self.on_end, self.on_room = self.on_end, None, None  # they may hold a large send

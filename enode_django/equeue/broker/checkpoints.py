@@ -81,7 +81,7 @@ class Checkpoints:
             return
         written = False
         try:
-            self._held = await asyncio.get_running_loop().run_in_executor(None, pending.write)
+            self._held = await asyncio.to_thread(pending.write)
             written = True
         except QueueError as error:
             logger.error("no checkpoint could be written: %s", error)

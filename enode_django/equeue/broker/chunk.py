@@ -77,8 +77,7 @@ class Chunk:
         self._copy(start, self.fileno(), self.start)
 
     def _copy(self, start: int, target: int, target_start: int) -> None:
-        """Write the bytes from ``start`` on to the file ``target``, which begins at ``target_start``, and make them
-        safe."""
+        """Write the bytes from ``start`` on to a file that begins at ``target_start``, and make them safe."""
         for position in range(start, self.end, _BLOCK):
             length = min(_BLOCK, self.end - position)
             write_all(target, self.read_anyway(position, length), position - target_start)
@@ -144,20 +143,21 @@ class Chunk:
 
     def read_anyway(self, position: int, length: int) -> bytes:
         """Return what `read` would, with `UNREADABLE_PAGE` for pages that the disk cannot read. Blocks on the disk."""
-        try:
-            return self.read(position, length)
-        except OSError as error:
-            if error.errno not in UNREADABLE:
-                raise
-        return b"".join(self._read_piece(*piece) for piece in self._pieces(position, self._left(position, length)))
+        data = self.read_if_readable(position, length)
+        if data is not None:
+            return data
+        pieces = self._pieces(position, self._left(position, length))
+        found = ((self.read_if_readable(at, size), size) for at, size in pieces)
+        return b"".join(UNREADABLE_PAGE[:size] if data is None else data for data, size in found)
 
-    def _read_piece(self, position: int, length: int) -> bytes:
+    def read_if_readable(self, position: int, length: int) -> bytes | None:
+        """Return what `read` would, or None if the disk cannot read it. Blocks on the disk."""
         try:
             return self.read(position, length)
         except OSError as error:
             if error.errno not in UNREADABLE:
                 raise
-        return UNREADABLE_PAGE[:length]
+            return None
 
     def _pieces(self, position: int, length: int) -> list[tuple[int, int]]:
         """Return the position and length of each piece of a range that is split at the file's pages."""

@@ -129,7 +129,7 @@ class Deleter:
                 await self._survey()
                 some = await self._detach(retention)
                 if some:
-                    await _in_thread(self._deletion.remove, some)
+                    await asyncio.to_thread(self._deletion.remove, some)
                     deleted += len(some)
                 elif asked == CHECKPOINTS or not self._deletion.is_due(retention, self._consumed):
                     break
@@ -143,7 +143,7 @@ class Deleter:
         while self._surveying is not None and self._surveying.take():
             await asyncio.sleep(0)  # let other tasks run
         if self._surveying is not None and not self._stops:
-            await _in_thread(self._surveying.run)
+            await asyncio.to_thread(self._surveying.run)
             self._deletion.finish_survey(self._surveying)
             self._surveying = None
             await asyncio.sleep(0)
@@ -156,7 +156,3 @@ class Deleter:
             some.append(self._deletion.detach())
             await asyncio.sleep(0)  # let other tasks run
         return some
-
-
-async def _in_thread(work: Callable[..., Any], *arguments: Any) -> None:
-    await asyncio.get_running_loop().run_in_executor(None, work, *arguments)

@@ -130,7 +130,9 @@ class Deletion:
             newest = self.wrong_times_seen
         # Called first: it may log a notice about a file that is not due yet.
         spared = retention.spares(parts, consumed, self._notices, now=now)
-        messages = self._count_messages() if retention.max_messages is not None else 0
+        messages = 0
+        if retention.max_messages is not None:
+            messages = sum(index.end - index.first(self._log.start) for _, index in self._queues.items())
         return not spared and retention.is_due(
             age=now - newest, size=self._log.end - self._log.start, messages=messages
         )
@@ -141,8 +143,7 @@ class Deletion:
         return self._log.chunks[0].end <= min(self.counted, self._log.flushed)
 
     def detach(self) -> Detached:
-        """Take the oldest file, which `is_due` and `may_detach`, out of the log and the indexes; pass the result to
-        `remove`."""
+        """Take the oldest file, which `is_due` and `may_detach`, out of the log and the indexes, for `remove`."""
         contents = self._contents.pop(self._log.start)
         chunk = self._log.detach_first()
         return Detached(chunk.path, self._queues.drop_below(self._log.start, contents.parts))
@@ -160,9 +161,6 @@ class Deletion:
             view.find(start, end, parts)
         if not retention.spares(list(parts), consumed, self._notices, now=self._now()):
             self._log.roll()
-
-    def _count_messages(self) -> int:
-        return sum(index.end - index.first(self._log.start) for _, index in self._queues.items())
 
 
 def _paths(detached: Detached) -> Iterator[Path]:

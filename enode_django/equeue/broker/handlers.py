@@ -10,12 +10,12 @@ from typing import Any
 from enode_django.equeue.broker.accepting import Accepting, Send
 from enode_django.equeue.broker.answering import Answering
 from enode_django.equeue.broker.backing_up import BackingUp
-from enode_django.equeue.broker.calls import LATER, Call, Later, WhenSafe
+from enode_django.equeue.broker.calls import LATER, Background, Call, Later, WhenSafe
 from enode_django.equeue.broker.index_files import IndexFile, delete_index_files
 from enode_django.equeue.broker.measuring import Measuring
 from enode_django.equeue.broker.pulling import Pulling
 from enode_django.equeue.broker.requests import REQUESTS, checked
-from enode_django.equeue.broker.seeking import Seeking
+from enode_django.equeue.broker.seeking import offsets_at
 from enode_django.equeue.broker.state import BrokerState
 from enode_django.equeue.broker.store import MessageStore
 from enode_django.equeue.messages import Route
@@ -25,8 +25,7 @@ from enode_django.exceptions import BadRequest
 
 
 class Handlers:
-    """Handles requests. ``when_safe``: given if writes must be safe before their answers. ``trim`` runs the deletion
-    now."""
+    """Handles requests. ``when_safe``: given if writes must be safe before their answers. ``trim`` deletes now."""
 
     def __init__(
         self,
@@ -44,7 +43,7 @@ class Handlers:
         self._store = store
         self._state = state
         self._pulling = pulling
-        self._seeking = Seeking(store, pulling.indexes)
+        self._background = Background()
         self._accepting = accepting
         self._answering = answering
         self._when_safe = when_safe
@@ -56,16 +55,8 @@ class Handlers:
         )
         known = ("committed", "paused_groups", "receipts")  # all receipts: later clients call `receipts_from`
         own = (
-            "delete_topic",
-            "delete_queue",
-            "receipts_from",
-            "topics",
-            "queue_count",
-            "queues",
-            "route",
-            "end_offsets",
-            "timelines",
-            "status",
+            *("delete_topic", "delete_queue", "receipts_from", "topics", "queue_count", "queues", "route"),
+            *("end_offsets", "timelines", "status"),
         )
         self._plain: Mapping[str, Callable[..., Any]] = {
             **{name: getattr(state, name) for name in asked},
@@ -134,7 +125,9 @@ class Handlers:
         return {queue: end for queue, (_, end) in self._state.bounds(topic).items()}
 
     def offsets_at(self, call: Call, topic: str, time: float) -> Later:
-        return self._seeking.offsets_at(call, topic, range(self._state.coordinator.topic(topic).queues), time)
+        queues = range(self._state.coordinator.topic(topic).queues)
+        found = offsets_at(self._store, self._pulling.indexes, topic, queues, time)
+        return self._background.answer(call, "offsets_at", found)
 
     def timelines(self, topic: str) -> Mapping[int, str]:
         name, copies = self._state.timeline, self._state.copies

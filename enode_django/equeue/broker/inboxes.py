@@ -62,9 +62,6 @@ class Inboxes:
         self._returning_until = returning_until
         self._inboxes: dict[str, Inbox] = {}
 
-    def __len__(self) -> int:
-        return len(self._inboxes)
-
     def open(self, address: str, now: float, following: int = 0) -> Inbox:
         """Return the inbox of an address. If there is none, or it was forgotten, make one whose numbers are at least
         ``following``: lower ones have arrived from the forgotten inbox. Raises `QueueFull` above `MOST_INBOXES`."""

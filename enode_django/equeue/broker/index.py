@@ -58,8 +58,7 @@ class Segment:
 
 
 class NotInMemory(Exception):
-    """Raised if a search needs entries that are not in memory. Any thread can run ``load``; then the search is
-    repeated."""
+    """Raised if a search needs entries that are not in memory. Any thread can run ``load``; then search again."""
 
     def __init__(self, load: Any) -> None:
         super().__init__()
@@ -84,11 +83,16 @@ class QueueIndex:
         self._first: int | None = None
 
     def add(self, entry: Entry) -> None:
-        """Add an entry. Its ``first_offset`` is `end`, or greater if messages were lost."""
-        segment, words = self._open_segment(entry.first_offset)
-        words.extend(entry.words)
-        segment.count += 1
-        segment.last_position, segment.last_time = entry.position, entry.time
+        """Add an entry. Its ``first_offset`` is `end`, or greater if messages were lost. Waits for no file: it begins a
+        new segment if the newest one is not in memory."""
+        newest = self.segments[-1] if self.segments else None
+        if newest is None or newest.count >= SEGMENT_ENTRIES or newest.words is None:
+            newest = Segment(entry.first_offset)
+            self.segments.append(newest)
+        assert newest.words is not None
+        newest.words.extend(entry.words)
+        newest.count += 1
+        newest.last_position, newest.last_time = entry.position, entry.time
         self.end = entry.end
 
     def first(self, log_start: int) -> int:
@@ -156,15 +160,6 @@ class QueueIndex:
         """Free the words of a segment that is saved and not the newest."""
         if segment.saved == segment.count and self.segments and segment is not self.segments[-1]:
             segment.words = None
-
-    def _open_segment(self, start: int) -> tuple[Segment, array[int]]:
-        """Return the newest segment, or a new one if it is full or not in memory: adding waits for no file."""
-        newest = self.segments[-1] if self.segments else None
-        if newest is None or newest.count >= SEGMENT_ENTRIES or newest.words is None:
-            newest = Segment(start)
-            self.segments.append(newest)
-        assert newest.words is not None
-        return newest, newest.words
 
     def _from(
         self, place: int, column: int, sought: int, shift: int = 0, *, reads_file: bool = False

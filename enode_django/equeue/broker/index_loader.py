@@ -30,12 +30,13 @@ class IndexLoader:
     async def load(self, loads: Sequence[SegmentLoad]) -> None:
         """Wait until the files were read. Damaged ones start to be rebuilt in the background."""
         if loads:
-            await asyncio.get_running_loop().run_in_executor(None, _read_files, loads)
+            await asyncio.to_thread(lambda: [load.read_file() for load in loads])
         for load in loads:
             if load.words is not None:
                 self._queues.take(load)
-            else:
-                self._begin(load)
+            elif load.segment not in self._queues.being_made:
+                self._queues.being_made.add(load.segment)
+                self._making[load] = asyncio.create_task(self._make(load))
 
     async def load_anyway(self, load: SegmentLoad) -> None:
         """Wait until the words are in memory, rebuilt if need be. Raises `StorageFailed` if that failed."""
@@ -52,17 +53,12 @@ class IndexLoader:
         for load in self._making:
             load.give_up()
 
-    def _begin(self, load: SegmentLoad) -> None:
-        if load.segment not in self._queues.being_made:
-            self._queues.being_made.add(load.segment)
-            self._making[load] = asyncio.create_task(self._make(load))
-
     async def _make(self, load: SegmentLoad) -> None:
         file = load.file
         try:
             async with self._one_at_a_time:
                 if not self._is_closed:
-                    await asyncio.get_running_loop().run_in_executor(None, load.run)
+                    await asyncio.to_thread(load.run)
             self._queues.take(load)
         except QueueError as error:
             logger.error("the index %s could not be made anew: %s", file.path, error)
@@ -72,8 +68,3 @@ class IndexLoader:
             self._queues.being_made.discard(load.segment)
             del self._making[load]
         self._on_made(file.topic, [file.queue])
-
-
-def _read_files(loads: Sequence[SegmentLoad]) -> None:
-    for load in loads:
-        load.read_file()

@@ -14,8 +14,6 @@ SWITCH_SECONDS = 0.0002
 """The time after which a thread that packs a checkpoint or reads indexes gives the interpreter back to the loop. The
 loop releases it whenever it reads, writes or takes a checksum, some dozen times for one answer, and may have to wait
 this long each time."""
-
-
 REST_SECONDS = 0.0002
 """The pause of such a thread after each small portion."""
 

@@ -227,18 +227,14 @@ class MessageLog(LogReader):
 
     def _chunk_for_control(self, length: int) -> Chunk:
         """Return a chunk for control records: a small one without space for a whole file, at last from the reserve."""
-        for capacity in () if self._space.is_full else (self._chunk_size, self._space.step):
+        step = self._space.step
+        for capacity in (step,) if self._space.is_full else (self._chunk_size, step):
             try:
                 return self._chunk_for(length, capacity)
             except OSError as error:
                 if error.errno not in FULL:
                     raise
                 self._note(error, length)
-        try:
-            return self._chunk_for(length, self._space.step)
-        except OSError as error:
-            if error.errno not in FULL:
-                raise
         self._space.give_up(length)
         return self._chunk_for(length, self._space.step)
 

@@ -7,13 +7,16 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from enode_django.equeue.broker.calls import Background, Call, Later
 from enode_django.equeue.broker.segments import UnreadTime
 from enode_django.equeue.broker.state import BrokerState
 from enode_django.equeue.broker.store import MessageStore
 from enode_django.equeue.histograms import SECONDS, Histogram
+
+if TYPE_CHECKING:
+    from enode_django.equeue.broker.sessions import Session
 
 LOOK_INTERVAL = 0.25
 """Seconds between two measurements of the loop's delay."""
@@ -28,11 +31,6 @@ Figures = Mapping[str, Any]
 """Numbers, texts, and lists and dictionaries of them, which fit into a frame."""
 
 
-class Connected(Protocol):
-    @property
-    def client(self) -> str: ...
-
-
 class Measuring:
     """Makes the figures. Lives in the event loop; another thread reads from the disk."""
 
@@ -40,7 +38,7 @@ class Measuring:
         self,
         store: MessageStore,
         state: BrokerState,
-        sessions: Collection[Connected],
+        sessions: Collection[Session],
         sent_bytes: Mapping[str, int],
         waiting: Callable[[], Mapping[str, int]],
     ) -> None:
@@ -67,8 +65,7 @@ class Measuring:
 
     async def figures(self) -> Figures:
         groups, unread = await self._groups()
-        loop = asyncio.get_running_loop()
-        found, free = await loop.run_in_executor(None, self._from_disk, unread[:MOST_READS])
+        found, free = await asyncio.to_thread(self._from_disk, unread[:MOST_READS])
         if found:
             self._times |= found
             groups, _ = await self._groups()
@@ -122,15 +119,9 @@ class Measuring:
         return groups, unread
 
     def _row(
-        self,
-        topic: str,
-        queue: int,
-        committed: int,
-        used: dict[tuple[str, int, int], int],
-        unread: list[UnreadTime],
+        self, topic: str, queue: int, committed: int, used: dict[tuple[str, int, int], int], unread: list[UnreadTime]
     ) -> tuple[int, int, float | None]:
-        """Return queue, backlog and age, None if unknown. Adds a known time to ``used``, a missing one to
-        ``unread``."""
+        """Return queue, backlog and age (None: unknown). Add a known time to ``used``, a missing one to ``unread``."""
         first, end = self._known_bounds(topic, queue)
         offset = max(first, committed)
         if offset >= end:

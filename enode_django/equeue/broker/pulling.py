@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from enode_django.equeue.broker.batches import StoredBatch
 from enode_django.equeue.broker.calls import LATER, Background, Call, Later
 from enode_django.equeue.broker.index_loader import IndexLoader
-from enode_django.equeue.broker.reading import Allowance, ColdRead, Loaded
+from enode_django.equeue.broker.reading import Allowance, ColdRead
 from enode_django.equeue.broker.store import MessageStore
 from enode_django.exceptions import EnodeError
 
@@ -139,7 +139,7 @@ class Pulling:
             async with self._readers:
                 if pull.call.is_over or not self._may_read(pull):
                     return
-                loaded = await asyncio.get_running_loop().run_in_executor(None, _load, cold)
+                loaded = await asyncio.to_thread(lambda: [read.load() for read in cold])
             route = self._route_of(pull.topic)
             for read, data in zip(cold, loaded, strict=True):
                 batches = self._store.reader.finish(read, data)
@@ -212,10 +212,6 @@ class Pulling:
                 those.discard(pull)
                 if not those:
                     del self._waiting[pull.topic, queue]
-
-
-def _load(reads: Sequence[ColdRead]) -> list[list[Loaded]]:
-    return [read.load() for read in reads]
 
 
 def _given(batches: Sequence[StoredBatch]) -> list[tuple[int, Any]]:

@@ -11,14 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from enode_django.equeue.broker.index import (
-    ENTRY_SIZE,
-    ENTRY_WORDS,
-    SEGMENT_ENTRIES,
-    NotInMemory,
-    QueueIndex,
-    Segment,
-)
+from enode_django.equeue.broker.index import ENTRY_SIZE, ENTRY_WORDS, SEGMENT_ENTRIES, NotInMemory, QueueIndex, Segment
 from enode_django.equeue.broker.index_files import IndexFile, directory_name
 from enode_django.equeue.broker.retention import QueuePart
 from enode_django.equeue.broker.segments import FindEntries, QueueView, SegmentLoad, UnreadTime
@@ -142,7 +135,8 @@ class Queues:
         if not segments:
             return None
         lasts = [segment.last_position for segment in segments]
-        return QueueView((topic, queue), lasts, [self._words_or_load(topic, queue, segment) for segment in segments])
+        words = (each.words if each.words is not None else self._load_of(topic, queue, each) for each in segments)
+        return QueueView((topic, queue), lasts, list(words))
 
     def take(self, load: SegmentLoad) -> None:
         """Use what another thread has read of a segment, unless the segment has changed or was removed."""
@@ -155,7 +149,9 @@ class Queues:
             segment.restart(load.words)
             index.forget_first()
         else:
-            self._keep(segment, load.words)
+            self._cache[segment, segment.saved] = load.words
+            if len(self._cache) > _CACHED_SEGMENTS:
+                self._cache.popitem(last=False)
 
     def drop_below(self, position: int, parts: Iterable[QueuePart]) -> list[IndexFile]:
         """Drop the segments below a position in the log; returns the files that hold nothing else. ``parts`` are the
@@ -168,8 +164,7 @@ class Queues:
         return files
 
     def load_newest(self) -> None:
-        """Load each queue's newest segment if it has room. If it is full or damaged, the queue continues in a new
-        one."""
+        """Load each queue's newest segment if it has room. If it is full or damaged, the queue goes on in a new one."""
         for (topic, queue), index in self._queues.items():
             newest = index.segments[-1] if index.segments else None
             if newest is not None and newest.words is None and newest.count <= _GOES_ON:
@@ -215,14 +210,6 @@ class Queues:
             raise NotInMemory(load)
         self.take(load)
         return words
-
-    def _keep(self, segment: Segment, words: array[int]) -> None:
-        self._cache[segment, segment.saved] = words
-        if len(self._cache) > _CACHED_SEGMENTS:
-            self._cache.popitem(last=False)
-
-    def _words_or_load(self, topic: str, queue: int, segment: Segment) -> array[int] | SegmentLoad:
-        return segment.words if segment.words is not None else self._load_of(topic, queue, segment)
 
     def _load_of(self, topic: str, queue: int, segment: Segment) -> SegmentLoad:
         index = self._queues[topic, queue]

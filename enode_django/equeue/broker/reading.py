@@ -134,44 +134,30 @@ class BatchReader:
         """
         found: list[StoredBatch] = []
         cold: list[Place] = []
+        size = 0
         try:
-            self._collect(found, cold, topic, queue, offset, limit, max_bytes, allowance)
+            for entry in self._entries(topic, queue, offset):
+                if (found or cold) and size + entry.length > max_bytes:
+                    break
+                if entry.position in self.damaged:
+                    continue
+                batch = self._in_ring(entry) if not cold else None
+                may_look = not (batch or cold) and (allowance is None or allowance.take(entry.length))
+                if may_look:
+                    batch = self._in_memory(topic, queue, entry)
+                if batch is not None:
+                    found.append(batch)
+                elif found and may_look:
+                    break  # only the disk has it; the batches found do not wait for that
+                else:
+                    cold += self._places(topic, entry)
+                size += entry.length
+                if entry.end - offset >= limit or size >= max_bytes:
+                    break
         except NotInMemory as missing:
             if not (found or cold):
                 return ColdRead(topic, queue, (), missing.load)
         return ColdRead(topic, queue, cold, found=found) if cold else found
-
-    def _collect(
-        self,
-        found: list[StoredBatch],
-        cold: list[Place],
-        topic: str,
-        queue: int,
-        offset: int,
-        limit: int,
-        max_bytes: int,
-        allowance: Allowance | None,
-    ) -> None:
-        """Add batches in memory, or the places of others. Raises `NotInMemory` if the index is not in memory."""
-        size = 0
-        for entry in self._entries(topic, queue, offset):
-            if (found or cold) and size + entry.length > max_bytes:
-                break
-            if entry.position in self.damaged:
-                continue
-            batch = self._in_ring(entry) if not cold else None
-            may_look = not (batch or cold) and (allowance is None or allowance.take(entry.length))
-            if may_look:
-                batch = self._in_memory(topic, queue, entry)
-            if batch is not None:
-                found.append(batch)
-            elif found and may_look:
-                break  # only the disk has it; the batches found do not wait for that
-            else:
-                cold += self._places(topic, entry)
-            size += entry.length
-            if entry.end - offset >= limit or size >= max_bytes:
-                break
 
     def finish(self, read: ColdRead, loaded: Sequence[Loaded]) -> list[StoredBatch]:
         """Return the batches of a read, without the damaged ones and those deleted meanwhile; there may be none left.

@@ -16,8 +16,7 @@ LONGEST_NOTICE = 86_400.0
 if that is less."""
 
 Consumed: TypeAlias = Callable[[str, int], int | None]
-"""Returns the lowest offset of a topic's queue that any consumer group still needs; None if no group consumes the
-topic."""
+"""Returns the lowest offset of a topic's queue that a consumer group still needs; None if no group consumes it."""
 
 
 class QueuePart(NamedTuple):
@@ -39,9 +38,6 @@ class QueueParts:
     def __init__(self) -> None:
         self._names: list[tuple[str, int]] = []
         self._numbers = array("Q")
-
-    def __len__(self) -> int:
-        return len(self._names)
 
     def __iter__(self) -> Iterator[QueuePart]:
         numbers = iter(self._numbers)

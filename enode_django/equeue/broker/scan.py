@@ -8,7 +8,6 @@ from typing import NamedTuple, TypeAlias
 from enode_django.equeue.broker.batches import ALIGNMENT, MAGIC, MAX_HEADER, Header, decode_header
 from enode_django.equeue.broker.chunk import UNREADABLE_PAGE, Chunk
 from enode_django.equeue.broker.log import LogReader
-from enode_django.equeue.files import UNREADABLE
 from enode_django.equeue.records import is_whole
 
 _PAGE = 4096
@@ -117,14 +116,10 @@ def _is_unreadable(log: LogReader, first: int, last: int) -> bool:
     chunk = log.chunk_at(first)
     if chunk is None or chunk.end < last:
         return False
-    try:
-        for position in range(first, last, _BLOCK):
-            if UNREADABLE_PAGE in chunk.read(position, min(_BLOCK, last - position)):
-                return True
-    except OSError as error:
-        if error.errno not in UNREADABLE:
-            raise
-        return True
+    for position in range(first, last, _BLOCK):
+        data = chunk.read_if_readable(position, min(_BLOCK, last - position))
+        if data is None or UNREADABLE_PAGE in data:
+            return True
     return False
 
 

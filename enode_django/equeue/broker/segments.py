@@ -78,8 +78,7 @@ class SegmentLoad:
         self._is_over = True
 
     def _words_from_log(self) -> array[int]:
-        """Rebuild the words from the messages. Blocks while the log is read from the last entry before the segment to
-        its own last one."""
+        """Rebuild the segment from the messages. Blocks while the log is read from the entry before to its last one."""
         file = self.file
         logger.error("the index %s is damaged; it is made anew from the messages", file.path)
         words = array("Q")
@@ -149,12 +148,7 @@ class QueueView:
         """Return the words of a segment, and the positions in them."""
         known = self._known.get(place)
         if known is None:
-            words = self._at(place)
+            words = self._words[place] if 0 <= place < len(self._words) else _NOTHING
+            words = words.run() if isinstance(words, SegmentLoad) else words
             known = self._known[place] = words, words[POSITION::ENTRY_WORDS]
         return known
-
-    def _at(self, place: int) -> array[int]:
-        if not 0 <= place < len(self._words):
-            return _NOTHING
-        words = self._words[place]
-        return words.run() if isinstance(words, SegmentLoad) else words

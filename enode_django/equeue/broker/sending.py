@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from enode_django.equeue.broker.batches import (
-    CONTROL_TOPIC,
-    NO_PRODUCER,
-    Header,
-    NewBatch,
-    batch_length,
-    encode_header,
-)
+from enode_django.equeue.broker.batches import CONTROL_TOPIC, NO_PRODUCER, Header, NewBatch, batch_length, encode_header
 from enode_django.equeue.records import Buffer, checked_count, seal
 from enode_django.exceptions import MalformedRecords, QueueError
 

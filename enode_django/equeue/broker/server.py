@@ -254,7 +254,7 @@ class Broker:
 
     async def _mind_space(self) -> None:
         """While space on the disk is short, delete consumed messages before their time."""
-        is_short = await asyncio.get_running_loop().run_in_executor(None, self._store.space.look)
+        is_short = await asyncio.to_thread(self._store.space.look)
         if is_short is not self._is_short:
             self._is_short = is_short
             if is_short:

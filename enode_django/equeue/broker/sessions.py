@@ -30,17 +30,10 @@ from enode_django.equeue.wire import (
     error_values,
     proof,
 )
-from enode_django.exceptions import (
-    ConfigurationError,
-    EnodeError,
-    MalformedFrame,
-    TransportUnavailable,
-    shown,
-)
+from enode_django.exceptions import ConfigurationError, EnodeError, MalformedFrame, TransportUnavailable, shown
 
 logger = logging.getLogger(__name__)
 
-MOST_CONNECTIONS = 10_000
 MOST_UNDER_WAY = 64
 """Requests of one connection that may wait for their answers; further ones are not begun, and no more are read."""
 _JOINED = 16 * 1024
@@ -63,13 +56,13 @@ class Session(asyncio.BufferedProtocol):
         run: int,
         sessions: set[Session],
         *,
-        most: int = MOST_CONNECTIONS,
-        arrivals: Arrivals[Session] | None = None,
+        most: int,
+        arrivals: Arrivals[Session],
     ) -> None:
         self._handlers = handlers
         self._secrets = secrets
         self._most = most
-        self._arrivals = Arrivals[Session](most) if arrivals is None else arrivals
+        self._arrivals = arrivals
         self._secret: Secret | None = None
         self._run = run
         self._sessions = sessions
@@ -79,7 +72,8 @@ class Session(asyncio.BufferedProtocol):
         self._version = 0
         self._requests: deque[Any] = deque()
         self._calls: set[Call] = set()
-        self._may_write = True
+        self.has_room = True
+        """False while the client does not read its answers."""
         self._reads = True
         self._ends = False
         self._is_working = False
@@ -128,12 +122,12 @@ class Session(asyncio.BufferedProtocol):
             self._work()
 
     def pause_writing(self) -> None:
-        self._may_write = False
+        self.has_room = False
 
     def resume_writing(self) -> None:
-        self._may_write = True
+        self.has_room = True
         for call in list(self._calls):
-            if self._may_write and call.on_room is not None:
+            if self.has_room and call.on_room is not None:
                 call.on_room()
         self._work()
 
@@ -164,37 +158,29 @@ class Session(asyncio.BufferedProtocol):
             self._transport.resume_reading() if self._reads else self._transport.pause_reading()
 
     def _may_begin(self) -> bool:
-        has_room = self._may_write and len(self._calls) < MOST_UNDER_WAY
+        has_room = self.has_room and len(self._calls) < MOST_UNDER_WAY
         return bool(self._requests) and has_room and self._transport is not None
 
     def _begin(self, message: Any) -> None:
-        if not _is_request(message):
-            self._refuse(MalformedFrame(f"a request is a number, a name and its arguments, got {shown(message)}"))
-            return
-        number, name, values, *_ = message
-        if not self._is_open:
-            self._greet(number, name, values)
-            return
-        if name == SPEAK or self._version < wire.SPOKEN.oldest:
-            self._agree(number, name, values)
+        match message:
+            case [int() as number, str() as name, list() as values, *_]:
+                pass
+            case _:
+                self._refuse(MalformedFrame(f"a request is a number, a name and its arguments, got {shown(message)}"))
+                return
+        if not self._is_open or name == SPEAK or self._version < wire.SPOKEN.oldest:
+            self._shake_hands(number, name, values)
             return
         call = Call(self, number)
         self._calls.add(call)
         try:
-            self._check_role(name)
+            if self._secret is not None and name in REQUESTS:
+                self._secret.check(name, REQUESTS[name].role)
             self._handlers.handle(call, name, values)
         except EnodeError as error:
             call.fail(error)
         except Exception:
             call.fail_by_defect(name)
-
-    def _check_role(self, name: str) -> None:
-        if self._secret is not None and name in REQUESTS:
-            self._secret.check(name, REQUESTS[name].role)
-
-    @property
-    def has_room(self) -> bool:
-        return self._may_write
 
     def answer(self, call: Call, value: Any) -> None:
         self._calls.discard(call)
@@ -237,16 +223,20 @@ class Session(asyncio.BufferedProtocol):
 
     # -- the handshake --------------------------------------------------------------------------------------------
 
-    def _greet(self, number: int, name: str, values: list[Any]) -> None:
+    def _shake_hands(self, number: int, name: str, values: list[Any]) -> None:
         try:
-            if name == HELLO and self._nonces is None:
-                self._write((number, True, self._hello(values)))
-            elif name == PROVE and self._nonces is not None:
-                self._write((number, True, self._prove(values)))
-            else:
-                raise MalformedFrame("a connection begins with a hello")
+            answer = self._agree(name, values) if self._is_open else self._greet(name, values)
         except EnodeError as error:
             self._refuse(error, number)
+        else:
+            self._write((number, True, answer))
+
+    def _greet(self, name: str, values: list[Any]) -> Any:
+        if name == HELLO and self._nonces is None:
+            return self._hello(values)
+        if name == PROVE and self._nonces is not None:
+            return self._prove(values)
+        raise MalformedFrame("a connection begins with a hello")
 
     def _hello(self, values: list[Any]) -> dict[str, Any]:
         match values:
@@ -260,12 +250,7 @@ class Session(asyncio.BufferedProtocol):
         self._nonces = nonce, secrets.token_bytes(NONCE_BYTES)
         if not self._secrets:
             self._open()
-        return {
-            "run": self._run,
-            "nonce": self._nonces[1],
-            "secret": bool(self._secrets),
-            "versions": wire.SPOKEN,
-        }
+        return {"run": self._run, "nonce": self._nonces[1], "secret": bool(self._secrets), "versions": wire.SPOKEN}
 
     def _prove(self, values: list[Any]) -> bytes:
         assert self._nonces is not None
@@ -275,19 +260,15 @@ class Session(asyncio.BufferedProtocol):
         self._open()
         return proof(self._secret.text, "broker", *self._nonces)
 
-    def _agree(self, number: int, name: str, values: list[Any]) -> None:
+    def _agree(self, name: str, values: list[Any]) -> int:
         """Take the version that the client chooses by `SPEAK`. Refuse one that this broker does not speak."""
-        try:
-            version = values[0] if name == SPEAK and values else self._version
-            if not isinstance(version, int):
-                raise MalformedFrame(f"speak names a version of the protocol, got {shown(values)}")
-            check_newest(version, wire.SPOKEN)
-            check_oldest(version, wire.SPOKEN)
-        except EnodeError as error:
-            self._refuse(error, number)
-        else:
-            self._version = version
-            self._write((number, True, version))
+        version = values[0] if name == SPEAK and values else self._version
+        if not isinstance(version, int):
+            raise MalformedFrame(f"speak names a version of the protocol, got {shown(values)}")
+        check_newest(version, wire.SPOKEN)
+        check_oldest(version, wire.SPOKEN)
+        self._version = version
+        return version
 
     def _open(self) -> None:
         self._is_open = True
@@ -331,10 +312,3 @@ class Session(asyncio.BufferedProtocol):
             self._write((number, False, *error_values(error)))
             self.close()
         self._requests.clear()
-
-
-def _is_request(message: Any) -> bool:
-    match message:
-        case [int(), str(), list(), *_]:
-            return True
-    return False

@@ -300,8 +300,7 @@ class BrokerState:
         return record.group if record is not None else Group()
 
     def ensure_written(self) -> None:
-        """Raise `QueueFull` until a checkpoint holds what the start found: later records, messages and answers build on
-        it."""
+        """Raise `QueueFull` until a checkpoint holds what the start found: all that follows builds on it."""
         if self._behind:
             raise QueueFull("the broker's disk has no room for a checkpoint, which comes first; make room on it")
 
@@ -375,8 +374,7 @@ class BrokerState:
     def _acquired(
         self, group: str, topic: str, queue: int, owner: str, lease: float, start: int, bounds: Any, epoch: int
     ) -> None:
-        """Repeat an acquisition regardless of the known state of the lease, which may have been changed without a
-        record."""
+        """Repeat an acquisition whatever the state of the lease, which may have changed without a record."""
         self.run = max(self.run, epoch // EPOCHS_PER_RUN)
         self.coordinator.go_on_with(epoch)
         self.coordinator.acquire(group, topic, queue, owner, lease, start, bounds=bounds, now=math.inf)

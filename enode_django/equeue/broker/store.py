@@ -113,13 +113,7 @@ class MessageStore:
         self._checkpointed = 0
         self._is_first = True
 
-    def open(
-        self,
-        *,
-        restore: Callable[[bytes], object],
-        replay: Replay,
-        sent: Callable[[Sent], object],
-    ) -> Opened:
+    def open(self, *, restore: Callable[[bytes], object], replay: Replay, sent: Callable[[Sent], object]) -> Opened:
         """Restore everything. Blocks for a time in proportion to the amount written since the last checkpoint.
 
         First ``restore`` gets the state of that checkpoint; without one it is not called. Then, in the order of the
@@ -142,12 +136,7 @@ class MessageStore:
             restore(known.state)
         start = self._log.start if rebuilt else checkpoint.position
         recovered = Recovery(
-            self._log,
-            self.queues,
-            replay=replay,
-            replay_from=checkpoint.position,
-            sent=sent,
-            report=self.reader.report,
+            self._log, self.queues, replay=replay, replay_from=checkpoint.position, sent=sent, report=self.reader.report
         ).run(start)
         torn = any(self._log.read(recovered.end, ALIGNMENT))
         self._log.cut(recovered.end)
@@ -277,8 +266,7 @@ class MessageStore:
         self._checkpointed, self._is_first = pending.position, False
 
     def checkpoint(self, state: bytes) -> None:
-        """Write a checkpoint; blocks on the disk. Raises `QueueFull` and `StorageFailed`: then the last one is
-        valid."""
+        """Write a checkpoint; blocks on the disk. Raises `QueueFull` and `StorageFailed`; then the last one counts."""
         pending = self.begin_checkpoint(state)
         pending.write()
         self.finish_checkpoint(pending)

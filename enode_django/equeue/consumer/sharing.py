@@ -86,11 +86,17 @@ class Subscription:
     def shares(self, transport: Transport, worklist: Worklist) -> dict[str, TopicConsumer]:
         """Return the consumers by topic; with `Mode.CLUSTERING` also that of the group's retries."""
         limits = self.limits
-        beginner = Beginner(self.group, self.owner, limits.lease) if self.mode is Mode.CLUSTERING else None
-
-        def share(topic: str, start: Start | datetime, *, max_held: int, make_task: MakeTask) -> TopicConsumer:
+        beginner: Beginner | None = None
+        topics: dict[str, tuple[Start | datetime, int, MakeTask]]
+        topics = dict.fromkeys(self.topics, (self.start, limits.max_held, task_of_message))
+        if self.mode is Mode.CLUSTERING:
+            beginner = Beginner(self.group, self.owner, limits.lease)
+            max_held = limits.max_held * max(1, self.delays)  # each delay has its queues, where most messages only wait
+            topics[retry_topic(self.group)] = (Start.FIRST, max_held, task_of_retry)
+        shares: dict[str, TopicConsumer] = {}
+        for topic, (start, max_held, make_task) in topics.items():
             starts = Starts(transport, topic, start, beginner)
-            return TopicConsumer(
+            shares[topic] = TopicConsumer(
                 topic,
                 self._queues(transport, topic, starts),
                 worklist,
@@ -100,15 +106,6 @@ class Subscription:
                 limit=limits.pull_limit,
                 pause=limits.pull_pause,
             )
-
-        shares = {
-            topic: share(topic, self.start, max_held=limits.max_held, make_task=task_of_message)
-            for topic in self.topics
-        }
-        if self.mode is Mode.CLUSTERING:
-            retries = retry_topic(self.group)
-            max_held = limits.max_held * max(1, self.delays)  # each delay has its queues, where most messages only wait
-            shares[retries] = share(retries, Start.FIRST, max_held=max_held, make_task=task_of_retry)
         return shares
 
     def _queues(self, transport: Transport, topic: str, starts: Starts) -> OwnedQueues:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, TypeAlias
 
-from enode_django.equeue.consumer.queue_consumer import Acquired, PulledMessages
+from enode_django.equeue.consumer.broadcasting import BroadcastQueues
+from enode_django.equeue.consumer.queue_consumer import QueueConsumer
 from enode_django.equeue.consumer.worklist import Task, Worklist
 from enode_django.equeue.messages import MalformedBatch, Start
 from enode_django.equeue.offsets import OffsetWindow
@@ -19,6 +20,7 @@ from enode_django.exceptions import MalformedMessage, QueueHeld
 
 logger = logging.getLogger("enode_django.equeue")
 
+OwnedQueues: TypeAlias = QueueConsumer | BroadcastQueues
 MakeTask = Callable[[OffsetWindow, int, bytes], Task]
 
 
@@ -45,39 +47,6 @@ def room_in(unfinished: Mapping[int, int], *, max_held: int, limit: int) -> Room
     room = {queue: share - held for queue, held in unfinished.items()}
     full = frozenset(queue for queue, left in room.items() if left < step)
     return Room(min([limit, *(left for left in room.values() if left >= step)]), full, step)
-
-
-class OwnedQueues(Protocol):
-    """The common part of `QueueConsumer` and `BroadcastQueues`."""
-
-    @property
-    def owned(self) -> frozenset[int]: ...
-
-    @property
-    def unfinished(self) -> int: ...
-
-    def join(self) -> None: ...
-
-    def leave(self) -> None: ...
-
-    def renew(self) -> None: ...
-
-    def commit(self) -> None: ...
-
-    def trim(self) -> None: ...
-
-    def acquire_missing(self) -> list[Acquired]: ...
-
-    @property
-    def pull_wait(self) -> float: ...
-
-    def pull(self, limit: int, wait: float, *, without: Collection[int] = ()) -> list[PulledMessages]: ...
-
-    def wake(self) -> None: ...
-
-    def lose_all(self) -> None: ...
-
-    def release_drained(self, held: Callable[[OffsetWindow], int] = ...) -> None: ...
 
 
 class Beginner(NamedTuple):
@@ -209,7 +178,8 @@ class TopicConsumer:
         scarce = self._queues.unfinished - (self._max_held - max(1, self._max_held // 4))
         if scarce > 0:
             self._wait_until_finished(scarce)
-        room = self._room()
+        unfinished = {window.queue: window.unfinished for window in self._windows}
+        room = room_in(unfinished, max_held=self._max_held, limit=self._limit)
         if not self._pull(room) and room.full:
             self._wait_until_finished(room.step)
 
@@ -218,7 +188,8 @@ class TopicConsumer:
         wait = 0.0 if room.full else self._queues.pull_wait
         came = 0
         for pulled in self._queues.pull(room.limit, wait, without=room.full):
-            self._worklist.post(self._tasks(pulled))
+            messages = zip(pulled.offsets, pulled.bodies, strict=True)
+            self._worklist.post([self._task(pulled.window, offset, body) for offset, body in messages])
             came += len(pulled.offsets)
         return came
 
@@ -226,21 +197,14 @@ class TopicConsumer:
         try:
             self._windows += (one.window for one in self._queues.acquire_missing())
         finally:
-            self._give_up([w for w in self._windows if w.closed or w.queue not in self._queues.owned])
+            for window in [w for w in self._windows if w.closed or w.queue not in self._queues.owned]:
+                self._worklist.withdraw(window)
+                self._windows.remove(window)
+                self._given_up.append(window)
         self._queues.release_drained(self._worklist.left)
         for window in [window for window in self._given_up if window.closed]:
             self._given_up.remove(window)
             self._worklist.forget(window)
-
-    def _give_up(self, windows: Sequence[OffsetWindow]) -> None:
-        for window in windows:
-            self._worklist.withdraw(window)
-            self._windows.remove(window)
-            self._given_up.append(window)
-
-    def _room(self) -> Room:
-        unfinished = {window.queue: window.unfinished for window in self._windows}
-        return room_in(unfinished, max_held=self._max_held, limit=self._limit)
 
     def _wait_until_finished(self, messages: int) -> None:
         """Wait until this number of ``messages`` is finished, at most for the pause."""
@@ -248,9 +212,6 @@ class TopicConsumer:
             self._has_room.clear()
             self._awaited = messages
         self._has_room.wait(self._pause)
-
-    def _tasks(self, pulled: PulledMessages) -> list[Task]:
-        return [self._task(pulled.window, *message) for message in zip(pulled.offsets, pulled.bodies, strict=True)]
 
     def _task(self, window: OffsetWindow, offset: int, body: bytes) -> Task:
         """Return the task of a pulled message. A malformed batch is never passed to a user's function."""

@@ -1,56 +1,20 @@
-"""Lua scripts of the Redis driver for leases, offsets and receipts. Each is one atomic step on the keys of one
-queue."""
+"""Lua scripts of the Redis driver for leases, offsets and receipts. Each is one atomic step at one queue."""
 
 from __future__ import annotations
 
-from enode_django.equeue.redis.scripts import EVEN_WHEN_FULL, FIRST, NOW, Script
+from enode_django.equeue.redis.scripts import Script
 
 LOST_AT_MOST = 1 << 20
 """The most leases that are lost in one crash or failover."""
 
-# The identity of a server's start. A server that crashed may have lost its last writes, and a replica that took over
-# may never have had them; a window from before would skip messages that get the same offsets now. A user who may not
-# ask (ACL) is not protected.
-_RUN = """
-local info = redis.pcall('INFO', 'server')
-local run = type(info) == 'string' and string.match(info, 'run_id:(%x+)') or ''
-"""
-
-# Deaths are text, like '5=0a1b,7=0a1b,7=2c3d': the offset of the message and the beginning of a hash of the member's
-# name, so that the same death is not counted twice.
-_DEATHS = """
-local function deaths_from(text, offset)
-  local kept = {}
-  for death, at in string.gmatch(text or '', '((%d+)=%x+)') do
-    if tonumber(at) >= offset then kept[#kept + 1] = death end
-  end
-  return kept
-end
-local function keep_deaths(claim, deaths)
-  if #deaths > 0 then
-    redis.call('HSET', claim, 'deaths', table.concat(deaths, ','))
-  else
-    redis.call('HDEL', claim, 'deaths')
-  end
-end
-"""
-
-# As a first write it has the effect of `EVEN_WHEN_FULL`.
-_TOLD = """
-local function owner_was_told(claim) redis.call('HDEL', claim, 'previous') end
-"""
-TIMELINE = Script(_RUN + "-- KEYS: queue.\nreturn run\n")
+TIMELINE = Script("-- KEYS: queue.\nreturn server_run()\n")
 
 # Epochs of leases that were lost with a run must not be issued again: their owners may still commit. So each run
 # begins far above the known epochs, at a distance of its own in case that run is lost, too.
-ACQUIRE = Script(
-    NOW
-    + _RUN
-    + FIRST
-    + EVEN_WHEN_FULL
-    + f"""
+ACQUIRE = Script(f"""
 -- KEYS: claim, queue, log. ARGV: owner, lease in ms, start ('first', 'last' or an offset).
 -- Returns {{1, epoch, committed, end, previous owner or '', deaths}}, {{0, owner, ms left}}, or {{-1}}: it is deleted.
+local now, run = now(), server_run()
 local claim = redis.call('HMGET', KEYS[1], 'owner', 'until', 'offset', 'deaths', 'previous')
 local owner, previous = claim[1], claim[5]
 if owner and owner ~= ARGV[1] and tonumber(claim[2]) > now then
@@ -79,22 +43,16 @@ end
 redis.call('HSET', KEYS[1],
   'owner', ARGV[1], 'until', string.format('%d', now + ARGV[2]), 'run', run, 'epoch', number, 'offset', offset)
 return {{1, epoch, tonumber(offset), last, previous or '', claim[4] or ''}}
-"""
-)
+""")
 
-RENEW = Script(
-    NOW
-    + _RUN
-    + _TOLD
-    + """
+RENEW = Script("""
 -- KEYS: claim. ARGV: owner, epoch, lease in ms. Returns 1, or 0 when the queue was lost.
 local claim = redis.call('HMGET', KEYS[1], 'owner', 'epoch', 'run')
-if claim[1] ~= ARGV[1] or claim[2] ~= ARGV[2] or claim[3] ~= run then return 0 end
+if claim[1] ~= ARGV[1] or claim[2] ~= ARGV[2] or claim[3] ~= server_run() then return 0 end
 owner_was_told(KEYS[1])
-redis.call('HSET', KEYS[1], 'until', string.format('%d', now + ARGV[3]))
+redis.call('HSET', KEYS[1], 'until', string.format('%d', now() + ARGV[3]))
 return 1
-"""
-)
+""")
 
 RELEASE = Script("""
 -- KEYS: claim. ARGV: owner, epoch.
@@ -105,15 +63,11 @@ end
 return 0
 """)
 
-COMMIT = Script(
-    _RUN
-    + _DEATHS
-    + _TOLD
-    + """
+COMMIT = Script("""
 -- KEYS: claim, receipts. ARGV: epoch, offset, how many receipts stay, then offset and body of each new one.
 -- Returns 1, or 0 when the epoch is stale.
 local claim = redis.call('HMGET', KEYS[1], 'epoch', 'offset', 'run', 'deaths')
-if claim[1] ~= ARGV[1] or claim[3] ~= run then return 0 end
+if claim[1] ~= ARGV[1] or claim[3] ~= server_run() then return 0 end
 owner_was_told(KEYS[1])
 local before = tonumber(claim[2] or 0)
 if tonumber(ARGV[2]) <= before then return 1 end
@@ -127,13 +81,9 @@ end
 redis.call('HSET', KEYS[1], 'offset', ARGV[2])
 if claim[4] then keep_deaths(KEYS[1], deaths_from(claim[4], tonumber(ARGV[2]))) end
 return 1
-"""
-)
+""")
 
-BURY = Script(
-    _DEATHS
-    + EVEN_WHEN_FULL
-    + """
+BURY = Script("""
 -- KEYS: claim. ARGV: the dead member, then the offset of each message of this queue that it was at.
 local claim = redis.call('HMGET', KEYS[1], 'owner', 'offset', 'deaths')
 even_when_full(KEYS[1])
@@ -151,14 +101,9 @@ for i = 2, #ARGV do
 end
 if #ARGV > 1 then keep_deaths(KEYS[1], deaths) end
 return 1
-"""
-)
+""")
 
-SET_OFFSET = Script(
-    FIRST
-    + _DEATHS
-    + EVEN_WHEN_FULL
-    + """
+SET_OFFSET = Script("""
 -- KEYS: claim, queue, log. ARGV: offset. Returns -1 for a queue that is deleted.
 if redis.call('HGET', KEYS[2], 'route') == 'deleted' then return -1 end
 local last = tonumber(redis.call('HGET', KEYS[2], 'end') or 0)
@@ -168,16 +113,12 @@ redis.call('HSET', KEYS[1], 'offset', string.format('%d', offset))
 redis.call('HDEL', KEYS[1], 'owner', 'until', 'epoch', 'run')
 keep_deaths(KEYS[1], deaths_from(redis.call('HGET', KEYS[1], 'deaths'), offset))
 return offset
-"""
-)
+""")
 
-SHOW_CLAIM = Script(
-    NOW
-    + """
+SHOW_CLAIM = Script("""
 -- KEYS: claim. Returns {} when there is none, else {offset, epoch, owner or '', ms left}.
 local claim = redis.call('HMGET', KEYS[1], 'offset', 'epoch', 'owner', 'until')
 if redis.call('EXISTS', KEYS[1]) == 0 then return {} end
-local left = claim[4] and math.max(0, tonumber(claim[4]) - now) or 0
+local left = claim[4] and math.max(0, tonumber(claim[4]) - now()) or 0
 return {tonumber(claim[1] or 0), tonumber(claim[2] or 0), claim[3] or '', left}
-"""
-)
+""")

@@ -7,13 +7,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 from enode_django.equeue.messages import Commit, Lease, Start
-from enode_django.equeue.redis.batches import (
-    RECEIPTS_PER_CALL,
-    commit_arguments,
-    milliseconds,
-    parse_deaths,
-    steps,
-)
+from enode_django.equeue.redis.batches import RECEIPTS_PER_CALL, commit_arguments, milliseconds, parse_deaths, steps
 from enode_django.equeue.redis.claim_scripts import ACQUIRE, COMMIT, RELEASE, RENEW, SET_OFFSET
 from enode_django.equeue.redis.connection import RedisConnection, ScriptCall
 from enode_django.equeue.redis.deletion import DeletableTopics
@@ -38,7 +32,7 @@ class RedisClaims:
         self._groups.counts_from_now_on(group, topic, again=True)
         keys = (self._keys.claim(topic, queue, group), self._keys.queue(topic, queue), self._keys.log(topic, queue))
         begin = start.value if isinstance(start, Start) else start
-        answer = self._connection.run(ScriptCall(ACQUIRE, keys, (owner, milliseconds(lease), begin)))
+        answer = self._connection.run(ACQUIRE, keys, (owner, milliseconds(lease), begin))
         if answer[0] < 0:
             self._topics.revive(topic, (queue,))
             return self.acquire(group, topic, queue, owner, lease, start)
@@ -77,7 +71,7 @@ class RedisClaims:
         self._topics.check(topic, (queue,))
         self._groups.counts_from_now_on(group, topic, again=False)
         keys = (self._keys.claim(topic, queue, group), self._keys.queue(topic, queue), self._keys.log(topic, queue))
-        if self._connection.run(ScriptCall(SET_OFFSET, keys, (offset,)), confirmed=True) < 0:
+        if self._connection.run(SET_OFFSET, keys, (offset,), confirmed=True) < 0:
             self._topics.revive(topic, (queue,))
             self.set_offset(group, topic, queue, offset)
 

@@ -20,11 +20,7 @@ from redis.exceptions import (
 )
 
 from enode_django.equeue.redis.errors import Unconfirmed, is_replicas, own_error
-from enode_django.equeue.redis.location import (
-    ClusterLocation,
-    SentinelLocation,
-    parse_location,
-)
+from enode_django.equeue.redis.location import ClusterLocation, SentinelLocation, parse_location
 from enode_django.equeue.redis.node import Node, Timeouts
 from enode_django.equeue.redis.scripts import Script
 from enode_django.equeue.redis.servers import ClusterServers, SentinelServers, Servers, SingleServer
@@ -97,8 +93,15 @@ class RedisConnection:
         """Run commands as `execute_all` does. Errors are returned in the results, as exceptions of this package."""
         return self._everywhere([str(command[1]) for command in commands], commands)
 
-    def run(self, call: ScriptCall, *, confirmed: bool = False) -> Any:
-        return self.run_all([call], confirmed=confirmed)[0]
+    def run(
+        self,
+        script: Script,
+        keys: Sequence[str],
+        arguments: Sequence[str | int | bytes] = (),
+        *,
+        confirmed: bool = False,
+    ) -> Any:
+        return self.run_all([ScriptCall(script, keys, arguments)], confirmed=confirmed)[0]
 
     def run_all(self, calls: Sequence[ScriptCall], *, confirmed: bool = False) -> list[Any]:
         """Run scripts in one round trip to each server, and another one for refused calls. Raise the first error.
@@ -174,8 +177,7 @@ class RedisConnection:
         atomically: bool = False,
         confirmation: Confirmation | None = None,
     ) -> list[Any]:
-        """Return the answer to each `Command` or `ScriptCall` of ``todo``, errors among them as exceptions of this
-        package."""
+        """Return the answer to each `Command` or `ScriptCall`, errors among them as exceptions of this package."""
         results: list[Any] = [None] * len(todo)
         left: Sequence[int] = range(len(todo))
         for _ in range(_TRIES):

@@ -15,27 +15,22 @@ from contextlib import suppress
 from enode_django.equeue.deletion import check_deletable_queue, check_unused
 from enode_django.equeue.messages import GroupState
 from enode_django.equeue.redis.connection import ScriptCall
-from enode_django.equeue.redis.scripts import EVEN_WHEN_FULL, Script
+from enode_django.equeue.redis.scripts import Script
 from enode_django.equeue.redis.topic_scripts import DELETED, REGISTER
 from enode_django.equeue.redis.topics import RedisTopics
 from enode_django.equeue.transport import check_queues
 from enode_django.exceptions import TransportUnavailable, UnknownTopic
 
-CONDEMN = Script(
-    EVEN_WHEN_FULL
-    + """
+CONDEMN = Script("""
 -- KEYS: topic. ARGV: round. From now on there is no such topic. Returns 0 when the deletion was called off meanwhile.
 local topic = redis.call('HMGET', KEYS[1], 'round', 'until', 'queues')
 if topic[1] ~= ARGV[1] or not topic[2] or not topic[3] then return 0 end
 even_when_full(KEYS[1])
 redis.call('HSET', KEYS[1], 'deleting', topic[3])
 return redis.call('HDEL', KEYS[1], 'queues', 'until', 'unproduced', 'unconsumed')
-"""
-)
+""")
 
-EMPTY = Script(
-    EVEN_WHEN_FULL
-    + f"""
+EMPTY = Script(f"""
 -- KEYS: queue, log, times, and what groups have of it. ARGV: round. Returns 0 for a queue that has heard later news.
 if tonumber(redis.call('HGET', KEYS[1], 'round') or 0) > tonumber(ARGV[1]) then return 0 end
 even_when_full(KEYS[1])
@@ -43,12 +38,9 @@ redis.call('HSET', KEYS[1], 'round', ARGV[1], 'route', '{DELETED}')
 redis.call('HDEL', KEYS[1], 'time', 'largest', 'largest_since', 'mark')
 for i = 2, #KEYS do redis.call('UNLINK', KEYS[i]) end
 return 1
-"""
-)
+""")
 
-DELETE_QUEUE = Script(
-    EVEN_WHEN_FULL
-    + """
+DELETE_QUEUE = Script("""
 -- KEYS: queue, log, times, and of each group the claim and the receipts. ARGV: the end that the queue must have, or ''.
 -- Returns 0, and deletes nothing, if it has another one.
 local last = redis.call('HGET', KEYS[1], 'end') or '0'
@@ -64,8 +56,7 @@ for i = 4, #KEYS, 2 do
   redis.call('UNLINK', KEYS[i + 1])
 end
 return 1
-"""
-)
+""")
 
 FINISH = Script("""
 -- KEYS: topic, producers, groups, and each group. ARGV: round. Returns 0 if somebody else has finished the deletion.
@@ -104,7 +95,7 @@ class DeletableTopics(RedisTopics):
         except BaseException:
             self._decide(topic, round_, {})
             raise
-        if not self._connection.run(ScriptCall(CONDEMN, (self._keys.topic(topic),), (round_,)), confirmed=True):
+        if not self._connection.run(CONDEMN, (self._keys.topic(topic),), (round_,), confirmed=True):
             raise TransportUnavailable(f"the deletion of topic {topic!r} took too long and was called off; try again")
         self._finish(topic)
 
@@ -113,14 +104,12 @@ class DeletableTopics(RedisTopics):
     ) -> None:
         """Delete a queue, see `DeletesQueues.delete_queue`. Messages sent meanwhile are checked, too."""
         self.check(topic, (queue,))
-        log, itself, times = self._keys.of_queue(topic, queue)
         is_deleted = False
         while not is_deleted:
             state, known = self.states(topic)[queue], groups()
             check_deletable_queue(topic, queue, state, known, force=force)
-            of_groups = (key(topic, queue, group) for group in known for key in (self._keys.claim, self._keys.receipts))
-            call = ScriptCall(DELETE_QUEUE, (itself, log, times, *of_groups), ("" if force else state.end,))
-            is_deleted = bool(self._connection.run(call, confirmed=True))
+            keys, end = self._keys_of(topic, queue, known), "" if force else state.end
+            is_deleted = bool(self._connection.run(DELETE_QUEUE, keys, (end,), confirmed=True))
 
     def revive(self, topic: str, queues: Collection[int]) -> None:
         """Reopen queues that are marked as deleted although their topic exists. Raises `TopicDeleted` if it does not,
@@ -148,13 +137,13 @@ class DeletableTopics(RedisTopics):
         self._connection.run_all(calls, confirmed=True)
         keys = (self._keys.topic(topic), self._keys.producers(topic), self._keys.groups(topic))
         of_groups = (self._keys.group(topic, group) for group in groups)
-        self._connection.run(ScriptCall(FINISH, (*keys, *of_groups), (round_,)), confirmed=True)
+        self._connection.run(FINISH, (*keys, *of_groups), (round_,), confirmed=True)
         if self._connection.execute("HEXISTS", self._keys.topic(topic), "queues"):  # another process was faster
-            self._connection.run(ScriptCall(REGISTER, (self._keys.topics(),), (topic,)))
+            self._connection.run(REGISTER, (self._keys.topics(),), (topic,))
         return True
 
     def _keys_of(self, topic: str, queue: int, groups: Collection[str]) -> tuple[str, ...]:
+        """Return the keys of the queue, its log and its times, and for each group of the claim and the receipts."""
         log, itself, times = self._keys.of_queue(topic, queue)
-        claims = (self._keys.claim(topic, queue, group) for group in groups)
-        receipts = (self._keys.receipts(topic, queue, group) for group in groups)
-        return (itself, log, times, *claims, *receipts)
+        of_groups = (key(topic, queue, group) for group in groups for key in (self._keys.claim, self._keys.receipts))
+        return (itself, log, times, *of_groups)

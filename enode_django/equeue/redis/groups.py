@@ -88,17 +88,17 @@ class RedisGroups:
         stored entry may come from a call whose confirmation failed.
         """
         keys = (self._keys.groups(topic), self._keys.topic(topic))
-        if self._connection.run(ScriptCall(COUNT, keys, (group, "1" if again else "0")), confirmed=True) < 0:
+        if self._connection.run(COUNT, keys, (group, "1" if again else "0"), confirmed=True) < 0:
             self._topics.read(topic)  # raises
 
     def retire(self, group: str, topic: str) -> None:
         self._topics.count(topic)
-        self._connection.run(ScriptCall(RETIRE, (self._keys.groups(topic),), (group,)))
+        self._connection.run(RETIRE, (self._keys.groups(topic),), (group,))
 
     def pause(self, group: str, topic: str, paused: bool) -> None:
         self._topics.read(topic)
         keys = (self._keys.topic(topic), self._keys.groups(topic))
-        if not self._connection.run(ScriptCall(PAUSE, keys, (group, "1" if paused else "0")), confirmed=True):
+        if not self._connection.run(PAUSE, keys, (group, "1" if paused else "0"), confirmed=True):
             raise QueueError(
                 f"topic {topic!r} has no group {group!r}; manage.py enode queue groups shows those that it has"
             )
@@ -125,7 +125,7 @@ class RedisGroups:
     ) -> tuple[float, Collection[int], bytes, Group]:
         """Return the server's time, the queues to divide, the stored division, and the group that it decodes to."""
         keys = (self._keys.topic(topic), self._keys.groups(topic), self._keys.group(topic, group))
-        answer = self._connection.run(ScriptCall(MEMBERS, keys, (action, group, member, milliseconds(session))))
+        answer = self._connection.run(MEMBERS, keys, (action, group, member, milliseconds(session)))
         if answer is None:
             self._topics.read(topic)
             raise unknown_topic(topic)
@@ -142,5 +142,4 @@ class RedisGroups:
         shares: dict[str, Any] = {member: sorted(queues) for member, queues in after.division.items()}
         ended = before.sessions.keys() - after.sessions.keys()
         arguments: list[bytes | str] = [division, msgpack.packb((after.generation, shares)), *sorted(ended)]
-        call = ScriptCall(DIVIDE, (self._keys.group(topic, group),), arguments)
-        return bool(self._connection.run(call))
+        return bool(self._connection.run(DIVIDE, (self._keys.group(topic, group),), arguments))

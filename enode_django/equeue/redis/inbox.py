@@ -63,8 +63,7 @@ def replies_as_calls(keys: Keys, replies: Sequence[tuple[str, bytes]]) -> list[S
 
 
 def blocks(wait: float, longest: float = LONGEST_BLOCK) -> Iterator[tuple[()] | tuple[str, int]]:
-    """Yield the BLOCK arguments of successive XREADs, up to ``longest`` seconds each, until ``wait`` seconds are
-    over."""
+    """Yield the BLOCK arguments of successive XREADs, of up to ``longest`` seconds, until ``wait`` seconds are over."""
     if wait <= 0:
         yield ()
         return

@@ -40,11 +40,7 @@ class RedisReader:
         self._topics.check(topic, offsets)
         if not offsets:
             return []
-        return self._pull(topic, offsets, self._counts.counts(topic, offsets, limit), wait)
-
-    def _pull(
-        self, topic: str, offsets: Mapping[int, int], counts: Mapping[int, int], wait: float
-    ) -> Sequence[PulledBatch]:
+        counts = self._counts.counts(topic, offsets, limit)
         logs = {self._keys.log(topic, queue): queue for queue in offsets}
         after = [f"{max(offset, 0)}-{LAST_PLACE}" for offset in offsets.values()]
         read = self._read_each if self._connection.is_cluster and len(logs) > 1 else self._read_together

@@ -1,15 +1,14 @@
 """Lua scripts of the Redis driver for messages and answers. Each is one atomic step on the keys of one queue or inbox.
 
 A server that cannot write (out of memory, read-only) refuses the first write of a script but no later one, so no script
-stops halfway. A server that is out of memory refuses only commands that may need some: a script that begins with
-`EVEN_WHEN_FULL` runs to its end. All scripts that let consumers go on begin with it, since only consumers make room.
+stops halfway. A server that is out of memory refuses only commands that may need some: a script whose first write is
+``even_when_full`` runs to its end. All scripts that let consumers go on begin with it, since only consumers make room.
 `SEND` does not.
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
 
 from enode_django.equeue.transport import KNOWN_SENDS
 
@@ -19,39 +18,85 @@ CLOCK_STEP = 10
 """Milliseconds. Of the messages stored within such a step only the first one's time is kept."""
 
 
-@dataclass(frozen=True, slots=True)
-class Script:
-    text: str
-    sha: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "sha", hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest())
-
-
-NOW = """
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-"""
-
-# A write that changes nothing and is never refused for lack of memory. After it, the other writes of the script are
-# not refused either. Redis 7 has a flag for this (allow-oom), which is an error in Redis 6.2.
-EVEN_WHEN_FULL = """
+HELPERS = {
+    "now": """
+local function now()
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+""",
+    # A write that changes nothing and is never refused for lack of memory. After it, the other writes of the script are
+    # not refused either. Redis 7 has a flag for this (allow-oom), which is an error in Redis 6.2.
+    "even_when_full": """
 local function even_when_full(hash) redis.call('HDEL', hash, '') end
-"""
-
-ABOVE = """
+""",
+    # The identity of a server's start. A server that crashed may have lost its last writes, and a replica that took
+    # over may never have had them; a window from before would skip messages that get the same offsets now. A user who
+    # may not ask (ACL) is not protected.
+    "server_run": """
+local function server_run()
+  local info = redis.pcall('INFO', 'server')
+  return type(info) == 'string' and string.match(info, 'run_id:(%x+)') or ''
+end
+""",
+    "first_offset": """
+local function first_offset(log, last)
+  local oldest = redis.call('XRANGE', log, '-', '+', 'COUNT', 1)[1]
+  return oldest and tonumber(string.match(oldest[1], '^%d+')) - 1 or last
+end
+""",
+    "is_above": """
 local function is_above(log, last)
   local newest = redis.call('XREVRANGE', log, '+', string.format('(%d-0', last), 'COUNT', 1)[1]
   return newest ~= nil
 end
-"""
+""",
+    "last_id": """
+local function last_id(log)
+  local about = redis.call('XINFO', 'STREAM', log)
+  for i = 1, #about, 2 do if about[i] == 'last-generated-id' then return about[i + 1] end end
+end
+""",
+    # Deaths are text, like '5=0a1b,7=0a1b,7=2c3d': the offset of the message and the beginning of a hash of the
+    # member's name, so that the same death is not counted twice.
+    "deaths_from": """
+local function deaths_from(text, offset)
+  local kept = {}
+  for death, at in string.gmatch(text or '', '((%d+)=%x+)') do
+    if tonumber(at) >= offset then kept[#kept + 1] = death end
+  end
+  return kept
+end
+""",
+    "keep_deaths": """
+local function keep_deaths(claim, deaths)
+  if #deaths > 0 then
+    redis.call('HSET', claim, 'deaths', table.concat(deaths, ','))
+  else
+    redis.call('HDEL', claim, 'deaths')
+  end
+end
+""",
+    # As a first write it has the effect of `even_when_full`.
+    "owner_was_told": """
+local function owner_was_told(claim) redis.call('HDEL', claim, 'previous') end
+""",
+}
+"""Functions in Lua by their names. They call none of each other."""
+
+
+class Script:
+    """A script, with the `HELPERS` that it calls in front of it."""
+
+    def __init__(self, body: str) -> None:
+        helpers = (helper for name, helper in HELPERS.items() if f"{name}(" in body)
+        self.text = "".join((*helpers, body))
+        self.sha = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
+
 
 # Offsets of a sequence are kept by chunk, so that a send which broke off between two chunks is completed. The turns
 # are a ring of the newest sequences.
-SEND = Script(
-    NOW
-    + ABOVE
-    + f"""
+_SEND = f"""
 -- KEYS: log, queue, times, sent. ARGV: route ('': any), sequence ('': none), chunk, bodies.
 -- Returns the offset of the first; offset n is the entry 'n+1-0'. Returns -1 when the queue has another route or
 -- is deleted, and -2 when there are, or were, entries above its end, which no script of ours has written.
@@ -72,6 +117,7 @@ for i = 5, #ARGV do
   redis.call('XADD', KEYS[1], string.format('%d-0', first + i - 3), 'b', ARGV[i])
 end
 local last = string.format('%d', first + #ARGV - 3)
+local now = now()
 if now >= tonumber(queue[3] or 0) + {CLOCK_STEP} then
   local moment = string.format('%d', now)
   redis.call('XADD', KEYS[3], moment .. '-0', 'o', first)
@@ -95,22 +141,12 @@ if sequence ~= '' then
 end
 return first
 """
-)
+SEND = Script(_SEND)
 
 # For a full server, too.
-SEND_WITH_RESERVE = Script(EVEN_WHEN_FULL + "even_when_full(KEYS[2])" + SEND.text)
+SEND_WITH_RESERVE = Script(f"even_when_full(KEYS[2]){_SEND}")
 
-LAST_ID = """
-local function last_id(log)
-  local about = redis.call('XINFO', 'STREAM', log)
-  for i = 1, #about, 2 do if about[i] == 'last-generated-id' then return about[i + 1] end end
-end
-"""
-
-MEND = Script(
-    EVEN_WHEN_FULL
-    + LAST_ID
-    + """
+MEND = Script("""
 -- KEYS: log, queue. ARGV: how many entries to delete at most.
 -- Deletes entries above the queue's end, which no script of ours has written. When none is left, the stream goes on
 -- from its end. Returns how many were deleted, and 1 if the stream cannot go on: Redis 7 and Valkey set no id below
@@ -122,13 +158,10 @@ for _, entry in ipairs(foreign) do redis.call('XDEL', KEYS[1], entry[1]) end
 local stays = #foreign == tonumber(ARGV[1]) or redis.call('EXISTS', KEYS[1]) == 0 or last_id(KEYS[1]) == last
 local set = stays or redis.pcall('XSETID', KEYS[1], last)
 return {#foreign, type(set) == 'table' and set.err and 1 or 0}
-"""
-)
+""")
 
 # No send changes the log meanwhile: it refuses a log that has, or had, entries above its end.
-COPY_LOG = Script(
-    LAST_ID
-    + f"""
+COPY_LOG = Script(f"""
 -- KEYS: log, queue, copy. ARGV: how many entries to copy at most.
 -- Copies the next entries up to the queue's end. Returns 1 when the copy has all and has taken the place of the log.
 local last = string.format('%d-0', tonumber(redis.call('HGET', KEYS[2], 'end') or 0))
@@ -150,8 +183,7 @@ end
 redis.call('RENAME', KEYS[3], KEYS[1])
 redis.call('PERSIST', KEYS[1])
 return 1
-"""
-)
+""")
 
 FIT = Script("""
 -- KEYS: log. ARGV: an entry, how many to look at, how many bytes they may have, how many to look at in one step.
@@ -170,28 +202,15 @@ end
 return most
 """)
 
-FIRST = """
-local function first_offset(log, last)
-  local oldest = redis.call('XRANGE', log, '-', '+', 'COUNT', 1)[1]
-  return oldest and tonumber(string.match(oldest[1], '^%d+')) - 1 or last
-end
-"""
-
-BOUNDS = Script(
-    FIRST
-    + """
+BOUNDS = Script("""
 -- KEYS: log, queue. Returns the offset of the oldest message, and the next one's.
 local last = tonumber(redis.call('HGET', KEYS[2], 'end') or 0)
 return {first_offset(KEYS[1], last), last}
-"""
-)
+""")
 
 # One large message must not slow pulls down for ever: once all messages up to the mark are deleted, the largest one
 # since the mark counts.
-TRIM_TIMES = Script(
-    FIRST
-    + EVEN_WHEN_FULL
-    + """
+TRIM_TIMES = Script("""
 -- KEYS: log, queue, times. ARGV: how many entries to look at.
 -- Returns how many it deleted of those times that only belong to messages which are deleted.
 local queue = redis.call('HMGET', KEYS[2], 'end', 'mark', 'largest_since')
@@ -207,8 +226,7 @@ for i = 2, #entries do
   if tonumber(entries[i][2][2]) <= first then keep = entries[i][1] end
 end
 return keep and redis.call('XTRIM', KEYS[3], 'MINID', keep) or 0
-"""
-)
+""")
 
 MEMORY_USED = Script("""
 -- KEYS: any one of the server. Returns how many percent of its memory are used; 0 if it has no limit, or if this user

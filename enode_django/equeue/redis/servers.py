@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from redis.connection import ConnectionPool, SSLConnection
 from redis.crc import key_slot
@@ -17,12 +17,7 @@ from redis.exceptions import ConnectionError, MovedError, RedisError
 from redis.sentinel import Sentinel, SentinelConnectionPool
 
 from enode_django.equeue.redis.absence import AbsentNodes
-from enode_django.equeue.redis.location import (
-    Address,
-    ClusterLocation,
-    SentinelLocation,
-    SingleLocation,
-)
+from enode_django.equeue.redis.location import Address, ClusterLocation, SentinelLocation, SingleLocation
 from enode_django.equeue.redis.node import Node, Timeouts, both_options, fixed_options, make_pool
 from enode_django.equeue.redis.slots import SlotMap
 from enode_django.exceptions import ConfigurationError
@@ -31,25 +26,6 @@ WAITED_IN_VAIN = 0.1
 """Seconds of waiting after which an error means that a node does not answer. An immediate refusal costs no time."""
 ASK_AGAIN = 0.5
 """Seconds between checks whether another node has the slots of an unresponsive one."""
-
-
-class Servers(Protocol):
-    """The servers of a location. Thread-safe."""
-
-    name: str
-
-    def node(self, key: str) -> Node:
-        """Return the server of a key, as currently known. May ask a cluster, which raises redis-py's errors. Raises
-        `ConnectionError` for a node that is known not to answer."""
-
-    def failed(self, node: Node, *, is_replica: bool, waited: float = 0.0) -> None:
-        """Note that a node is unusable; with ``is_replica`` because it is not a master any longer. ``waited``: seconds
-        until its connection failed."""
-
-    def moved(self, node: Node, error: MovedError) -> None:
-        """Note a node's refusal that names another node as the owner of the key."""
-
-    def close(self) -> None: ...
 
 
 class _OneNode:
@@ -107,6 +83,7 @@ class SentinelServers(_OneNode):
 
 class ClusterServers:
     """The nodes of a cluster. Asks for ``CLUSTER SLOTS`` before the first use, and after a failure or a moved slot.
+    Thread-safe.
 
     A node that did not answer a waiting caller is not used until it answers again, so that it does not delay other
     calls.
@@ -125,6 +102,8 @@ class ClusterServers:
         self._node_at(location.nodes[0])  # to report unusable options now
 
     def node(self, key: str) -> Node:
+        """Return the server of a key, as currently known. May ask the cluster, which raises redis-py's errors. Raises
+        `ConnectionError` for a node that is known not to answer."""
         if self._is_old:
             self._ask()
         address = self._map.owner(key_slot(key.encode()))
@@ -138,6 +117,8 @@ class ClusterServers:
         return node
 
     def failed(self, node: Node, *, is_replica: bool, waited: float = 0.0) -> None:
+        """Note that a node is unusable; with ``is_replica`` because it is not a master any longer. ``waited``: seconds
+        until its connection failed."""
         self._is_old = True
         host, _, port = node.name.rpartition(":")
         self._map.cannot_be_used((host, int(port)))
@@ -145,6 +126,7 @@ class ClusterServers:
             self._absent.add(node, f"for {waited:.1f} s")
 
     def moved(self, node: Node, error: MovedError) -> None:
+        """Note a node's refusal that names another node as the owner of the key."""
         host = error.host or node.name.rpartition(":")[0]
         self._map.moved(int(error.slot_id), (str(host), int(error.port)))
         self._is_old = True
@@ -179,7 +161,7 @@ class ClusterServers:
 
     def _ask_some_node(self) -> None:
         failure: RedisError = ConnectionError("no node of the cluster answers")
-        for address in self._map.to_ask:
+        for address in [*self._map.to_ask]:
             node = self._node_at(address)
             if node in self._absent:
                 continue
@@ -195,3 +177,7 @@ class ClusterServers:
                 self._map.learn(address, answer)
                 return
         raise failure
+
+
+Servers: TypeAlias = SingleServer | SentinelServers | ClusterServers
+"""The servers of a location."""

@@ -19,15 +19,11 @@ class SlotMap:
     def __init__(self, nodes: Sequence[Address]) -> None:
         self.is_known = False
         self._location = nodes
-        self._to_ask = [*nodes]
+        self.to_ask = [*nodes]
+        """The nodes to ask for the map, the best one first."""
         self._slots: dict[int, Address] = {}
         self._moved: dict[int, Address] = {}
         self._lock = threading.Lock()
-
-    @property
-    def to_ask(self) -> list[Address]:
-        """Return the nodes to ask for the map, the best one first."""
-        return [*self._to_ask]
 
     def owner(self, slot: int) -> Address | None:
         return self._moved.get(slot) or self._slots.get(slot)
@@ -35,9 +31,9 @@ class SlotMap:
     def was_asked(self, address: Address) -> None:
         """Move a node to the end of the nodes to ask, whether it has answered or not."""
         with self._lock:
-            if address in self._to_ask:
-                self._to_ask.remove(address)
-                self._to_ask.append(address)
+            if address in self.to_ask:
+                self.to_ask.remove(address)
+                self.to_ask.append(address)
 
     def learn(self, asked: Address, answer: Any) -> None:
         """Store a node's answer to ``CLUSTER SLOTS``."""
@@ -49,8 +45,8 @@ class SlotMap:
             slots.update(dict.fromkeys(range(start, end + 1), addresses[0]))
         with self._lock:
             # Nodes of the location stay: they may be back when all others are gone.
-            stay = [address for address in self._to_ask if address in told or address in self._location]
-            self._to_ask = stay + [address for address in told if address not in stay]
+            stay = [address for address in self.to_ask if address in told or address in self._location]
+            self.to_ask = stay + [address for address in told if address not in stay]
             self._slots = slots
             self._moved = {slot: at for slot, at in self._moved.items() if slots.get(slot) != at}
             self.is_known = True
@@ -59,7 +55,7 @@ class SlotMap:
         """Store the refusal of a command. The owner that it names is asked next."""
         with self._lock:
             self._moved[slot] = owner
-            self._to_ask = [owner, *(address for address in self._to_ask if address != owner)]
+            self.to_ask = [owner, *(address for address in self.to_ask if address != owner)]
 
     def cannot_be_used(self, address: Address) -> None:
         with self._lock:

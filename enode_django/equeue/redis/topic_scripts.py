@@ -10,7 +10,7 @@ caller that finds it cancels the change by raising the round.
 from __future__ import annotations
 
 from enode_django.equeue.redis.batches import milliseconds
-from enode_django.equeue.redis.scripts import EVEN_WHEN_FULL, NOW, Script
+from enode_django.equeue.redis.scripts import Script
 from enode_django.equeue.transport import MOST_PRODUCERS, PRODUCER_SECONDS
 
 CLOSED = "closed"
@@ -18,9 +18,7 @@ CLOSED = "closed"
 DELETED = "deleted"
 """The value of a queue in place of a version from a deletion of its topic, or an attempt, to the next creation."""
 
-CREATE = Script(
-    EVEN_WHEN_FULL
-    + """
+CREATE = Script("""
 -- KEYS: topic. ARGV: how many queues. Returns how many it has, or -1 while a deletion of the topic is not finished.
 -- Workers do this when they start. What is left of a deleted topic is its version and round, so that they go on.
 if redis.call('HEXISTS', KEYS[1], 'deleting') == 1 then return -1 end
@@ -30,19 +28,15 @@ if redis.call('HSETNX', KEYS[1], 'queues', ARGV[1]) == 1 then
   redis.call('HINCRBY', KEYS[1], 'round', 1)
 end
 return tonumber(redis.call('HGET', KEYS[1], 'queues'))
-"""
-)
+""")
 
-SET_AGE = Script(
-    EVEN_WHEN_FULL
-    + """
+SET_AGE = Script("""
 -- KEYS: topic. ARGV: seconds, or '' for as long as the driver was told. Returns 0 when there is no such topic.
 if redis.call('HEXISTS', KEYS[1], 'queues') == 0 then return 0 end
 even_when_full(KEYS[1])
 if ARGV[1] == '' then redis.call('HDEL', KEYS[1], 'max_age') else redis.call('HSET', KEYS[1], 'max_age', ARGV[1]) end
 return 1
-"""
-)
+""")
 
 REGISTER = Script("""
 -- KEYS: topics. ARGV: the name of one. Even when the server is full, as `CREATE`.
@@ -50,44 +44,33 @@ redis.call('SREM', KEYS[1], '')
 return redis.call('SADD', KEYS[1], ARGV[1])
 """)
 
-ANNOUNCE = Script(
-    NOW
-    + EVEN_WHEN_FULL
-    + f"""
+ANNOUNCE = Script(f"""
 -- KEYS: topic, producers. ARGV: a producer. Returns 0 when there is no such topic.
 if redis.call('HEXISTS', KEYS[1], 'queues') == 0 then return 0 end
 even_when_full(KEYS[1])
-redis.call('ZADD', KEYS[2], now, ARGV[1])
+redis.call('ZADD', KEYS[2], now(), ARGV[1])
 redis.call('ZREMRANGEBYRANK', KEYS[2], 0, {-MOST_PRODUCERS - 1})
 return redis.call('PEXPIRE', KEYS[2], {milliseconds(PRODUCER_SECONDS)})
-"""
-)
+""")
 
-ANNOUNCED = Script(
-    NOW
-    + f"""
+ANNOUNCED = Script(f"""
 -- KEYS: producers. Returns the time in ms, and the producers with when each was heard of.
+local now = now()
 local since = string.format('(%d', now - {milliseconds(PRODUCER_SECONDS)})
 return {{now, redis.call('ZRANGEBYSCORE', KEYS[1], since, '+inf', 'WITHSCORES')}}
-"""
-)
+""")
 
-BEGIN = Script(
-    NOW
-    + EVEN_WHEN_FULL
-    + """
+BEGIN = Script("""
 -- KEYS: topic. ARGV: ms that the change may take. Returns its round, or 0 while another one is under way.
+local now = now()
 local other = redis.call('HGET', KEYS[1], 'until')
 if other and tonumber(other) > now then return 0 end
 even_when_full(KEYS[1])
 redis.call('HSET', KEYS[1], 'until', string.format('%d', now + ARGV[1]))
 return redis.call('HINCRBY', KEYS[1], 'round', 1)
-"""
-)
+""")
 
-DECIDE = Script(
-    EVEN_WHEN_FULL
-    + """
+DECIDE = Script("""
 -- KEYS: topic. ARGV: round, then fields and their new values (none: all stays as it was).
 -- Returns 1, or 0 when the change was called off meanwhile.
 local topic = redis.call('HMGET', KEYS[1], 'round', 'until')
@@ -95,29 +78,22 @@ if topic[1] ~= ARGV[1] or not topic[2] then return 0 end
 even_when_full(KEYS[1])
 for i = 2, #ARGV, 2 do redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1]) end
 return redis.call('HDEL', KEYS[1], 'until')
-"""
-)
+""")
 
-SETTLED = Script(
-    NOW
-    + EVEN_WHEN_FULL
-    + """
+SETTLED = Script("""
 -- KEYS: topic. Returns {version, round, 1 while a change is under way}; calls off one that took too long.
 local topic = redis.call('HMGET', KEYS[1], 'version', 'round', 'until', 'queues')
 if not topic[4] then return false end
 local pending = topic[3] and 1 or 0
-if topic[3] and tonumber(topic[3]) <= now then
+if topic[3] and tonumber(topic[3]) <= now() then
   even_when_full(KEYS[1])
   pending, topic[2] = 0, redis.call('HINCRBY', KEYS[1], 'round', 1)
   redis.call('HDEL', KEYS[1], 'until')
 end
 return {tonumber(topic[1]), tonumber(topic[2]), pending}
-"""
-)
+""")
 
-CATCH_UP = Script(
-    EVEN_WHEN_FULL
-    + """
+CATCH_UP = Script("""
 -- KEYS: topic. ARGV: round and version that a queue has, which are later than the topic's: it has lost writes.
 local topic = redis.call('HMGET', KEYS[1], 'version', 'round', 'until')
 if topic[3] or tonumber(topic[2]) >= tonumber(ARGV[1]) then return 0 end
@@ -125,24 +101,18 @@ local version = math.max(tonumber(topic[1]), tonumber(ARGV[2]) or 0) + 1
 even_when_full(KEYS[1])
 redis.call('HSET', KEYS[1], 'version', version, 'round', tonumber(ARGV[1]) + 1)
 return 1
-"""
-)
+""")
 
-TELL = Script(
-    EVEN_WHEN_FULL
-    + """
+TELL = Script("""
 -- KEYS: queue. ARGV: round, version or 'closed'. Returns {} or, when it has heard later news, {round, version}.
 local known = redis.call('HMGET', KEYS[1], 'round', 'route')
 if tonumber(known[1] or 0) > tonumber(ARGV[1]) then return {tonumber(known[1]), known[2]} end
 even_when_full(KEYS[1])
 redis.call('HSET', KEYS[1], 'round', ARGV[1], 'route', ARGV[2])
 return {}
-"""
-)
+""")
 
-HIDE = Script(
-    EVEN_WHEN_FULL
-    + """
+HIDE = Script("""
 -- KEYS: topic. ARGV: queue, '1' to hide it from consumers or '0' to show it.
 local text = redis.call('HGET', KEYS[1], 'unconsumed') or ''
 local hidden = {}
@@ -153,12 +123,9 @@ if ARGV[2] == '1' then hidden[#hidden + 1] = ARGV[1] end
 even_when_full(KEYS[1])
 redis.call('HSET', KEYS[1], 'unconsumed', table.concat(hidden, ','))
 return 1
-"""
-)
+""")
 
-COUNT = Script(
-    EVEN_WHEN_FULL
-    + """
+COUNT = Script("""
 -- KEYS: groups, topic. ARGV: group, '1' if one that is retired counts again.
 -- Trimming waits for the group from now on. Returns 0 when it is retired and stays so, -1 when there is no such topic.
 if redis.call('HEXISTS', KEYS[2], 'queues') == 0 then return -1 end
@@ -166,22 +133,16 @@ if ARGV[2] ~= '1' and redis.call('HGET', KEYS[1], ARGV[1]) == 'retired' then ret
 even_when_full(KEYS[1])
 redis.call('HSET', KEYS[1], ARGV[1], 'counts')
 return 1
-"""
-)
+""")
 
-RETIRE = Script(
-    EVEN_WHEN_FULL
-    + """
+RETIRE = Script("""
 -- KEYS: groups. ARGV: group. Trimming does not wait for it any more; an unknown one stays unknown.
 if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then return 0 end
 even_when_full(KEYS[1])
 return redis.call('HSET', KEYS[1], ARGV[1], 'retired')
-"""
-)
+""")
 
-PAUSE = Script(
-    EVEN_WHEN_FULL
-    + """
+PAUSE = Script("""
 -- KEYS: topic, groups. ARGV: group, '1' to pause it or '0'. Returns 0 when the topic has no such group.
 if redis.call('HEXISTS', KEYS[2], ARGV[1]) == 0 then return 0 end
 even_when_full(KEYS[1])
@@ -191,16 +152,13 @@ else
   redis.call('HDEL', KEYS[1], 'paused:' .. ARGV[1])
 end
 return 1
-"""
-)
+""")
 
 # All members send heartbeats: they must not need compare-and-set.
-MEMBERS = Script(
-    NOW
-    + EVEN_WHEN_FULL
-    + """
+MEMBERS = Script("""
 -- KEYS: topic, groups, group. ARGV: 'join', 'leave' or 'look', group, member, session in ms.
 -- Returns {now, queues (0 while the group is paused), hidden queues, division, members and until when each is one}.
+local now = now()
 local topic = redis.call('HMGET', KEYS[1], 'queues', 'unconsumed', 'paused:' .. ARGV[2])
 if not topic[1] then return false end
 if ARGV[1] == 'join' then
@@ -222,15 +180,12 @@ for i = 1, #all, 2 do
   end
 end
 return {now, topic[3] and 0 or tonumber(topic[1]), topic[2] or '', division, members}
-"""
-)
+""")
 
-DIVIDE = Script(
-    NOW
-    + EVEN_WHEN_FULL
-    + """
+DIVIDE = Script("""
 -- KEYS: group. ARGV: division as it was, as it shall be, members whose sessions have ended.
 -- Returns 1, or 0 when somebody has divided it meanwhile.
+local now = now()
 if (redis.call('HGET', KEYS[1], 'division') or '') ~= ARGV[1] then return 0 end
 even_when_full(KEYS[1])
 redis.call('HSET', KEYS[1], 'division', ARGV[2])
@@ -239,5 +194,4 @@ for i = 3, #ARGV do
   if session and tonumber(session) <= now then redis.call('HDEL', KEYS[1], 'member:' .. ARGV[i]) end
 end
 return 1
-"""
-)
+""")

@@ -15,26 +15,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from enode_django.equeue.messages import QueueState
+from enode_django.equeue.redis import topic_scripts
 from enode_django.equeue.redis.batches import milliseconds, parse_queues
 from enode_django.equeue.redis.connection import RedisConnection, ScriptCall
 from enode_django.equeue.redis.keys import Keys
 from enode_django.equeue.redis.partly import ByQueue, raise_failure
 from enode_django.equeue.redis.scripts import BOUNDS, MEMORY_USED
-from enode_django.equeue.redis.topic_scripts import (
-    ANNOUNCE,
-    ANNOUNCED,
-    BEGIN,
-    CATCH_UP,
-    CLOSED,
-    CREATE,
-    DECIDE,
-    DELETED,
-    HIDE,
-    REGISTER,
-    SET_AGE,
-    SETTLED,
-    TELL,
-)
+from enode_django.equeue.redis.topic_scripts import CLOSED, DELETED
 from enode_django.equeue.refusals import topic_deleted, unknown_topic
 from enode_django.equeue.topic_records import Bounds, GroupRecord, QueueClaim, Topic
 from enode_django.equeue.transport import check_age, check_new_topic, check_queues
@@ -62,9 +49,8 @@ class RedisTopics:
 
     def create(self, topic: str, queues: int) -> int:
         check_new_topic(topic, queues)
-        call = ScriptCall(CREATE, (self._keys.topic(topic),), (queues,))
-        count = int(self._connection.run(call, confirmed=True))
-        self._connection.run(ScriptCall(REGISTER, (self._keys.topics(),), (topic,)))
+        count = int(self._connection.run(topic_scripts.CREATE, (self._keys.topic(topic),), (queues,), confirmed=True))
+        self._connection.run(topic_scripts.REGISTER, (self._keys.topics(),), (topic,))
         self._counts[topic] = count
         return count
 
@@ -91,20 +77,20 @@ class RedisTopics:
         return Topic(topic, int(queues), int(version), unproduced, unconsumed, max_age=own_age)
 
     def announce(self, topic: str, producer: str) -> None:
-        call = ScriptCall(ANNOUNCE, (self._keys.topic(topic), self._keys.producers(topic)), (producer,))
-        if not self._connection.run(call):
+        keys = (self._keys.topic(topic), self._keys.producers(topic))
+        if not self._connection.run(topic_scripts.ANNOUNCE, keys, (producer,)):
             self.read(topic)  # raises
 
     def producers(self, topic: str) -> Mapping[str, float]:
         self.read(topic)
-        now, found = self._connection.run(ScriptCall(ANNOUNCED, (self._keys.producers(topic),)))
+        now, found = self._connection.run(topic_scripts.ANNOUNCED, (self._keys.producers(topic),))
         heard = dict(zip(found[::2], found[1::2], strict=True))
         return {name.decode(): max(0.0, (now - float(at)) / 1000) for name, at in sorted(heard.items())}
 
     def set_retention(self, topic: str, max_age: float | None) -> None:
         check_age(max_age)
-        call = ScriptCall(SET_AGE, (self._keys.topic(topic),), ("" if max_age is None else repr(float(max_age)),))
-        if not self._connection.run(call, confirmed=True):
+        seconds = "" if max_age is None else repr(float(max_age))
+        if not self._connection.run(topic_scripts.SET_AGE, (self._keys.topic(topic),), (seconds,), confirmed=True):
             self.read(topic)  # raises
 
     def bounds(self, topic: str, count: int) -> Bounds:
@@ -177,8 +163,9 @@ class RedisTopics:
 
     def show_to_consumers(self, topic: str, queue: int, shown: bool) -> None:
         self.check(topic, (queue,))
-        call = ScriptCall(HIDE, (self._keys.topic(topic),), (queue, "0" if shown else "1"))
-        self._connection.run(call, confirmed=True)
+        self._connection.run(
+            topic_scripts.HIDE, (self._keys.topic(topic),), (queue, "0" if shown else "1"), confirmed=True
+        )
 
     def _change(self, topic: str, change: Callable[[Topic], Mapping[str, Any]], unordered: bool) -> Topic:
         known = self.read(topic)
@@ -200,8 +187,8 @@ class RedisTopics:
         return self.read(topic)
 
     def _begin(self, topic: str) -> int:
-        call = ScriptCall(BEGIN, (self._keys.topic(topic),), (milliseconds(CHANGE_SECONDS),))
-        return int(self._until(topic, lambda: self._connection.run(call) or None))
+        keys, arguments = (self._keys.topic(topic),), (milliseconds(CHANGE_SECONDS),)
+        return int(self._until(topic, lambda: self._connection.run(topic_scripts.BEGIN, keys, arguments) or None))
 
     def _check_no_backlog(self, known: Topic) -> None:
         groups = self.counting(known.name)
@@ -211,7 +198,7 @@ class RedisTopics:
 
     def _decide(self, topic: str, round_: int, fields: Mapping[str, Any]) -> None:
         arguments = [round_, *(word for field in fields.items() for word in field)]
-        if not self._connection.run(ScriptCall(DECIDE, (self._keys.topic(topic),), arguments), confirmed=True):
+        if not self._connection.run(topic_scripts.DECIDE, (self._keys.topic(topic),), arguments, confirmed=True):
             raise TransportUnavailable(f"the change of topic {topic!r} took too long and was called off; try again")
         known = self.read(topic)
         self._catch_up(topic, self._tell(topic, range(known.queues), round_, known.version))
@@ -219,7 +206,9 @@ class RedisTopics:
     def _tell(self, topic: str, queues: Collection[int], round_: int, version: int | str) -> list[Any]:
         """Write to the queues. Return the answers of queues with later rounds; raise `TransportUnavailable` instead if
         the queues were to be closed or deleted."""
-        calls = [ScriptCall(TELL, (self._keys.queue(topic, queue),), (round_, version)) for queue in queues]
+        calls = [
+            ScriptCall(topic_scripts.TELL, (self._keys.queue(topic, queue),), (round_, version)) for queue in queues
+        ]
         later = [answer for answer in self._connection.run_all(calls, confirmed=True) if answer]
         if later and version in (CLOSED, DELETED):
             raise TransportUnavailable(f"another change of topic {topic!r} came first; try again")
@@ -235,7 +224,7 @@ class RedisTopics:
         return bool(self._until(topic, lambda: self._settled(topic, queues, route)))
 
     def _settled(self, topic: str, queues: Collection[int], route: int) -> bool | None:
-        answer = self._connection.run(ScriptCall(SETTLED, (self._keys.topic(topic),)))
+        answer = self._connection.run(topic_scripts.SETTLED, (self._keys.topic(topic),))
         if answer is None:
             self.read(topic)
             return None
@@ -254,7 +243,7 @@ class RedisTopics:
             return
         round_ = max(answer[0] for answer in later)
         version = max(int(answer[1]) if answer[1].isdigit() else 0 for answer in later)
-        self._connection.run(ScriptCall(CATCH_UP, (self._keys.topic(topic),), (round_, version)), confirmed=True)
+        self._connection.run(topic_scripts.CATCH_UP, (self._keys.topic(topic),), (round_, version), confirmed=True)
 
     def _until(self, topic: str, attempt: Callable[[], Any]) -> Any:
         deadline = time.monotonic() + CHANGE_SECONDS + self._timeout

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from enode_django.equeue.redis.connection import RedisConnection, ScriptCall
@@ -55,7 +55,7 @@ class RedisTrimmer:
         offsets: dict[int, int] = {}
         for queue, (entries,) in found.answers.items():
             ((first, end),) = bounds[queue]
-            offsets[queue] = max(first, _offset_of(entries[0])) if entries else end
+            offsets[queue] = max(first, int(entries[0][1][1])) if entries else end  # the value of its only field
         return offsets, failures | found.failures
 
     def trim(self, topic: str) -> None:
@@ -104,31 +104,23 @@ class RedisTrimmer:
         """Replace a log by a copy of its messages, which goes on from the queue's end. Needs memory for the copy."""
         log, copy = self._keys.log(topic, queue), self._keys.copy(topic, queue)
         self._connection.execute("DEL", copy)  # a mend that broke off, of a topic that was deleted since
-        call = ScriptCall(COPY_LOG, (log, self._keys.queue(topic, queue), copy), (COPIED_PER_CALL,))
-        while not self._connection.run(call):
+        while not self._connection.run(COPY_LOG, (log, self._keys.queue(topic, queue), copy), (COPIED_PER_CALL,)):
             pass
 
     def _cut(self, topic: str, limits: Mapping[int, tuple[str, str]]) -> dict[int, EnodeError]:
         """Cut whole nodes of the streams, in steps that do not block the server; then the times of deleted messages.
         The rest is left to the next call: the caller may have leases to renew. Return the errors by queue."""
         logs = {q: ("XTRIM", self._keys.log(topic, q), kind, "~", at) for q, (kind, at) in limits.items()}
+        times = {q: ScriptCall(TRIM_TIMES, self._keys.of_queue(topic, q), (TIMES_PER_CALL,)) for q in limits}
         failures: dict[int, EnodeError] = {}
         until = time.monotonic() + TRIM_SECONDS
-        while logs:
-            cut = ByQueue.sorted_out(logs, self._connection.execute_each(list(logs.values())))
-            failures |= cut.failures
-            logs = {queue: logs[queue] for queue, (deleted,) in cut.answers.items() if deleted}
-            if time.monotonic() >= until:
-                return failures
-        calls = {q: ScriptCall(TRIM_TIMES, self._keys.of_queue(topic, q), (TIMES_PER_CALL,)) for q in limits}
-        while calls := {queue: call for queue, call in calls.items() if queue not in failures}:
-            cut = ByQueue.sorted_out(calls, self._connection.run_each(list(calls.values())))
-            failures |= cut.failures
-            calls = {queue: calls[queue] for queue, (deleted,) in cut.answers.items() if deleted}
-            if time.monotonic() >= until:
-                break
+        phases: list[tuple[dict[int, Any], Callable[[list[Any]], list[Any]]]]
+        phases = [(logs, self._connection.execute_each), (times, self._connection.run_each)]
+        for left, run in phases:
+            while left := {queue: call for queue, call in left.items() if queue not in failures}:
+                cut = ByQueue.sorted_out(left, run(list(left.values())))
+                failures |= cut.failures
+                left = {queue: left[queue] for queue, (deleted,) in cut.answers.items() if deleted}
+                if time.monotonic() >= until:
+                    return failures
         return failures
-
-
-def _offset_of(entry: Any) -> int:
-    return int(entry[1][1])  # its one field's value

@@ -32,13 +32,7 @@ from enode_django.equeue.portions import PORTION_BYTES, PORTION_ITEMS, portions
 from enode_django.equeue.records import decode_records, encode_records, is_whole, record_count
 from enode_django.equeue.transport import AT_ONCE, LONG_POLL, check_limit, check_size
 from enode_django.equeue.transports.broker_address import address_of
-from enode_django.equeue.transports.broker_connection import (
-    ConnectionLost,
-    Pool,
-    Wakes,
-    Within,
-    unreachable,
-)
+from enode_django.equeue.transports.broker_connection import ConnectionLost, Pool, Wakes, Within, unreachable
 from enode_django.equeue.transports.broker_rests import Rests
 from enode_django.equeue.transports.options import check_kind, check_seconds
 from enode_django.exceptions import BadRequest, MalformedRecords, TransportUnavailable
@@ -230,10 +224,7 @@ class BrokerTransport:
 
     def timelines(self, topic: str) -> Mapping[int, str]:
         """Return the timelines; empty if the broker's version has none."""
-        try:
-            return dict(self._call("timelines", topic))
-        except BadRequest:  # a broker of an earlier version; the first ones do not raise `UnknownRequest`
-            return {}
+        return dict(self._call_if_known("timelines", topic, {}))
 
     # -- groups ---------------------------------------------------------------------------------------------------
 
@@ -292,10 +283,7 @@ class BrokerTransport:
 
     def paused_groups(self, topic: str) -> Sequence[str]:
         """Return the paused groups; empty if the broker's version cannot pause."""
-        try:
-            return list(self._call("paused_groups", topic))
-        except BadRequest:  # a broker of the previous version
-            return []
+        return list(self._call_if_known("paused_groups", topic, []))
 
     def set_retention(self, topic: str, max_age: float | None) -> None:
         """Set the retention, if the broker deletes by age. A file is deleted when no topic in it needs it."""
@@ -303,15 +291,11 @@ class BrokerTransport:
 
     def retention(self, topic: str) -> float | None:
         """Return the retention; None if the broker's version has none for topics."""
-        try:
-            max_age: float | None = self._call("retention", topic)
-        except BadRequest:  # a broker of the previous version
-            return None
+        max_age: float | None = self._call_if_known("retention", topic, None)
         return max_age
 
     def trim(self, topic: str) -> None:
-        """Let the broker delete now the messages that it would delete soon anyway: its retention is a setting of the
-        broker."""
+        """Let the broker delete now the messages that it would delete soon anyway, by its own retention."""
         self._call("trim", topic)
 
     # -- answers --------------------------------------------------------------------------------------------------
@@ -320,7 +304,7 @@ class BrokerTransport:
         return BrokerInbox(self)
 
     def reply(self, replies: Sequence[tuple[str, bytes]]) -> None:
-        for some in portions(replies, _size_of_reply):
+        for some in portions(replies, lambda reply: len(reply[1])):
             self._call("reply", some)
 
     def status(self) -> Mapping[str, Any]:
@@ -356,6 +340,12 @@ class BrokerTransport:
 
     def _call(self, name: str, *arguments: Any, wait: float = 0.0) -> Any:
         return self._call_run(name, *arguments, wait=wait)[0]
+
+    def _call_if_known(self, name: str, topic: str, otherwise: Any) -> Any:
+        try:
+            return self._call(name, topic)
+        except BadRequest:  # a broker of an earlier version; the first ones do not raise `UnknownRequest`
+            return otherwise
 
     def _call_run(self, name: str, *arguments: Any, wait: float = 0.0, within: Within = nullcontext) -> tuple[Any, int]:
         """Return the answer, and the run of the broker that gave it."""
@@ -403,8 +393,7 @@ def _batches(bodies: Mapping[int, Sequence[bytes]]) -> Iterator[tuple[int, int, 
 def _steps(
     commits: Mapping[int, Commit], at_once: int = PORTION_ITEMS, most_bytes: int = PORTION_BYTES
 ) -> Iterator[dict[int, Commit]]:
-    """Yield the commits in steps whose receipts fit into a frame. Each step moves the offset just past its own
-    receipts."""
+    """Yield the commits in steps whose receipts fit into a frame. Each moves the offset just past its own receipts."""
     rest = dict(commits)
     while rest:
         step, room, left = {}, at_once, most_bytes
@@ -421,10 +410,6 @@ def _steps(
                 step[queue] = commit._replace(offset=now[-1].offset + 1, receipts=now)
                 rest[queue] = commit._replace(receipts=later)
         yield step
-
-
-def _size_of_reply(reply: tuple[str, bytes]) -> int:
-    return len(reply[1])
 
 
 def _known(kind: type[Made], values: Sequence[Any]) -> Made:

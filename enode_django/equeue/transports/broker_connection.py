@@ -14,22 +14,13 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from itertools import count
 from typing import Any
 
 from enode_django.equeue.frames import MAX_FRAME, FrameDecoder, decode_message, encode_frame
 from enode_django.equeue.transports.broker_address import Address
-from enode_django.equeue.wire import (
-    HELLO,
-    MAGIC,
-    NONCE_BYTES,
-    PROVE,
-    SPEAK,
-    chosen_version,
-    error_of,
-    is_proof,
-    proof,
-)
+from enode_django.equeue.wire import HELLO, MAGIC, NONCE_BYTES, PROVE, SPEAK, chosen_version, error_of, is_proof, proof
 from enode_django.exceptions import ConfigurationError, EnodeError, MalformedFrame, TransportUnavailable
 
 MOST_IDLE = 16
@@ -53,7 +44,9 @@ class Connection:
 
     def __init__(self, address: Address, timeout: float) -> None:
         """Connect. Raises `ConnectionLost`, and `ConfigurationError` if the broker rejects this client."""
-        self._decoder = FrameDecoder(MAX_FRAME, decode=_decode_answer, kept=_KEPT)
+        # Without limits of items: the broker is trusted, and may report many queues.
+        decode = partial(decode_message, max_items=MAX_FRAME)
+        self._decoder = FrameDecoder(MAX_FRAME, decode=decode, kept=_KEPT)
         self._numbers = count(1)
         deadline = time.monotonic() + timeout
         self._socket = _connected(address, timeout)
@@ -67,8 +60,7 @@ class Connection:
             raise
 
     def call(self, name: str, arguments: Sequence[Any], deadline: float) -> Any:
-        """Return the broker's answer. Raises the broker's errors, and `ConnectionLost`, after which the connection is
-        unusable."""
+        """Return the broker's answer. Raises the broker's errors, and `ConnectionLost`: the connection is then over."""
         number = next(self._numbers)
         head, payload = encode_frame((number, name, arguments))
         try:
@@ -227,12 +219,7 @@ class Pool:
             self._senders.append(sender)
 
     def call(
-        self,
-        name: str,
-        arguments: Sequence[Any],
-        *,
-        wait: float = 0.0,
-        within: Within = contextlib.nullcontext,
+        self, name: str, arguments: Sequence[Any], *, wait: float = 0.0, within: Within = contextlib.nullcontext
     ) -> tuple[Any, int]:
         """Return the answer, and the run of the broker that gave it. ``wait`` is added to the seconds that the answer
         may take. The call is made in the context that ``within`` returns, which ends before another thread may get the
@@ -311,11 +298,6 @@ def _connected(address: Address, timeout: float) -> socket.socket:
     except OSError as error:
         plain.close()
         raise ConnectionLost(str(error), connected=False) from error
-
-
-def _decode_answer(payload: memoryview) -> Any:
-    """Decode without limits of items: the broker is trusted, and may report many queues."""
-    return decode_message(payload, MAX_FRAME)
 
 
 def _leaves_usable(error: BaseException) -> bool:

@@ -5,25 +5,18 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from enode_django.equeue.messages import PulledBatch
 
 KEPT_BYTES = 32 * 1024 * 1024
 
 
-class _Rest(NamedTuple):
-    offsets: Sequence[int]
-    bodies: list[bytes]
-    size: int
-    route: int | None
-
-
 class Rests:
     """Messages by the offset that is asked for next. Thread-safe. The oldest are dropped to make room."""
 
     def __init__(self) -> None:
-        self._rests: OrderedDict[tuple[str, int, int], _Rest] = OrderedDict()
+        self._rests: OrderedDict[tuple[str, int, int], tuple[PulledBatch, int]] = OrderedDict()
+        """The messages behind those that were returned, with the size of their bodies."""
         self._size = 0
         self.run = 0
         """The newest run that was called."""
@@ -42,11 +35,10 @@ class Rests:
         if not self._rests:
             return None
         with self._lock:
-            rest, run = self._rests.pop((topic, queue, offset), None), self.run
-            if rest is None:
-                return None
-            self._size -= rest.size
-        return self._given(topic, queue, rest.offsets, rest.bodies, limit, rest.route, run)
+            rest, size = self._rests.pop((topic, queue, offset), (None, 0))
+            self._size -= size
+            run = self.run
+        return self._given(topic, rest, limit, run) if rest is not None else None
 
     def cut(
         self,
@@ -73,32 +65,22 @@ class Rests:
                 offsets, bodies = range(offsets.start, more.stop), bodies + messages
             else:
                 offsets, bodies = [*offsets, *more], bodies + messages
-        return self._given(topic, queue, offsets, bodies, limit, route, run)
+        return self._given(topic, PulledBatch(queue, offsets, bodies, route), limit, run)
 
-    def _given(
-        self,
-        topic: str,
-        queue: int,
-        offsets: Sequence[int],
-        bodies: list[bytes],
-        limit: int,
-        route: int | None,
-        run: int,
-    ) -> PulledBatch:
-        if len(bodies) > limit:
-            rest = _Rest(offsets[limit:], bodies[limit:], sum(map(len, bodies[limit:])), route)
-            self._keep((topic, queue, offsets[limit - 1] + 1), rest, run)
-            offsets, bodies = offsets[:limit], bodies[:limit]
-        return PulledBatch(queue, offsets, bodies, route)
+    def _given(self, topic: str, batch: PulledBatch, limit: int, run: int) -> PulledBatch:
+        queue, offsets, bodies, route = batch
+        if len(bodies) <= limit:
+            return batch
+        rest = PulledBatch(queue, offsets[limit:], bodies[limit:], route)
+        self._keep((topic, queue, offsets[limit - 1] + 1), rest, run)
+        return PulledBatch(queue, offsets[:limit], bodies[:limit], route)
 
-    def _keep(self, key: tuple[str, int, int], rest: _Rest, run: int) -> None:
+    def _keep(self, key: tuple[str, int, int], rest: PulledBatch, run: int) -> None:
+        size = sum(map(len, rest.bodies))
         with self._lock:
             if run != self.run:
                 return
-            replaced = self._rests.pop(key, None)
-            if replaced is not None:
-                self._size -= replaced.size
-            self._rests[key] = rest
-            self._size += rest.size
+            self._size += size - self._rests.pop(key, (None, 0))[1]
+            self._rests[key] = (rest, size)
             while self._size > KEPT_BYTES and self._rests:
-                self._size -= self._rests.popitem(last=False)[1].size
+                self._size -= self._rests.popitem(last=False)[1][1]

@@ -13,7 +13,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from functools import partial
 from operator import itemgetter
 
 from enode_django.equeue.assignment import Allocate, divide
@@ -167,15 +166,9 @@ class MemoryTransport:
         to_consumers: bool | None = None,
         unordered: bool = False,
     ) -> None:
+        shown = {"to_producers": to_producers, "to_consumers": to_consumers}
         with self._changed:
-            self._coordinator.show(
-                topic,
-                queue,
-                to_producers=to_producers,
-                to_consumers=to_consumers,
-                unordered=unordered,
-                bounds=self._bounds(topic),
-            )
+            self._coordinator.show(topic, queue, **shown, unordered=unordered, bounds=self._bounds(topic))
 
     def _grow(self, topic: str, count: int) -> int:
         queues = self._queues.setdefault(topic, [])
@@ -249,20 +242,21 @@ class MemoryTransport:
                 return []
             queues = {number: self._queues[topic][number] for number in offsets}
             if wait > 0:
-                self._wait(partial(self._has_come, topic, offsets), wait)
+                self._wait(topic, offsets, wait)
                 self._coordinator.topic(topic, offsets)
             found = {number: queue.read(offsets[number], limit) for number, queue in queues.items()}
             route = self._coordinator.topic(topic).version
             return [PulledBatch(number, places, bodies, route) for number, (places, bodies) in found.items() if bodies]
 
-    def _has_come(self, topic: str, offsets: Mapping[int, int]) -> bool:
-        """Return True also for a deleted topic."""
-        queues = self._queues[topic]
-        return topic not in self._coordinator.topics or any(queues[n].holds_after(at) for n, at in offsets.items())
+    def _wait(self, topic: str, offsets: Mapping[int, int], seconds: float) -> None:
+        """Wait until a message comes, the topic is deleted, or the thread is woken."""
+        thread, queues = threading.get_ident(), self._queues[topic]
 
-    def _wait(self, has_come: Callable[[], bool], seconds: float) -> None:
-        thread = threading.get_ident()
-        self._changed.wait_for(lambda: thread in self._woken or has_come(), timeout=seconds)
+        def is_over() -> bool:
+            ends_early = thread in self._woken or topic not in self._coordinator.topics
+            return ends_early or any(queues[number].holds_after(at) for number, at in offsets.items())
+
+        self._changed.wait_for(is_over, timeout=seconds)
         self._woken.discard(thread)
 
     def wake(self, thread: int) -> None:
