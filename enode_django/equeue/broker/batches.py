@@ -87,10 +87,21 @@ def batch_length(topic: str, body_length: int) -> int:
 
 def encode_header(header: Header) -> bytes:
     topic = header.topic.encode()
-    length = batch_length(header.topic, header.body_length)
     fields = _FIELDS.pack(
-        *(FORMAT, len(topic), header.part, header.parts, length, header.body_length, header.queue, header.messages),
-        *(header.position, header.flushed, header.first_offset, header.time, header.producer, header.sequence),
+        FORMAT,
+        len(topic),
+        header.part,
+        header.parts,
+        batch_length(header.topic, header.body_length),
+        header.body_length,
+        header.queue,
+        header.messages,
+        header.position,
+        header.flushed,
+        header.first_offset,
+        header.time,
+        header.producer,
+        header.sequence,
     )
     return _PREFIX.pack(MAGIC, zlib.crc32(topic, zlib.crc32(fields))) + fields + topic
 

@@ -55,8 +55,16 @@ class Handlers:
         )
         known = ("committed", "paused_groups", "receipts")  # all receipts: later clients call `receipts_from`
         own = (
-            *("delete_topic", "delete_queue", "receipts_from", "topics", "queue_count", "queues", "route"),
-            *("end_offsets", "timelines", "status"),
+            "delete_topic",
+            "delete_queue",
+            "receipts_from",
+            "topics",
+            "queue_count",
+            "queues",
+            "route",
+            "end_offsets",
+            "timelines",
+            "status",
         )
         self._plain: Mapping[str, Callable[..., Any]] = {
             **{name: getattr(state, name) for name in asked},
