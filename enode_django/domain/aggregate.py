@@ -148,8 +148,8 @@ class AggregateRoot(Readable, Declared):
     def __post_init__(self) -> None:
         """Called by the constructor that ``@dataclass`` has put in the place of ours."""
         raise DefinitionError(
-            f"{type(self).__qualname__} is marked with @dataclass, whose constructor makes no aggregate; remove the mark:"
-            " declared fields need none"
+            f"{type(self).__qualname__} is marked with @dataclass, whose constructor makes no aggregate; remove "
+            "the mark: declared fields need none"
         )
 
     @property
