@@ -375,6 +375,8 @@ def check_version(expected_version: int | None) -> int | None:
 
 
 def _checked(command: object) -> Command:
+    if isinstance(command, type) and issubclass(command, Command):
+        raise DefinitionError(f"a command is to be sent, got the class {command.__qualname__}; make an instance of it")
     if not isinstance(command, Command):
         raise DefinitionError(f"{command!r} is not a command; derive its class from enode_django.Command")
     return command
@@ -403,7 +405,7 @@ def _check_surroundings(command: Command, wait_for: WaitFor) -> None:
             f"{what} cannot be executed by a command handler, which would wait for itself; "
             "send it by context.send(), or let a process manager yield it"
         )
-    if (subscriber := running_subscriber.get()) is not None:
+    if (subscriber := running_subscriber.get() or yielding_subscriber.get()) is not None:
         raise ExecuteInsideHandler(
             f"{what} cannot be executed by a handler of {subscriber}, which could wait for itself; "
             "send it, or let a process manager yield it"

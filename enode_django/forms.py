@@ -18,7 +18,7 @@ from django.utils.translation import gettext_lazy as _
 from enode_django.bus.results import CommandResult, WaitFor
 from enode_django.client import execute_command
 from enode_django.domain.messages import Command
-from enode_django.domain.prefixes import target_of
+from enode_django.domain.prefixes import check_creates, target_of
 from enode_django.domain.refusals import DomainException
 from enode_django.exceptions import CommandFailed, DefinitionError, InvalidField, InvalidId
 from enode_django.ids import MAX_ID_LENGTH, check_given_id, new_id
@@ -108,6 +108,8 @@ class CommandForm(forms.Form, metaclass=CommandFormMetaclass):
         **options: Any,
     ) -> None:
         super().__init__(*args, **options)
+        if getattr(self, "Meta", None) is None:
+            raise DefinitionError(f"{type(self).__qualname__} has no command; write it into its class Meta")
         self.result: CommandResult | None = None
         self._aggregate_root_id = aggregate_root_id
         self._seen_version = expected_version
@@ -145,6 +147,8 @@ class CommandForm(forms.Form, metaclass=CommandFormMetaclass):
             return
         id = str(uuid5(self.cleaned_data[TOKEN], self._content()))
         given = self._aggregate_root_id
+        if given is None and AGGREGATE not in self.cleaned_data:
+            check_creates(self._class)
         target = target_of(self._class, self.cleaned_data.get(AGGREGATE, id) if given is None else given)
         try:
             self._command = self._class(aggregate_root_id=target, id=id, **self._entered(), **self._values)

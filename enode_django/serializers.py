@@ -19,7 +19,7 @@ from enode_django.client import execute_command
 from enode_django.domain.bounds import Bound
 from enode_django.domain.declarations import schema_of
 from enode_django.domain.messages import Command
-from enode_django.domain.prefixes import target_of
+from enode_django.domain.prefixes import check_creates, target_of
 from enode_django.domain.refusals import DomainException
 from enode_django.domain.scalars import is_enum, is_literal
 from enode_django.exceptions import (
@@ -297,6 +297,8 @@ class CommandSerializer(serializers.Serializer[CommandResult]):
         if "id" in sent:
             sent["id"] = id_of_key(self._user(), str(sent["id"]))
         given = {AGGREGATE: new_id(), **sent, **values}
+        if AGGREGATE not in {**sent, **values}:
+            check_creates(cls)
         try:
             return cls(**{**given, AGGREGATE: target_of(cls, given[AGGREGATE])})
         except (InvalidField, InvalidId, ValueError) as error:  # the class's own __post_init__, too

@@ -107,6 +107,10 @@ class CommandView(AccessMixin, FormBase):
         return get_object_or_404(self.model, pk=id) if self.model is not None else None
 
     def get_expected_version(self) -> int | None:
+        if self.expects_version and self.object is None and self.model is None:
+            raise ImproperlyConfigured(
+                f"{type(self).__qualname__} expects a version, but has no model whose row tells it; name the model"
+            )
         return self.object.version if self.expects_version and self.object is not None else None
 
     def get_command_values(self) -> dict[str, Any]:

@@ -44,7 +44,8 @@ def _handlers() -> Iterator[CheckMessage]:
     for stray in sorted(command_handlers.strays, key=lambda stray: stray.name):
         yield Error(
             f"{stray.name}() is marked with @command_handler in a class that is not an aggregate root.",
-            hint="Derive the class from AggregateRoot, or move the function out of it.",
+            hint="Derive the class from AggregateRoot, or move the function out of it. If it is derived from it, a "
+            "decorator above the mark hides it: let that use functools.wraps, or write it below.",
             id="enode_django.E150",
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from types import FunctionType
 from typing import Any
 
 from django.apps import AppConfig
@@ -18,7 +19,12 @@ from enode_django.eventing.event_handlers import EventHandlerGroup, declared_gro
 from enode_django.eventing.process_managers import ProcessManager
 from enode_django.eventing.projections import Projection, databases_of
 from enode_django.eventing.registry import subscribers
-from enode_django.eventing.subscribers import Subscriber, declared_subscribers, is_time_limit
+from enode_django.eventing.subscribers import (
+    Subscriber,
+    declared_subscribers,
+    is_time_limit,
+    subscribers_without_handlers,
+)
 from enode_django.eventstore.sqlstates import DATABASE_ERRORS
 from enode_django.exceptions import ConfigurationError, DefinitionError, RebuildError, TypeNameError
 
@@ -39,6 +45,7 @@ def check_subscribers(app_configs: Sequence[AppConfig] | None, **_: Any) -> list
         messages += _key_field(subscriber)
     for cls in declared_subscribers():
         messages += misspelt_settings(cls)
+    messages += _without_handlers()
     for group in groups:
         messages += [*_agreement(group), *_ambiguity(group)]
     return messages
@@ -70,6 +77,18 @@ def _nameless(what: str, name: str, obj: object) -> CheckMessage:
         obj=obj,
         id="enode_django.W018",
     )
+
+
+def _without_handlers() -> Iterator[CheckMessage]:
+    for cls in subscribers_without_handlers():
+        methods = ", ".join(f"{name}()" for name, member in vars(cls).items() if isinstance(member, FunctionType))
+        yield Warning(
+            f"{_path(cls)} handles nothing, so it never runs: none of its methods ({methods}) is marked.",
+            hint="Mark its handlers with @handles, above all decorators that do not use functools.wraps; or, if it is "
+            "a base class, say abstract = True in its body.",
+            obj=cls,
+            id="enode_django.W180",
+        )
 
 
 def _duplicates(known: Sequence[Subscriber]) -> Iterator[CheckMessage]:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from enode_django.commanding.sent_commands import SentCommands
 from enode_django.domain.aggregate import AggregateRoot
-from enode_django.domain.messages import Command
+from enode_django.domain.messages import Command, DomainEvent
 from enode_django.domain.metadata import Metadata
 from enode_django.domain.method_handlers import nothing_creates
 from enode_django.domain.origin import handled_command
@@ -154,6 +154,11 @@ class CommandContext:
     def set_result(self, value: Any) -> None:
         """Set ``result.value`` for the caller of ``execute_command``: plain values, lists and dicts of them. The value
         is copied. Raises `InvalidField` for anything else."""
+        for one in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(one, DomainEvent):
+                raise InvalidField(
+                    f"the result has {shown(one)}; an event is not returned: write self.apply({shown(one)})"
+                )
         try:
             self._result = taken(value)
         except InvalidField as error:

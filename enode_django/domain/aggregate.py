@@ -145,6 +145,13 @@ class AggregateRoot(Readable, Declared):
         for name, default in initial if initial is not None else _initial_state(type(self)):
             self.__dict__[name] = default() if callable(default) else default
 
+    def __post_init__(self) -> None:
+        """Called by the constructor that ``@dataclass`` has put in the place of ours."""
+        raise DefinitionError(
+            f"{type(self).__qualname__} is marked with @dataclass, whose constructor makes no aggregate; remove "
+            "the mark: declared fields need none"
+        )
+
     @property
     def id(self) -> str:
         return self._enode_id

@@ -97,11 +97,13 @@ class HandlerTable:
             if issubclass(command, stray.commands):
                 raise DefinitionError(
                     f"{stray.name}() is marked with @command_handler in a class that is not an aggregate root; derive "
-                    "the class from AggregateRoot, or move the function out of it"
+                    "the class from AggregateRoot, or move the function out of it; or, if a decorator above the mark "
+                    "hides it, let that use functools.wraps"
                 )
         raise HandlerNotFound(
             f"no handler for {command.__qualname__}; mark a method of its aggregate, or a function, with "
-            f"@command_handler, and annotate its parameter with {command.__name__}"
+            f"@command_handler, and annotate its parameter with {command.__name__}; if there is one, its module is not "
+            "imported: name it like one of ENODE['AUTODISCOVER_MODULES'], such as domain.py, or add it there"
         )
 
     def retry_on(self, command: type[Command]) -> Errors | None:

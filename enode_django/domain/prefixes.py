@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from enode_django.domain.handlers import command_handlers
+from enode_django.domain.handlers import Handler, command_handlers
 from enode_django.domain.messages import Command
 from enode_django.exceptions import DefinitionError, DuplicateHandler, HandlerNotFound, InvalidId, shown
 from enode_django.ids import check_id
@@ -62,9 +62,25 @@ def with_prefix(cls: Any, id: str) -> str:
 def target_of(command: type[Command], id: Any) -> Any:
     """Complete the aggregate's id of a command by `with_prefix` if a method of an aggregate handles the command. The
     class is unknown if a function handles it; the id is then returned unchanged."""
-    try:
-        handler = command_handlers.find(command)
-    except (DefinitionError, DuplicateHandler, HandlerNotFound):
-        return id
-    owner = getattr(handler, "_enode_aggregate", None)
+    owner = getattr(_handler_of(command), "_enode_aggregate", None)
     return with_prefix(owner, id) if owner is not None and type(id) is str and id else id
+
+
+def check_creates(command: type[Command]) -> None:
+    """Raise `DefinitionError` if a method handles the command that makes no aggregate, so that it needs the id of a
+    stored one. A function may do either, and so may a handler that this process does not know."""
+    handler: Any = _handler_of(command)
+    if getattr(handler, "_enode_creates", True):
+        return
+    raise DefinitionError(
+        f"{command.__qualname__} is for a stored aggregate, as {handler.__qualname__}() is not marked with "
+        "creates=True; give it aggregate_root_id; a CommandView takes this from the URL's argument that its "
+        "aggregate_url_kwarg names"
+    )
+
+
+def _handler_of(command: type[Command]) -> Handler | None:
+    try:
+        return command_handlers.find(command)
+    except (DefinitionError, DuplicateHandler, HandlerNotFound):
+        return None

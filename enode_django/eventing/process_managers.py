@@ -276,7 +276,8 @@ def with_derived_ids(yielded: Iterable[object] | Command, *, cause: str, subscri
         elif isinstance(one, CancelDeadline):
             yield one
         else:
-            raise DefinitionError(f"{subscriber} yields {one!r}, which is not a command or a deadline")
+            unpacked = "; write yield from" if isinstance(one, list | tuple) else ""
+            raise DefinitionError(f"{subscriber} yields {one!r}, which is not a command or a deadline{unpacked}")
 
 
 def deadline_changes(yielded: Iterable[Yielded], subscriber: Subscriber, event: Any, scope: str = "") -> Changes:

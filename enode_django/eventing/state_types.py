@@ -86,13 +86,23 @@ class DataclassState:
 
     def write(self, state: Any, over: bytes = b"", joined: Sequence[str] = ()) -> bytes:
         """Return the bytes of a state that was read from ``over``, if it was stored before. Raises `InvalidField` for a
-        value that does not fit its field."""
+        value that does not fit its field, or has the name of none."""
         schema = self._schema
         unknown = {name: value for name, value in plain_state(over).items() if name not in schema.types}
         if joined:
             unknown[JOINED] = list(joined)
+        self._check_names(state)
         fields = schema.checked({name: getattr(state, name) for name in schema.names})
         return FORMAT + pack({**unknown, **schema.encode(fields)})
+
+    def _check_names(self, state: Any) -> None:
+        values = getattr(state, "__dict__", {})  # slots refuse other names
+        for name in values.keys() - self._schema.types.keys():
+            if not (name.startswith("_") or hasattr(self.cls, name)):
+                raise InvalidField(
+                    f"{self.cls.__qualname__}.{name} is no field, so it would not be stored; its fields are "
+                    f"{', '.join(self._schema.names)}"
+                )
 
 
 class EventState:

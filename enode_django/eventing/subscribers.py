@@ -7,7 +7,7 @@ renamed with an alias goes on where it stood, while old code runs beside new cod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, ClassVar
 
@@ -233,6 +233,15 @@ def declared_subscribers() -> Sequence[type[Subscriber]]:
     """Return the declared classes in the order of definition. A reloaded module's classes replace their earlier
     ones."""
     return list({(cls.__module__, cls.__qualname__): cls for cls in _declared}.values())
+
+
+def subscribers_without_handlers(base: type[Subscriber] = Subscriber) -> Iterator[type[Subscriber]]:
+    """Yield the project's classes that handle nothing, although they are neither abstract nor the base of others."""
+    for cls in base.__subclasses__():
+        yield from subscribers_without_handlers(cls)
+        is_ours = cls.__module__.partition(".")[0] == __name__.partition(".")[0]
+        if not (is_ours or cls._enode_methods or cls.__subclasses__() or cls.__dict__.get("abstract", False)):
+            yield cls
 
 
 def _collect_methods(cls: type[Subscriber]) -> dict[Followed, str]:

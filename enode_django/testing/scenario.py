@@ -16,6 +16,7 @@ from enode_django.domain.refusals import DomainException
 from enode_django.eventing.multi_projections import MultiProjection
 from enode_django.eventing.process_managers import ProcessManager
 from enode_django.eventing.projections import ModelProjection
+from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventstore.base import EventStore, StreamRecord
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.exceptions import DefinitionError
@@ -66,6 +67,8 @@ def given(*what: Any) -> Scenario | ProcessScenario | RowScenario[Any] | RowsSce
     check_events(events)
     if cls is None or issubclass(cls, AggregateRoot):
         return Scenario(cls, id, events)
+    if issubclass(cls, Subscriber) and not cls._enode_methods:
+        raise DefinitionError(f"{cls.__qualname__} handles no event; mark its handlers with @handles")
     if issubclass(cls, ModelProjection):
         return RowScenario(cls, id or "given", events)
     if issubclass(cls, MultiProjection):

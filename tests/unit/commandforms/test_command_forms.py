@@ -236,3 +236,18 @@ def test_a_field_that_the_form_hides_itself_is_refused() -> None:
     with pytest.raises(DefinitionError, match="hides a field 'expected_version' of its own; exclude the command's"):
         command_form(Counted)
     assert "expected_version" not in command_form(Counted, None, ("expected_version",))().fields
+
+
+def test_a_command_for_a_stored_aggregate_needs_its_id(bus: InlineCommandBus) -> None:
+    form = TakeForm({"coins": "3"})
+    with pytest.raises(DefinitionError, match=r"Take is for a stored aggregate, .*; give it aggregate_root_id.*url_kw"):
+        form.is_valid()
+    assert FillForm({"coins": "3"}).execute(), "its handler makes a new one"
+
+
+def test_a_form_without_a_command_says_so() -> None:
+    class Empty(CommandForm):
+        pass
+
+    with pytest.raises(DefinitionError, match=r"Empty has no command; write it into its class Meta"):
+        Empty({})

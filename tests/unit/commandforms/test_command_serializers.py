@@ -274,3 +274,10 @@ def test_openapi_shows_the_types() -> None:
     assert properties["pair"]["items"] == {"anyOf": [{"type": "integer"}, {"type": "string"}]}
     assert described["required"] == sorted(VALUES)
     validate_schema(whole)
+
+
+def test_a_command_for_a_stored_aggregate_needs_its_id() -> None:
+    serializer = Takes(data={"coins": 3})
+    serializer.is_valid(raise_exception=True)
+    with pytest.raises(DefinitionError, match="Take is for a stored aggregate"):
+        serializer.save()

@@ -187,3 +187,14 @@ def test_a_page_that_does_not_ask_for_it_treats_what_is_parked_as_done(bus: Inli
     with use_bus(Parked()):
         assert answer(TakePage, {"coins": "3"}, aggregate_root_id="jar")["Location"] == "/jars/jar/"
         assert answer(Done, {"coins": "3"}, aggregate_root_id="jar").status_code == 201
+
+
+def test_a_version_is_expected_of_a_row_only() -> None:
+    request = RequestFactory().get("/")
+    request.user = ROOT
+    with pytest.raises(ImproperlyConfigured, match=r"Expecting expects a version, but has no model"):
+        Expecting.as_view()(request, aggregate_root_id="jar")
+
+
+class Expecting(TakePage):
+    expects_version = True

@@ -1,0 +1,187 @@
+"""Mistakes of a first project: each is told by what is wrong, and what to do instead."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from enode_django import (
+    AggregateRoot,
+    Command,
+    DomainEvent,
+    ModelProjection,
+    ProcessManager,
+    applies,
+    command_handler,
+    execute_command,
+    handles,
+    starts,
+)
+from enode_django.checks.subscribers import check_subscribers
+from enode_django.domain.handlers import command_handlers
+from enode_django.eventstore.memory import MemoryEventStore
+from enode_django.exceptions import DefinitionError, ExecuteInsideHandler, HandlerNotFound, InvalidField
+from enode_django.testing import given, inline
+from sample_project.bank.models import AccountSummary
+
+
+class Open(Command):
+    type_name = "mistakes.Open"
+
+
+class Lost(Command):
+    type_name = "mistakes.Lost"
+
+
+class Opened(DomainEvent):
+    type_name = "mistakes.Opened"
+    owner: str = ""
+
+
+@pytest.fixture(autouse=True)
+def without_handlers_afterwards() -> Iterator[None]:
+    yield
+    for command in (Open, Lost):
+        for handler in list(command_handlers._handlers.get(command, ())):
+            command_handlers.remove(command, handler)
+    command_handlers.strays.difference_update(
+        [stray for stray in command_handlers.strays if stray.name.startswith(__name__)]
+    )
+
+
+def unwrapped(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate without `functools.wraps`, so that the marks of the function are hidden."""
+    return lambda *arguments: function(*arguments)
+
+
+def test_a_missing_handler_makes_one_look_at_the_names_of_modules() -> None:
+    with pytest.raises(HandlerNotFound, match=r"its module is not imported: .*AUTODISCOVER_MODULES"):
+        command_handlers.find(Lost)
+
+
+def test_a_mark_below_an_unwrapped_decorator_is_not_blamed_on_the_class() -> None:
+    class Account(AggregateRoot):
+        type_name = "mistakes.Hidden"
+
+        @unwrapped
+        @command_handler(Open, creates=True)
+        def open(self, command: Open) -> None: ...
+
+    with pytest.raises(DefinitionError, match=r"Account\.open\(\) .*; or, if a decorator above .* functools\.wraps"):
+        command_handlers.find(Open)
+
+
+def test_an_event_that_is_returned_is_to_be_applied() -> None:
+    class Account(AggregateRoot):
+        type_name = "mistakes.Returning"
+
+        @command_handler(Open, creates=True)
+        def open(self, command: Open) -> Any:
+            return [Opened()]
+
+        @applies(Opened)
+        def _opened(self, event: Opened) -> None: ...
+
+    account = given(Account).when(Open("a"))
+    with pytest.raises(AssertionError, match=r"self\.apply\(Opened\(owner=''\)\)"):
+        account.then(Opened())
+
+
+def test_a_class_of_commands_is_not_a_command() -> None:
+    with inline(MemoryEventStore()), pytest.raises(DefinitionError, match=r"got the class .*Open; make an instance"):
+        execute_command(Open)  # type: ignore[arg-type]
+
+
+def test_a_process_manager_executes_nothing_in_a_scenario() -> None:
+    class Executing(ProcessManager):
+        name, abstract = "mistakes.executing", True
+
+        @handles(Opened)
+        def opened(self, event: Opened) -> None:
+            execute_command(Open("b"))
+
+    with pytest.raises(ExecuteInsideHandler, match=r"a handler of mistakes\.executing"):
+        given(Executing, "a").when(Opened())
+
+
+def test_a_list_that_is_yielded_is_to_be_unpacked() -> None:
+    class Listing(ProcessManager):
+        name, abstract = "mistakes.listing", True
+
+        @handles(Opened)
+        def opened(self, event: Opened) -> Iterator[Any]:
+            yield [Open("b")]
+
+    with pytest.raises(DefinitionError, match="not a command or a deadline; write yield from"):
+        given(Listing, "a").when(Opened())
+
+
+@dataclasses.dataclass
+class Kept:
+    owner: str = ""
+
+
+def test_a_misspelt_field_of_a_state_is_found() -> None:
+    class Misspelling(ProcessManager[Kept]):
+        name, abstract = "mistakes.misspelling", True
+
+        @starts(Opened)
+        def opened(self, kept: Kept, event: Opened) -> None:
+            kept.ownr = event.owner  # type: ignore[attr-defined]
+
+    with pytest.raises(InvalidField, match=r"Kept\.ownr is no field, .* not be stored; its fields are owner"):
+        given(Misspelling, "a").when(Opened(owner="Ada"))
+
+
+def test_an_aggregate_is_no_dataclass() -> None:
+    @dataclasses.dataclass
+    class Account(AggregateRoot):
+        type_name = "mistakes.Dataclass"
+        owner: str = ""
+
+        @command_handler(Open, creates=True)
+        def open(self, command: Open) -> None:
+            self.apply(Opened())
+
+        @applies(Opened)
+        def _opened(self, event: Opened) -> None: ...
+
+    with pytest.raises(DefinitionError, match=r"Account is marked with @dataclass, .*; remove the mark"):
+        _ = Account("a").id
+
+
+def test_a_subscriber_without_a_marked_method_is_told() -> None:
+    class Unmarked(ModelProjection[AccountSummary]):
+        name = "mistakes.unmarked"
+
+        def opened(self, row: AccountSummary, event: Opened) -> None: ...
+
+    class Hidden(ProcessManager):
+        name = "mistakes.hidden"
+
+        @unwrapped
+        @handles(Opened)
+        def opened(self, event: Opened) -> None: ...
+
+    class Base(ProcessManager):
+        """Has no handler, but a subclass that has one."""
+
+    class Derived(Base):
+        name, abstract = "mistakes.derived", True
+
+        @handles(Opened)
+        def opened(self, event: Opened) -> None: ...
+
+    class Helper(ProcessManager):
+        name, abstract = "mistakes.helper", True
+
+    found = [one for one in check_subscribers(None) if one.id == "enode_django.W180"]
+    assert [one.obj for one in found if one.obj in (Unmarked, Hidden, Base, Derived, Helper)] == [Unmarked, Hidden]
+    assert "opened()" in found[0].msg
+    for cls in (Unmarked, Hidden):
+        with pytest.raises(DefinitionError, match="handles no event"):
+            given(cls, "a", Opened())
+        setattr(cls, "abstract", True)  # noqa: B010 - other tests check the subscribers, too
