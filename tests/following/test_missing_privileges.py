@@ -10,9 +10,10 @@ from enode_django.concurrency import backoff
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.exceptions import SubscriberUnavailable
+from enode_django.rebuilding.definitions import quoted
 from tests.following.domain import Added, CounterRows, Entries, Opened
 from tests.following.harness import Harness
-from tests.rebuilding.tables import quoted, role, sql
+from tests.rebuilding.tables import role, sql
 
 
 @pytest.fixture

@@ -15,10 +15,11 @@ from enode_django.eventstore.base import Outcome
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.eventstore.statements import GENERATIONS, TABLE
 from enode_django.exceptions import StoreFailing
+from enode_django.rebuilding.definitions import quoted
 from enode_django.testing.event_store_read_contract import outcomes, stream
 from tests.integration.notebook import Count, CreateNote
 from tests.integration.running import processors, wait_for
-from tests.rebuilding.tables import quoted, role
+from tests.rebuilding.tables import role
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
