@@ -9,10 +9,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
-from django.db import transaction
+from django.db import connections, transaction
 
 from enode_django.bus.command_bus import CommandBus
-from enode_django.databases import pipelined
+from enode_django.databases import end_left_transactions, pipelined
 from enode_django.domain.messages import Command
 from enode_django.domain.metadata import Metadata, ambient_metadata
 from enode_django.eventing import checkpoints, failovers, parking
@@ -97,6 +97,7 @@ class EffectProcessor(EventProcessor):
     ) -> dict[str, Progress]:
         ids = [work.aggregate_root_id for work in works]
         begun = self._read(ids, even_parked)
+        was_on = connections[self.alias].autocommit
         positions = self._positions(ids, dict(begun.rows))
         alone = len(works) == 1 and portion == 1
         portion = fit_portion(works, positions, portion, self.limit)
@@ -112,6 +113,8 @@ class EffectProcessor(EventProcessor):
             if calls.interruption is not None:
                 break
         self.in_flight.end()
+        if was_on:
+            end_left_transactions()
         calls.send()
         with transaction.atomic(using=self.alias):
             moved = {id: one.version for id, one in progress.items() if one.version > positions[id]}
