@@ -85,10 +85,14 @@ def _is_lost(raw: psycopg.Connection[object]) -> bool:
     return raw.info.transaction_status != TransactionStatus.IDLE or _is_read_only(raw)
 
 
+_READ_ONLY = ("default_transaction_read_only", "in_hot_standby")
+
+
 def _is_read_only(raw: psycopg.Connection[object]) -> bool:
-    """Return True if the session has been read-only by default for `READ_ONLY_SECONDS`. A session keeps the default of
-    its role or database that it began with, so another one may be able to write."""
-    if raw.info.parameter_status("default_transaction_read_only") != "on":
+    """Return True if the session has been read-only for `READ_ONLY_SECONDS`, by default or on a standby. Another one
+    may be able to write: a session keeps the default of its role or database that it began with, and after a failover
+    the name of the primary leads for a while to a standby. The server reports both, so this asks nobody."""
+    if not any(raw.info.parameter_status(name) == "on" for name in _READ_ONLY):
         return False
     return time.monotonic() - _read_only_since.setdefault(raw, time.monotonic()) >= READ_ONLY_SECONDS
 
