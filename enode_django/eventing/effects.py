@@ -17,7 +17,7 @@ from enode_django.domain.messages import Command
 from enode_django.domain.metadata import Metadata, ambient_metadata
 from enode_django.eventing import checkpoints, failovers, parking
 from enode_django.eventing.event_processors import Begun, EventProcessor, reached
-from enode_django.eventing.failures import failure_of
+from enode_django.eventing.failures import HANDLER_ERRORS, failure_of
 from enode_django.eventing.pending import (
     HandledEvent,
     PendingAggregate,
@@ -142,14 +142,14 @@ class EffectProcessor(EventProcessor):
             self.in_flight.step()
             try:
                 calls.run(self._followed.of(record), work.aggregate_root_id)
-            except Exception as error:  # handlers are application code: only this aggregate has failed
+            except HANDLER_ERRORS as error:  # handlers are application code: only this aggregate has failed
                 return calls.failed(version, record, error)
             version = record.version or 0
         for record in work.refusals.values():
             self.in_flight.step()
             try:
                 self._call_refusal(record, calls)
-            except Exception as error:  # handlers are application code: only this aggregate has failed
+            except HANDLER_ERRORS as error:  # handlers are application code: only this aggregate has failed
                 return calls.failed(version, record, error)
         return reached(work, version, streams, portion)
 
@@ -249,7 +249,7 @@ class Calls:
         self._send = send
         self._alone = alone
 
-    def failed(self, version: int, record: StreamRecord, error: Exception) -> Progress:
+    def failed(self, version: int, record: StreamRecord, error: BaseException) -> Progress:
         try:
             return Progress(version, failure_of(record, error))
         except Exception as interruption:
