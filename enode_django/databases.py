@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import psycopg
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg.pq import PipelineStatus, TransactionStatus
+
+logger = logging.getLogger("enode_django")
 
 _END_SESSIONS = """
     SELECT count(pg_terminate_backend(pid, %s)) FROM pg_stat_activity
@@ -21,7 +26,8 @@ _END_SESSIONS = """
 _END_SESSION_WAIT_MS = 5_000
 _APPLICATION_NAME_BYTES = 63
 
-
+READ_ONLY_SECONDS = 5.0
+_read_only_since: WeakKeyDictionary[psycopg.Connection[object], float] = WeakKeyDictionary()
 _numbers = count()
 
 
@@ -76,7 +82,19 @@ def _is_lost(raw: psycopg.Connection[object]) -> bool:
         raw.pgconn.consume_input()
     except psycopg.Error:
         return True
-    return raw.info.transaction_status != TransactionStatus.IDLE
+    return raw.info.transaction_status != TransactionStatus.IDLE or _is_read_only(raw)
+
+
+_READ_ONLY = ("default_transaction_read_only", "in_hot_standby")
+
+
+def _is_read_only(raw: psycopg.Connection[object]) -> bool:
+    """Return True if the session has been read-only for `READ_ONLY_SECONDS`, by default or on a standby. Another one
+    may be able to write: a session keeps the default of its role or database that it began with, and after a failover
+    the name of the primary leads for a while to a standby. The server reports both, so this asks nobody."""
+    if not any(raw.info.parameter_status(name) == "on" for name in _READ_ONLY):
+        return False
+    return time.monotonic() - _read_only_since.setdefault(raw, time.monotonic()) >= READ_ONLY_SECONDS
 
 
 def _is_pipelining(raw: psycopg.Connection[object]) -> bool:
@@ -90,6 +108,21 @@ def heal_connections() -> None:
             discard_if_lost(connection)
         else:
             connection.close_if_unusable_or_obsolete()
+
+
+def end_left_transactions() -> None:
+    """Roll back and close the calling thread's connections whose autocommit is off outside of atomic blocks, although
+    the settings turn it on. For threads in which only handlers can have done that: nobody else would end the
+    transaction, which holds its locks, and holds back the events of all."""
+    for connection in connections.all(initialized_only=True):
+        is_off = connection.connection is not None and not connection.autocommit
+        if is_off and connection.settings_dict["AUTOCOMMIT"] and not connection.in_atomic_block:
+            logger.error(
+                "a handler has left autocommit of the database %r off: what it has not committed is rolled back; "
+                "use transaction.atomic() instead",
+                connection.alias,
+            )
+            connection.close()
 
 
 @contextmanager

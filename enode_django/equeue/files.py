@@ -11,13 +11,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from enode_django.exceptions import DirectoryInUse, QueueFull, StorageFailed
+from enode_django.exceptions import ConfigurationError, DirectoryInUse, QueueFull, StorageFailed
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 UNREADABLE = frozenset({errno.EIO, errno.EBADMSG, errno.ENODATA, getattr(errno, "EUCLEAN", errno.EIO)})
 """Errors of a place that a file system cannot read, even if asked again."""
 
 
+_UNUSABLE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR})
 PRIVATE = 0o600
 """The mode of every file: messages and data about them are readable only by the broker's user."""
 _PRIVATE_DIRECTORY = 0o700
@@ -32,6 +33,20 @@ def translated(doing: str) -> Iterator[None]:
         if error.errno in FULL:
             raise QueueFull(f"no room for {doing} ({error.strerror}); make room on the disk and send again") from error
         raise StorageFailed(f"{doing} failed: {error}; look after the disk and start the broker again") from error
+
+
+@contextmanager
+def usable(directory: Path) -> Iterator[None]:
+    """Raise `ConfigurationError` if ``directory`` is none, or this process may not write to it."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _UNUSABLE:
+            raise
+        raise ConfigurationError(
+            f"the broker cannot use the directory {str(directory)!r} ({error}); give the directory to the user that "
+            f"runs the broker (id {os.geteuid()}), or name another one"
+        ) from error
 
 
 def sync_directory(directory: Path) -> None:

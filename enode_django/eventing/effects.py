@@ -9,15 +9,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
-from django.db import transaction
+from django.db import connections, transaction
 
 from enode_django.bus.command_bus import CommandBus
-from enode_django.databases import pipelined
+from enode_django.databases import end_left_transactions, pipelined
 from enode_django.domain.messages import Command
 from enode_django.domain.metadata import Metadata, ambient_metadata
 from enode_django.eventing import checkpoints, failovers, parking
 from enode_django.eventing.event_processors import Batch, Begun, EventProcessor
-from enode_django.eventing.failures import failure_of
+from enode_django.eventing.failures import HANDLER_ERRORS, failure_of
 from enode_django.eventing.pending import HandledEvent, PendingAggregate, Progress, followed_refusal, handled_by
 from enode_django.eventing.process_managers import (
     ProcessManager,
@@ -88,6 +88,7 @@ class EffectProcessor(EventProcessor):
     def apply(self, works: Sequence[PendingAggregate], portion: int, *, even_parked: bool) -> dict[str, Progress]:
         ids = [work.aggregate_root_id for work in works]
         begun = self._read(ids, even_parked)
+        was_on = connections[self.alias].autocommit
         alone = len(works) == 1 and portion == 1
         batch = self._next_batch(works, self._positions(ids, dict(begun.rows)), begun, portion)
         calls = Calls(self.subscriber, self._send, self._handled_refusals(works), alone=alone)
@@ -96,6 +97,8 @@ class EffectProcessor(EventProcessor):
             if calls.interruption is not None:
                 break
         self.in_flight.end()
+        if was_on:
+            end_left_transactions()
         calls.send()
         with transaction.atomic(using=self.alias):
             with pipelined(self.alias):
@@ -121,14 +124,14 @@ class EffectProcessor(EventProcessor):
             self.in_flight.step()
             try:
                 calls.run(self._followed.of(record), work.aggregate_root_id)
-            except Exception as error:  # handlers are application code: only this aggregate has failed
+            except HANDLER_ERRORS as error:  # handlers are application code: only this aggregate has failed
                 return calls.failed(version, record, error)
             version = record.version or 0
         for record in work.refusals.values():
             self.in_flight.step()
             try:
                 self._call_refusal(record, calls)
-            except Exception as error:  # handlers are application code: only this aggregate has failed
+            except HANDLER_ERRORS as error:  # handlers are application code: only this aggregate has failed
                 return calls.failed(version, record, error)
         return batch.handled(work)
 
@@ -225,7 +228,7 @@ class Calls:
         self._send = send
         self._alone = alone
 
-    def failed(self, version: int, record: StreamRecord, error: Exception) -> Progress:
+    def failed(self, version: int, record: StreamRecord, error: BaseException) -> Progress:
         try:
             return Progress(version, failure_of(record, error))
         except Exception as interruption:

@@ -17,7 +17,7 @@ from enode_django.equeue.lookups import Lookups
 from enode_django.eventing import checkpoints, failovers, parking
 from enode_django.eventing.base_projections import BaseProjection, makes_row, models_of
 from enode_django.eventing.failover_guard import Heeded
-from enode_django.eventing.failures import HandlerInterrupted, failure_of
+from enode_django.eventing.failures import HANDLER_ERRORS, HandlerInterrupted, failure_of
 from enode_django.eventing.in_flight import InFlight
 from enode_django.eventing.pending import Failure, HandledEvents, PendingAggregate, Progress, fit_portion, next_streams
 from enode_django.eventing.projection_code import known_fingerprint
@@ -283,7 +283,7 @@ class RowProcessor(EventProcessor):
             try:
                 events = self._followed.of(record)
                 row = changed_row(self._model, id, row, events, self._table.normalise, self._makes_row)
-            except Exception as error:  # handlers are application code
+            except HANDLER_ERRORS as error:  # handlers are application code
                 # The row in memory may be half changed. The streams before this one are handled at the next try, alone.
                 return Progress(batch.positions[id], failure_of(record, error))
             version = record.version or 0
@@ -447,7 +447,7 @@ class TransactionProcessor(CheckpointProcessor):
                             handler(event)
                     # A handler may have swallowed an error after which its writes would be rolled back silently.
                     connections[self.alias].validate_no_broken_transaction()
-        except Exception as error:  # handlers are application code
+        except HANDLER_ERRORS as error:  # handlers are application code
             if record is None:
                 raise
             return failure_of(record, error)

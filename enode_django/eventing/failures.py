@@ -9,8 +9,11 @@ from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.sqlstates import is_transient
 from enode_django.exceptions import EnodeError
 
+HANDLER_ERRORS = (Exception, SystemExit)
+"""What a handler may raise without ending its worker: application code may call ``sys.exit()``."""
 
-def failure_of(record: StreamRecord, error: Exception) -> Failure:
+
+def failure_of(record: StreamRecord, error: BaseException) -> Failure:
     """Return the failure of the aggregate. A transient error ends the batch: an error of this package is raised again,
     another as `HandlerInterrupted`."""
     failure = Failure(record.version, record.command_id, error, datetime.now(UTC))

@@ -12,7 +12,7 @@ from enode_django.equeue.lookups import Lookups
 from enode_django.eventing import checkpoints
 from enode_django.eventing.base_projections import makes_row
 from enode_django.eventing.event_processors import FIRST_AT_ONCE, Batch, CheckpointProcessor
-from enode_django.eventing.failures import failure_of
+from enode_django.eventing.failures import HANDLER_ERRORS, failure_of
 from enode_django.eventing.multi_projections import MultiProjection, key_fields, key_of_event
 from enode_django.eventing.pending import Failure, PendingAggregate, Progress
 from enode_django.eventing.read_models.keyed_changes import KeyedChanges, KeyedEvent, keyed_events
@@ -128,6 +128,6 @@ class MultiProcessor(CheckpointProcessor):
             try:
                 for one in events:
                     changes.handle(one)
-            except Exception as error:  # handlers are application code
+            except HANDLER_ERRORS as error:  # handlers are application code
                 return failure_of(record, error)
         return None

@@ -109,7 +109,7 @@ class Failure(NamedTuple):
 
     version: int | None
     command_id: str
-    error: Exception
+    error: BaseException
     failed_at: datetime
 
     def is_same(self, other: Failure) -> bool:

@@ -19,7 +19,7 @@ from enode_django.databases import let_hooks_fail_alone
 from enode_django.eventing import checkpoints, process_rows
 from enode_django.eventing.effects import EffectProcessor, SendCommands
 from enode_django.eventing.event_processors import Batch, Begun
-from enode_django.eventing.failures import failure_of
+from enode_django.eventing.failures import HANDLER_ERRORS, failure_of
 from enode_django.eventing.pending import Failure, HandledEvent, PendingAggregate, Progress, followed_refusal
 from enode_django.eventing.process_managers import ProcessManager
 from enode_django.eventing.processes import Processes, Step, steps_of
@@ -126,7 +126,7 @@ class ProcessProcessor(EffectProcessor):
             try:
                 with transaction.atomic(using=self.alias) if alone else nullcontext():
                     processes.run(steps, alone=alone)
-            except Exception as error:  # handlers are application code: only this aggregate has failed
+            except HANDLER_ERRORS as error:  # handlers are application code: only this aggregate has failed
                 return Progress(version, failure_of(record, error))
             if record.version is None:
                 refusals.append((record.aggregate_root_id, record.command_id))

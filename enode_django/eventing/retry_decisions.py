@@ -69,7 +69,7 @@ class RetryPolicy(NamedTuple):
             own.most_parked,
         )
 
-    def pauses(self, error: Exception) -> Sequence[float]:
+    def pauses(self, error: BaseException) -> Sequence[float]:
         """Return the seconds before each next attempt, until the aggregate is parked.
 
         >>> RetryPolicy(4, 2.0, (60.0, 120.0)).pauses(ValueError())
@@ -83,7 +83,7 @@ class RetryPolicy(NamedTuple):
             return self.unknown_delays
         return [self._doubled(failures, self.longest) for failures in range(self.attempts - 1)]
 
-    def passes(self, error: Exception) -> bool:
+    def passes(self, error: BaseException) -> bool:
         """Return True for an error after which the event is tried without end.
 
         >>> policy = RetryPolicy(4, 2.0, passing=(ConnectionError,))
@@ -92,12 +92,12 @@ class RetryPolicy(NamedTuple):
         """
         return isinstance(error, (Retry, *self.passing)) or is_transient(error)
 
-    def waits_for_others(self, error: Exception, failures: int) -> bool:
+    def waits_for_others(self, error: BaseException, failures: int) -> bool:
         """Return True if the event is tried again as soon as other aggregates have moved on."""
         is_conflict = self.conflict_patience > 0 and is_conflict_of_rows(error)
         return is_conflict and failures <= len(self.pauses(error))
 
-    def next_try(self, error: Exception, failures: int, failing_for: float = 0.0) -> NextTry:
+    def next_try(self, error: BaseException, failures: int, failing_for: float = 0.0) -> NextTry:
         """Return the next try of an event that has failed ``failures`` times in ``failing_for`` seconds, now with
         ``error``.
 
@@ -123,7 +123,7 @@ class RetryPolicy(NamedTuple):
             return NextTry(LONGEST_DELAY, False)
         return NextTry(self.parked_pause(error, 0.0), True)
 
-    def parked_pause(self, error: Exception, failing_for: float) -> float | None:
+    def parked_pause(self, error: BaseException, failing_for: float) -> float | None:
         """Return the seconds to the next try of a parked aggregate that has been failing at the same event for
         ``failing_for`` seconds: as many again, so that the pauses double. Return None if no try comes by itself.
 

@@ -21,7 +21,7 @@ from enode_django.eventing.in_flight import InFlight
 from enode_django.eventing.pending import Failure, PendingAggregate, Progress, next_streams
 from enode_django.eventing.subscribers import running_subscriber
 from enode_django.eventstore.base import StreamRecord
-from enode_django.eventstore.sqlstates import DATABASE_ERRORS, is_transient, lacks_migrations
+from enode_django.eventstore.sqlstates import DATABASE_ERRORS, is_transient, is_unprepared
 from enode_django.exceptions import EventKilledWorker, SubscriberUnavailable
 
 Value = TypeVar("Value")
@@ -104,7 +104,7 @@ class Runner:
 
     def _unavailable(self, error: Exception) -> SubscriberUnavailable:
         unavailable = SubscriberUnavailable(f"{self.subscriber.name} cannot go on: {error}")
-        if lacks_migrations(error):
+        if is_unprepared(error):
             unavailable.waiting = self.subscriber.name
         return unavailable
 

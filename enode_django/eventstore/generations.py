@@ -73,4 +73,5 @@ def begin_generation(connection: BaseDatabaseWrapper, last: int) -> None:
     """Begin the generation after ``last``, unless it has begun already."""
     with transaction.atomic(using=connection.alias):
         run(connection, statements.LOCK_OUT_WRITERS)
+        run(connection, statements.ADVANCE_SEQUENCE)
         run(connection, statements.BEGIN_GENERATION, (last,))

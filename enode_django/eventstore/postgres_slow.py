@@ -29,7 +29,7 @@ _CONFLICT = Appended(Outcome.CONFLICT)
 _UNEXPLAINED = Appended(
     Outcome.INVALID,
     error=f"the database refuses this row of {statements.TABLE}, but neither its command nor its version is stored;"
-    " look for a constraint, rule or trigger that is not the app's own",
+    " look for a constraint, rule or trigger that is not the app's own, or a sequence that was set back",
 )
 _UNEXPLAINED_RETRIES = 3
 

@@ -44,9 +44,10 @@ def connected(alias: str) -> Iterator[BaseDatabaseWrapper]:
     except sqlstates.DATABASE_ERRORS as error:
         discard_if_lost(connections[alias])
         if sqlstates.needs_help(error):
+            what = "GRANT its user what is missing" if sqlstates.lacks_privilege(error) else "look after its server"
             raise StoreFailing(
                 f"the event store in database {alias!r} refuses what it is asked: {sqlstates.message(error)};"
-                " look after its server: until then commands wait"
+                f" {what}: until then commands wait"
             ) from error
         if sqlstates.is_unavailable(error):
             raise StoreUnavailable(f"the event store in database {alias!r} is unavailable: {error}") from error

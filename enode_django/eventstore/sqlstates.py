@@ -42,8 +42,20 @@ def is_data_error(error: BaseException) -> bool:
 
 
 def needs_help(error: BaseException) -> bool:
-    """Return True if the database probably refuses every statement until its server is repaired: no row is at fault."""
-    return sqlstate(error).startswith(_NEEDS_HELP)
+    """Return True if the database probably refuses every statement until its server is repaired, or the user has the
+    privileges: no row is at fault."""
+    return sqlstate(error).startswith(_NEEDS_HELP) or lacks_privilege(error)
+
+
+def lacks_privilege(error: BaseException) -> bool:
+    """Return True if the database's user may not use a table, a sequence, a function or a schema."""
+    if sqlstate(error) != "42501":
+        return False
+    # A row that a security policy refuses has the same state, but comes from another function of the server. The text
+    # would be in the server's language.
+    driver_error = _driver_error(error)
+    source = driver_error.diag.source_function if isinstance(driver_error, psycopg.Error) else None
+    return (source or "").startswith("aclcheck_error")
 
 
 def may_be_too_much(error: BaseException) -> bool:
@@ -81,19 +93,19 @@ _NOT_MIGRATED = ("42P01", "42703")
 """A table or a column is missing: code that runs ahead of its migrations must not park every aggregate there is."""
 
 
-def lacks_migrations(error: BaseException) -> bool:
-    """Return True if the database answers, and has no such table or column."""
-    return sqlstate(error) in _NOT_MIGRATED
+def is_unprepared(error: BaseException) -> bool:
+    """Return True if the database answers, and has no such table or column, or does not let its user use it."""
+    return sqlstate(error) in _NOT_MIGRATED or lacks_privilege(error)
 
 
 def is_transient(error: BaseException) -> bool:
-    """Return True if the call should be retried: the database or the queue is unavailable, migrations are missing, or
-    transactions conflict. Return False for a `Retry`, which has its own delay."""
+    """Return True if the call should be retried: the database or the queue is unavailable, migrations or privileges are
+    missing, or transactions conflict. Return False for a `Retry`, which has its own delay."""
     if isinstance(error, EnodeError):
         return error.retriable and not isinstance(error, UnknownMessageType | Retry)
     if isinstance(error.__cause__ or error, psycopg.InterfaceError):
         return False  # such as a closed cursor; a lost connection is an OperationalError
-    return is_unavailable(error) or lacks_migrations(error)
+    return is_unavailable(error) or is_unprepared(error)
 
 
 _NOT_UNIQUE = (UNIQUE_VIOLATION, "23P01")

@@ -239,6 +239,14 @@ HAS_ROWS_FROM_ELSEWHERE = f"""
 # Waits for running writers and blocks new ones, so that every row is in one generation or the other.
 LOCK_OUT_WRITERS = f"LOCK TABLE {TABLE} IN SHARE ROW EXCLUSIVE MODE"
 
+# Logical replication copies rows, and leaves the sequence behind: free numbers of the old rows would be given.
+ADVANCE_SEQUENCE = f"""
+    SELECT setval(numbers, newest)
+    FROM (SELECT pg_get_serial_sequence('{TABLE}', 'sequence')::regclass AS numbers, max(sequence) AS newest
+          FROM {TABLE}) AS place
+    WHERE newest > coalesce(pg_sequence_last_value(numbers), 0)
+"""
+
 # The time makes the number differ from those of other restores of the database.
 BEGIN_GENERATION = f"""
     INSERT INTO {GENERATIONS} (generation, after_sequence, cluster, begun_at)

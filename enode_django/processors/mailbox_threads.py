@@ -14,7 +14,7 @@ from enode_django.commanding.decisions import Decision, Envelope, Finished
 from enode_django.commanding.logged_steps import log_committed
 from enode_django.commanding.publisher import EventPublisher
 from enode_django.concurrency.backoff import until_it_works
-from enode_django.databases import heal_connections
+from enode_django.databases import end_left_transactions, heal_connections
 from enode_django.equeue.lookups import Lookups
 from enode_django.eventstore.base import Shard
 from enode_django.eventstore.dead_letters import DeadLetters
@@ -64,6 +64,7 @@ class CommandMailboxThread:
             items.clear()  # else they stay in memory until the next ones come
             self._handle(Commands(processor.take_due(), False))
             processor.keep()
+            end_left_transactions()
         processor.keep_rest(FLUSH)
 
     def _handle(self, commands: Commands) -> None:

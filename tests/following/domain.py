@@ -94,7 +94,7 @@ class Behaviour:
 
     failing: Tally[str] = dataclasses.field(default_factory=Tally)
     calls: list[str] = dataclasses.field(default_factory=list)
-    error: type[Exception] = RuntimeError
+    error: type[BaseException] = RuntimeError
 
     def handle(self, event: DomainEvent | DomainException) -> None:
         if self.failing[event.aggregate_root_id] > 0:

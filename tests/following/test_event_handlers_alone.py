@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from django.db import connection, transaction
 
 from enode_django import event_handler
 from enode_django.eventing import event_handlers
@@ -61,3 +62,23 @@ def test_handlers_of_one_group_wait_for_each_other(harness: Harness) -> None:
     assert calls == ["mail c/1/0"] * 4
     assert both.held == 2
     assert harness.checkpoint("event_handlers", "c") is None
+
+
+def test_a_handler_that_leaves_autocommit_off_is_not_called_again_and_holds_no_lock(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else its checkpoint would be part of a transaction that nobody ends."""
+
+    @event_handler(name="following.careless", start="beginning")
+    def careless(event: Added) -> None:
+        transaction.set_autocommit(False)
+        calls.append(event.id)
+
+    (subscription,) = [harness.subscription(group) for group in event_handlers.handler_groups()]
+    records = harness.stored("c", Added(amount=1))
+    for _ in range(2):
+        subscription.handle([harness.pulled(records)])
+    connection.close()
+    assert calls == ["c/1/0"]
+    assert harness.checkpoint("following.careless", "c") == 1
+    assert "use transaction.atomic() instead" in caplog.text

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.db import connection, transaction
+
 from enode_django import (
     AggregateRoot,
     Command,
@@ -71,6 +73,12 @@ class TouchAnother(Command):
 
 class OpenAsDrawer(Command):
     type_name = "notebook.OpenAsDrawer"
+
+
+class LeaveTransactionOpen(Command):
+    """The result is the process id of the database session."""
+
+    type_name = "notebook.LeaveTransactionOpen"
 
 
 class GiveResult(Command):
@@ -230,3 +238,12 @@ def open_as_drawer(command: OpenAsDrawer, context: CommandContext) -> None:
 @command_handler
 def execute_inside(command: ExecuteInside) -> None:
     execute_command(Count(command.aggregate_root_id))
+
+
+@command_handler
+def leave_transaction_open(command: LeaveTransactionOpen, context: CommandContext) -> int:
+    transaction.set_autocommit(False)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_current_xact_id(), pg_backend_pid()")
+        (_, session) = cursor.fetchone()
+    return int(session)

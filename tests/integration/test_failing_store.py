@@ -13,11 +13,13 @@ from django.db import connection
 from enode_django import CommandStatus, execute_command, send_command
 from enode_django.eventstore.base import Outcome
 from enode_django.eventstore.postgres import PostgresEventStore
-from enode_django.eventstore.statements import TABLE
+from enode_django.eventstore.statements import GENERATIONS, TABLE
 from enode_django.exceptions import StoreFailing
+from enode_django.rebuilding.definitions import quoted
 from enode_django.testing.event_store_read_contract import outcomes, stream
 from tests.integration.notebook import Count, CreateNote
 from tests.integration.running import processors, wait_for
+from tests.rebuilding.tables import role
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -81,6 +83,22 @@ def test_a_batch_that_is_too_much_at_once_is_stored_in_parts(refuse: Callable[..
     refuse(state, above=3)
     assert outcomes(store.append(records, doubtful=state == "53200")) == [Outcome.STORED] * 20
     assert [record.version for record in store.load("root-4")] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("privilege", [f"INSERT ON {TABLE}", f"SELECT ON {GENERATIONS}"])
+def test_a_missing_privilege_is_waited_for(transactional_db: None, privilege: str) -> None:
+    store = PostgresEventStore()
+    with role() as name:
+        user = quoted(name)
+        run(f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {user}", f"REVOKE {privilege} FROM {user}")
+        try:
+            run(f"SET ROLE {user}")
+            with pytest.raises(StoreFailing, match=r"permission denied .*GRANT its user what is missing"):
+                store.append([stream("a", 1)])
+            run("RESET ROLE", f"GRANT {privilege} TO {user}", f"SET ROLE {user}")
+            assert outcomes(store.append([stream("a", 1)], doubtful=True)) == [Outcome.STORED]
+        finally:
+            run("RESET ROLE")
 
 
 def test_commands_wait_and_are_answered_when_the_database_is_mended(

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import psycopg
 import pytest
 from django.db import connections
 
 from chaos.servers import Standby
+from enode_django import databases
 from enode_django.eventstore.base import Outcome
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.exceptions import StoreUnavailable
-from enode_django.testing.event_store_read_contract import stream
+from enode_django.testing.event_store_read_contract import outcomes, stream
 from sample_project.embedded import Postgres
 from tests.acceptance.pgbouncer import PgBouncer
 from tests.integration.store_sessions import database_alias, wait_until
@@ -68,3 +69,31 @@ def test_no_batch_after_a_failover_follows_lost_streams(
     assert [one.outcome for one in stored] == [Outcome.CONFLICT, Outcome.STORED]
     assert store.heads(["a", "b"]) == {"a": 1, "b": 2}
     assert store.generation_of("b") > generation
+
+
+def test_a_session_on_a_standby_is_replaced_once_the_name_leads_to_the_primary(
+    standby: Standby, private_postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a failover a name may lead for a while to the old primary, which has become a standby."""
+    monkeypatch.setattr(databases, "READ_ONLY_SECONDS", 0.0)
+    migrate(private_postgres.url, OWN)
+    place = {"HOST": "127.0.0.1", "PASSWORD": private_postgres.password, "NAME": OWN, "USER": "postgres"}
+    with database_alias("primary", PORT=private_postgres.port, **place):
+        PostgresEventStore("primary").append([stream("a", 1)])
+    with database_alias("named", PORT=standby.port, **place):
+        store = PostgresEventStore("named")
+        wait_until(lambda: _heads(store) == {"a": 1})
+        session = connections["named"].connection
+        with pytest.raises(StoreUnavailable, match="read-only"):
+            store.append([stream("a", 2)])
+        connections["named"].settings_dict["PORT"] = private_postgres.port
+        assert outcomes(store.append([stream("a", 2)], doubtful=True)) == [Outcome.STORED]
+        assert connections["named"].connection is not session
+
+
+def _heads(store: PostgresEventStore) -> Mapping[str, int]:
+    try:
+        return store.heads(["a"])
+    except (StoreUnavailable, psycopg.Error):  # the standby does not have the database or the table yet
+        connections[store.alias].close()
+        return {}

@@ -11,12 +11,13 @@ import pytest
 from django.db import connection, connections, transaction
 
 from enode_django.eventstore import statements
+from enode_django.eventstore.base import Outcome
 from enode_django.eventstore.positions import BEGINNING, END, Position
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.models import StoreGeneration
 from enode_django.testing.event_store_feed_contract import read_on
 from enode_django.testing.event_store_position_contract import settled_between
-from enode_django.testing.event_store_read_contract import history, refusal, stream
+from enode_django.testing.event_store_read_contract import history, outcomes, refusal, stream
 from sample_project.embedded import Postgres
 from tests.integration.store_sessions import Call, bare_session, database_alias, insert, wait_until
 from tests.services import private
@@ -133,6 +134,26 @@ def test_another_life_of_the_cluster_begins_a_generation_once(store: PostgresEve
     assert entry.record.version == 3
     assert ahead < entry.position < store.position()
     assert StoreGeneration.objects.count() == 2
+
+
+def test_rows_of_a_database_whose_sequence_was_left_behind_come_after_all_others(store: PostgresEventStore) -> None:
+    """Logical replication copies rows, and no sequences. A number that a lost transaction had used is free."""
+    for one in history("a", 3):
+        store.append([one])
+    with connection.cursor() as cursor:
+        cursor.execute(f"UPDATE {statements.TABLE} SET sequence = sequence + 1000")
+    settle(store, 3)
+    before = store.position()
+    with connection.cursor() as cursor:
+        cursor.execute(f"ALTER SEQUENCE {statements.TABLE}_sequence_seq RESTART")
+    StoreGeneration.unprotected.update(cluster="7710275983152289212/00000001")
+
+    moved = PostgresEventStore()
+    assert outcomes(moved.append([stream("a", 4), stream("b", 1)])) == [Outcome.STORED] * 2
+    wait_until(lambda: len(moved.feed(before, limit=10).entries) == 2)
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT version FROM {statements.TABLE} ORDER BY sequence")
+        assert cursor.fetchall() == [(1,), (2,), (3,), (4,), (1,)]
 
 
 def test_a_generation_that_is_rolled_back_begins_with_the_next_row(store: PostgresEventStore) -> None:

@@ -35,7 +35,7 @@ from enode_django.equeue.broker.ring import RING_BATCHES, RING_BYTES, Ring
 from enode_django.equeue.broker.sending import Stamp, lay_out, lay_out_control
 from enode_django.equeue.broker.space import DiskSpace
 from enode_django.equeue.clocks import boot_time
-from enode_django.equeue.files import DirectoryLock, make_ignored_directory, shut_out_others, translated
+from enode_django.equeue.files import DirectoryLock, make_ignored_directory, shut_out_others, translated, usable
 from enode_django.equeue.histograms import Histogram
 
 logger = logging.getLogger(__name__)
@@ -88,17 +88,18 @@ class MessageStore:
         None: a share of the machine's memory. ``shows_safe``: `read` returns only what is safe on the disk. ``reserve``
         and ``low_space``: see `DiskSpace`. ``accept_loss``: open even if topics, groups and offsets are lost.
 
-        Raises `DirectoryInUse`.
+        Raises `DirectoryInUse`, and `ConfigurationError` if the directory is none, or this process may not use it.
         """
-        make_ignored_directory(directory)
-        shut_out_others(directory)
         self.directory = directory
         self.shows_safe = shows_safe
         self.has_lost = False
         """Set by `open` if the log ends before the checkpoint's position: the disk lost what it reported as safe."""
         self.on_append: Callable[[], object] = lambda: None
         """Called after each append, so when `unflushed_bytes` is not 0; it must not block."""
-        self._lock = DirectoryLock(directory)
+        with usable(directory):
+            make_ignored_directory(directory)
+            shut_out_others(directory)
+            self._lock = DirectoryLock(directory)
         self._memory = HeldMemory(low_watermark, high_watermark, monotonic=monotonic)
         self.space = DiskSpace(directory, reserve=reserve, low=low_space)
         self._log = MessageLog(directory / "messages", chunk_size, self._memory, self.space)
