@@ -18,6 +18,7 @@ from enode_django.conf import conf
 from enode_django.domain.messages import Command, ResultT
 from enode_django.domain.metadata import ambient_metadata, current_metadata
 from enode_django.domain.origin import handled_command
+from enode_django.eventing.base_projections import BaseProjection
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import Subscriber, key_of, running_subscriber, yielding_subscriber
 from enode_django.exceptions import (
@@ -383,13 +384,19 @@ def _checked(command: object) -> Command:
 
 
 def _sendable(command: object) -> Command:
-    """Return a command. Raises `SendInsideHandler` in a handler of a process manager: it may be called again for the
-    same event, and only what it yields takes effect once."""
+    """Return a command. Raises `SendInsideHandler` in a handler of a projection, which a rebuild calls again for all
+    events, or of a process manager, which may be called again: only what it yields takes effect once."""
     sendable = _checked(command)
     if (manager := yielding_subscriber.get()) is not None:
         raise SendInsideHandler(
             f"{type(sendable).__qualname__} cannot be sent by a handler of {manager}, which may be called twice for an"
             " event; yield it instead"
+        )
+    running = running_subscriber.get()
+    if isinstance(running, BaseProjection):
+        raise SendInsideHandler(
+            f"{type(sendable).__qualname__} cannot be sent by a handler of the projection {running.name}, which a"
+            " rebuild calls again for all events; let a process manager yield it"
         )
     return sendable
 
@@ -405,9 +412,10 @@ def _check_surroundings(command: Command, wait_for: WaitFor) -> None:
             f"{what} cannot be executed by a command handler, which would wait for itself; "
             "send it by context.send(), or let a process manager yield it"
         )
-    if (subscriber := running_subscriber.get() or yielding_subscriber.get()) is not None:
+    running = running_subscriber.get()
+    if (name := running.name if running is not None else yielding_subscriber.get()) is not None:
         raise ExecuteInsideHandler(
-            f"{what} cannot be executed by a handler of {subscriber}, which could wait for itself; "
+            f"{what} cannot be executed by a handler of {name}, which could wait for itself; "
             "send it, or let a process manager yield it"
         )
     if current_bus().joins_transactions or not _in_atomic_block():

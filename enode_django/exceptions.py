@@ -33,7 +33,7 @@ EnodeError
 │   ├── CommandIdReused              the command has the id of another one: of another type, or with other fields
 │   ├── Retry                        retriable: raised by a handler to be called again
 │   ├── ExecuteInsideHandler         ``execute_command`` was called by a handler
-│   ├── SendInsideHandler            a handler of a process manager sent a command instead of yielding it
+│   ├── SendInsideHandler            a handler of a projection or a process manager sent a command
 │   ├── SendInsideTest               a test would send to the queue of the settings: outside of ``inline()``
 │   └── WaitInsideTransaction        waiting for subscribers inside an atomic block, whose locks they may wait for
 ├── SubscriberError

@@ -89,7 +89,7 @@ class Runner:
 
         def guarded() -> Value:
             heal_connections()
-            token = running_subscriber.set(self.subscriber.name)
+            token = running_subscriber.set(self.subscriber)
             try:
                 return call()
             except Exception as error:  # a database error, or a bug

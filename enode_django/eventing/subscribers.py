@@ -8,6 +8,7 @@ renamed with an alias goes on where it stood, while old code runs beside new cod
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, ClassVar
 
@@ -31,10 +32,20 @@ Handler = Callable[..., Any]
 NOW = "now"
 BEGINNING = "beginning"
 
-running_subscriber: ContextVar[str | None] = ContextVar("enode_running_subscriber", default=None)
-"""The name of the subscriber whose handlers run in this thread."""
+running_subscriber: ContextVar[Subscriber | None] = ContextVar("enode_running_subscriber", default=None)
+"""The subscriber whose handlers run in this thread."""
 yielding_subscriber: ContextVar[str | None] = ContextVar("enode_yielding_subscriber", default=None)
 """The name of the process manager whose handler is being called in this thread: it may only yield commands."""
+
+
+@contextmanager
+def running(subscriber: Subscriber) -> Iterator[None]:
+    """Let `running_subscriber` be this one inside the block."""
+    token = running_subscriber.set(subscriber)
+    try:
+        yield
+    finally:
+        running_subscriber.reset(token)
 
 
 class Subscriber:

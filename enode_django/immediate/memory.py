@@ -16,7 +16,7 @@ from enode_django.eventing.pending import handled_by
 from enode_django.eventing.process_managers import ProcessManager, crash_handler, has_state
 from enode_django.eventing.processes import Process, Processes, steps_of
 from enode_django.eventing.registry import subscribers
-from enode_django.eventing.subscribers import NOW, Subscriber, follows, key_of, running_subscriber
+from enode_django.eventing.subscribers import NOW, Subscriber, follows, key_of, running
 from enode_django.eventstore.base import CommandKey, EventStore, StreamRecord
 from enode_django.eventstore.positions import BEGINNING, END
 from enode_django.scheduling.due import Changes
@@ -56,8 +56,7 @@ class MemorySubscription:
             self._reached[id] = stream.version or 0
 
     def _call(self, record: StreamRecord) -> None:
-        token = running_subscriber.set(self.subscriber.name)
-        try:
+        with running(self.subscriber):
             if has_state(self.subscriber):
                 self._step(self.subscriber, record)
             else:
@@ -65,8 +64,6 @@ class MemorySubscription:
                 calls.run(handled_by(self.subscriber, record), record.aggregate_root_id)
                 calls.send()
                 self._change(calls.deadlines_of({record.aggregate_root_id}))
-        finally:
-            running_subscriber.reset(token)
 
     def _step(self, manager: ProcessManager, record: StreamRecord) -> None:
         steps = steps_of(manager, handled_by(manager, record))

@@ -52,7 +52,8 @@ def _on_one_line(value: object) -> str:
 def _context() -> dict[str, str | None]:
     handled = handled_command.get()
     if handled is None:
-        return {"subscriber": running_subscriber.get(), "correlation_id": known_correlation_id()}
+        running = running_subscriber.get()
+        return {"subscriber": running and running.name, "correlation_id": known_correlation_id()}
     return {
         "command_id": handled.command_id,
         "aggregate_root_id": handled.aggregate_root_id,

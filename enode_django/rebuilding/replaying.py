@@ -27,7 +27,7 @@ from enode_django.eventing.read_models.rows import RowTable
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.retry_decisions import RetryPolicy
 from enode_django.eventing.retry_policy import Retries
-from enode_django.eventing.subscribers import Subscriber, key_of, running_subscriber
+from enode_django.eventing.subscribers import Subscriber, key_of, running
 from enode_django.eventing.sweep import behind
 from enode_django.eventstore.base import Settled, StreamRecord
 from enode_django.eventstore.fetched import Row, TimeOf, decoded, itself
@@ -209,11 +209,8 @@ class _Reducing:
             return list(islice(folded, ROWS_AT_ONCE))
 
     def _folded(self, rows: Iterable[Row]) -> Iterator[Folded]:
-        token = running_subscriber.set(self._subscriber.name)
-        try:
+        with running(self._subscriber):
             yield from fold(self._subscriber, rows, self._time_of, self._table.normalise_in_memory)
-        finally:
-            running_subscriber.reset(token)
 
     def _copy(self, folded: Sequence[Folded]) -> bool:
         rows = [one.row for one in folded if one.row is not None]

@@ -15,7 +15,7 @@ from enode_django.eventing.projections import ModelProjection
 from enode_django.eventing.read_models.row_changes import changed_row
 from enode_django.eventing.read_models.row_normalising import RowNormaliser
 from enode_django.eventing.registry import subscribers
-from enode_django.eventing.subscribers import Subscriber
+from enode_django.eventing.subscribers import Subscriber, running
 from enode_django.eventstore.base import StreamRecord
 from enode_django.exceptions import DefinitionError
 from enode_django.testing.histories import check_events, streams
@@ -74,7 +74,8 @@ class RowScenario(Generic[Row]):
         followed = HandledEvents(self._projection)
         for record in records:
             events = followed.of(record)
-            self.row = changed_row(self._model, self._id, self.row, events, self._normalise, self._makes_row)
+            with running(self._projection):
+                self.row = changed_row(self._model, self._id, self.row, events, self._normalise, self._makes_row)
             self._version = record.version or 0
             if self.row is not None:
                 check_fields(self._projection, self.row)

@@ -14,6 +14,7 @@ from enode_django.eventing.pending import HandledEvents
 from enode_django.eventing.read_models.keyed_changes import KeyedChanges, keyed_events
 from enode_django.eventing.read_models.row_keys import RowKeys
 from enode_django.eventing.registry import subscribers
+from enode_django.eventing.subscribers import running
 from enode_django.eventstore.base import StreamRecord
 from enode_django.testing.histories import check_events, streams
 from enode_django.testing.row_scenario import Row, check_fields, normaliser, value_of
@@ -103,7 +104,8 @@ class RowsScenario(Generic[Row]):
         followed = HandledEvents(self._projection)
         for record in records:
             for one in keyed_events(followed.of(record), self._key_of, self._table):
-                changes.handle(one)
+                with running(self._projection):
+                    changes.handle(one)
             for row in changes.rows.values():
                 if row is not None:
                     check_fields(self._projection, row)

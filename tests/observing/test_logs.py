@@ -14,6 +14,7 @@ from enode_django import Command
 from enode_django.commanding.context import CommandContext
 from enode_django.domain.metadata import Metadata, metadata
 from enode_django.domain.origin import handled_command
+from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import running_subscriber
 from enode_django.middleware import EnodeMiddleware
 from enode_django.processors.logs import FORMAT, AddContext, AddContextText
@@ -72,7 +73,7 @@ def handling() -> Iterator[None]:
 
 @pytest.fixture
 def following() -> Iterator[None]:
-    token = running_subscriber.set("bank.Ledger")
+    token = running_subscriber.set(subscribers.get("bank.Ledger"))
     yield
     running_subscriber.reset(token)
 

@@ -147,7 +147,7 @@ def test_wait_for_is_a_value() -> None:
 @both_forms
 @pytest.mark.parametrize("wait_for", [WaitFor.EXECUTED, WaitFor.HANDLED, WaitFor.subscriber("ledger")])
 def test_handler_of_a_subscriber_may_send_and_not_execute(desk: Desk, execute: Execute, wait_for: WaitFor) -> None:
-    token = running_subscriber.set("ledger")
+    token = running_subscriber.set(EventHandlerGroup("ledger"))
     try:
         with pytest.raises(ExecuteInsideHandler, match="Add cannot be executed by a handler of ledger"):
             execute(Add("x"), wait_for=wait_for)
@@ -158,7 +158,7 @@ def test_handler_of_a_subscriber_may_send_and_not_execute(desk: Desk, execute: E
 
 
 def test_handler_of_a_subscriber_may_not_execute_inline_either() -> None:
-    token = running_subscriber.set("ledger")
+    token = running_subscriber.set(EventHandlerGroup("ledger"))
     try:
         with inline(MemoryEventStore()), pytest.raises(ExecuteInsideHandler, match="a handler of ledger"):
             execute_command(Add("x"))
