@@ -81,7 +81,7 @@ def test_queues_are_added_and_hidden_only_when_no_key_can_overtake(queue: Memory
         equeue("add-queues", "orders", "4")
     assert len(rows("add-queues", "orders", "4", "--unordered")) == 4
     assert len(rows("add-queues", "orders", "4")) == 4, "again"
-    with pytest.raises(CommandError, match="'orders' has 4 queues, .* hide those above 3"):
+    with pytest.raises(CommandError, match=r"'orders' has 4 queues, .* hide those above 3"):
         equeue("add-queues", "orders", "3")
     with pytest.raises(CommandError, match="--unordered"):
         equeue("hide", "orders", "3")
