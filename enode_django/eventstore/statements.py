@@ -204,12 +204,13 @@ SAMPLE_REFUSALS = f"SELECT CASE WHEN version IS NULL THEN created_at END FROM {T
 
 SAMPLE_TRANSACTIONS = f"SELECT {_TRANSACTION}, sequence FROM {TABLE} TABLESAMPLE SYSTEM (%s)"
 
-# The cluster and its timeline; a new timeline begins when a standby is promoted or a backup is recovered to a point in
-# time. NULL on a standby, which cannot record a generation, and on Aurora.
-_CLUSTER = """
+# The cluster, its timeline, and the oid of the table of generations. A new timeline begins when a standby is promoted
+# or a backup is recovered to a point in time. A dump that is restored on its own server gives the table another oid.
+# NULL on a standby, which cannot record a generation, and on Aurora.
+_CLUSTER = f"""
     CASE WHEN pg_is_in_recovery() OR to_regproc('aurora_version') IS NOT NULL THEN NULL
          ELSE (SELECT system_identifier FROM pg_control_system())::text || '/'
-              || left(pg_walfile_name(pg_current_wal_lsn()), 8) END
+              || left(pg_walfile_name(pg_current_wal_lsn()), 8) || '/' || '{GENERATIONS}'::regclass::oid END
 """
 
 # The server since its start or promotion: no two have started in the same microsecond. To ask for the cluster would

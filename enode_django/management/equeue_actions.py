@@ -46,7 +46,10 @@ def create(transport: Transport, options: Options) -> Iterable[Row]:
 
 
 def add_queues(transport: Transport, options: Options) -> Iterable[Row]:
-    transport.add_queues(options["topic"], options["queues"], unordered=options["unordered"])
+    topic, wanted = options["topic"], options["queues"]
+    has = transport.add_queues(topic, wanted, unordered=options["unordered"])
+    if has > wanted:
+        raise QueueError(f"topic {topic!r} has {has} queues, and they are never taken away; hide those above {wanted}")
     return topics(transport, {"topics": [options["topic"]]})
 
 

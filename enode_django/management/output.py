@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from django.core.management.base import BaseCommand, OutputWrapper
@@ -32,16 +35,40 @@ def printable_json(value: Any) -> str:
 
 class PrintableOutput(OutputWrapper):
     """Escapes unprintable characters, except line breaks and tabs. A style has to be given to `write`: it consists of
-    escape sequences, which would be escaped in the text."""
+    escape sequences, which would be escaped in the text.
+
+    When the reader of a pipe has ended, such as `head`, the rest is dropped: the command does its work nevertheless.
+    """
+
+    def __init__(self, out: Any, ending: str = "\n") -> None:
+        super().__init__(out, ending)
+        self.has_reader = True
+        self._file = out
 
     def write(  # type: ignore[override]
         self, msg: str = "", style_func: Any = None, ending: str | None = None
     ) -> None:
-        super().write(printable(msg, keep=_LAYOUT), style_func, ending)
+        with self._dropped_without_reader():
+            super().write(printable(msg, keep=_LAYOUT), style_func, ending)
+
+    def flush(self) -> None:
+        with self._dropped_without_reader():
+            super().flush()
+
+    @contextmanager
+    def _dropped_without_reader(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            self.has_reader = False
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._file.fileno())  # else Python complains at its end
 
 
 class PrintableCommand(BaseCommand):
     """The base of management commands. Their ``stdout`` and ``stderr`` are `PrintableOutput`, also for errors."""
+
+    stdout: PrintableOutput
+    stderr: PrintableOutput
 
     def __init__(
         self, stdout: Any = None, stderr: Any = None, no_color: bool = False, force_color: bool = False
@@ -62,4 +89,15 @@ class PrintableCommand(BaseCommand):
             given = options.pop(name, None)
             if given:
                 setattr(self, name, PrintableOutput(given))
-        return super().execute(*args, **options)
+        try:
+            return super().execute(*args, **options)
+        finally:
+            self.stdout.flush()
+
+    def run_from_argv(self, argv: Sequence[str]) -> None:
+        """End with status 130 after Ctrl-C, as a shell does, instead of a traceback."""
+        try:
+            super().run_from_argv(list(argv))
+        except KeyboardInterrupt:
+            self.stderr.write("interrupted: a part may have been done")
+            raise SystemExit(130) from None

@@ -8,9 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from django.core.management.base import OutputWrapper
-
-from enode_django.management.output import printable
+from enode_django.management.output import PrintableOutput, printable
 
 Row = Mapping[str, Any]
 """Values by heading. In a table None is empty, and bytes are shortened."""
@@ -28,7 +26,7 @@ def preview(body: bytes, width: int = BODY_WIDTH) -> str:
     return text if len(text) <= width and len(body) <= width * 4 else f"{text[: width - 1]}…"
 
 
-def write_table(out: OutputWrapper, rows: Sequence[Row]) -> None:
+def write_table(out: PrintableOutput, rows: Sequence[Row]) -> None:
     """Write all rows below the headings of the first one. All rows must have the same headings."""
     table = [list(rows[0]), *([_cell(value) for value in row.values()] for row in rows)] if rows else []
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
@@ -36,20 +34,24 @@ def write_table(out: OutputWrapper, rows: Sequence[Row]) -> None:
         out.write("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
 
 
-def write_lines(out: OutputWrapper, rows: Iterable[Row]) -> None:
-    """Write each row as it comes, below the headings. Columns are as wide as their headings."""
+def write_lines(out: PrintableOutput, rows: Iterable[Row]) -> None:
+    """Write each row as it comes, below the headings, while somebody reads. Columns are as wide as their headings."""
     for number, row in enumerate(rows):
         lines = [list(row), list(map(_cell, row.values()))]
         for line in lines[0 if number == 0 else 1 :]:
             out.write("  ".join(cell.ljust(len(heading)) for heading, cell in zip(row, line, strict=True)).rstrip())
         out.flush()
+        if not out.has_reader:
+            return
 
 
-def write_json(out: OutputWrapper, rows: Iterable[Row]) -> None:
-    """Write each row as it comes. Bytes that are not UTF-8 get the key ``<heading>_base64``."""
+def write_json(out: PrintableOutput, rows: Iterable[Row]) -> None:
+    """Write each row as it comes, while somebody reads. Bytes that are not UTF-8 get the key ``<heading>_base64``."""
     for row in rows:
         out.write(json.dumps(dict(map(_plain, row.items())), default=str))
         out.flush()
+        if not out.has_reader:
+            return
 
 
 def _plain(item: tuple[str, Any]) -> tuple[str, Any]:

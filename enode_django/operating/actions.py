@@ -57,7 +57,7 @@ def recorded(operator: str, source: OperatorAction.Source, done: Done) -> Iterat
     details: list[str] = []
     try:
         yield details
-    except Exception as error:
+    except BaseException as error:  # also Ctrl-C
         details.append(f"ended by {type(error).__name__}")  # its text may quote payload
         raise
     finally:

@@ -232,15 +232,16 @@ def test_a_command_that_fails_is_kept_with_its_error(queue: MemoryTransport) -> 
     assert "ended by UnknownTopic" in row.details
 
 
-def test_what_happened_before_an_error_is_kept() -> None:
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_what_happened_before_an_error_is_kept(error: type[BaseException]) -> None:
     def half() -> None:
         with recorded("ann", OperatorAction.Source.ADMIN, Done("a", "t", "1")) as said:
             said.append("half of it")
-            raise ValueError("no")
+            raise error("no")
 
-    with pytest.raises(ValueError, match="no"):
+    with pytest.raises(error, match="no"):
         half()
-    assert OperatorAction.objects.get().details == "half of it; ended by ValueError"
+    assert OperatorAction.objects.get().details == f"half of it; ended by {error.__name__}"
 
 
 def test_an_action_that_cannot_be_stored_is_logged_and_its_request_goes_on(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from io import StringIO
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import pytest
@@ -79,6 +80,9 @@ def test_queues_are_added_and_hidden_only_when_no_key_can_overtake(queue: Memory
     with pytest.raises(CommandError, match=r"has 1 messages .* --unordered"):
         equeue("add-queues", "orders", "4")
     assert len(rows("add-queues", "orders", "4", "--unordered")) == 4
+    assert len(rows("add-queues", "orders", "4")) == 4, "again"
+    with pytest.raises(CommandError, match=r"'orders' has 4 queues, .* hide those above 3"):
+        equeue("add-queues", "orders", "3")
     with pytest.raises(CommandError, match="--unordered"):
         equeue("hide", "orders", "3")
     hidden = rows("hide", "orders", "3", "--unordered")[3]
@@ -209,10 +213,15 @@ def test_messages_are_shown(queue: MemoryTransport) -> None:
 
 
 class UntilCtrlC(StringIO):
-    """Raises `KeyboardInterrupt` when the second message was written."""
+    """Raises `KeyboardInterrupt`, once, when the second message was written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_interrupted = False
 
     def flush(self) -> None:
-        if "b" in self.getvalue().split()[-1]:
+        if "b" in self.getvalue().split()[-1] and not self._is_interrupted:
+            self._is_interrupted = True
             raise KeyboardInterrupt
 
 
@@ -228,6 +237,36 @@ def test_tail_shows_messages_until_ctrl_c(queue: MemoryTransport, options: list[
     out = UntilCtrlC()
     call_command("enode", "queue", "tail", "orders", "--from-first", *options, stdout=out)
     assert out.getvalue().splitlines() == shown
+
+
+def test_another_action_that_is_interrupted_has_not_succeeded(queue: MemoryTransport) -> None:
+    queue.send("orders", {0: texts("a", "b")})
+    with pytest.raises(KeyboardInterrupt):
+        call_command("enode", "queue", "peek", "orders", "0", "--json", stdout=UntilCtrlC())
+
+
+class UntilClosed(StringIO):
+    """Raises `BrokenPipeError` when the second message was written, as a pipe to ``head -1`` does."""
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__()
+        self._descriptor = descriptor
+
+    def flush(self) -> None:
+        if "b" in self.getvalue().split()[-1]:
+            raise BrokenPipeError
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_tail_ends_when_its_reader_has_ended(queue: MemoryTransport, options: list[str]) -> None:
+    queue.send("orders", {0: texts("a", "b", "c")})
+    with TemporaryFile() as file:
+        out = UntilClosed(file.fileno())
+        call_command("enode", "queue", "tail", "orders", "--from-first", *options, stdout=out)
+    assert out.getvalue().splitlines()[-1].split()[-1].strip('"}') == "b"
 
 
 def test_producers_are_shown(queue: MemoryTransport) -> None:

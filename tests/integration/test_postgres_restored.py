@@ -43,19 +43,19 @@ def settle(store: PostgresEventStore, count: int) -> None:
     wait_until(lambda: len(read_on(store, BEGINNING, limit=100)[0]) == count)
 
 
-def restore_into(server: Postgres) -> None:
-    """Dump the tests' database and restore it there, in the database ``postgres``."""
-    source = connection.get_connection_params()
+def restore_into(server: Postgres, *options: str, alias: str = "default", database: str = "postgres") -> None:
+    """Dump the alias's database, with the options, and restore it on the server in a database."""
+    source = connections[alias].get_connection_params()
     environment = {**os.environ, "PGPASSWORD": str(source.get("password", ""))}
     place = [f"--host={source['host']}", f"--port={source['port']}", f"--username={source['user']}"]
     binaries = server._binaries
     dump = subprocess.run(
-        [binaries / "pg_dump", *place, "--no-owner", str(source["dbname"])],
+        [binaries / "pg_dump", *place, "--no-owner", *options, str(source["dbname"])],
         env=environment,
         check=True,
         capture_output=True,
     )
-    psql = [binaries / "psql", "--quiet", "--set=ON_ERROR_STOP=1", f"--dbname={server.url}"]
+    psql = [binaries / "psql", "--quiet", "--set=ON_ERROR_STOP=1", f"--dbname={server.url_of(database)}"]
     subprocess.run(psql, input=dump.stdout, check=True, capture_output=True)
 
 
@@ -101,6 +101,34 @@ def test_a_reader_goes_on_where_it_was_after_a_dump_was_restored(
     assert restored.heads_before(["a", "b", "c"], started) == {"a": 3, "b": 3}
     assert set(settled_between(restored, started, restored.position()).heads) == {"a", "c"}
     assert set(settled_between(restored, BEGINNING, restored.position(), 2).heads) == {"a", "b", "c"}
+
+
+@pytest.mark.usefixtures("_second_cluster")
+@pytest.mark.parametrize(
+    ("database", "options"), [("anew", []), ("postgres", ["--clean"])], ids=["a new database", "the same database"]
+)
+def test_a_dump_that_is_restored_on_its_own_server_begins_a_generation(
+    store: PostgresEventStore, private_postgres: Postgres, database: str, options: list[str]
+) -> None:
+    """Transaction ids go on there. But events that were lost wait in the queue, and subscribers may have seen them."""
+    restore_into(private_postgres)
+    PostgresEventStore("restored").append(history("a", 2))
+    before = PostgresEventStore("restored").position()
+    if database != "postgres":
+        with connections["restored"].cursor() as cursor:
+            cursor.execute(f"CREATE DATABASE {database} TEMPLATE template0")
+    restore_into(private_postgres, *options, alias="restored", database=database)
+    connections["restored"].close()
+
+    place = {"HOST": "127.0.0.1", "PORT": private_postgres.port, "PASSWORD": private_postgres.password}
+    with database_alias("again", **place, USER="postgres", NAME=database):
+        again = PostgresEventStore("again")
+        again.append([stream("a", 3)])
+        settle(again, 3)
+        entries, _ = read_on(again, BEGINNING, limit=10)
+        assert [record.version for _, record in entries] == [1, 2, 3]
+        assert [position.generation > before.generation for position, _ in entries] == [False, False, True]
+        assert again.position().generation == entries[-1][0].generation
 
 
 @pytest.mark.usefixtures("_second_cluster")

@@ -24,6 +24,8 @@ ONLY_GROUP, DATABASE = 'group="billing"', 'database="default"'
 Case = tuple[dict[str, str], str]
 FIRES: dict[str, Case] = {  # the series as promtool writes them, and the labels of the alert
     "EnodeNothingRuns": ({}, ""),
+    "EnodeDatabaseAway": ({f"enode_workers{{{ROLE}}}": "2x60", f"enode_queue_backlog_messages{{{GROUP}}}": "0x60"}, ""),
+    "EnodeQueueAway": ({f"enode_workers{{{ROLE}}}": "2x60", f"enode_dead_letters{{{ONLY_GROUP}}}": "0x60"}, ""),
     "EnodeSubscriberBehind": ({f"enode_subscriber_lag_seconds{{{SUBSCRIBER}}}": "120x60"}, SUBSCRIBER),
     "EnodeCommandsCrash": ({f'enode_commands_total{{{ON},outcome="crashed"}}': "0+1x60"}, ""),
     "EnodeDeadLetters": ({f"enode_dead_letters{{{ONLY_GROUP}}}": "17x60"}, ONLY_GROUP),

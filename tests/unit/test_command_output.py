@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
+import sys
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
@@ -56,6 +59,48 @@ def test_the_message_of_an_error_is_escaped_too(
     assert capsys.readouterr().err == f"{ESCAPED}\nCommandError: no {ESCAPED}\n"
 
 
+class Degraded(PrintableCommand):
+    requires_system_checks: list[str] = []
+
+    lines = 1
+
+    def handle(self, **options: Any) -> None:
+        for number in range(self.lines):
+            self.stdout.write(f"line {number}")
+        self.stderr.write("all is done")
+        raise SystemExit(1)
+
+
+class Interrupted(PrintableCommand):
+    requires_system_checks: list[str] = []
+
+    def handle(self, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("lines", [1, 100_000], ids=["less than the buffers hold", "more"])
+def test_a_command_whose_output_nobody_reads_any_more_does_its_work_and_keeps_its_exit_status(lines: int) -> None:
+    code = f"""if True:
+        from tests.unit.test_command_output import Degraded
+        Degraded.lines = {lines}
+        Degraded().run_from_argv(["manage.py", "degraded"])
+    """
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdout=writer, stderr=subprocess.PIPE, text=True)
+    finally:
+        os.close(writer)
+    assert (done.stderr, done.returncode) == ("all is done\n", 1)
+
+
+def test_an_interrupted_command_says_so_and_has_not_succeeded(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        Interrupted().run_from_argv(["manage.py", "interrupted"])
+    assert end.value.code == 130
+    assert capsys.readouterr().err == "interrupted: a part may have been done\n"
+
+
 def test_json_is_the_same_value_and_printable() -> None:
     value = {"text": f"{HOSTILE} \xa0\U0001f600\U000e0001", "n": [1]}
     text = printable_json(value)
@@ -101,3 +146,10 @@ def test_a_sub_command_is_called_with_its_options() -> None:
     assert "match event_schemas.json" in out.getvalue()
     with pytest.raises(TypeError, match="Unknown option"):
         call_command("enode", "jobs", "list", colour="red")
+
+
+def test_a_database_that_is_away_is_an_error_and_no_traceback() -> None:
+    environment = {**os.environ, "DATABASE_URL": "postgresql://nobody@127.0.0.1:1/nothing"}
+    done = warm.run(["manage.py", "enode", "groups", "--skip-checks"], cwd=ROOT, env=environment)
+    assert done.returncode == 1
+    assert done.stderr.startswith("CommandError: connection failed")

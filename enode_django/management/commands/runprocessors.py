@@ -78,7 +78,7 @@ class Command(PrintableCommand):
         )
         parser.add_argument(
             "--role",
-            choices=[*Role, ALL],
+            choices=[*(each.value for each in Role), ALL],
             default=ALL,
             help="command: handle commands; event: run projections, process managers and event handlers; all: both",
         )

@@ -8,6 +8,7 @@ from django.apps import apps
 from django.core.management.base import CommandError, CommandParser
 
 from enode_django.management.auditing import add_reason, audited
+from enode_django.management.errors import errors_shown
 from enode_django.management.output import PrintableCommand
 
 if TYPE_CHECKING:
@@ -42,6 +43,10 @@ class Command(PrintableCommand):
     def handle(self, *, reason: str, **options: Any) -> None:
         if not apps.is_installed("django.contrib.auth"):
             raise CommandError("groups need 'django.contrib.auth' in INSTALLED_APPS")
+        with errors_shown():
+            self._make_groups(reason)
+
+    def _make_groups(self, reason: str) -> None:
         known = _permissions()
         missing = {*DEEDS, "view_eventstream"} - known.keys()
         if missing:

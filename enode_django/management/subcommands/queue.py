@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from argparse import ArgumentTypeError
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -143,9 +141,8 @@ def _errors_shown(action: str, group: str | None) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        pass  # the regular end of tail
-    except BrokenPipeError:  # the reader, such as `head`, has ended
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains at its end
+        if action != "tail":  # whose regular end this is
+            raise
     except UnknownTopic as error:
         never = action in ("dead-letters", "requeue", "discard") and f"group {group!r} never had a dead letter"
         raise CommandError(never or str(error)) from error
