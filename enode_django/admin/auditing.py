@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 REASON = "reason"
 """The name of the form field for the reason of an action."""
 MOST_SHOWN = 200
+_DRILL_DOWN = ("happened_at__year", "happened_at__month", "happened_at__day")
 
 
 class ReasonForm(ActionForm):
@@ -115,7 +116,7 @@ class OperatorActionAdmin(WithMoments, Listed, WithTexts, ModelAdmin):
     labels = {"row": "primary key of the object"}
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
-        return lookup.startswith("happened_at__") or super().lookup_allowed(lookup, value, request)
+        return lookup in _DRILL_DOWN or super().lookup_allowed(lookup, value, request)
 
     @admin.display(description="details")
     def shown_details(self, action: OperatorAction) -> SafeString:

@@ -17,7 +17,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from enode_django.admin.auditing import Audited, audit
-from enode_django.admin.linking import link, list_url
+from enode_django.admin.linking import has_pages, link, list_url
 from enode_django.admin.moments import WithMoments
 from enode_django.admin.operating import operate
 from enode_django.admin.showing import (
@@ -126,7 +126,11 @@ class JobAdmin(Audited, WithMoments, Listed, WithTexts, WithError, ModelAdmin):
     @admin.display(description="name", ordering="name")
     def shown_name(self, job: Job) -> SafeString | str:
         """Return the name; for a rebuild, as a link to the rebuilds of the projection."""
-        return link(list_url("rebuild", q=job.name), job.name) if job.kind == "rebuild" else job.name
+        return (
+            link(list_url("rebuild", q=job.name), job.name)
+            if job.kind == "rebuild" and has_pages("rebuild")
+            else job.name
+        )
 
     @admin.display(description="state", ordering="state")
     def shown_state(self, job: Job) -> SafeString:

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 from django.contrib import admin
 from django.contrib.admin.utils import quote
 from django.http import HttpRequest
-from django.urls import reverse
+from django.urls import NoReverseMatch, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.text import slugify
@@ -67,8 +67,20 @@ class WithLinks:
 
 def with_links(names: Iterable[str], request: HttpRequest) -> tuple[str, ...]:
     """Replace fields by the methods that link them, if the user may see the linked page. Return all names."""
-    user = request.user
-    return tuple(LINKED[name][0] if name in LINKED and user.has_perm(LINKED[name][1]) else name for name in names)
+    return tuple(LINKED[name][0] if name in LINKED and may_open(request, LINKED[name][1]) else name for name in names)
+
+
+def may_open(request: HttpRequest, permission: str) -> bool:
+    """Return True if the user has this permission for a model, and the admin site has pages for the model."""
+    return request.user.has_perm(permission) and has_pages(permission.rpartition("_")[2])
+
+
+def has_pages(model: str) -> bool:
+    """Return True if the admin site has pages for this model: a project may leave some out."""
+    try:
+        return bool(reverse(f"admin:enode_django_{model}_changelist"))
+    except NoReverseMatch:
+        return False
 
 
 def link(url: str, text: object) -> SafeString:

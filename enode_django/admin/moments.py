@@ -22,8 +22,17 @@ def shown_moment(value: datetime | None) -> SafeString | str:
     """Return a ``time`` element, whose title ``times.js`` sets to the time in the browser's zone; a dash for None."""
     if value is None:
         return "-"
-    local = timezone.localtime(value) if timezone.is_aware(value) else value
-    return format_html('<time datetime="{}">{}</time>', value.isoformat(), local.isoformat(" ", "seconds"))
+    local = _local(value)
+    return format_html('<time datetime="{}">{}</time>', local.isoformat(), local.isoformat(" ", "seconds"))
+
+
+def _local(value: datetime) -> datetime:
+    if timezone.is_naive(value):  # without USE_TZ
+        return timezone.make_aware(value)
+    try:
+        return timezone.localtime(value)
+    except OverflowError:  # such as the end of the year 9999, which other zones do not have
+        return value
 
 
 @cache

@@ -15,6 +15,7 @@ from enode_django.equeue.messages import Start
 from enode_django.equeue.retrying import dead_letter_topic
 from enode_django.equeue.transport import LONGEST_AGE, Transport
 from enode_django.exceptions import QueueError
+from enode_django.web.form_fields import DateTimeField
 
 MOST_OFFSET = (1 << 63) - 1
 MOST_QUEUES = 1 << 16
@@ -119,9 +120,7 @@ class SetOffset(GroupOperation):
         choices=[("first", "the first message"), ("last", "the end"), ("offset", "an offset"), ("time", "a time")],
     )
     offset = forms.IntegerField(label="Offset", required=False, min_value=0, max_value=MOST_OFFSET)
-    time = forms.DateTimeField(
-        label="Time", required=False, help_text="For example 2030-01-31 12:00, in the time zone of this site."
-    )
+    time = DateTimeField(label="Time", required=False, help_text="In the time zone of this site.")
 
     def offer(self) -> None:
         super().offer()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.contrib import admin
+from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.views.main import ChangeList
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
@@ -39,6 +40,12 @@ _TYPE = re.compile(r"[A-Za-z_][\w.<>]*(?=: |:?$)")
 
 class Listing(ChangeList):
     """Offer *Show all* only if a search or a filter leaves rows out."""
+
+    def get_filters(self, request: HttpRequest) -> Any:
+        try:
+            return super().get_filters(request)
+        except (OverflowError, ValueError) as error:  # Django's drill-down raises them for years that no calendar has
+            raise IncorrectLookupParameters(error) from error
 
     @property
     def is_filtered(self) -> bool:

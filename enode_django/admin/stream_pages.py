@@ -14,7 +14,7 @@ from django.http.response import HttpResponseBase
 
 from enode_django.admin import aggregate_page, links, stream_list, stream_search
 from enode_django.admin.aggregate_page import Aggregate, Choice
-from enode_django.admin.linking import SUBSCRIBERS
+from enode_django.admin.linking import SUBSCRIBERS, may_open
 from enode_django.admin.stream_contents import ShownCorrection, contents_of, corrections_of
 from enode_django.exceptions import StoreUnavailable
 from enode_django.history import tables
@@ -116,7 +116,7 @@ def aggregate(admin: EventStreamAdmin, request: HttpRequest, quoted_id: str) -> 
     except Http404:  # such as the id of a command that found no aggregate
         return admin.render(request, "no_aggregate", "No such aggregate", {"id": unquote(quoted_id)}, 404)
     context = aggregate_page.page_of(aggregate, choice, with_contents=admin.may_read(request))
-    context |= {"choice": choice, "may_see_subscribers": request.user.has_perm(SUBSCRIBERS)}
+    context |= {"choice": choice, "may_see_subscribers": may_open(request, SUBSCRIBERS)}
     return admin.render(request, "aggregate", f"Aggregate {aggregate.id}", context)
 
 

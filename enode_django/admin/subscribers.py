@@ -13,7 +13,7 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, reverse
 
 from enode_django.admin.databases import within
-from enode_django.admin.linking import subscriber_anchor, topic_url
+from enode_django.admin.linking import may_open, subscriber_anchor, topic_url
 from enode_django.admin.showing import ModelAdmin, ReadOnly, page_at, rendered
 from enode_django.conf import conf
 from enode_django.exceptions import EnodeError
@@ -46,7 +46,7 @@ class SubscriberAdmin(ReadOnly, ModelAdmin):
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         if not self.has_view_permission(request):
             raise PermissionDenied
-        may_see_topics = request.user.has_perm("enode_django.view_topic")
+        may_see_topics = may_open(request, "enode_django.view_topic")
         try:
             context, status = _found(may_see_parked=_may_see_parked(request), may_see_topics=may_see_topics), 200
         except (EnodeError, DatabaseError) as error:
@@ -55,7 +55,7 @@ class SubscriberAdmin(ReadOnly, ModelAdmin):
 
 
 def _may_see_parked(request: HttpRequest) -> bool:
-    return any(request.user.has_perm(f"enode_django.{right}_parkedevent") for right in ("view", "change"))
+    return any(may_open(request, f"enode_django.{right}_parkedevent") for right in ("view", "change"))
 
 
 def _found(*, may_see_parked: bool, may_see_topics: bool) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from django.utils.dateparse import parse_datetime
 
 from enode_django.admin.broker_table import lines_of
 from enode_django.admin.databases import shards, within
-from enode_django.admin.linking import SUBSCRIBERS, group_anchor, subscriber_url
+from enode_django.admin.linking import SUBSCRIBERS, group_anchor, has_pages, may_open, subscriber_url
 from enode_django.admin.new_commands import cause_in, new_command
 from enode_django.admin.operating import operate
 from enode_django.admin.queue_operations import MOST_OFFSET, OPERATIONS
@@ -217,11 +217,11 @@ def command_page(
 def _letter_counts(transport: Transport) -> Iterator[tuple[str, str, int | None, str]]:
     """Yield a tuple for each consumer group with dead letters: ``commands`` or ``messages``, the name of the group, the
     number of its letters, and the URL of their list. The number is None if their database is away."""
-    commands = reverse("admin:enode_django_deadletter_changelist")
+    commands = reverse("admin:enode_django_deadletter_changelist") if has_pages("deadletter") else ""
     for alias in conf().EVENT_STORE.DATABASES if conf().EVENT_STORE.BACKEND == POSTGRES else ():
         many = _letters_in(alias)
         if many != 0:
-            yield "commands", conf().COMMANDS.CONSUMER_GROUP, many, within(alias, commands, shards)
+            yield "commands", conf().COMMANDS.CONSUMER_GROUP, many, commands and within(alias, commands, shards)
     for group in dead_letters.groups_with_dead_letters(transport):
         if many := sum(1 for _ in dead_letters.dead_letters(transport, group)):
             topic = quote(dead_letter_topic(group))
@@ -239,7 +239,7 @@ def _group(info: administration.GroupInfo, request: HttpRequest) -> Mapping[str,
     """Return what the page shows of a group. ``url`` is the subscriber's row on the page of subscribers; empty if the
     group is not a subscriber's, or the user may not see that page."""
     names = {key_of(one): one.name for one in subscribers.all()}
-    url = subscriber_url(names[info.group]) if info.group in names and request.user.has_perm(SUBSCRIBERS) else ""
+    url = subscriber_url(names[info.group]) if info.group in names and may_open(request, SUBSCRIBERS) else ""
     unowned = sum(share.owner is None for share in info.shares)
     return {**info._asdict(), "unowned": unowned, "url": url, "anchor": group_anchor(info.group)}
 

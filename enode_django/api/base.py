@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from django.db import connections, transaction
+from django.utils.cache import patch_cache_control
 from rest_framework.permissions import BasePermission, IsAuthenticated
 from rest_framework.settings import api_settings
 from rest_framework.throttling import ScopedRateThrottle
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from rest_framework.request import Request
+    from rest_framework.response import Response
 
 
 class Throttle(ScopedRateThrottle):
@@ -46,6 +48,14 @@ class ApiView(APIView):
         for alias in connections:
             view = transaction.non_atomic_requests(using=alias)(view)
         return view
+
+    def finalize_response(self, request: Request, response: Any, *arguments: Any, **named: Any) -> Response:
+        """Keep answers out of shared caches, such as Django's cache of a whole site: they depend on the user and the
+        moment."""
+        final = super().finalize_response(request, response, *arguments, **named)
+        if not final.has_header("Cache-Control"):
+            patch_cache_control(final, no_cache=True, private=True)
+        return final
 
     def get_exception_handler(self) -> Callable[..., Any]:
         return handle_exception

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import NamedTuple
-
-from django.utils import timezone
 
 from enode_django.bus.messages import decode_published
 from enode_django.conf import conf
@@ -145,7 +143,7 @@ def _lags(waiting: Mapping[str, _Waiting], shards: Mapping[str, int]) -> list[La
     subscribers = running_subscribers()
     aliases = {one.database for one in subscribers}
     begun, parked, generations = (_by_subscriber(aliases, each) for each in (_BEGUN, _PARKED, _GENERATIONS))
-    facts = _Facts(timezone.now(), shards, waiting, begun, parked, generations, {})
+    facts = _Facts(datetime.now(UTC), shards, waiting, begun, parked, generations, {})
     return [_lag(one, facts) for one in subscribers]
 
 

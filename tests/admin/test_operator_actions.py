@@ -174,6 +174,17 @@ def test_no_object_has_a_history_whose_key_no_row_can_have(page: str) -> None:
     assert client.get(f"/admin/enode_django/{page}history/").status_code == 404
 
 
+@pytest.mark.parametrize("lookup", ["regex=(", "year__gt=99999", "contains=9", "regex=%00"])
+def test_times_of_actions_are_asked_for_by_the_drill_down_only(lookup: str) -> None:
+    assert client_of("view_operatoraction").get(f"{LIST}?happened_at__{lookup}").status_code == 400
+
+
+@pytest.mark.parametrize("year", ["0", "-1", "9999", "99999", "9" * 20, "(", "9" * 5_000])
+def test_a_year_that_no_calendar_has_leads_back_to_the_list(year: str) -> None:
+    answer = client_of("view_operatoraction").get(LIST, {"happened_at__year": year})
+    assert (answer.status_code, answer.headers.get("Location")) == (302, f"{LIST}?e=1")
+
+
 @pytest.mark.parametrize("lookup", ["kind__regex=(", "kind__contains=a", "kind=%00", "kind__in=a,%00"])
 def test_a_filter_asks_what_its_links_ask_and_nothing_else(lookup: str) -> None:
     client = client_of("view_job")
