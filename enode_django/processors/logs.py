@@ -53,7 +53,8 @@ def _context() -> dict[str, str | None]:
     handled = handled_command.get()
     if handled is None:
         running = running_subscriber.get()
-        return {"subscriber": running and running.name, "correlation_id": known_correlation_id()}
+        name = None if running is None else running.name
+        return {"subscriber": name, "correlation_id": known_correlation_id()}
     return {
         "command_id": handled.command_id,
         "aggregate_root_id": handled.aggregate_root_id,
