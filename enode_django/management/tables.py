@@ -10,7 +10,7 @@ from typing import Any
 
 from django.core.management.base import OutputWrapper
 
-from enode_django.management.output import printable
+from enode_django.exceptions import printable
 
 Row = Mapping[str, Any]
 """Values by heading. In a table None is empty, and bytes are shortened."""

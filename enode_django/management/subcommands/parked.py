@@ -15,11 +15,11 @@ from django.core.management.base import CommandError, CommandParser
 from enode_django.eventing.parking import Parked
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.unparking import retry_parked, skip_parked
-from enode_django.exceptions import NotParked, UnknownSubscriber
+from enode_django.exceptions import NotParked, UnknownSubscriber, printable
 from enode_django.jobs.error_texts import in_one_line
 from enode_django.management.auditing import add_reason, audited
 from enode_django.management.errors import errors_shown
-from enode_django.management.output import PrintableCommand, printable, printable_json
+from enode_django.management.output import PrintableCommand, printable_json
 from enode_django.management.tables import write_table
 from enode_django.models import ParkedEvent
 from enode_django.operating.correcting import Retried, handled_before, parked_rows, parked_version, retry_all
