@@ -299,11 +299,6 @@ class EventPipeline:
             start_worker_thread(name, partial(keeper.run, self._stopping)) for name, keeper in self._keepers.items()
         ]
 
-    @property
-    def owned(self) -> frozenset[int]:
-        """The queues that all subscribers own now."""
-        return frozenset.intersection(*(c.owned for c in self._consumers)) if self._consumers else frozenset()
-
     def drain(self, timeout: float) -> bool:
         """Stop pulling, finish the portions in hand, release the queues. Return True if all of it was done in time.
 
