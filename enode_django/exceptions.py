@@ -112,6 +112,17 @@ def shown(value: object) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
+def printable(text: str, keep: str = "") -> str:
+    """Return the text with escapes for unprintable characters, except those in ``keep``.
+
+    >>> printable("a\\x1b[2J\\nb\\u202e"), printable("a\\n", keep="\\n")
+    ('a\\\\x1b[2J\\\\nb\\\\u202e', 'a\\n')
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
+
+
 def error_text(error: BaseException) -> str:
     """Return the text of an exception, cut to a bounded length; never raises."""
     try:

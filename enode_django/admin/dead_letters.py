@@ -15,10 +15,10 @@ from django.utils.safestring import SafeString
 
 from enode_django.admin.auditing import Audited
 from enode_django.admin.databases import ShardFilter, shards
-from enode_django.admin.linking import WithLinks, link, may_open, with_links
+from enode_django.admin.linking import WithLinks, link, may_open
 from enode_django.admin.moments import WithMoments
 from enode_django.admin.settling import Settling, confirmed
-from enode_django.admin.showing import VIEW_PAYLOAD, ModelAdmin, NamedValues, WithError, page_at, without_hidden
+from enode_django.admin.showing import VIEW_PAYLOAD, ModelAdmin, NamedValues, WithError, page_at
 from enode_django.exceptions import ConfigurationError, EnodeError
 from enode_django.models import DeadLetter
 
@@ -73,7 +73,7 @@ class DeadLetterAdmin(Audited, WithMoments, WithLinks, Settling, WithError, Mode
         more = ["message"] if request.user.has_perm(VIEW_PAYLOAD) else []
         if more and self.has_settle_permission(request) and obj is not None and cause_in(bytes(obj.body)):
             more.append("answering")
-        names = with_links(without_hidden([*self.fields, *more], request), request)
+        names = [*super().get_fields(request, obj), *more]
         may_read = request.user.has_perm(VIEW_PAYLOAD) and may_open(request, "enode_django.view_topic")
         return tuple("linked_place" if name == "place" and may_read else name for name in names)
 

@@ -10,7 +10,7 @@ from django.http import HttpRequest
 
 from enode_django.admin.auditing import Audited
 from enode_django.admin.databases import ByDatabase, DatabaseFilter
-from enode_django.admin.linking import WithLinks, with_links
+from enode_django.admin.linking import WithLinks
 from enode_django.admin.moments import WithMoments
 from enode_django.admin.showing import ModelAdmin, WithSubscriber
 from enode_django.models import GenerationCheck
@@ -39,9 +39,6 @@ class ErasedEventAdmin(Audited, WithMoments, WithLinks, ByDatabase, WithSubscrib
 
     def object_id_of(self, row: GenerationCheck) -> str:
         return row.aggregate_root_id
-
-    def get_fields(self, request: HttpRequest, obj: GenerationCheck | None = None) -> tuple[str, ...]:
-        return with_links(self.fields, request)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[GenerationCheck]:
         return super().get_queryset(request).filter(handled_version__gt=F("stored_version"))

@@ -31,7 +31,6 @@ from enode_django.admin.showing import (
     page_at,
     preformatted,
     type_of_error,
-    without_hidden,
 )
 from enode_django.exceptions import EnodeError
 from enode_django.jobs.error_texts import message_of
@@ -100,7 +99,7 @@ class JobAdmin(Audited, WithMoments, Listed, WithTexts, WithError, ModelAdmin):
 
         form = STARTS.get(obj.kind) if obj is not None and obj.state == JobState.FAILED else None
         may_start = form is not None and request.user.has_perms(form.permissions)
-        names = without_hidden([*self.fields, *(["starting_again"] if may_start else [])], request)
+        names = (*super().get_fields(request, obj), *(["starting_again"] if may_start else []))
         if request.user.has_perm(VIEW_PAYLOAD):
             return names
         return tuple("some_figures" if name == "shown_figures" else name for name in names)

@@ -14,6 +14,8 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.text import slugify
 
+from enode_django.admin.showing import Pages
+
 STREAMS, SUBSCRIBERS = "enode_django.view_eventstream", "enode_django.view_subscriber"
 LINKED: Mapping[str, tuple[str, str]] = {
     "aggregate_root_id": ("linked_aggregate", STREAMS),
@@ -24,7 +26,7 @@ LINKED: Mapping[str, tuple[str, str]] = {
 """By field: the method of `WithLinks` that replaces it, and the permission for the linked page."""
 
 
-class WithLinks:
+class WithLinks(Pages):
     """Mixin for an admin class: fields and columns become links for users who may see the linked page, except for the
     first column of a list, which leads to the row's own page."""
 
@@ -61,11 +63,14 @@ class WithLinks:
         return link(subscriber_url(name), name)
 
     def get_list_display(self, request: HttpRequest) -> Any:
-        first, *rest = super().get_list_display(request)  # type: ignore[misc]
-        return (first, *with_links(rest, request))
+        first, *rest = super().get_list_display(request)
+        return (first, *_with_links(rest, request))
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
+        return _with_links(super().get_fields(request, obj), request)
 
 
-def with_links(names: Iterable[str], request: HttpRequest) -> tuple[str, ...]:
+def _with_links(names: Iterable[Any], request: HttpRequest) -> tuple[str, ...]:
     """Replace fields by the methods that link them, if the user may see the linked page. Return all names."""
     return tuple(LINKED[name][0] if name in LINKED and may_open(request, LINKED[name][1]) else name for name in names)
 

@@ -12,10 +12,10 @@ from django.utils.safestring import SafeString
 
 from enode_django.admin.auditing import Audited
 from enode_django.admin.databases import DatabaseFilter
-from enode_django.admin.linking import WithLinks, with_links
+from enode_django.admin.linking import WithLinks
 from enode_django.admin.moments import WithMoments
 from enode_django.admin.settling import Settling, confirmed
-from enode_django.admin.showing import VIEW_PAYLOAD, ModelAdmin, WithError, WithSubscriber, without_hidden
+from enode_django.admin.showing import VIEW_PAYLOAD, ModelAdmin, WithError, WithSubscriber
 from enode_django.models import OutboxCommand, ScheduledCommand
 from enode_django.models.outbox import headed
 
@@ -60,7 +60,7 @@ class WaitingCommands(Audited, WithMoments, WithLinks, Settling):
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
         more = ["message"] if request.user.has_perm(VIEW_PAYLOAD) else []
-        return with_links(without_hidden([*(self.fields or ()), *more], request), request)
+        return (*super().get_fields(request, obj), *more)
 
     @admin.display(description="message")
     def message(self, row: Any) -> SafeString:

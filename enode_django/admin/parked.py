@@ -15,7 +15,7 @@ from django.utils.text import capfirst
 
 from enode_django.admin.auditing import Audited
 from enode_django.admin.databases import DatabaseFilter
-from enode_django.admin.linking import WithLinks, link, with_links
+from enode_django.admin.linking import WithLinks, link
 from enode_django.admin.moments import WithMoments
 from enode_django.admin.settling import GONE, Settling, confirmed
 from enode_django.admin.showing import (
@@ -25,7 +25,6 @@ from enode_django.admin.showing import (
     WithError,
     WithSubscriber,
     page_at,
-    without_hidden,
 )
 from enode_django.exceptions import EnodeError
 from enode_django.models import OperatorAction, ParkedEvent
@@ -86,7 +85,7 @@ class ParkedEventAdmin(Audited, WithMoments, WithLinks, Settling, WithSubscriber
         answer = ["answering"] if self.has_settle_permission(request) else []
         is_event = obj is not None and obj.version is not None
         correction = ["correcting"] if is_event and self.has_correct_permission(request) else []
-        return with_links(without_hidden([*self.fields, *answer, *correction], request), request)
+        return (*super().get_fields(request, obj), *answer, *correction)
 
     def object_id_of(self, row: ParkedEvent) -> str:
         return row.aggregate_root_id

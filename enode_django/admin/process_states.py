@@ -11,7 +11,7 @@ from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
 
 from enode_django.admin.databases import ByDatabase, DatabaseFilter
-from enode_django.admin.linking import STREAMS, WithLinks, link, may_open, with_links
+from enode_django.admin.linking import STREAMS, WithLinks, link, may_open
 from enode_django.admin.moments import WithMoments
 from enode_django.admin.showing import VIEW_PAYLOAD, ModelAdmin, WithSubscriber, as_json, preformatted
 from enode_django.models import ProcessState
@@ -52,7 +52,7 @@ class ProcessStateAdmin(WithMoments, WithLinks, ByDatabase, WithSubscriber, Mode
     def get_fields(self, request: HttpRequest, obj: ProcessState | None = None) -> tuple[str, ...]:
         state = ["shown_state"] if request.user.has_perm(VIEW_PAYLOAD) else []
         streams = ["streams"] if may_open(request, STREAMS) else []
-        return with_links([*self.fields, *streams, *state], request)
+        return (*super().get_fields(request, obj), *streams, *state)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[ProcessState]:
         return super().get_queryset(request).defer("state")

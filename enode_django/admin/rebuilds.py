@@ -15,7 +15,7 @@ from django.utils.safestring import SafeString
 from enode_django.admin.auditing import Audited
 from enode_django.admin.databases import ByDatabase, DatabaseFilter
 from enode_django.admin.jobs import start
-from enode_django.admin.linking import WithLinks, link, list_url, may_open, with_links
+from enode_django.admin.linking import WithLinks, link, list_url, may_open
 from enode_django.admin.moments import WithMoments
 from enode_django.admin.showing import ModelAdmin, WithSubscriber, as_json, page_at, preformatted
 from enode_django.models import Rebuild
@@ -50,9 +50,9 @@ class RebuildAdmin(Audited, WithMoments, WithLinks, ByDatabase, WithSubscriber, 
         return tuple(name for name in names if name != "undoing" or self.has_undo_permission(request))
 
     def get_fields(self, request: HttpRequest, obj: Rebuild | None = None) -> tuple[str, ...]:
-        names = [name for name in self.fields if name != "undoing" or self.has_undo_permission(request)]
-        may_see_jobs = may_open(request, "enode_django.view_job")
-        return with_links([*names, *(["jobs"] if may_see_jobs else [])], request)
+        names = super().get_fields(request, obj)
+        jobs = ["jobs"] if may_open(request, "enode_django.view_job") else []
+        return (*(name for name in names if name != "undoing" or self.has_undo_permission(request)), *jobs)
 
     def get_urls(self) -> list[URLPattern]:
         return [page_at(self, "<path:object_id>/undo/", self.undo, "undo"), *super().get_urls()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.contrib import admin
@@ -165,7 +165,7 @@ class WithTexts(Pages):
         return super().get_form(request, obj, change=change, **{**texts, **options})
 
 
-class WithError:
+class WithError(Pages):
     """Mixin for an admin class: columns for the ``error`` of rows. It may quote events, so only users who may view
     payloads see it."""
 
@@ -185,6 +185,10 @@ class WithError:
     def hidden_error(self, row: Any) -> str:
         return HIDDEN if row.error else "-"
 
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> tuple[Any, ...]:
+        error = "shown_error" if request.user.has_perm(VIEW_PAYLOAD) else "hidden_error"
+        return tuple(error if name == "shown_error" else name for name in super().get_fields(request, obj))
+
 
 class WithSubscriber:
     """Mixin for an admin class: a column with the name of the subscriber under whose key a row is stored."""
@@ -194,12 +198,6 @@ class WithSubscriber:
         from enode_django.eventing.registry import subscribers  # see the package
 
         return subscribers.name_of(row.subscriber)
-
-
-def without_hidden(fields: Iterable[str], request: HttpRequest) -> tuple[str, ...]:
-    """Replace ``shown_error`` by ``hidden_error`` for users who may not view payloads. Return all fields."""
-    error = "shown_error" if request.user.has_perm(VIEW_PAYLOAD) else "hidden_error"
-    return tuple(error if name == "shown_error" else name for name in fields)
 
 
 def type_of_error(text: str) -> str:

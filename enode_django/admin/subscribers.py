@@ -46,16 +46,13 @@ class SubscriberAdmin(ReadOnly, ModelAdmin):
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         if not self.has_view_permission(request):
             raise PermissionDenied
+        may_see_parked = any(may_open(request, f"enode_django.{right}_parkedevent") for right in ("view", "change"))
         may_see_topics = may_open(request, "enode_django.view_topic")
         try:
-            context, status = _found(may_see_parked=_may_see_parked(request), may_see_topics=may_see_topics), 200
+            context, status = _found(may_see_parked=may_see_parked, may_see_topics=may_see_topics), 200
         except (EnodeError, DatabaseError) as error:
             context, status = {"problem": str(error)}, 503
         return rendered(self, request, "subscribers", "Subscribers", context, status)
-
-
-def _may_see_parked(request: HttpRequest) -> bool:
-    return any(may_open(request, f"enode_django.{right}_parkedevent") for right in ("view", "change"))
 
 
 def _found(*, may_see_parked: bool, may_see_topics: bool) -> dict[str, Any]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin
-from django.http import HttpRequest
 
 from enode_django.admin.databases import ByDatabase, ShardFilter, shards
-from enode_django.admin.linking import WithLinks, with_links
+from enode_django.admin.linking import WithLinks
 from enode_django.admin.moments import WithMoments
 from enode_django.admin.showing import ModelAdmin, NamedValues
 from enode_django.models import UniqueValue
@@ -26,9 +25,6 @@ class UniqueValueAdmin(WithMoments, WithLinks, ByDatabase, ModelAdmin):
     search_help_text = "a whole aggregate root id"
     ordering = ("-pk",)  # the table can be as long as that of aggregates, and has no index by time
     fields = ("name", "short_digest", "aggregate_root_id", "state", "claims", "releases", "version", "changed_at")
-
-    def get_fields(self, request: HttpRequest, obj: UniqueValue | None = None) -> tuple[str, ...]:
-        return with_links(self.fields, request)
 
     @admin.display(description="digest", ordering="digest")
     def short_digest(self, row: Any) -> str:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import uuid
-from typing import TypeVar
 
-from enode_django.domain.messages import Command
+from enode_django.domain.messages import AnyCommand
 
 _NAMESPACE = uuid.UUID("6f0c3a52-5f0b-5d0c-9a3e-0e8f3d6b7c11")
-
-AnyCommand = TypeVar("AnyCommand", bound=Command)
 
 
 def derived_id(cause: str, sender: str, command_type: str, aggregate_root_id: str, number: int) -> str:

@@ -19,7 +19,7 @@ def check_api(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMe
     except ConfigurationError:  # E001 says so
         return []
     if not isinstance(commands, Mapping):
-        return [_wrong("COMMANDS", commands, "a dictionary of lists by type name")]
+        return [_wrong(commands, "a dictionary of lists by type name")]
     return [*_commands(commands)] if commands else []
 
 
@@ -37,11 +37,11 @@ def _commands(commands: Mapping[Any, Any]) -> Iterator[CheckMessage]:
                 id="enode_django.E061",
             )
         if permissions is not None and not isinstance(permissions, list | tuple):
-            yield _wrong("COMMANDS", permissions, "a list of permissions")
+            yield _wrong(permissions, "a list of permissions")
             continue
         for permission in permissions or ():
             if not _can_be_had(permission):
-                yield _wrong("COMMANDS", permission, "the path of a class, or a permission of Django")
+                yield _wrong(permission, "the path of a class, or a permission of Django")
 
 
 def _can_be_had(permission: Any) -> bool:
@@ -57,5 +57,5 @@ def _can_be_had(permission: Any) -> bool:
     return True
 
 
-def _wrong(key: str, value: object, wanted: str) -> Error:
-    return Error(f"ENODE['API'][{key!r}] has {value!r}, which must be {wanted}.", id="enode_django.E060")
+def _wrong(value: object, wanted: str) -> Error:
+    return Error(f"ENODE['API']['COMMANDS'] has {value!r}, which must be {wanted}.", id="enode_django.E060")

@@ -26,7 +26,7 @@ def check_definitions(app_configs: Sequence[AppConfig] | None, **_: Any) -> list
         *_unhandled(),
         *_names(),
         *_fields(),
-        *_misspelt(),
+        *(message for cls in declared() for message in misspelt_settings(cls)),
         *_appliers(),
         *_shared_ids(),
         *_uniques(),
@@ -90,11 +90,6 @@ def _fields() -> Iterator[CheckMessage]:
             schema_of(cls)
         except DefinitionError as error:
             yield Error(f"{cls.__module__}: {error}", obj=cls, id="enode_django.E013")
-
-
-def _misspelt() -> Iterator[CheckMessage]:
-    for cls in declared():
-        yield from misspelt_settings(cls)
 
 
 def _appliers() -> Iterator[CheckMessage]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from django.utils.termcolors import colorize
 
 from enode_django.development.steps import Step
+from enode_django.exceptions import printable
 
 FLOW_COLOURS = ("cyan", "magenta", "blue", "yellow", "green")
 FAILED = ("failed", "parked", "5")
@@ -87,15 +88,6 @@ def fitted(text: str, width: int) -> str:
     """
     text = printable(text)
     return f"{text:<{width}}" if len(text) <= width else f"{text[: width - 1]}…"
-
-
-def printable(text: str) -> str:
-    """Escape characters that would move the cursor or begin a line. Ids and error texts may contain any.
-
-    >>> printable("a\\x1b[2J\\nb")
-    'a\\\\x1b[2J\\\\nb'
-    """
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _colour_of(flow_id: str) -> str:

@@ -288,14 +288,6 @@ def replay_stream(aggregate: AggregateRoot, events: Sequence[DomainEvent], versi
     aggregate._enode_version = version
 
 
-def rebuilt(cls: type[Root], id: str, streams: Sequence[tuple[int, Sequence[DomainEvent]]]) -> Root:
-    """Return the aggregate rebuilt from these (version, events) pairs, from version 1 on."""
-    aggregate = cls(id)
-    for version, events in streams:
-        replay_stream(aggregate, events, version)
-    return aggregate
-
-
 def restored(cls: type[AggregateRoot], id: str, version: int, plain: Any) -> AggregateRoot:
     """Return the aggregate with the state that `snapshot` returned at that version. Raises what `restore` raises."""
     aggregate = cls(id)

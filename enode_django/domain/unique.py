@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import Enum
@@ -50,10 +50,6 @@ class Unique:
 
     def __repr__(self) -> str:
         return f"Unique({', '.join(map(repr, self.fields))})"
-
-    def values_of(self, state: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Return the values of the fields as they are; None for a field that is not set."""
-        return tuple(map(state.get, self.fields))
 
     def digest_of(self, values: Iterable[Any]) -> bytes | None:
         """Return the digest of the value that is compared; None if any number of aggregates may have these values.

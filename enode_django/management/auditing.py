@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import socket
 from argparse import ArgumentParser
 from contextlib import AbstractContextManager
@@ -23,11 +24,13 @@ def audited(action: str, object_type: str, object_id: str, *, reason: str) -> Ab
 
 
 def operator() -> str:
-    """Return the user of the operating system and the host, as ``user@host``. A user without a name is a number."""
-    try:
-        user = getpass.getuser()
-    except (OSError, KeyError):  # a container's user may have no name
-        import os
+    """Return the user of the operating system and the host, as ``user@host``."""
+    return f"{user_name()}@{socket.gethostname()}"
 
-        user = str(os.getuid())
-    return f"{user}@{socket.gethostname()}"
+
+def user_name() -> str:
+    """Return the name of the operating system's user, or the number of one without a name, as containers have."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return str(os.getuid())

@@ -11,20 +11,9 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, OutputWrapper
 
+from enode_django.exceptions import printable
+
 _LAYOUT = "\n\t"
-
-
-def printable(text: str, keep: str = "") -> str:
-    """Return the text with escapes for unprintable characters, except those in ``keep``.
-
-    >>> printable("a\\x1b[2J\\nb\\u202e"), printable("a\\n", keep="\\n")
-    ('a\\\\x1b[2J\\\\nb\\\\u202e', 'a\\n')
-    """
-    return text if text.isprintable() else "".join(c if c.isprintable() or c in keep else _escaped(c) for c in text)
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape").decode()
 
 
 def printable_json(value: Any) -> str:

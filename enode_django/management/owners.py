@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import psycopg
 from django.core.management.base import CommandError
-from django.db import DatabaseError
 
 from enode_django.eventing.unowned import possible_databases, unowned_in
+from enode_django.eventstore.sqlstates import DATABASE_ERRORS
 
 
 def check_owners() -> None:
@@ -14,7 +13,7 @@ def check_owners() -> None:
     was renamed without an alias would handle everything again under its new name."""
     try:
         found = unowned_in(possible_databases())
-    except (DatabaseError, psycopg.Error) as error:
+    except DATABASE_ERRORS as error:
         raise CommandError(f"stored subscriptions cannot be read: {error}; was manage.py migrate run?") from error
     if refused := [one.text for one in found if one.kept_since is None]:
         raise CommandError("\n".join(refused))

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from enode_django.management.output import PrintableOutput, printable
+from enode_django.exceptions import printable
+from enode_django.management.output import PrintableOutput
 
 Row = Mapping[str, Any]
 """Values by heading. In a table None is empty, and bytes are shortened."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 Figures = Mapping[str, Any]
 
@@ -36,53 +35,44 @@ HISTOGRAMS = {
 }
 
 
-class BrokerFigures(Collector):
-    """The metrics of one scrape, from the result of `Measuring.figures`. Empty figures give no metrics."""
+def metrics_of_broker(figures: Figures) -> Iterator[Metric]:
+    """Yield the metrics of one scrape, from the result of `Measuring.figures`."""
+    for name, (metric, text) in GAUGES.items():
+        yield GaugeMetricFamily(metric, text, value=float(figures[name]))
+    for name, (metric, text) in HISTOGRAMS.items():
+        yield HistogramMetricFamily(metric, text, **histogram(figures[name]))
+    yield CounterMetricFamily(
+        "enode_broker_deleted_early",
+        "Files of consumed messages deleted before their retention ended, since the disk was full.",
+        value=figures["deleted_early"],
+    )
+    for metric, name, text in (
+        ("enode_broker_messages", "messages", "Messages ever stored."),
+        ("enode_broker_bytes", "bytes", "Bytes stored since the start."),
+    ):
+        counts = {topic: counted[name] for topic, counted in figures["topics"].items()}
+        yield labelled(CounterMetricFamily, metric, text, "topic", counts)
+    yield from _groups(figures["groups"])
+    text = "Open connections by client."
+    yield labelled(GaugeMetricFamily, "enode_broker_connections", text, "client", figures["connections"])
 
-    def __init__(self, figures: Figures) -> None:
-        self._figures = figures
 
-    def collect(self) -> Iterator[Metric]:
-        if self._figures:
-            for name, (metric, text) in GAUGES.items():
-                yield GaugeMetricFamily(metric, text, value=float(self._figures[name]))
-            for name, (metric, text) in HISTOGRAMS.items():
-                yield HistogramMetricFamily(metric, text, **histogram(self._figures[name]))
-            yield CounterMetricFamily(
-                "enode_broker_deleted_early",
-                "Files of consumed messages deleted before their retention ended, since the disk was full.",
-                value=self._figures["deleted_early"],
-            )
-            yield from self._topics()
-            yield from self._groups()
-            connections = self._figures["connections"]
-            text = "Open connections by client."
-            yield labelled(GaugeMetricFamily, "enode_broker_connections", text, "client", connections)
-
-    def _topics(self) -> Iterator[Metric]:
-        for metric, name, text in (
-            ("enode_broker_messages", "messages", "Messages ever stored."),
-            ("enode_broker_bytes", "bytes", "Bytes stored since the start."),
-        ):
-            counts = {topic: figures[name] for topic, figures in self._figures["topics"].items()}
-            yield labelled(CounterMetricFamily, metric, text, "topic", counts)
-
-    def _groups(self) -> Iterator[Metric]:
-        queue = ["topic", "group", "queue"]
-        committed = CounterMetricFamily(
-            "enode_broker_committed_messages", "Offsets committed, over all queues.", labels=["topic", "group"]
-        )
-        backlog = GaugeMetricFamily("enode_broker_backlog_messages", "Messages not committed.", labels=queue)
-        age = GaugeMetricFamily(
-            "enode_broker_backlog_age_seconds", "Age of the oldest message not committed.", labels=queue
-        )
-        for topic, group, offsets, rows in self._figures["groups"]:
-            committed.add_metric([topic, group], offsets)
-            for number, messages, seconds in rows:
-                backlog.add_metric([topic, group, str(number)], messages)
-                if seconds is not None:
-                    age.add_metric([topic, group, str(number)], seconds)
-        return iter([committed, backlog, age])
+def _groups(groups: Iterable[Any]) -> Sequence[Metric]:
+    queue = ["topic", "group", "queue"]
+    committed = CounterMetricFamily(
+        "enode_broker_committed_messages", "Offsets committed, over all queues.", labels=["topic", "group"]
+    )
+    backlog = GaugeMetricFamily("enode_broker_backlog_messages", "Messages not committed.", labels=queue)
+    age = GaugeMetricFamily(
+        "enode_broker_backlog_age_seconds", "Age of the oldest message not committed.", labels=queue
+    )
+    for topic, group, offsets, rows in groups:
+        committed.add_metric([topic, group], offsets)
+        for number, messages, seconds in rows:
+            backlog.add_metric([topic, group, str(number)], messages)
+            if seconds is not None:
+                age.add_metric([topic, group, str(number)], seconds)
+    return committed, backlog, age
 
 
 def broker_reads(reads: Mapping[str, int]) -> Metric:

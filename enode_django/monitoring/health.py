@@ -49,14 +49,11 @@ def ready(request: HttpRequest) -> JsonResponse:
     parts = NEEDED + (PROCESSORS if "processors" in request.GET else ())
     status = gather(parts, timeout=TIMEOUT)
     is_ready = status.health < Health.BAD
-    answer: dict[str, Any] = {"status": _word(is_ready), "parts": _words(status)}
+    words = {part.name: _word(part.health < Health.BAD) for part in status.parts}
+    answer: dict[str, Any] = {"status": _word(is_ready), "parts": words}
     if _may_see_details(request, status):
         answer["problems"] = {part.name: [problem.reason for problem in part.problems] for part in status.parts}
     return JsonResponse(answer, status=200 if is_ready else UNAVAILABLE)
-
-
-def _words(status: Status) -> dict[str, str]:
-    return {part.name: _word(part.health < Health.BAD) for part in status.parts}
 
 
 def _word(is_well: bool) -> str:

@@ -68,7 +68,8 @@ def ask_lags() -> Finding:
     """Return the lags as a part of the status."""
     with closing(make_transport_if_any()) as transport:
         rows, problems = lags_of(transport)
-    return Finding(rows, [*problems, *_problems(rows, _projections()), *_unowned()])
+    projections = {one.name for one in running_subscribers() if isinstance(one, BaseProjection)}
+    return Finding(rows, [*problems, *_problems(rows, projections), *_unowned()])
 
 
 def lags_of(transport: Transport) -> tuple[list[Lag], list[Problem]]:
@@ -211,10 +212,6 @@ _GENERATIONS = "SELECT subscriber, generation FROM enode_django_projectiongenera
 
 def _by_subscriber(aliases: Collection[str], statement: str) -> Mapping[str, int]:
     return {name: number for alias in aliases for name, number in execute(alias, statement, None).fetchall()}
-
-
-def _projections() -> Collection[str]:
-    return {one.name for one in running_subscribers() if isinstance(one, BaseProjection)}
 
 
 def _unowned() -> Iterator[Problem]:

@@ -15,7 +15,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from enode_django.monitoring.broker_metrics import BrokerFigures, broker_reads, histogram, labelled
+from enode_django.monitoring.broker_metrics import broker_reads, histogram, labelled, metrics_of_broker
 
 __all__ = ["CONTENT_TYPE", "exposition"]
 
@@ -63,7 +63,8 @@ class _Figures(Collector):
     """The metrics of one scrape."""
 
     def __init__(self, figures: Figures) -> None:
-        self._figures = figures
+        self._of_broker: Figures = figures.get("broker", {})
+        self._figures = {name: value for name, value in figures.items() if name != "broker"}
 
     def collect(self) -> Iterator[Metric]:
         if self._figures:
@@ -73,6 +74,10 @@ class _Figures(Collector):
             yield self._backlog()
             yield from self._from_tables()
             yield from self._workers()
+        if self._of_broker:
+            yield from metrics_of_broker(self._of_broker)
+        if self._figures or self._of_broker:
+            yield broker_reads(self._figures.get("broker_reads", self._of_broker.get("reads")) or {})
 
     def _plain(self) -> Iterator[Metric]:
         figures = self._figures
@@ -132,19 +137,6 @@ class _Figures(Collector):
 def exposition(figures: Figures) -> bytes:
     """Return the page of metrics. ``figures`` are a supervisor's; a broker's are under the key ``broker``, alone or
     among them."""
-    of_broker, rest = figures.get("broker", {}), {key: value for key, value in figures.items() if key != "broker"}
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Figures(rest))
-    registry.register(BrokerFigures(of_broker))
-    reads = rest.get("broker_reads", of_broker.get("reads"))
-    if figures:
-        registry.register(_Reads(reads or {}))
+    registry.register(_Figures(figures))
     return generate_latest(registry)
-
-
-class _Reads(Collector):
-    def __init__(self, reads: Mapping[str, int]) -> None:
-        self._reads = reads
-
-    def collect(self) -> Iterator[Metric]:
-        yield broker_reads(self._reads)

@@ -246,12 +246,9 @@ def _backlogs(runs: Sequence[Run], steps: Steps, patience: float) -> dict[str, L
 
 def _largest(runs: Sequence[Run], steps: Steps, patience: float, path: Sequence[str]) -> Line:
     """Return the largest of the supervisors' newest values at the end of each step."""
-    lines = [[_value(_last(run, times, end, patience), path) for end in steps.ends] for run, times in _timed(runs)]
+    timed = [(run, [report.at for report in run]) for run in runs]
+    lines = [[_value(_last(run, times, end, patience), path) for end in steps.ends] for run, times in timed]
     return [max((value for value in values if value is not None), default=None) for values in zip(*lines, strict=True)]
-
-
-def _timed(runs: Sequence[Run]) -> Iterator[tuple[Run, list[float]]]:
-    return ((run, [report.at for report in run]) for run in runs)
 
 
 def _last(run: Run, times: Sequence[float], at: float, patience: float) -> Report | None:

@@ -33,7 +33,6 @@ from django.db import connections
 from enode_django.conf.groups import Conf
 from enode_django.processes.children import (
     UNKNOWN_STATUS,
-    ChildProcess,
     Children,
     ContextChildren,
     Job,
@@ -128,7 +127,7 @@ class TemplateChildren:
         with stop_signals_blocked():
             self._template.start()
         theirs.close()
-        self._living: list[ChildProcess] = []
+        self._living: list[ForkedChild] = []
         self._is_gone = False
 
     def start(self, job: Job) -> Started:
@@ -161,7 +160,7 @@ class TemplateChildren:
             theirs.close()
             os.close(memory)
             theirs_of_status.close()
-        self._living = [*filter(_is_alive, self._living), process]
+        self._living = [*filter(ForkedChild.is_alive, self._living), process]
         return Started(process, ours, notes)
 
     def close(self) -> None:
@@ -171,10 +170,6 @@ class TemplateChildren:
         finally:  # else the template would never end, and the interpreter would wait for it
             self._socket.close()
             self._template.join()
-
-
-def _is_alive(process: ChildProcess) -> bool:
-    return process.is_alive()
 
 
 class ForkedChild:

@@ -18,20 +18,20 @@ from datetime import datetime
 from functools import partial
 from math import inf
 from types import MappingProxyType
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from enode_django.bus.messages import decode_published
-from enode_django.concurrency.backoff import Persist, delays
+from enode_django.concurrency.backoff import delays
 from enode_django.concurrency.in_flight import InFlightMarker
 from enode_django.concurrency.outages import Attempts
 from enode_django.concurrency.threads import join_threads, join_until
 from enode_django.conf.groups import Conf
 from enode_django.databases import end_sessions, heal_connections
 from enode_django.equeue.consumer.queue_consumer import Acquired, PulledMessages, QueueConsumer
-from enode_django.equeue.offsets import OffsetWindow
 from enode_django.equeue.transport import Transport
 from enode_django.eventing.in_flight import InFlight
 from enode_django.eventing.subscribers import Subscriber, key_of
+from enode_django.eventing.sweep import SweepingSubscription
 from enode_django.eventstore.base import EventStore, Shard
 from enode_django.eventstore.sqlstates import DATABASE_ERRORS, is_transient
 from enode_django.exceptions import (
@@ -55,44 +55,8 @@ JOIN_TIMEOUT = 4.0
 """Seconds for all stopped threads to end: less than the supervisor waits beyond the grace time."""
 
 
-class HandlesEvents(Protocol):
-    """The part of `EventSubscription` that a worker needs. One thread uses all of it."""
-
-    handled: int
-    parked: int
-
-    @property
-    def next_retry(self) -> float | None:
-        """The time of `time.monotonic` at which `retry_due` has something to do; None if nothing waits."""
-
-    @property
-    def held(self) -> int:
-        """The number of pulled messages that are set aside and not finished."""
-
-    def held_in(self, window: OffsetWindow) -> int:
-        """Return the number of pulled messages of one window that are set aside and not finished."""
-
-    def suspect(self, queue: int, deaths: Mapping[int, int]) -> None: ...
-
-    def handle(self, pulled: Sequence[PulledMessages]) -> None: ...
-
-    def retry_due(self) -> None: ...
-
-    def tick(self, owned: frozenset[int]) -> None:
-        """Do what is due on a timer. The owner of the first queue does what concerns all queues."""
-
-
-class MakeSubscription(Protocol):
-    def __call__(
-        self,
-        subscriber: Subscriber,
-        transport: Transport,
-        store: EventStore,
-        *,
-        persist: Persist,
-        in_flight: InFlight,
-        hand_over: Callable[[], None],
-    ) -> HandlesEvents: ...
+MakeSubscription = Callable[..., SweepingSubscription]
+"""Takes the arguments of `enode_django.runtime.make_subscription`. One thread uses all of what it returns."""
 
 
 class SubscriberThread:
@@ -334,11 +298,6 @@ class EventPipeline:
         self._keeping = [
             start_worker_thread(name, partial(keeper.run, self._stopping)) for name, keeper in self._keepers.items()
         ]
-
-    @property
-    def owned(self) -> frozenset[int]:
-        """The queues that all subscribers own now."""
-        return frozenset.intersection(*(c.owned for c in self._consumers)) if self._consumers else frozenset()
 
     def drain(self, timeout: float) -> bool:
         """Stop pulling, finish the portions in hand, release the queues. Return True if all of it was done in time.

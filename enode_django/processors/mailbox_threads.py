@@ -39,7 +39,6 @@ class CommandMailboxThread:
     def __init__(
         self, number: int, mailboxes: Mailboxes, processor: CommandProcessor, shard: Shard, lookups: Lookups
     ) -> None:
-        self._number = number
         self._box = mailboxes.commands[number]
         self._room = mailboxes.room_of(number)
         self._post = partial(mailboxes.post_decisions, command_mailbox=number)

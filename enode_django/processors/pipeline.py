@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from enode_django.commanding.command_processor import CommandProcessor
 from enode_django.commanding.publisher import EventPublisher
 from enode_django.concurrency.in_flight import InFlightMarker
 from enode_django.concurrency.threads import join_threads, join_until
@@ -50,7 +49,6 @@ class Pipeline:
         self,
         consumer: QueueConsumer,
         mailboxes: Mailboxes,
-        processors: Sequence[CommandProcessor],
         publisher: EventPublisher,
         *,
         puller: Puller,
@@ -66,7 +64,6 @@ class Pipeline:
         self.consumer = consumer
         self.mailboxes = mailboxes
         self.puller = puller
-        self._processors = processors
         self._publisher = publisher
         self._commands = commands
         self._events = events
@@ -149,11 +146,3 @@ class Pipeline:
     def _let_nobody_wait(self) -> None:
         self._progress.set()
         self.mailboxes.close_rooms()
-
-    @property
-    def owned(self) -> frozenset[int]:
-        return self.consumer.owned
-
-    @property
-    def cached_aggregates(self) -> int:
-        return sum(processor.cached for processor in self._processors)

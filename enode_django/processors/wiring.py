@@ -82,7 +82,6 @@ def make_pipeline(
     pipeline = Pipeline(
         consumer,
         mailboxes,
-        processors,
         publisher,
         puller=Puller(
             consumer,
@@ -133,7 +132,7 @@ def make_pipeline(
         markers=markers,
         progress=progress,
     )
-    statistics.gauges["cached_aggregates"] = lambda: pipeline.cached_aggregates
+    statistics.gauges["cached_aggregates"] = lambda: sum(one.cached for one in processors)
     statistics.gauges["unfinished"] = lambda: consumer.unfinished
     statistics.gauges["waiting_for_help"] = lambda: persist.waiting
     statistics.mailboxes = lambda: offsets_of([*mailboxes.commands, *mailboxes.events])

@@ -9,13 +9,17 @@ import sys
 import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from enode_django.concurrency.garbage import collect_seldom, map_large_blocks
 from enode_django.processes.children import STOP_SIGNALS, Job
 from enode_django.processors.control import Beat, Role, Stop, receive, send
 from enode_django.processors.logs import log_to_console
 from enode_django.processors.wakeup import Wakeup
+
+if TYPE_CHECKING:  # each role imports only what it needs
+    from enode_django.processors.event_pipeline import EventPipeline
+    from enode_django.processors.pipeline import Pipeline
 
 logger = logging.getLogger("enode_django.worker")
 
@@ -30,16 +34,6 @@ class WorkerOptions(NamedTuple):
     role: Role
     grace: float
     verbosity: int
-
-
-class RunsInWorker(Protocol):
-    """The threads of a worker, as its main thread sees them."""
-
-    def start(self) -> None: ...
-
-    def drain(self, timeout: float) -> bool: ...
-
-    def close(self, timeout: float) -> None: ...
 
 
 PIPELINES = {Role.COMMAND: "enode_django.processors.wiring", Role.EVENT: "enode_django.processors.event_pipeline"}
@@ -106,8 +100,7 @@ class _Worker:
         signal.signal(signal.SIGTERM, self._on_sigterm)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
-    def _make_pipeline(self, notes: Sequence[Any], seats: Sequence[str]) -> RunsInWorker:
-        # Each role imports only what it needs.
+    def _make_pipeline(self, notes: Sequence[Any], seats: Sequence[str]) -> Pipeline | EventPipeline:
         from enode_django.conf import conf
         from enode_django.runtime import make_store
 

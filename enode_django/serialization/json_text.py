@@ -30,7 +30,7 @@ def json_text(value: Any) -> str:
     try:
         return _encode(value)
     except (TypeError, ValueError):  # keys, floats and ints, for which the encoder does not call its default
-        return _encode(_as_json(value))
+        return _encode(json_value(value))
 
 
 def json_value(value: Any) -> Any:
@@ -75,16 +75,6 @@ def _scalar(value: Any) -> str:
 
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_scalar).encode
-
-
-def _as_json(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {_key(key): _as_json(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_as_json(item) for item in value]
-    if type(value) is int:
-        return _number(value)
-    return str(value) if isinstance(value, float) and not isfinite(value) else value
 
 
 def _key(key: Any) -> str:

@@ -30,7 +30,7 @@ from functools import cache
 from typing import Any
 
 from enode_django.domain.bounds import bounds_of
-from enode_django.domain.declarations import Declared, plain_of, schema_of
+from enode_django.domain.declarations import Declared, schema_of
 from enode_django.domain.defaults import MISSING
 from enode_django.domain.fields import Schema, field_type
 from enode_django.domain.hashes import collide
@@ -50,7 +50,6 @@ from enode_django.serialization.json_scalars import (
     literal_type,
     wanted_error,
 )
-from enode_django.serialization.json_text import json_value
 
 __all__ = [
     "LARGEST_EXPONENT",
@@ -60,7 +59,6 @@ __all__ = [
     "command_from_json",
     "json_fields",
     "json_type",
-    "message_to_json",
 ]
 
 
@@ -186,7 +184,6 @@ class JsonFields:
     """The declared fields of a message, a state or a dataclass as a JSON object."""
 
     def __init__(self, cls: type) -> None:
-        self.cls = cls
         self._schema = schema_of(cls) if issubclass(cls, Declared) else Schema(cls)
         hints = typing.get_type_hints(cls, include_extras=True)
         self.types = {name: json_type(hints[name]) for name in self._schema.names}
@@ -251,9 +248,3 @@ def command_from_json(
         raise InvalidFields({("aggregate_root_id",): str(error)}) from error
     except (InvalidField, ValueError) as error:  # the class's own __post_init__
         raise InvalidFields({path: str(error)}) from error
-
-
-def message_to_json(message: Any) -> dict[str, Any]:
-    """Return the fields of a command, event or domain exception as JSON values."""
-    found: dict[str, Any] = json_value(plain_of(message))
-    return found

@@ -322,3 +322,15 @@ def test_a_rebuild_during_which_an_event_is_corrected_swaps_nothing(
     rebuild(Entries.name, InProcess(), lambda stage, **figures: None, accept_differences=True)
     assert harness.entries("c") == [(2, 7), (3, 2)]
     drop_schemas()
+
+
+def test_a_user_without_a_name_corrects_by_its_number(
+    harness: Harness, parked: Sequence[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container may run as a user that its system does not know."""
+    correct(harness.store, "c", 1, opened("a better name that is still too long"), last=0, **WHO)
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("os.getuid", lambda: 98_765)
+    run("edit", "c", "--original", "--reason", "it was right")
+    assert harness.store.corrections("c")[-1].corrected_by == "98765"

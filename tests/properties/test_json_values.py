@@ -13,6 +13,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from enode_django.domain.declarations import plain_of
 from enode_django.domain.fields import field_type
 from enode_django.domain.messages import Command
 from enode_django.exceptions import InvalidFields
@@ -23,7 +24,6 @@ from enode_django.serialization.json_values import (
     command_from_json,
     json_fields,
     json_type,
-    message_to_json,
 )
 from tests.properties.test_codec import FIELDS, Colour, Everything, Level, Line, typed, typed_values
 
@@ -59,7 +59,7 @@ def test_every_accepted_value_comes_back_equal_from_its_json(typed_value: tuple[
 def test_a_command_comes_back_equal_from_its_json(fields: dict[str, Any]) -> None:
     command = Everything("a", id="c", **fields)
     try:
-        back = command_from_json(Everything, "a", message_to_json(command), id="c")
+        back = command_from_json(Everything, "a", json_value(plain_of(command)), id="c")
     except InvalidFields as error:
         assume(not any("digits" in text or "NUL" in text for text in error.errors.values()))
         raise

@@ -98,25 +98,19 @@ class Command(PrintableCommand):
         **options: Any,
     ) -> None:
         key = plan(name).key  # raises before a job or an engine is started
+        accepted = {"accept_differences": accept_differences, "accept_uncompared": accept_uncompared}
         with running_job("rebuild", key) as job, engine_for(master, engine, archive) as chosen:
             report = Lines(self.stdout, job.report)
             if undo:
                 rebuilt = _undo(name, chosen, report)
             elif swap:
-                rebuilt = swap_kept(
-                    name,
-                    chosen,
-                    report,
-                    accept_differences=accept_differences,
-                    accept_uncompared=accept_uncompared,
-                )
+                rebuilt = swap_kept(name, chosen, report, **accepted)
             else:
                 rebuilt = rebuild(
                     name,
                     chosen,
                     report,
-                    accept_differences=accept_differences,
-                    accept_uncompared=accept_uncompared,
+                    **accepted,
                     compare_only=compare_only,
                     sample=sample,
                     max_failures=max_failures,

@@ -146,8 +146,7 @@ class Command(PrintableCommand):
         plans = self._prepare_topics(current, transport, _roles(role), count)
         self._say_connections(current, plans)
         name, write = supervisor_name(), _Reporter(report)
-        has_broker = broker is not None
-        observed = self._observed(current, name, transport, options, has_broker=has_broker)
+        observed = self._observed(current, name, transport, options, has_broker=broker is not None)
         with observed as look, relayed_outboxes(transport):
 
             def on_report(figures: dict[str, Any]) -> None:
@@ -173,20 +172,17 @@ class Command(PrintableCommand):
         self, current: Conf, name: str, transport: Transport, options: dict[str, Any], *, has_broker: bool
     ) -> Iterator[Callable[[dict[str, Any]], None]]:
         topics = [current.COMMANDS.TOPIC, current.SUBSCRIBERS.TOPIC]
-        with ExitStack() as stack:
-            try:
-                look = stack.enter_context(
-                    observed_processors(
-                        *(current, name, transport, topics, make_store()),
-                        health=listening(options, "health"),
-                        metrics=listening(options, "metrics"),
-                        has_broker=has_broker,
-                        say=self.say,
-                    )
-                )
-            except ConfigurationError as error:
-                raise CommandError(str(error)) from error
-            yield look
+        try:
+            with observed_processors(
+                *(current, name, transport, topics, make_store()),
+                health=listening(options, "health"),
+                metrics=listening(options, "metrics"),
+                has_broker=has_broker,
+                say=self.say,
+            ) as look:
+                yield look
+        except ConfigurationError as error:
+            raise CommandError(str(error)) from error
 
     @staticmethod
     def _handle_signals(supervisor: Supervisor) -> None:

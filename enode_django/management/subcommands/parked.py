@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,11 +14,11 @@ from django.core.management.base import CommandError, CommandParser
 from enode_django.eventing.parking import Parked
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.unparking import retry_parked, skip_parked
-from enode_django.exceptions import NotParked, UnknownSubscriber
+from enode_django.exceptions import NotParked, UnknownSubscriber, printable
 from enode_django.jobs.error_texts import in_one_line
-from enode_django.management.auditing import add_reason, audited
+from enode_django.management.auditing import add_reason, audited, user_name
 from enode_django.management.errors import errors_shown
-from enode_django.management.output import PrintableCommand, printable, printable_json
+from enode_django.management.output import PrintableCommand, printable_json
 from enode_django.management.tables import write_table
 from enode_django.models import ParkedEvent
 from enode_django.operating.correcting import Retried, handled_before, parked_rows, parked_version, retry_all
@@ -128,7 +127,7 @@ class Command(PrintableCommand):
         self.stdout.write(printable_json(given))
 
     def _edit(self, id: str, version: int, options: Mapping[str, Any]) -> None:
-        store, by, why = make_store(), options["by"] or getpass.getuser(), options["reason"]
+        store, by, why = make_store(), options["by"] or user_name(), options["reason"]
         before = handled_before(id, version)
         if options["original"]:
             last = editable(store, id, version).last

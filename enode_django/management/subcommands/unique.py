@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import psycopg
 from django.core.management.base import CommandError, CommandParser
-from django.db import DatabaseError
 
+from enode_django.eventstore.sqlstates import DATABASE_ERRORS
 from enode_django.exceptions import EnodeError
 from enode_django.management.auditing import add_reason, audited
 from enode_django.management.output import PrintableCommand
@@ -42,7 +41,7 @@ class Command(PrintableCommand):
                         freed += 1
                         self.stdout.write(f"{found.name}: freed what {found.aggregate_root_id} does not have any more")
                 details.append(f"{rebuild.aggregates} aggregates, {freed} values freed, {duplicates} duplicates")
-        except (EnodeError, DatabaseError, psycopg.Error) as error:
+        except (EnodeError, *DATABASE_ERRORS) as error:
             raise CommandError(f"{error}; run it again, it begins anew") from error
         self.stdout.write(f"looked into {rebuild.aggregates} aggregates, freed {freed} values")
         if duplicates:

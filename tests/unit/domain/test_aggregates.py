@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from enode_django.domain.aggregate import AggregateRoot, accept_events, applies, rebuilt, replay_stream
+from enode_django.domain.aggregate import AggregateRoot, accept_events, applies, replay_stream
 from enode_django.domain.declarations import plain_of
 from enode_django.domain.handlers import HandlerTable, command_handler
 from enode_django.domain.messages import Command, DomainEvent
@@ -141,7 +141,9 @@ def test_an_applier_that_applies_another_event_is_refused() -> None:
 
 
 def test_history_must_join() -> None:
-    tree = rebuilt(Tree, "t", [(1, [Grown()]), (2, [Grown(), Named(name="x")])])
+    tree = Tree("t")
+    replay_stream(tree, [Grown()], 1)
+    replay_stream(tree, [Grown(), Named(name="x")], 2)
     assert (tree.version, tree.height) == (2, 2)
     for version in (1, 2, 4):
         with pytest.raises(BrokenHistory, match=f"version {version} does not follow"):

@@ -132,6 +132,11 @@ class Worker:
         self.hand_over[subscriber.name] = hand_over
         return self.notebooks[subscriber.name]
 
+    @property
+    def owned(self) -> frozenset[int]:
+        """The queues that both subscribers own now."""
+        return frozenset.intersection(*(consumer.owned for consumer in self.pipeline._consumers))
+
     def give(self, *queues: int) -> None:
         self.transport.given[self.owner] = frozenset(queues)
 

@@ -74,7 +74,7 @@ def test_queue_is_kept_until_what_the_last_pull_brought_is_finished() -> None:
         was_released.append(transport.released.wait(0.5))
 
     pipeline = started(make_conf({"COMMANDS": {"MAILBOXES": 1}}), transport)
-    wait_until(lambda: pipeline.owned == {0}, "the worker has the queue")
+    wait_until(lambda: pipeline.consumer.owned == {0}, "the worker has the queue")
     assert pipeline.drain(SOON)
     assert was_released == [False]
     assert transport.released.is_set()

@@ -182,7 +182,7 @@ def test_a_queue_that_is_assigned_no_more_is_finished_and_released(transport: Di
     worker.wait_bodies("b", b"1")  # what "b" has not pulled yet would be the other worker's
     worker.give(0)
     with running(Worker(transport, "other"), 1) as other:
-        wait_for(lambda: other.pipeline.owned == {1}, "the other owns the queue, for both subscribers")
+        wait_for(lambda: other.owned == {1}, "the other owns the queue, for both subscribers")
         send(transport, b"2", queue=1)
         other.wait_bodies("a", b"2")
         other.wait_bodies("b", b"2")
@@ -215,7 +215,7 @@ def test_a_queue_that_is_assigned_no_more_is_released_between_portions_of_a_batc
 def test_a_follower_is_told_at_what_workers_died(transport: DividedByHand) -> None:
     transport.bury("a", CONF.SUBSCRIBERS.TOPIC, "dead", [(1, 7)])
     with running(Worker(transport), 0, 1) as worker:
-        wait_for(lambda: worker.pipeline.owned == {0, 1}, "the queues are owned")
+        wait_for(lambda: worker.owned == {0, 1}, "the queues are owned")
         wait_for(lambda: worker.notebooks["a"].deaths == {0: {}, 1: {7: 1}}, "a knows of the death")
         assert worker.notebooks["b"].deaths == {0: {}, 1: {}}
 

@@ -36,7 +36,7 @@ def test_each_subscriber_gets_every_message_and_has_offsets_of_its_own(
     for name in "ab":
         worker.wait_bodies(name, b"1", b"2", b"3")
         wait_for(lambda name=name: committed(transport, name) == 3, f"{name} commits")  # type: ignore[misc]
-    assert worker.pipeline.owned == {0, 1}
+    assert worker.owned == {0, 1}
     assert frozenset({0, 1}) in worker.notebooks["a"].ticks
 
 

@@ -58,7 +58,7 @@ class Garden:
             wait_for(lambda: self.pipeline.consumer.unfinished == WAITING)
         wait_for(lambda: self.statistics.published >= self.handled - 2 * HANDLE_AT_ONCE)
         self.handled += 1
-        self.most_cached = max(self.most_cached, self.pipeline.cached_aggregates)
+        self.most_cached = max(self.most_cached, self.statistics.gauges["cached_aggregates"]())
         tree = Tree(command.aggregate_root_id)
         tree.apply(Planted())
         context.add(tree)
