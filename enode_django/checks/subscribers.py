@@ -81,9 +81,11 @@ def _nameless(what: str, name: str, obj: object) -> CheckMessage:
 
 def _without_handlers() -> Iterator[CheckMessage]:
     for cls in subscribers_without_handlers():
-        methods = ", ".join(f"{name}()" for name, member in vars(cls).items() if isinstance(member, FunctionType))
+        methods = [f"{name}()" for name, member in vars(cls).items() if isinstance(member, FunctionType)]
+        if not methods:
+            continue
         yield Warning(
-            f"{_path(cls)} handles nothing, so it never runs: none of its methods ({methods}) is marked.",
+            f"{_path(cls)} handles nothing, so it never runs: none of its methods ({', '.join(methods)}) is marked.",
             hint="Mark its handlers with @handles, above all decorators that do not use functools.wraps; or, if it is "
             "a base class, say abstract = True in its body.",
             obj=cls,
