@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.contrib import admin
 from django.contrib.auth.models import User
-from django.test import Client
+from django.test import Client, override_settings
 from django.urls import path
 
 from tests.admin.test_permissions import ADMIN, _with_keys, stored
@@ -29,14 +29,14 @@ PAGES = (
 
 @pytest.mark.usefixtures("stored")
 @pytest.mark.parametrize("page", PAGES)
-def test_a_page_is_shown_by_a_site_that_has_no_other_of_ours(page: str, settings: Any) -> None:
+def test_a_page_is_shown_by_a_site_that_has_no_other_of_ours(page: str) -> None:
     site, name = admin.AdminSite("admin"), page.partition("/")[0]
     for model, its_admin in admin.site._registry.items():
         if model._meta.app_label != "enode_django" or model._meta.model_name == name:
             site.register(model, type(its_admin))
     urls: Any = ModuleType("urls_of_a_partial_site")
     urls.urlpatterns = [path("admin/", site.urls)]
-    settings.ROOT_URLCONF = urls
     client = Client()
     client.force_login(User.objects.create_superuser("root"))
-    assert client.get(ADMIN + _with_keys(page)).status_code == 200
+    with override_settings(ROOT_URLCONF=urls):
+        assert client.get(ADMIN + _with_keys(page)).status_code == 200
