@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -101,7 +100,8 @@ def names_of(types: Sequence[str] | None) -> list[str]:
 
 
 def ranges_of(alias: str, parts: int) -> list[Scan]:
-    return [Scan(alias, low or "", high) for low, high in pairwise(["", *bounds(alias, parts), None])]
+    inner = bounds(alias, parts)
+    return [Scan(alias, low, high) for low, high in zip(["", *inner], [*inner, None], strict=True)]
 
 
 def _figures(staged: StagedRows) -> dict[str, Any]:

@@ -113,8 +113,10 @@ def decode_header(data: Buffer, position: int) -> Header | None:
     magic, check = _PREFIX.unpack_from(data)
     if magic != MAGIC:
         return None
-    version, topic_length, part, parts, length, body_length, *rest = _FIELDS.unpack_from(data, _PREFIX.size)
-    queue, count, at, flushed, first, time, producer, sequence = rest
+    (
+        version, topic_length, part, parts, length, body_length, queue, count, at, flushed, first, time, producer,
+        sequence,
+    ) = _FIELDS.unpack_from(data, _PREFIX.size)  # fmt: skip
     content = memoryview(data)[_PREFIX.size : _FIXED + topic_length]
     if (
         zlib.crc32(content) != check

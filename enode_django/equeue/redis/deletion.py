@@ -108,7 +108,8 @@ class DeletableTopics(RedisTopics):
         while not is_deleted:
             state, known = self.states(topic)[queue], groups()
             check_deletable_queue(topic, queue, state, known, force=force)
-            keys, end = self._keys_of(topic, queue, known), "" if force else state.end
+            keys = self._keys_of(topic, queue, known)
+            end = "" if force else state.end
             is_deleted = bool(self._connection.run(DELETE_QUEUE, keys, (end,), confirmed=True))
 
     def revive(self, topic: str, queues: Collection[int]) -> None:

@@ -187,8 +187,8 @@ class RedisTopics:
         return self.read(topic)
 
     def _begin(self, topic: str) -> int:
-        keys, arguments = (self._keys.topic(topic),), (milliseconds(CHANGE_SECONDS),)
-        return int(self._until(topic, lambda: self._connection.run(topic_scripts.BEGIN, keys, arguments) or None))
+        keys, longest = (self._keys.topic(topic),), milliseconds(CHANGE_SECONDS)
+        return int(self._until(topic, lambda: self._connection.run(topic_scripts.BEGIN, keys, (longest,)) or None))
 
     def _check_no_backlog(self, known: Topic) -> None:
         groups = self.counting(known.name)

@@ -80,7 +80,9 @@ class Rests:
         with self._lock:
             if run != self.run:
                 return
-            self._size += size - self._rests.pop(key, (None, 0))[1]
+            _, replaced = self._rests.pop(key, (None, 0))
             self._rests[key] = (rest, size)
+            self._size += size - replaced
             while self._size > KEPT_BYTES and self._rests:
-                self._size -= self._rests.popitem(last=False)[1][1]
+                _, (_, dropped) = self._rests.popitem(last=False)
+                self._size -= dropped

@@ -166,9 +166,15 @@ class MemoryTransport:
         to_consumers: bool | None = None,
         unordered: bool = False,
     ) -> None:
-        shown = {"to_producers": to_producers, "to_consumers": to_consumers}
         with self._changed:
-            self._coordinator.show(topic, queue, **shown, unordered=unordered, bounds=self._bounds(topic))
+            self._coordinator.show(
+                topic,
+                queue,
+                to_producers=to_producers,
+                to_consumers=to_consumers,
+                unordered=unordered,
+                bounds=self._bounds(topic),
+            )
 
     def _grow(self, topic: str, count: int) -> int:
         queues = self._queues.setdefault(topic, [])
