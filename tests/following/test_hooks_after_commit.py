@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from django.db import connection, transaction
 
+from enode_django import send_command
 from enode_django.eventing.registry import subscribers
-from tests.following.domain import Added, Behaviour, CounterRows, Entries
+from tests.following.domain import Added, Behaviour, Congratulate, CounterRows, Entries
 from tests.following.harness import Harness
 
 
@@ -53,3 +54,14 @@ def test_a_hook_that_leaves_autocommit_off_does_not_keep_later_batches_from_bein
     ids = list(harness.rows()) if projection is CounterRows else [id for id in ("a", "b") if harness.entries(id)]
     assert ids == ["a", "b"]
     assert "has left autocommit of the database 'default' off" in caplog.text
+
+
+def test_a_hook_sends_no_command_either(
+    harness: Harness, behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It does not run in a rebuild, but after a crash of the worker it does not run either."""
+    command = Congratulate("c", text="well done")
+    monkeypatch.setattr(behaviour, "handle", lambda event: transaction.on_commit(lambda: send_command(command)))
+    harness.deliver(harness.subscription(subscribers.instance(Entries)), harness.stored("c", Added(amount=1)))
+    assert "Congratulate cannot be sent by a handler of the projection following.entries" in caplog.text
+    assert harness.entries("c") == [(1, 1)]
