@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from typing import Any
@@ -110,19 +110,29 @@ def heal_connections() -> None:
             connection.close_if_unusable_or_obsolete()
 
 
-def end_left_transactions() -> None:
-    """Roll back and close the calling thread's connections whose autocommit is off outside of atomic blocks, although
-    the settings turn it on. For threads in which only handlers can have done that: nobody else would end the
-    transaction, which holds its locks, and holds back the events of all."""
-    for connection in connections.all(initialized_only=True):
-        is_off = connection.connection is not None and not connection.autocommit
-        if is_off and connection.settings_dict["AUTOCOMMIT"] and not connection.in_atomic_block:
-            logger.error(
-                "a handler has left autocommit of the database %r off: what it has not committed is rolled back; "
-                "use transaction.atomic() instead",
-                connection.alias,
-            )
-            connection.close()
+def left_transactions() -> frozenset[str]:
+    """Return the aliases of the calling thread's connections whose autocommit is off outside of atomic blocks, although
+    the settings turn it on."""
+    return frozenset(
+        one.alias
+        for one in connections.all(initialized_only=True)
+        if one.connection is not None
+        and not (one.autocommit or one.in_atomic_block)
+        and one.settings_dict["AUTOCOMMIT"]
+    )
+
+
+def end_left_transactions(before: Collection[str] = ()) -> None:
+    """Roll back and close the `left_transactions`, except those of ``before``, which are the caller's. Only handlers
+    can have left the others: nobody else would end the transaction, which holds its locks, and holds back the events of
+    all."""
+    for alias in left_transactions() - set(before):
+        logger.error(
+            "a handler has left autocommit of the database %r off: what it has not committed is rolled back; "
+            "use transaction.atomic() instead",
+            alias,
+        )
+        connections[alias].close()
 
 
 @contextmanager

@@ -9,10 +9,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
-from django.db import connections, transaction
+from django.db import transaction
 
 from enode_django.bus.command_bus import CommandBus
-from enode_django.databases import end_left_transactions, pipelined
+from enode_django.databases import end_left_transactions, left_transactions, pipelined
 from enode_django.domain.messages import Command
 from enode_django.domain.metadata import Metadata, ambient_metadata
 from enode_django.eventing import checkpoints, failovers, parking
@@ -88,7 +88,7 @@ class EffectProcessor(EventProcessor):
     def apply(self, works: Sequence[PendingAggregate], portion: int, *, even_parked: bool) -> dict[str, Progress]:
         ids = [work.aggregate_root_id for work in works]
         begun = self._read(ids, even_parked)
-        was_on = connections[self.alias].autocommit
+        before = left_transactions()
         alone = len(works) == 1 and portion == 1
         batch = self._next_batch(works, self._positions(ids, dict(begun.rows)), begun, portion)
         calls = Calls(self.subscriber, self._send, self._handled_refusals(works), alone=alone)
@@ -97,8 +97,7 @@ class EffectProcessor(EventProcessor):
             if calls.interruption is not None:
                 break
         self.in_flight.end()
-        if was_on:
-            end_left_transactions()
+        end_left_transactions(before)
         calls.send()
         with transaction.atomic(using=self.alias):
             with pipelined(self.alias):

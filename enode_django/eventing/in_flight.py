@@ -72,6 +72,10 @@ class InFlight:
                 self.begin(work, 0)
                 try:
                     return hook()
+                except SystemExit as error:  # which Django would not log, and which would end the worker
+                    raise RuntimeError(
+                        f"a function that was given to on_commit calls sys.exit({error.code!r}); let it return"
+                    ) from error
                 finally:
                     self.end()
 

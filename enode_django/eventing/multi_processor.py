@@ -87,7 +87,7 @@ class MultiProcessor(CheckpointProcessor):
                 self.in_flight.step()
                 try:
                     decoded.append((record, list(keyed_events(self._followed.of(record), self._key_of, self._table))))
-                except Exception as error:  # upcasters and keys are application code
+                except HANDLER_ERRORS as error:  # upcasters and keys are application code
                     failures[id] = failure_of(record, error)
                     break
             else:

@@ -102,7 +102,7 @@ class ProcessProcessor(EffectProcessor):
         for record in [*streams, *refusals]:
             try:
                 plan.steps.append((record, steps_of(self.subscriber, self._follow(record))))
-            except Exception as error:  # only this aggregate has failed
+            except HANDLER_ERRORS as error:  # only this aggregate has failed
                 return plan._replace(failure=failure_of(record, error))
         return plan
 

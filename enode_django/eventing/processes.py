@@ -16,6 +16,7 @@ from enode_django.bus.command_bus import outbox_rows
 from enode_django.domain.messages import Command, DomainEvent
 from enode_django.domain.metadata import Metadata, ambient_metadata
 from enode_django.domain.refusals import DomainException
+from enode_django.eventing.failures import HANDLER_ERRORS
 from enode_django.eventing.marks import HandlerMark
 from enode_django.eventing.pending import HandledEvent
 from enode_django.eventing.process_managers import ProcessManager, Yielded, deadline_changes, mark_of, yielded_by
@@ -139,7 +140,7 @@ class Processes:
     def _take_waited(self, step: Step, turn: _Turn) -> None:
         try:
             self._take(step, turn)
-        except Exception as error:  # it counts as an error of the event that has begun the process
+        except HANDLER_ERRORS as error:  # it counts as an error of the event that has begun the process
             error.add_note(f"{step.message.id} has waited for the process {step.key!r} to begin")
             raise
 

@@ -21,6 +21,7 @@ from enode_django.equeue.transport import Transport
 from enode_django.eventing import checkpoints
 from enode_django.eventing.drained_topics import Goal, is_worked_off
 from enode_django.eventing.effects import EffectProcessor
+from enode_django.eventing.failures import HANDLER_ERRORS
 from enode_django.eventing.pending import Failure
 from enode_django.eventstore.base import FeedEntry, Shard, StreamRecord
 from enode_django.eventstore.dead_letters import DeadLetters, key_of
@@ -147,13 +148,13 @@ class Resender:
     def _commands_of(self, record: StreamRecord) -> Sequence[Sent]:
         try:
             return self._processor.commands_of(record)
-        except Exception as error:  # handlers are application code; the commands that they sent before are unknown then
+        except HANDLER_ERRORS as error:  # application code; the commands that it sent before are unknown then
             if is_transient(error):
                 raise
             self._log_failure(record, error)
             return ()
 
-    def _log_failure(self, record: StreamRecord, error: Exception) -> None:
+    def _log_failure(self, record: StreamRecord, error: BaseException) -> None:
         who, id = self._processor.name, record.aggregate_root_id
         told = "%s looks for lost commands, and fails at %s of %s, which it handled before: %s: %s; commands that "
         told += "followed from it are not looked for"

@@ -10,7 +10,7 @@ from typing import TypeVar
 from django.db import transaction
 
 from enode_django.concurrency.backoff import Persist
-from enode_django.databases import execute, heal_connections
+from enode_django.databases import end_left_transactions, execute, heal_connections, left_transactions
 from enode_django.eventing import checkpoints, event_types, parking
 from enode_django.eventing.code import code_fingerprint
 from enode_django.eventing.erased_events import take_up
@@ -89,6 +89,7 @@ class Runner:
 
         def guarded() -> Value:
             heal_connections()
+            before = left_transactions()
             token = running_subscriber.set(self.subscriber)
             try:
                 return call()
@@ -99,6 +100,7 @@ class Runner:
             finally:
                 self.in_flight.end()
                 running_subscriber.reset(token)
+                end_left_transactions(before)
 
         return self._persist(guarded)
 

@@ -91,18 +91,21 @@ class DataclassState:
         unknown = {name: value for name, value in plain_state(over).items() if name not in schema.types}
         if joined:
             unknown[JOINED] = list(joined)
-        self._check_names(state)
+        self._check_names(state, over)
         fields = schema.checked({name: getattr(state, name) for name in schema.names})
         return FORMAT + pack({**unknown, **schema.encode(fields)})
 
-    def _check_names(self, state: Any) -> None:
+    def _check_names(self, state: Any, over: bytes) -> None:
         values = getattr(state, "__dict__", {})  # slots refuse other names
-        for name in values.keys() - self._schema.types.keys():
-            if not (name.startswith("_") or hasattr(self.cls, name)):
-                raise InvalidField(
-                    f"{self.cls.__qualname__}.{name} is no field, so it would not be stored; its fields are "
-                    f"{', '.join(self._schema.names)}"
-                )
+        names = [name for name in values if name not in self._schema.types and not name.startswith("_")]
+        if strange := [name for name in names if not hasattr(self.cls, name)]:
+            made = vars(self.read(over) if over else self._made({}))  # its own __post_init__ may set more than fields
+            for name in strange:
+                if name not in made:
+                    raise InvalidField(
+                        f"{self.cls.__qualname__}.{name} is no field, so it would not be stored; its fields are "
+                        f"{', '.join(self._schema.names)}"
+                    )
 
 
 class EventState:

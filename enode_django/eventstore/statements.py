@@ -240,20 +240,25 @@ HAS_ROWS_FROM_ELSEWHERE = f"""
 # Waits for running writers and blocks new ones, so that every row is in one generation or the other.
 LOCK_OUT_WRITERS = f"LOCK TABLE {TABLE} IN SHARE ROW EXCLUSIVE MODE"
 
-# Logical replication copies rows, and leaves the sequence behind: free numbers of the old rows would be given.
+_NUMBERS = f"pg_get_serial_sequence('{TABLE}', 'sequence')::regclass"
+# NULL before the first number, and for a user who may not use the sequence, which nobody needs for inserting rows: its
+# column is an identity.
+_LAST_NUMBER = f"""
+    CASE WHEN has_sequence_privilege({_NUMBERS}, 'USAGE, SELECT') THEN pg_sequence_last_value({_NUMBERS}) END
+"""
+
+# Logical replication copies rows, and leaves the sequence behind: free numbers of the old rows would be given. A user
+# who may not use the sequence cannot see that.
 ADVANCE_SEQUENCE = f"""
-    SELECT setval(numbers, newest)
-    FROM (SELECT pg_get_serial_sequence('{TABLE}', 'sequence')::regclass AS numbers, max(sequence) AS newest
-          FROM {TABLE}) AS place
-    WHERE newest > coalesce(pg_sequence_last_value(numbers), 0)
+    SELECT setval({_NUMBERS}, newest) FROM (SELECT max(sequence) AS newest FROM {TABLE}) AS place
+    WHERE has_sequence_privilege({_NUMBERS}, 'USAGE, SELECT') AND newest > coalesce({_LAST_NUMBER}, 0)
 """
 
 # The time makes the number differ from those of other restores of the database.
 BEGIN_GENERATION = f"""
     INSERT INTO {GENERATIONS} (generation, after_sequence, cluster, begun_at)
     SELECT greatest(newest.generation + 1, extract(epoch FROM clock_timestamp())::bigint),
-           greatest((SELECT max(sequence) FROM {TABLE}),
-                    pg_sequence_last_value(pg_get_serial_sequence('{TABLE}', 'sequence')::regclass), 0),
+           greatest((SELECT max(sequence) FROM {TABLE}), {_LAST_NUMBER}, 0),
            coalesce({_CLUSTER}, ''), statement_timestamp()
     FROM (SELECT coalesce(max(generation), 0) AS generation FROM {GENERATIONS}) AS newest
     WHERE newest.generation = %s

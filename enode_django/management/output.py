@@ -50,7 +50,9 @@ class PrintableOutput(OutputWrapper):
             yield
         except BrokenPipeError:
             self.has_reader = False
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self._file.fileno())  # else Python complains at its end
+            if self._file in (sys.stdout, sys.stderr):  # else Python complains at its end
+                with open(os.devnull, "wb") as nothing:
+                    os.dup2(nothing.fileno(), self._file.fileno())
 
 
 class PrintableCommand(BaseCommand):

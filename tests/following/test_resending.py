@@ -156,19 +156,20 @@ def test_what_is_parked_is_not_sent(harness: Harness, behaviour: Behaviour) -> N
     assert resending.resent() == []
 
 
+@pytest.mark.parametrize("error", [RuntimeError, SystemExit])
 def test_a_handler_that_fails_the_second_time_stops_nothing(
-    harness: Harness, behaviour: Behaviour, caplog: pytest.LogCaptureFixture
+    harness: Harness, behaviour: Behaviour, caplog: pytest.LogCaptureFixture, error: type[BaseException]
 ) -> None:
     resending = Resending(harness)
     harness.stored("c", Opened(owner="ann"))
     harness.stored("d", Opened(owner="bea"))
     sent = resending.handled()
-    behaviour.failing["c"] = 1
+    behaviour.failing["c"], behaviour.error = 1, error
     assert resending.resent() == sent[2:]
     (said,) = caplog.messages
     assert said == (
         "following.kindness looks for lost commands, and fails at version 1 of c, which it handled before: "
-        "RuntimeError: told to fail at c/1/0; commands that followed from it are not looked for"
+        f"{error.__name__}: told to fail at c/1/0; commands that followed from it are not looked for"
     )
 
 

@@ -15,11 +15,13 @@ from enode_django.eventstore.base import Outcome
 from enode_django.eventstore.positions import BEGINNING, END, Position
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.models import StoreGeneration
+from enode_django.rebuilding.definitions import quoted
 from enode_django.testing.event_store_feed_contract import read_on
 from enode_django.testing.event_store_position_contract import settled_between
 from enode_django.testing.event_store_read_contract import history, outcomes, refusal, stream
 from sample_project.embedded import Postgres
 from tests.integration.store_sessions import Call, bare_session, database_alias, insert, wait_until
+from tests.rebuilding.tables import role, sql
 from tests.services import private
 from tests.template import QuickPostgres
 
@@ -182,6 +184,26 @@ def test_rows_of_a_database_whose_sequence_was_left_behind_come_after_all_others
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT version FROM {statements.TABLE} ORDER BY sequence")
         assert cursor.fetchall() == [(1,), (2,), (3,), (4,), (1,)]
+
+
+def test_a_generation_begins_for_a_user_who_may_not_use_the_sequence(store: PostgresEventStore) -> None:
+    """Nobody needs the right to insert rows: the column is an identity."""
+    store.append(history("a", 2))
+    with role() as name:
+        user = quoted(name)
+        sql(
+            f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {user}",
+            f"REVOKE ALL ON ALL SEQUENCES IN SCHEMA public FROM {user}",
+            f"GRANT EXECUTE ON FUNCTION pg_control_system() TO {user}",
+            f"SET ROLE {user}",
+        )
+        try:
+            assert outcomes(PostgresEventStore().append([stream("a", 3)])) == [Outcome.STORED]
+            StoreGeneration.unprotected.update(cluster="7710275983152289212/00000001")
+            assert outcomes(PostgresEventStore().append([stream("a", 4)])) == [Outcome.STORED]
+        finally:
+            sql("RESET ROLE")
+    assert StoreGeneration.objects.count() == 2
 
 
 def test_a_generation_that_is_rolled_back_begins_with_the_next_row(store: PostgresEventStore) -> None:

@@ -9,7 +9,7 @@ import pytest
 from django.db import connection, connections, transaction
 
 from enode_django import CommandStatus, databases, execute_command
-from enode_django.databases import end_left_transactions
+from enode_django.databases import end_left_transactions, left_transactions
 from enode_django.eventstore.base import Outcome
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.exceptions import StoreUnavailable
@@ -81,6 +81,7 @@ def test_a_transaction_that_somebody_ends_is_left_alone(
     with transaction.atomic():
         end_left_transactions()
     transaction.set_autocommit(False)
+    end_left_transactions(left_transactions())
     monkeypatch.setitem(connection.settings_dict, "AUTOCOMMIT", False)
     end_left_transactions()
     assert connection.connection is raw

@@ -94,6 +94,30 @@ def test_a_command_whose_output_nobody_reads_any_more_does_its_work_and_keeps_it
     assert (done.stderr, done.returncode) == ("all is done\n", 1)
 
 
+class Gone(io.StringIO):
+    """Neither a file nor a pipe of this process, such as a wrapper around a connection."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+
+def test_the_output_that_a_caller_gave_may_have_lost_its_reader_too() -> None:
+    err = io.StringIO()
+    call_command(Tells(), stdout=Gone(), stderr=err)
+    assert err.getvalue() == f"{ESCAPED}\n"
+
+
+def test_a_pipe_that_a_caller_gave_is_not_exchanged() -> None:
+    reader, writer = os.pipe()
+    with open(writer, "w") as out:
+        before = os.fstat(writer)
+        os.close(reader)
+        call_command(Tells(), stdout=out, stderr=io.StringIO())
+        assert os.fstat(writer) == before
+        with pytest.raises(BrokenPipeError):
+            out.close()
+
+
 def test_an_interrupted_command_says_so_and_has_not_succeeded(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         Interrupted().run_from_argv(["manage.py", "interrupted"])

@@ -136,6 +136,27 @@ def test_a_misspelt_field_of_a_state_is_found() -> None:
         given(Misspelling, "a").when(Opened(owner="Ada"))
 
 
+@dataclasses.dataclass
+class Derived:
+    owner: str = ""
+
+    def __post_init__(self) -> None:
+        self.initial = self.owner[:1]
+        if self.owner:
+            self.is_known = True
+
+
+def test_what_the_constructor_of_a_state_makes_need_not_be_a_field() -> None:
+    class Deriving(ProcessManager[Derived]):
+        name, abstract = "mistakes.deriving", True
+
+        @starts(Opened)
+        def opened(self, derived: Derived, event: Opened) -> None:
+            derived.owner = event.owner
+
+    assert given(Deriving, "a").when(Opened(owner="Ada")).when(Opened(owner="Eve")).state.owner == "Eve"
+
+
 def test_an_aggregate_is_no_dataclass() -> None:
     @dataclasses.dataclass
     class Account(AggregateRoot):
