@@ -422,7 +422,7 @@ def test_a_forked_child_executes_commands_with_a_bus_of_its_own(running: Process
 @pytest.mark.parametrize("wrong", [None, "command", Count])
 def test_what_is_no_command_is_refused(wrong: Any) -> None:
     for send in (send_command, send_command_on_commit, execute_command):
-        with pytest.raises(DefinitionError, match="is not a command|got the class Count; make an instance"):
+        with pytest.raises(DefinitionError, match=r"is not a command|got the class Count; make an instance"):
             send(wrong)
     with pytest.raises(DefinitionError, match="WaitFor"):
         try_command(Count(aggregate_root_id="a"), wait_for="executed")  # type: ignore[arg-type]
