@@ -21,7 +21,13 @@ from enode_django.eventing.in_flight import InFlight
 from enode_django.eventing.pending import Failure, PendingAggregate, Progress, next_streams
 from enode_django.eventing.subscribers import running_subscriber
 from enode_django.eventstore.base import StreamRecord
-from enode_django.eventstore.sqlstates import DATABASE_ERRORS, is_transient, is_unprepared
+from enode_django.eventstore.sqlstates import (
+    DATABASE_ERRORS,
+    is_transient,
+    is_unprepared,
+    lacks_privilege,
+    message,
+)
 from enode_django.exceptions import EventKilledWorker, SubscriberUnavailable
 
 Value = TypeVar("Value")
@@ -105,9 +111,12 @@ class Runner:
         return self._persist(guarded)
 
     def _unavailable(self, error: Exception) -> SubscriberUnavailable:
-        unavailable = SubscriberUnavailable(f"{self.subscriber.name} cannot go on: {error}")
-        if is_unprepared(error):
-            unavailable.waiting = self.subscriber.name
+        name = self.subscriber.name
+        if not is_unprepared(error):
+            return SubscriberUnavailable(f"{name} cannot go on: {error}")
+        what = "GRANT its user what is missing" if lacks_privilege(error) else "run manage.py migrate"
+        unavailable = SubscriberUnavailable(f"{name} cannot go on: {message(error)}; {what}")
+        unavailable.waiting = name
         return unavailable
 
     def _run(self, works: Sequence[PendingAggregate], portion: int, even_parked: bool) -> Mapping[str, Progress]:

@@ -72,7 +72,7 @@ def test_a_subscriber_that_lacked_a_column_is_said_to_go_on(
     sql("ALTER TABLE following_counterrow RENAME total TO later")
     harness.deliver(subscription, harness.stored("c", Opened(owner="ann"), Added(amount=1)))
     begun, ended = (one.getMessage() for one in caplog.records if one.name == "enode_django.outages")
-    assert re.match(r"following.rows cannot go on: column .*total.* does not exist", begun)
+    assert re.match(r"following.rows cannot go on: column .*total.* does not exist .*; run manage.py migrate", begun)
     assert ended.startswith("following.rows goes on, after 1 failed tries of up to 1 callers in ")
     assert harness.rows() == {"c": ("ann", 1, 2)}
 
