@@ -112,13 +112,16 @@ def last_sequence() -> int:
 
 
 def definition() -> list[tuple[Any, ...]]:
+    """Return what is known of the table. Grants that were never changed are the same as the owner's own."""
     return sql(
         """
         SELECT 'index', pg_get_indexdef(indexrelid) FROM pg_index WHERE indrelid = %s::regclass
         UNION ALL SELECT 'constraint', conname || ' ' || pg_get_constraintdef(oid) FROM pg_constraint
             WHERE conrelid = %s::regclass AND contype <> 'n'
         UNION ALL SELECT 'trigger', pg_get_triggerdef(oid) FROM pg_trigger WHERE tgrelid = %s::regclass
-        UNION ALL SELECT 'grants', relname || relacl::text FROM pg_class WHERE relname = ANY(%s)
+        UNION ALL SELECT 'grants', relname || coalesce(relacl, acldefault(
+                CASE relkind WHEN 'S' THEN 's'::"char" ELSE 'r' END, relowner))::text
+            FROM pg_class WHERE relname = ANY(%s)
         UNION ALL SELECT 'grants', attname || attacl::text FROM pg_attribute WHERE attrelid = %s::regclass
         UNION ALL SELECT 'options', reloptions::text FROM pg_class WHERE oid = %s::regclass
         UNION ALL SELECT 'column', format('%%s %%s %%s %%s %%s', attnum, attname, format_type(atttypid, atttypmod),
