@@ -36,7 +36,7 @@ class EventHandler(NamedTuple):
 
     @property
     def origin(self) -> tuple[Followed, str, Place]:
-        """What identifies the handler, also when a reloaded module defines it again."""
+        """Return the identity of the handler. It stays the same when a reloaded module defines the handler again."""
         return self.followed, self.name, place_of(self.function)
 
     @property

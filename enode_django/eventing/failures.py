@@ -10,7 +10,7 @@ from enode_django.eventstore.sqlstates import is_transient
 from enode_django.exceptions import EnodeError
 
 HANDLER_ERRORS = (Exception, SystemExit)
-"""What a handler may raise without ending its worker: application code may call ``sys.exit()``."""
+"""These errors of a handler do not end its worker. Application code may call ``sys.exit()``."""
 
 
 def failure_of(record: StreamRecord, error: BaseException) -> Failure:

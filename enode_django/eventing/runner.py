@@ -19,7 +19,7 @@ from enode_django.eventing.failover_guard import StoreMovedOn
 from enode_django.eventing.failures import HandlerInterrupted
 from enode_django.eventing.in_flight import InFlight
 from enode_django.eventing.pending import Failure, PendingAggregate, Progress, next_streams
-from enode_django.eventing.subscribers import running_subscriber
+from enode_django.eventing.subscribers import running
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.sqlstates import (
     DATABASE_ERRORS,
@@ -96,16 +96,15 @@ class Runner:
         def guarded() -> Value:
             heal_connections()
             before = left_transactions()
-            token = running_subscriber.set(self.subscriber)
             try:
-                return call()
+                with running(self.subscriber):
+                    return call()
             except Exception as error:  # a database error, or a bug
                 if not is_transient(error):
                     raise
                 raise self._unavailable(error) from error
             finally:
                 self.in_flight.end()
-                running_subscriber.reset(token)
                 end_left_transactions(before)
 
         return self._persist(guarded)

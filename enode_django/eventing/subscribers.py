@@ -68,7 +68,7 @@ class Subscriber:
         {"name", "aliases", "start", "replays", "time_limit", "retry", "abstract"}
     )
     _enode_handles_refusals: ClassVar[bool] = False
-    """Whether a handler may be for refusals."""
+    """True if handlers may be for refusals."""
     _enode_methods: ClassVar[dict[Followed, str]] = {}
     _enode_creators: ClassVar[frozenset[str]] = frozenset()
     """The names of the handlers that make rows; if empty, every handler does."""
