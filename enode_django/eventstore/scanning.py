@@ -43,6 +43,7 @@ TRIES = 15
 """Retries after a failure, with growing pauses: 50 seconds in all."""
 RAW_TIMES_BEGIN = datetime(2000, 1, 1, tzinfo=UTC)
 """The moment from which PostgreSQL counts its microseconds."""
+_MICROSECOND = timedelta(microseconds=1)
 _RAW_TIMES: dict[str, type[Loader]] = {"timestamptz": Int8BinaryLoader}
 _CREATED_AT, _EVENTS, _METADATA = map(StreamRecord._fields.index, ("created_at", "events", "metadata"))
 _events = itemgetter(_EVENTS)
@@ -103,7 +104,7 @@ def scan_raw(wanted: Scan) -> Iterator[Row]:
 
 def raw_time(raw: int) -> datetime:
     """Return the time of a raw time."""
-    return RAW_TIMES_BEGIN + timedelta(0, 0, raw)  # a keyword would cost a third more
+    return RAW_TIMES_BEGIN + _MICROSECOND * raw  # to make a timedelta of the number would cost a half more
 
 
 class _Reader:

@@ -20,23 +20,19 @@ from enode_django.eventing.projections import ModelProjection
 from enode_django.exceptions import RebuildError, shown
 from enode_django.rebuilding.definitions import quoted
 from enode_django.rebuilding.failed import FailedAggregate
-from enode_django.rebuilding.meanings import Meaning, is_attributed, meaning
+from enode_django.rebuilding.making import literal
+from enode_django.rebuilding.meanings import Meaning, escaped, is_attributed, meaning
 from enode_django.rebuilding.shadow import CHECKPOINTS, Shadow
 from enode_django.rebuilding.target import Target
 
 EXAMPLES = 20
 
 _REACHED = f"SELECT aggregate_root_id, version FROM {CHECKPOINTS} "
-_REACHED += "WHERE subscriber = %s AND generation = %s AND version > 0"
+_REACHED += "WHERE subscriber = %s AND generation = %s AND version > 0 AND "
 _COMPARE = """
-    WITH one_reached AS MATERIALIZED ({one_reached}), other_reached AS MATERIALIZED ({other_reached}),
-    apart AS MATERIALIZED (
-        SELECT aggregate_root_id FROM one_reached FULL JOIN other_reached USING (aggregate_root_id)
-        WHERE one_reached.version IS DISTINCT FROM other_reached.version
-    ),
-    equal AS MATERIALIZED (
-        SELECT aggregate_root_id FROM one_reached JOIN other_reached USING (aggregate_root_id, version)
-        WHERE %s OR aggregate_root_id = ANY(%s)
+    WITH reached AS MATERIALIZED (
+        SELECT aggregate_root_id, one_reached.version IS NOT DISTINCT FROM other_reached.version AS is_equal
+        FROM ({one_reached}) AS one_reached FULL JOIN ({other_reached}) AS other_reached USING (aggregate_root_id)
     ),
     {suspects}
     one AS (SELECT {one.name}::text AS id, {one.fields} AS fields FROM {one.tables} {one_wanted}),
@@ -45,7 +41,7 @@ _COMPARE = """
         (SELECT 0 AS side, * FROM (SELECT * FROM one EXCEPT ALL SELECT * FROM other) AS only_one)
         UNION ALL (SELECT 1, * FROM (SELECT * FROM other EXCEPT ALL SELECT * FROM one) AS only_other WHERE %s)
     )
-    SELECT (SELECT count(*) FROM equal), (SELECT count(*) FROM apart),
+    SELECT (SELECT count(*) FROM reached WHERE is_equal), (SELECT count(*) FROM reached WHERE NOT is_equal),
            (SELECT coalesce(sum(greatest(ones, others)), 0)::bigint FROM (
                SELECT count(*) FILTER (WHERE side = 0) AS ones, count(*) FILTER (WHERE side = 1) AS others
                FROM different GROUP BY id
@@ -53,26 +49,31 @@ _COMPARE = """
            ARRAY(SELECT jsonb_build_array(side, id, fields)::text FROM different ORDER BY id, side LIMIT {examples})
 """
 
-# Rows with equal texts are equal, and comparing texts costs a fraction of building and hashing JSON. So JSON is only
+# Rows of the same bytes are equal, and comparing bytes costs a fraction of building and hashing JSON. So JSON is only
 # built for aggregates with other rows.
 _SUSPECTS = """
     suspects AS MATERIALIZED (
-        SELECT id FROM (
-            SELECT coalesce({one.whose}, '') AS id, row::text AS fields, 1 AS number FROM {one.tables}
-            UNION ALL SELECT coalesce({other.whose}, ''), row::text, -1 FROM {other.tables}
-        ) AS rows
-        GROUP BY id, fields HAVING sum(number) <> 0
+        SELECT unnest(ARRAY[coalesce(ones.id, ''), coalesce(others.id, '')]) AS id
+        FROM (SELECT {key}, {one.whose} AS id, row AS fields FROM {one.tables}) AS ones
+        FULL JOIN (SELECT {key}, {other.whose} AS id, row AS fields FROM {other.tables}) AS others USING ({names})
+        WHERE (ones.fields *= others.fields) IS NOT TRUE
     ),
 """
+_SAME_COLUMNS = """
+    SELECT count(DISTINCT columns) = 1 FROM (
+        SELECT array_agg((attname, atttypid) ORDER BY attnum) AS columns FROM pg_attribute
+        WHERE attrelid IN ({one}::regclass, {other}::regclass) AND attnum > 0 AND NOT attisdropped GROUP BY attrelid
+    ) AS tables
+"""
 # Leaves out aggregates at different versions, but keeps rows of unknown aggregates.
-_NOT_APART = "WHERE NOT EXISTS (SELECT FROM apart WHERE aggregate_root_id = {whose})"
+_NOT_APART = "WHERE NOT EXISTS (SELECT FROM reached WHERE aggregate_root_id = {whose} AND NOT is_equal)"
 _SUSPECT = " AND coalesce({whose}, '') IN (SELECT id FROM suspects)"
-_EQUAL = "WHERE {whose} IN (SELECT aggregate_root_id FROM equal)"
+_EQUAL = "WHERE {whose} IN (SELECT aggregate_root_id FROM reached WHERE is_equal)"
 
 _LAGS = """
     SELECT aggregate_root_id, coalesce(one.version, 0), other.version
     FROM ({other_reached}) AS other LEFT JOIN ({one_reached}) AS one USING (aggregate_root_id)
-    WHERE {differs} AND (%s OR aggregate_root_id = ANY(%s)) ORDER BY aggregate_root_id
+    WHERE {differs} ORDER BY aggregate_root_id
 """
 _ONE_MOMENT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 
@@ -203,10 +204,15 @@ def _asked(
     target: Target, model: type[models.Model], one: Generation, other: Generation, ids: Sequence[str] | None,
     both_ways: bool,
 ) -> tuple[int, int, int, list[str]]:  # fmt: skip
-    one_reached, one_parameters = reached(target, one)
-    other_reached, other_parameters = reached(target, other)
+    one_reached, one_parameters = reached(target, one, ids)
+    other_reached, other_parameters = reached(target, other, ids)
     meanings = {"one": meaning(target, model, one.place), "other": meaning(target, model, other.place)}
-    is_as_stored = meanings["one"].is_as_stored and meanings["one"].whose is not None and ids is None
+    is_as_stored = (
+        meanings["one"].is_as_stored
+        and meanings["one"].whose is not None
+        and ids is None
+        and _have_same_columns(target.alias, model, one, other)
+    )
     wanted = {f"{name}_wanted": _wanted(of, ids is None, is_as_stored) for name, of in meanings.items()}
     shown_as = {name: of._replace(whose=of.whose or "NULL") for name, of in meanings.items()}
     statement = _COMPARE.format(
@@ -214,13 +220,25 @@ def _asked(
         **wanted,
         one_reached=one_reached,
         other_reached=other_reached,
-        suspects=_SUSPECTS.format(**shown_as) if is_as_stored else "",
+        suspects=_SUSPECTS.format(**shown_as, **_key(model)) if is_as_stored else "",
         examples=EXAMPLES,
     )
-    parameters = (*one_parameters, *other_parameters, ids is None, list(ids or ()), both_ways)
-    found = execute(target.alias, statement, parameters).fetchone()
+    found = execute(target.alias, statement, (*one_parameters, *other_parameters, both_ways)).fetchone()
     assert found is not None
     return found[0], found[1], found[2], found[3]
+
+
+def _have_same_columns(alias: str, model: type[models.Model], one: Generation, other: Generation) -> bool:
+    """Return True unless one of the tables was altered since the other one was made like it."""
+    one_table, other_table = (literal(generation.place(model._meta.db_table)) for generation in (one, other))
+    (found,) = execute(alias, _SAME_COLUMNS.format(one=one_table, other=other_table), ()).fetchall()
+    return bool(found[0])
+
+
+def _key(model: type[models.Model]) -> dict[str, str]:
+    """Return the columns of the primary key, alone and as those of a row."""
+    columns = [escaped(quoted(str(field.column))) for field in model._meta.pk_fields]
+    return {"names": ", ".join(columns), "key": ", ".join(f"row.{column}" for column in columns)}
 
 
 def _wanted(of: Meaning, are_all: bool, is_as_stored: bool) -> str:
@@ -242,20 +260,22 @@ def apart(target: Target, one: Generation, other: Generation, ids: Sequence[str]
 
 
 def _lags(differs: str, target: Target, one: Generation, other: Generation, ids: Sequence[str] | None) -> list[Lag]:
-    one_reached, one_parameters = reached(target, one)
-    other_reached, other_parameters = reached(target, other)
+    one_reached, one_parameters = reached(target, one, ids)
+    other_reached, other_parameters = reached(target, other, ids)
     statement = _LAGS.format(differs=differs, one_reached=one_reached, other_reached=other_reached)
-    parameters = (*other_parameters, *one_parameters, ids is None, list(ids or ()))
-    return [Lag(*found) for found in execute(target.alias, statement, parameters).fetchall()]
+    return [Lag(*found) for found in execute(target.alias, statement, (*other_parameters, *one_parameters)).fetchall()]
 
 
-def reached(target: Target, generation: Generation) -> tuple[str, tuple[Any, ...]]:
-    """Return a statement for the version of each aggregate, and its parameters."""
-    parameters = (target.key, generation.number)
+def reached(target: Target, generation: Generation, ids: Sequence[str] | None = None) -> tuple[str, tuple[Any, ...]]:
+    """Return a statement for the version of each aggregate, with ``ids`` only of these, and its parameters."""
+    wanted = "true" if ids is None else "aggregate_root_id = ANY(%s)"
+    chosen = () if ids is None else (list(ids),)
+    parameters = (target.key, generation.number, *chosen)
     if not isinstance(target.subscriber, ModelProjection):
-        return _REACHED, parameters
+        return _REACHED + wanted, parameters
     table = generation.place(target.subscriber.model._meta.db_table)
-    return f"SELECT aggregate_root_id, version FROM {table} UNION ALL {_REACHED}", parameters
+    rows = f"SELECT aggregate_root_id, version FROM {table} WHERE {wanted}"
+    return f"{rows} UNION ALL {_REACHED}{wanted}", (*chosen, *parameters)
 
 
 def check_volatile(target: Target) -> None:

@@ -159,10 +159,8 @@ class _Completing:
             return execute(alias, _KEY, (broken.key.name, place)).fetchone()
 
     def _versions(self, ids: Sequence[str]) -> dict[str, int]:
-        statement, parameters = reached(self._target, Generation.of(self._shadow))
-        wanted = f"SELECT * FROM ({statement}) AS reached WHERE aggregate_root_id = ANY(%s)"
         with self._shadow.opened():
-            return dict(execute(self._target.alias, wanted, (*parameters, list(ids))).fetchall())
+            return dict(execute(self._target.alias, *reached(self._target, Generation.of(self._shadow), ids)).fetchall())
 
 
 class _Broken(NamedTuple):

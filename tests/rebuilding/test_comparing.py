@@ -61,6 +61,19 @@ def test_a_changed_a_missing_and_a_further_row_are_told_apart(followed: Harness)
     assert schemas() == []
 
 
+def test_a_column_that_was_added_meanwhile_is_a_difference(followed: Harness) -> None:
+    def alter(stage: str, **figures: object) -> None:
+        if stage == "compare":
+            sql("ALTER TABLE rebuilding_balance ADD COLUMN more int DEFAULT 7")
+
+    try:
+        comparison = rebuild(Balances.name, InProcess(), alter, compare_only=True).comparison
+    finally:
+        sql("ALTER TABLE rebuilding_balance DROP COLUMN more")
+    assert describe(comparison)[0] == "rebuilding_balance of a: more: rebuilt has no such column, in use 7"
+    assert (comparison.rows, comparison.compared) == (3, 3)
+
+
 def test_differences_are_told_up_to_a_number_and_a_length(postings: Harness) -> None:
     some_history(postings, *(f"c{n:03}" for n in range(50)))
     follow()
