@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from django.contrib import admin
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.views.main import ChangeList
+from django.db import DataError
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.template.response import TemplateResponse
@@ -52,7 +53,10 @@ class Listing(ChangeList):
         return bool(self.query or self.get_filters_params())
 
     def get_results(self, request: HttpRequest) -> None:
-        super().get_results(request)
+        try:
+            super().get_results(request)
+        except DataError as error:  # such as a malformed regular expression in a lookup
+            raise IncorrectLookupParameters(error) from error
         if not self.is_filtered:
             self.full_result_count = self.result_count
 

@@ -108,6 +108,13 @@ def test_a_text_that_no_row_can_have_is_answered(clerk: Client, page: str, statu
     assert clerk.get(LIST + page).status_code == status
 
 
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("lookup", ["owner__regex=(", "owner__iregex=[", "balance__gt=1e200000"])
+def test_a_lookup_that_the_database_refuses_is_told_as_incorrect(clerk: Client, lookup: str) -> None:
+    answer = clerk.get(f"{LIST}?{lookup}")
+    assert (answer.status_code, answer["Location"]) == (302, f"{LIST}?e=1")
+
+
 def test_without_declarations_all_fields_are_listed_and_the_id_is_searched(
     rf: RequestFactory, plain: AdminSite, admin_user: User
 ) -> None:
