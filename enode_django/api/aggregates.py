@@ -13,9 +13,9 @@ from enode_django.api.streams import Places, read_cursor, read_feed, stream_body
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.prefixes import with_prefix
 from enode_django.eventstore.base import EventStore
-from enode_django.exceptions import EnodeError, StoreError, UnknownMessageType, shown
-from enode_django.repository.loading import AggregateLoader
-from enode_django.runtime import make_snapshots, make_store
+from enode_django.exceptions import EnodeError, HistoryTooLong, StoreError, UnknownMessageType, shown
+from enode_django.history.states import MOST_REPLAYED, loaded
+from enode_django.runtime import make_store
 from enode_django.serialization.json_text import json_value
 from enode_django.serialization.registry import types
 
@@ -89,13 +89,13 @@ def _is_known(request: Request, version: int) -> bool:
 
 def _load(store: EventStore, id: str, version: int) -> AggregateRoot:
     try:
-        aggregate = AggregateLoader(store, make_snapshots(store), only_reads=True).load(id, until=version)
+        return loaded(store, id, version, most=MOST_REPLAYED)
     except StoreError:
         raise
+    except HistoryTooLong as error:
+        raise Problem(409, str(error), kind="enode:no-state") from error
     except EnodeError as error:
         raise _unreadable(error) from error
-    assert aggregate is not None  # it has a version
-    return aggregate
 
 
 def _state(aggregate: AggregateRoot) -> Any:

@@ -17,6 +17,7 @@ from enode_django import (
     metadata,
     try_command,
 )
+from enode_django.api import aggregates
 from enode_django.models import EventStream
 from enode_django.testing.inline import InlineCommandBus
 from sample_project.bank.domain import Deposit, OpenAccount, Withdraw
@@ -124,6 +125,16 @@ def test_events_are_readable_when_their_class_is_gone_and_the_state_is_not(reade
     EventStream.unprotected.filter(aggregate_root_id="a/b").update(aggregate_root_type="bank.Gone")
     assert len(reader.get("aggregates/bank.Gone/a/b/events/").json()["results"]) == 3
     assert problem(reader.get("aggregates/bank.Gone/a/b/"), 409)["type"] == "urn:problem-type:enode:no-state"
+
+
+def test_a_history_that_is_too_long_for_a_request_is_not_replayed(
+    reader: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aggregates, "MOST_REPLAYED", 2)
+    found = problem(reader.get(f"{ACCOUNT}/"), 409)
+    assert found["type"] == "urn:problem-type:enode:no-state"
+    assert found["detail"].startswith("3 streams of 'a/b' would have to be replayed, and 2 is the most;")
+    assert reader.get(f"{ACCOUNT}/", {"version": 2}).json()["state"]["balance"] == "2.50"
 
 
 def test_bytes_that_nobody_can_read_are_said_to_be(reader: Caller) -> None:
