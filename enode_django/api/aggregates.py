@@ -1,4 +1,5 @@
-"""``GET aggregates/{type}/{id}/``, ``GET aggregates/{type}/{id}/events/`` and ``GET events/``."""
+"""``GET aggregates/{type}/{id}/``, also with the id in the query, ``GET aggregates/{type}/{id}/events/`` and
+``GET events/``."""
 
 from __future__ import annotations
 
@@ -31,8 +32,9 @@ class AggregateView(ApiView):
 
     permission_classes: Any = [*ApiView.permission_classes, MayViewStreams, MayViewPayload]
 
-    def get(self, request: Request, type: str, id: str) -> Response:
+    def get(self, request: Request, type: str, id: str = "") -> Response:
         store = make_store()
+        id = id or request.query_params.get("id", "")
         wanted = read_number(request, "version", None, least=1)
         id, head = _found(store, type, id)
         version = head if wanted is None else wanted

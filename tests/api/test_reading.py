@@ -69,6 +69,19 @@ def test_the_state_of_an_aggregate_now_and_at_a_version(reader: Caller) -> None:
     assert (then["ETag"], then.json()["state"]["balance"]) == ('"2"', "2.50")
 
 
+def test_an_id_that_a_path_cannot_say_is_given_in_the_query(reader: Caller) -> None:
+    for id in ("x", "x/events", ".."):
+        execute_command(OpenAccount(id, owner=f"owner of {id}"))
+    assert reader.get("aggregates/bank.BankAccount/x/events/").json()["results"][0]["aggregate_root_id"] == "x"
+    longer = reader.get("aggregates/bank.BankAccount/x/events/events/").json()
+    assert longer["results"][0]["aggregate_root_id"] == "x/events"
+    for id in ("x/events", ".."):
+        body = reader.get("aggregates/bank.BankAccount/", {"id": id}).json()
+        assert (body["aggregate_root_id"], body["state"]["owner"]) == (id, f"owner of {id}")
+    for query in ({}, {"id": ""}, {"id": "\0"}, {"id": "nobody"}):
+        assert problem(reader.get("aggregates/bank.BankAccount/", query), 404)
+
+
 def test_values_of_every_kind_are_shown(reader: Caller) -> None:
     execute_command(Ship("p", weight=Decimal("1.50"), to=Point(x=Decimal(2)), label=b"ab"))
     state = reader.get("aggregates/api.Parcel/p/").json()["state"]
