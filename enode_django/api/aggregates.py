@@ -3,17 +3,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rest_framework.response import Response
 
+from enode_django.api import streams
 from enode_django.api.base import ApiView, MayViewPayload, MayViewStreams, may_view_payload
 from enode_django.api.outcomes import etag
 from enode_django.api.problems import Problem, invalid_parameter
-from enode_django.api.streams import Places, read_cursor, read_feed, stream_body, write_cursor
+from enode_django.api.streams import Places, read_cursor, read_feed, read_in_pieces, stream_body, write_cursor
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.prefixes import with_prefix
-from enode_django.eventstore.base import EventStore
+from enode_django.eventstore.base import EventStore, StreamRecord
 from enode_django.exceptions import EnodeError, HistoryTooLong, StoreError, UnknownMessageType, shown
 from enode_django.history.states import MOST_REPLAYED, loaded
 from enode_django.runtime import make_store
@@ -122,7 +124,7 @@ class AggregateEventsView(ApiView):
         limit = read_limit(request)
         store = make_store()
         id, head = _found(store, type, id)
-        records = store.load_ranges({id: (after, HIGHEST)}, limit=limit).get(id, ())
+        records = _read_streams(store, id, after, limit)
         with_payload = may_view_payload(request)
         body = {
             "version": head,
@@ -131,6 +133,19 @@ class AggregateEventsView(ApiView):
             "more": bool(records) and (records[-1].version or 0) < head,
         }
         return Response(body)
+
+
+def _read_streams(store: EventStore, id: str, after: int, limit: int) -> Sequence[StreamRecord]:
+    records: list[StreamRecord] = []
+
+    def read(most: int) -> Sequence[StreamRecord]:
+        last = records[-1].version if records else after
+        found = store.load_ranges({id: (last or 0, HIGHEST)}, limit=most).get(id, ())
+        records.extend(found)
+        return found
+
+    read_in_pieces(read, limit, streams.PAGE_BYTES)
+    return records
 
 
 class FeedView(ApiView):

@@ -17,7 +17,7 @@ from enode_django import (
     metadata,
     try_command,
 )
-from enode_django.api import aggregates
+from enode_django.api import aggregates, streams
 from enode_django.models import EventStream
 from enode_django.testing.inline import InlineCommandBus
 from sample_project.bank.domain import Deposit, OpenAccount, Withdraw
@@ -132,6 +132,17 @@ def test_the_events_of_an_aggregate_come_in_pages(reader: Caller) -> None:
     assert [row["events"][0]["fields"]["amount"] for row in last["results"]] == ["3.50"]
     assert not last["more"]
     assert reader.get(f"{ACCOUNT}/events/", {"after": 3}).json()["results"] == []
+
+
+def test_pages_end_where_their_rows_have_many_bytes(reader: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "FIRST_PIECE", 1)
+    monkeypatch.setattr(streams, "PAGE_BYTES", 1)
+    versions, after, more = [], 0, True
+    while more:
+        page = reader.get(f"{ACCOUNT}/events/", {"after": after}).json()
+        versions += [[row["version"] for row in page["results"]]]
+        after, more = page["after"], page["more"]
+    assert versions == [[1], [2], [3]]
 
 
 def test_events_are_readable_when_their_class_is_gone_and_the_state_is_not(reader: Caller) -> None:
