@@ -8,15 +8,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import psycopg
-from django.db import connections
+from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg.pq import PipelineStatus, TransactionStatus
 
 logger = logging.getLogger("enode_django")
+View = TypeVar("View", bound=Callable[..., Any])
 
 _END_SESSIONS = """
     SELECT count(pg_terminate_backend(pid, %s)) FROM pg_stat_activity
@@ -182,6 +183,13 @@ def pipelined(alias: str) -> Iterator[None]:
         return
     with connection.connection.pipeline():
         yield
+
+
+def without_atomic_requests(view: View) -> View:
+    """Return the view, exempt from ``ATOMIC_REQUESTS`` on all databases."""
+    for alias in connections:
+        view = transaction.non_atomic_requests(using=alias)(view)
+    return view
 
 
 def end_sessions(alias: str, owner: str) -> int:

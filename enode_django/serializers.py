@@ -290,13 +290,16 @@ class CommandSerializer(serializers.Serializer[CommandResult]):
     def command(self, **values: Any) -> Command:
         """Return the command of valid data. ``values`` are fields that were not sent; they may include
         ``aggregate_root_id`` and ``id``. Each of these is new if it is neither given nor sent. A sent ``id`` is used as
-        an idempotency key of the request's user, never directly. Raises a ValidationError."""
+        an idempotency key of the request's user, never directly. Raises a ValidationError, also for required fields
+        that a partial serializer was not sent."""
         cls: type[Command] = getattr(self, "Meta").command  # noqa: B009
         declared = {AGGREGATE, "id", *schema_of(cls).names}
         sent = {name: value for name, value in self.validated_data.items() if name in declared}
         if "id" in sent:
             sent["id"] = id_of_key(self._user(), str(sent["id"]))
         given = {AGGREGATE: new_id(), **sent, **values}
+        if missing := declared & {name for name, field in self.fields.items() if field.required} - {*sent, *values}:
+            raise serializers.ValidationError({name: [_("This field is required.")] for name in sorted(missing)})
         if AGGREGATE not in {**sent, **values}:
             check_creates(cls)
         try:

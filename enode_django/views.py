@@ -8,7 +8,6 @@ from urllib.parse import quote
 
 from django.contrib.auth.mixins import AccessMixin
 from django.core.exceptions import ImproperlyConfigured, ValidationError
-from django.db import connections, transaction
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.shortcuts import get_object_or_404
@@ -18,6 +17,7 @@ from django.views.decorators.cache import never_cache
 from django.views.generic import FormView
 
 from enode_django.bus.results import CommandResult, WaitFor
+from enode_django.databases import without_atomic_requests
 from enode_django.domain.messages import Command
 from enode_django.exceptions import CommandTimeout, InvalidId, TransportUnavailable
 from enode_django.forms import CommandForm, command_form
@@ -74,10 +74,7 @@ class CommandView(AccessMixin, FormBase):
     @classmethod
     def as_view(cls, **initkwargs: Any) -> Any:
         """Return the view without ``ATOMIC_REQUESTS``: a rollback of the request would not undo the command."""
-        view = super().as_view(**initkwargs)
-        for alias in connections:
-            view = transaction.non_atomic_requests(using=alias)(view)
-        return view
+        return without_atomic_requests(super().as_view(**initkwargs))
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         if not self.has_permission():

@@ -18,11 +18,10 @@ from enode_django.eventstore.base import EventStore
 from enode_django.eventstore.limits import holds
 from enode_django.exceptions import EnodeError, StoreUnavailable
 from enode_django.history import Causation, State, causation, difference, reached, state_at, tables
+from enode_django.history.states import MOST_REPLAYED
 from enode_django.ids import MAX_ID_LENGTH
 from enode_django.models import EventStream
 
-MOST_REPLAYED = 20_000
-"""The most streams that a request replays for a state. They take some tenths of a second."""
 MOST_CHANGES = 500
 _LAST = 2**63 - 1
 

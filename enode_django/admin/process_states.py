@@ -13,7 +13,7 @@ from django.utils.safestring import SafeString
 from enode_django.admin.databases import ByDatabase, DatabaseFilter
 from enode_django.admin.linking import STREAMS, WithLinks, link, may_open
 from enode_django.admin.moments import WithMoments
-from enode_django.admin.showing import VIEW_PAYLOAD, ModelAdmin, WithSubscriber, as_json, preformatted
+from enode_django.admin.showing import VIEW_PAYLOAD, Estimated, ModelAdmin, WithSubscriber, as_json, preformatted
 from enode_django.models import ProcessState
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ class PhaseFilter(admin.SimpleListFilter):
 class ProcessStateAdmin(WithMoments, WithLinks, ByDatabase, WithSubscriber, ModelAdmin):
     """Users with ``view_processstate`` see the processes; their states are for those with ``view_payload``."""
 
+    paginator = Estimated
     when_empty = "No process manager with a state has begun a process."
     list_display = ("key", "shown_subscriber", "phase", "handled", "changed_at")
     list_filter = (DatabaseFilter, "subscriber", PhaseFilter)

@@ -11,7 +11,7 @@ from django.core.checks import CheckMessage, Warning
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.html import format_html
 
-from enode_django.admin.showing import ModelAdmin, ReadOnly, is_storable
+from enode_django.admin.showing import Estimated, ModelAdmin, ReadOnly, is_storable
 from enode_django.admin.streams import VIEW
 from enode_django.models import EventStream
 
@@ -26,6 +26,7 @@ class ReadModelAdmin(ReadOnly, ModelAdmin):
 
     aggregate_field: str | None = "aggregate_root_id"
     show_full_result_count = False
+    paginator = Estimated
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
         return is_storable(value) and admin.ModelAdmin.lookup_allowed(self, lookup, value, request)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from django.contrib import admin
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern
 
 from enode_django.admin.showing import VIEW_PAYLOAD, ModelAdmin, ReadOnly, on_demand, page_at, rendered
@@ -42,6 +42,12 @@ class EventStreamAdmin(ReadOnly, ModelAdmin):
             page_at(self, "tail/feed/", self.feed_view, "feed"),
             *super().get_urls(),
         ]
+
+    def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
+        """Django would look for the row in the router's database, and not in its shard."""
+        raise Http404("event streams never change, so they have no history")
+
+    delete_view = history_view
 
     def may_read(self, request: HttpRequest) -> bool:
         return bool(request.user.has_perm(VIEW_PAYLOAD))

@@ -1,21 +1,24 @@
-"""``GET aggregates/{type}/{id}/``, ``GET aggregates/{type}/{id}/events/`` and ``GET events/``."""
+"""``GET aggregates/{type}/{id}/``, also with the id in the query, ``GET aggregates/{type}/{id}/events/`` and
+``GET events/``."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rest_framework.response import Response
 
+from enode_django.api import streams
 from enode_django.api.base import ApiView, MayViewPayload, MayViewStreams, may_view_payload
 from enode_django.api.outcomes import etag
 from enode_django.api.problems import Problem, invalid_parameter
-from enode_django.api.streams import Places, read_cursor, read_feed, stream_body, write_cursor
+from enode_django.api.streams import Places, read_cursor, read_feed, read_in_pieces, stream_body, write_cursor
 from enode_django.domain.aggregate import AggregateRoot
 from enode_django.domain.prefixes import with_prefix
-from enode_django.eventstore.base import EventStore
-from enode_django.exceptions import EnodeError, StoreError, UnknownMessageType, shown
-from enode_django.repository.loading import AggregateLoader
-from enode_django.runtime import make_snapshots, make_store
+from enode_django.eventstore.base import EventStore, StreamRecord
+from enode_django.exceptions import EnodeError, HistoryTooLong, StoreError, UnknownMessageType, shown
+from enode_django.history.states import MOST_REPLAYED, loaded
+from enode_django.runtime import make_store
 from enode_django.serialization.json_text import json_value
 from enode_django.serialization.registry import types
 
@@ -31,8 +34,9 @@ class AggregateView(ApiView):
 
     permission_classes: Any = [*ApiView.permission_classes, MayViewStreams, MayViewPayload]
 
-    def get(self, request: Request, type: str, id: str) -> Response:
+    def get(self, request: Request, type: str, id: str = "") -> Response:
         store = make_store()
+        id = id or request.query_params.get("id", "")
         wanted = read_number(request, "version", None, least=1)
         id, head = _found(store, type, id)
         version = head if wanted is None else wanted
@@ -89,13 +93,13 @@ def _is_known(request: Request, version: int) -> bool:
 
 def _load(store: EventStore, id: str, version: int) -> AggregateRoot:
     try:
-        aggregate = AggregateLoader(store, make_snapshots(store), only_reads=True).load(id, until=version)
+        return loaded(store, id, version, most=MOST_REPLAYED)
     except StoreError:
         raise
+    except HistoryTooLong as error:
+        raise Problem(409, str(error), kind="enode:no-state") from error
     except EnodeError as error:
         raise _unreadable(error) from error
-    assert aggregate is not None  # it has a version
-    return aggregate
 
 
 def _state(aggregate: AggregateRoot) -> Any:
@@ -120,7 +124,7 @@ class AggregateEventsView(ApiView):
         limit = read_limit(request)
         store = make_store()
         id, head = _found(store, type, id)
-        records = store.load_ranges({id: (after, HIGHEST)}, limit=limit).get(id, ())
+        records = _read_streams(store, id, after, limit)
         with_payload = may_view_payload(request)
         body = {
             "version": head,
@@ -129,6 +133,19 @@ class AggregateEventsView(ApiView):
             "more": bool(records) and (records[-1].version or 0) < head,
         }
         return Response(body)
+
+
+def _read_streams(store: EventStore, id: str, after: int, limit: int) -> Sequence[StreamRecord]:
+    records: list[StreamRecord] = []
+
+    def read(most: int) -> Sequence[StreamRecord]:
+        last = records[-1].version if records else after
+        found = store.load_ranges({id: (last or 0, HIGHEST)}, limit=most).get(id, ())
+        records.extend(found)
+        return found
+
+    read_in_pieces(read, limit, streams.PAGE_BYTES)
+    return records
 
 
 class FeedView(ApiView):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from django.db import connections, transaction
 from django.utils.cache import patch_cache_control
 from rest_framework.permissions import BasePermission, IsAuthenticated
 from rest_framework.settings import api_settings
@@ -12,6 +11,7 @@ from rest_framework.throttling import ScopedRateThrottle
 from rest_framework.views import APIView
 
 from enode_django.api.problems import handle_exception
+from enode_django.databases import without_atomic_requests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -44,10 +44,7 @@ class ApiView(APIView):
     def as_view(cls, **initkwargs: Any) -> Any:
         """Return the view, exempt from ``ATOMIC_REQUESTS`` on all databases: a command must be durable when it is
         answered, and no request may wait inside a transaction."""
-        view = super().as_view(**initkwargs)
-        for alias in connections:
-            view = transaction.non_atomic_requests(using=alias)(view)
-        return view
+        return without_atomic_requests(super().as_view(**initkwargs))
 
     def finalize_response(self, request: Request, response: Any, *arguments: Any, **named: Any) -> Response:
         """Keep answers out of shared caches, such as Django's cache of a whole site: they depend on the user and the

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import binascii
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC
+from functools import partial
 from typing import Any, NamedTuple
 
 from enode_django.eventstore.base import Shard, StreamRecord
 from enode_django.eventstore.positions import BEGINNING, Position
 from enode_django.exceptions import error_text, shown
 from enode_django.serialization.json_text import contents, json_value
+
+PAGE_BYTES = 16 * 2**20
+"""A page of rows ends with the row that reaches it."""
+FIRST_PIECE = 10
 
 Places = Mapping[int, Position]
 """Positions by the number of the shard. A missing shard is at its beginning."""
@@ -79,19 +84,41 @@ class FeedPart(NamedTuple):
 
 
 def read_feed(shards: Sequence[Shard], places: Places, limit: int) -> FeedPart:
-    """Return the next rows: at most ``limit``, but up to one from each shard. Blocks. Raises `StoreUnavailable`."""
-    share = max(1, limit // len(shards))
+    """Return the next rows: at most ``limit`` of about `PAGE_BYTES`, but up to one from each shard. Blocks. Raises
+    `StoreUnavailable`."""
+    share, size = max(1, limit // len(shards)), PAGE_BYTES // len(shards)
     now = dict(places)
     rows: list[FeedRow] = []
     more = False
     for shard in shards:
-        page = shard.feed(now.get(shard.number, BEGINNING), limit=share)
-        for entry in page.entries:
-            now[shard.number] = entry.position
-            rows.append(FeedRow(write_cursor(now), entry.record))
-        now[shard.number] = page.position
-        more = more or len(page.entries) == share
+        more = read_in_pieces(partial(_read_piece, shard, now, rows), share, size) or more
     return FeedPart(rows, now, more)
+
+
+def _read_piece(shard: Shard, now: dict[int, Position], rows: list[FeedRow], limit: int) -> Sequence[StreamRecord]:
+    """Add the next rows of a shard to ``rows``, and their places to ``now``."""
+    page = shard.feed(now.get(shard.number, BEGINNING), limit=limit)
+    for entry in page.entries:
+        now[shard.number] = entry.position
+        rows.append(FeedRow(write_cursor(now), entry.record))
+    now[shard.number] = page.position
+    return [entry.record for entry in page.entries]
+
+
+def read_in_pieces(read: Callable[[int], Sequence[StreamRecord]], limit: int, size: int) -> bool:
+    """Call ``read`` with the number of rows to read next, until it returns fewer, or ``limit`` rows or ``size`` bytes
+    are read. Return False if it returned fewer. The rows before tell how many of the next ones the bytes allow."""
+    many, read_bytes, piece = 0, 0, FIRST_PIECE
+    while True:
+        wanted = min(piece, limit - many)
+        found = read(wanted)
+        many += len(found)
+        read_bytes += sum(len(record.events) + len(record.metadata) for record in found)
+        if len(found) < wanted:
+            return False
+        if many == limit or read_bytes >= size:
+            return True
+        piece = max(1, min(4 * piece, (size - read_bytes) * many // (read_bytes + 1)))
 
 
 def places_now(shards: Sequence[Shard]) -> Iterator[tuple[int, Position]]:

@@ -35,6 +35,7 @@ urlpatterns = [
     path("commands/", CommandsView.as_view(), name="commands"),
     path("commands/<enode_id:id>/", CommandView.as_view(), name="command"),
     path("aggregates/<str:type>/<enode_id:id>/events/", AggregateEventsView.as_view(), name="aggregate-events"),
+    path("aggregates/<str:type>/", AggregateView.as_view(schema=None), name="aggregate-by-query"),
     path("aggregates/<str:type>/<enode_id:id>/", AggregateView.as_view(), name="aggregate"),
     path("events/", FeedView.as_view(), name="events"),
     path("events/stream/", EventStreamView.as_view(), name="stream"),

@@ -25,8 +25,8 @@ from enode_django.eventstore.sqlstates import (
     DATABASE_ERRORS,
     is_transient,
     is_unprepared,
-    lacks_privilege,
     message,
+    remedy,
 )
 from enode_django.exceptions import EventKilledWorker, SubscriberUnavailable
 
@@ -113,8 +113,7 @@ class Runner:
         name = self.subscriber.name
         if not is_unprepared(error):
             return SubscriberUnavailable(f"{name} cannot go on: {error}")
-        what = "GRANT its user what is missing" if lacks_privilege(error) else "run manage.py migrate"
-        unavailable = SubscriberUnavailable(f"{name} cannot go on: {message(error)}; {what}")
+        unavailable = SubscriberUnavailable(f"{name} cannot go on: {message(error)}{remedy(error)}")
         unavailable.waiting = name
         return unavailable
 

@@ -98,6 +98,13 @@ def is_unprepared(error: BaseException) -> bool:
     return sqlstate(error) in _NOT_MIGRATED or lacks_privilege(error)
 
 
+def remedy(error: BaseException) -> str:
+    """Return what to do about an error that `is_unprepared`, as the end of a message; empty for others."""
+    if lacks_privilege(error):
+        return "; GRANT its user what is missing"
+    return "; run manage.py migrate" if is_unprepared(error) else ""
+
+
 def is_transient(error: BaseException) -> bool:
     """Return True if the call should be retried: the database or the queue is unavailable, migrations or privileges are
     missing, or transactions conflict. Return False for a `Retry`, which has its own delay."""

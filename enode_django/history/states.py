@@ -16,6 +16,9 @@ from enode_django.repository.store import SnapshotStore
 from enode_django.runtime import current_store, make_snapshots
 from enode_django.serialization.registry import types
 
+MOST_REPLAYED = 20_000
+"""The most streams that a request should replay for a state. They take some tenths of a second."""
+
 
 class State(NamedTuple):
     """The state of an aggregate at a version. ``fields`` are the plain values of a snapshot. If a class's own

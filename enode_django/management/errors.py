@@ -7,17 +7,16 @@ from contextlib import contextmanager
 
 from django.core.management.base import CommandError
 
-from enode_django.eventstore.sqlstates import DATABASE_ERRORS
+from enode_django.eventstore.sqlstates import DATABASE_ERRORS, remedy
 from enode_django.exceptions import EnodeError
 
 
 @contextmanager
-def errors_shown(hint: str = "; was manage.py migrate run?") -> Iterator[None]:
-    """Turn errors of this package and of databases into a `CommandError`. The text of a database's ends with the
-    hint."""
+def errors_shown() -> Iterator[None]:
+    """Turn errors of this package and of databases into a `CommandError`."""
     try:
         yield
     except EnodeError as error:
         raise CommandError(str(error)) from error
     except DATABASE_ERRORS as error:
-        raise CommandError(f"{error}{hint}") from error
+        raise CommandError(f"{error}{remedy(error)}") from error

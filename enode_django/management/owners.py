@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.core.management.base import CommandError
 
 from enode_django.eventing.unowned import possible_databases, unowned_in
-from enode_django.eventstore.sqlstates import DATABASE_ERRORS
+from enode_django.eventstore.sqlstates import DATABASE_ERRORS, remedy
 
 
 def check_owners() -> None:
@@ -14,6 +14,6 @@ def check_owners() -> None:
     try:
         found = unowned_in(possible_databases())
     except DATABASE_ERRORS as error:
-        raise CommandError(f"stored subscriptions cannot be read: {error}; was manage.py migrate run?") from error
+        raise CommandError(f"stored subscriptions cannot be read: {error}{remedy(error)}") from error
     if refused := [one.text for one in found if one.kept_since is None]:
         raise CommandError("\n".join(refused))

@@ -11,11 +11,11 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.decorators import login_not_required
-from django.db import connections, transaction
 from django.http import HttpRequest, JsonResponse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
+from enode_django.databases import without_atomic_requests
 from enode_django.monitoring import Health, Status, gather
 
 PERMISSION = "enode_django.view_processorreport"
@@ -31,9 +31,7 @@ View = Callable[[HttpRequest], JsonResponse]
 def _probe(view: View) -> View:
     """Make a view public, even if the project requires a login, and never cached. It runs outside of a transaction:
     with ``ATOMIC_REQUESTS`` Django would wait for a database before calling it."""
-    for alias in connections:
-        view = transaction.non_atomic_requests(using=alias)(view)
-    return login_not_required(never_cache(require_safe(view)))
+    return login_not_required(never_cache(require_safe(without_atomic_requests(view))))
 
 
 @_probe

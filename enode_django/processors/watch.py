@@ -18,6 +18,9 @@ logger = logging.getLogger("enode_django.supervisor")
 
 Answer = TypeVar("Answer")
 
+STALE_AFTER = 4
+"""The number of intervals after which an answer no longer counts: what does not answer must not look well."""
+
 
 class Watch(Generic[Answer]):
     """Calls ``ask`` every ``interval`` seconds in a daemon thread, and goes on if it raises. The first of several
@@ -35,16 +38,20 @@ class Watch(Generic[Answer]):
         last: Callable[[], object] | None = None,
     ) -> None:
         self.name = name
-        self.answer: Answer | None = None
-        """The newest answer; None before the first one, and after a failure."""
         self.answered_at: float | None = None
         """The time of the last answer, on the clock of `time.monotonic`; None before the first."""
+        self._answer: Answer | None = None
         self._ask = ask
         self._last = last
         self._interval = interval
         self._fails = False
         self._stopping = threading.Event()
         self._thread = start_thread(f"enode-{name}", self._run)
+
+    @property
+    def answer(self) -> Answer | None:
+        """The newest answer; None before the first one, after a failure, and `STALE_AFTER` intervals after it."""
+        return self._answer if self.has_answered(STALE_AFTER * self._interval) else None
 
     def stop(self, timeout: float) -> bool:
         """Stop, and wait up to ``timeout`` seconds for the thread. Return True if it has ended."""
@@ -67,14 +74,14 @@ class Watch(Generic[Answer]):
             connections.close_all()
 
     def _keep_answer(self) -> None:
-        self.answer = self._ask()
+        self._answer = self._ask()
 
     def _once(self, call: Callable[[], object]) -> None:
         try:
             heal_connections()
             call()
         except Exception as error:  # the thread goes on
-            self.answer = None
+            self._answer = None
             if not self._fails:
                 logger.warning("%s: %s; trying again every %g s", self.name, error, self._interval)
             self._fails = True

@@ -9,13 +9,14 @@ import pytest
 from django.contrib.admin import AdminSite, site
 from django.contrib.admin.utils import quote
 from django.contrib.auth.models import Permission, User
+from django.db import connection
 from django.db.models import F, QuerySet
 from django.http import HttpRequest
 from django.template.response import TemplateResponse
 from django.test import Client, RequestFactory
 
 from enode_django import execute_command
-from enode_django.admin import ReadModelAdmin
+from enode_django.admin import ReadModelAdmin, showing
 from enode_django.admin.links import aggregate_url
 from enode_django.testing import inline
 from sample_project.bank.domain import Deposit, OpenAccount
@@ -108,6 +109,13 @@ def test_a_text_that_no_row_can_have_is_answered(clerk: Client, page: str, statu
     assert clerk.get(LIST + page).status_code == status
 
 
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("lookup", ["owner__regex=(", "owner__iregex=[", "balance__gt=1e200000"])
+def test_a_lookup_that_the_database_refuses_is_told_as_incorrect(clerk: Client, lookup: str) -> None:
+    answer = clerk.get(f"{LIST}?{lookup}")
+    assert (answer.status_code, answer["Location"]) == (302, f"{LIST}?e=1")
+
+
 def test_without_declarations_all_fields_are_listed_and_the_id_is_searched(
     rf: RequestFactory, plain: AdminSite, admin_user: User
 ) -> None:
@@ -117,6 +125,17 @@ def test_without_declarations_all_fields_are_listed_and_the_id_is_searched(
     assert ReadModelAdmin(AccountSummary, site).get_list_display(request) == [*names, "aggregate_link"]
     assert ReadModelAdmin(AccountSummary, site).get_search_fields(request) == ["aggregate_root_id__exact"]
     assert ReadModelAdmin(AccountSummary, plain).get_list_display(request) == names, "the site has no event streams"
+
+
+def test_a_long_table_is_estimated_and_not_counted(auditor: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(showing, "ESTIMATED_FROM", 1)
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE bank_accountsummary")
+    AccountSummary.objects.filter(pk="b").delete()
+    assert auditor.get(LIST).context["cl"].result_count == 2
+    assert auditor.get(LIST, {"q": ID}).context["cl"].result_count == 1, "who searches gets a number that was counted"
+    monkeypatch.setattr(showing, "ESTIMATED_FROM", 2)
+    assert auditor.get(LIST).context["cl"].result_count == 1
 
 
 # -- rows that belong to no single aggregate -----------------------------------------------------------------------

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from django.conf import settings
 from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import User
 from django.db import OperationalError, connections
 from django.test import Client, override_settings
 from pytest_django import DjangoDbBlocker
@@ -21,7 +22,7 @@ from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.dead_letters import DeadLetter, PostgresDeadLetters
 from enode_django.history import causation
 from enode_django.models import DeadLetter as DeadLetterRow
-from enode_django.models import OperatorAction
+from enode_django.models import EventStream, OperatorAction
 from enode_django.operating.dead_letters import Choice, discard
 from enode_django.serialization.codec import STREAM
 from enode_django.serialization.plain import pack
@@ -226,3 +227,13 @@ def test_an_error_of_a_database_that_is_there_is_not_taken_for_its_absence(clien
         with pytest.raises(OperationalError, match="lock timeout"):
             client.get("/admin/enode_django/deadletter/")
         cursor.execute("RESET lock_timeout")
+
+
+@pytest.mark.parametrize("page", ["history", "delete"])
+def test_a_stream_has_no_page_of_changes(client: Client, page: str) -> None:
+    """Django would look for its row in the router's database."""
+    superuser = User.objects.create_superuser("root")
+    client.force_login(superuser)
+    sequence = EventStream.objects.using(ALIASES[1]).get().sequence
+    assert client.get(f"{LIST}{sequence}/{page}/").status_code == 404
+    assert client.post(f"{LIST}{sequence}/{page}/", {"post": "yes"}).status_code == 404

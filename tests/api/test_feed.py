@@ -16,6 +16,7 @@ from django.db import connections
 from django.test import AsyncClient, override_settings
 
 from enode_django import execute_command, try_command
+from enode_django.api import streams
 from enode_django.testing.inline import InlineCommandBus
 from sample_project.bank.domain import Deposit, OpenAccount, Withdraw
 from tests.api.calls import Caller
@@ -65,6 +66,17 @@ def test_pages_join_without_a_gap(reader: Caller) -> None:
     deposit()
     third = reader.get("events/", {"cursor": second["cursor"]}).json()
     assert [row["version"] for row in third["results"]] == [2]
+
+
+def test_pages_end_where_their_rows_have_many_bytes(reader: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "FIRST_PIECE", 1)
+    monkeypatch.setattr(streams, "PAGE_BYTES", 1)
+    pages, cursor, more = [], "", True
+    while more:
+        page = reader.get("events/", {"cursor": cursor}).json()
+        pages += [[(row["aggregate_root_id"], row["version"]) for row in page["results"]]]
+        cursor, more = page["cursor"], page["more"]
+    assert pages == [[("a", 1)], [("a", None)], [("b", 1)], []]
 
 
 def test_each_row_says_where_to_go_on(reader: Caller) -> None:

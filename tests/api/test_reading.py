@@ -17,6 +17,7 @@ from enode_django import (
     metadata,
     try_command,
 )
+from enode_django.api import aggregates, streams
 from enode_django.models import EventStream
 from enode_django.testing.inline import InlineCommandBus
 from sample_project.bank.domain import Deposit, OpenAccount, Withdraw
@@ -66,6 +67,19 @@ def test_the_state_of_an_aggregate_now_and_at_a_version(reader: Caller) -> None:
     assert (body["state"]["owner"], body["state"]["balance"]) == ("<b>Ada</b>", "6.00")
     then = reader.get(f"{ACCOUNT}/", {"version": 2})
     assert (then["ETag"], then.json()["state"]["balance"]) == ('"2"', "2.50")
+
+
+def test_an_id_that_a_path_cannot_say_is_given_in_the_query(reader: Caller) -> None:
+    for id in ("x", "x/events", ".."):
+        execute_command(OpenAccount(id, owner=f"owner of {id}"))
+    assert reader.get("aggregates/bank.BankAccount/x/events/").json()["results"][0]["aggregate_root_id"] == "x"
+    longer = reader.get("aggregates/bank.BankAccount/x/events/events/").json()
+    assert longer["results"][0]["aggregate_root_id"] == "x/events"
+    for id in ("x/events", ".."):
+        body = reader.get("aggregates/bank.BankAccount/", {"id": id}).json()
+        assert (body["aggregate_root_id"], body["state"]["owner"]) == (id, f"owner of {id}")
+    for query in ({}, {"id": ""}, {"id": "\0"}, {"id": "nobody"}):
+        assert problem(reader.get("aggregates/bank.BankAccount/", query), 404)
 
 
 def test_values_of_every_kind_are_shown(reader: Caller) -> None:
@@ -120,10 +134,31 @@ def test_the_events_of_an_aggregate_come_in_pages(reader: Caller) -> None:
     assert reader.get(f"{ACCOUNT}/events/", {"after": 3}).json()["results"] == []
 
 
+def test_pages_end_where_their_rows_have_many_bytes(reader: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "FIRST_PIECE", 1)
+    monkeypatch.setattr(streams, "PAGE_BYTES", 1)
+    versions, after, more = [], 0, True
+    while more:
+        page = reader.get(f"{ACCOUNT}/events/", {"after": after}).json()
+        versions += [[row["version"] for row in page["results"]]]
+        after, more = page["after"], page["more"]
+    assert versions == [[1], [2], [3]]
+
+
 def test_events_are_readable_when_their_class_is_gone_and_the_state_is_not(reader: Caller) -> None:
     EventStream.unprotected.filter(aggregate_root_id="a/b").update(aggregate_root_type="bank.Gone")
     assert len(reader.get("aggregates/bank.Gone/a/b/events/").json()["results"]) == 3
     assert problem(reader.get("aggregates/bank.Gone/a/b/"), 409)["type"] == "urn:problem-type:enode:no-state"
+
+
+def test_a_history_that_is_too_long_for_a_request_is_not_replayed(
+    reader: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aggregates, "MOST_REPLAYED", 2)
+    found = problem(reader.get(f"{ACCOUNT}/"), 409)
+    assert found["type"] == "urn:problem-type:enode:no-state"
+    assert found["detail"].startswith("3 streams of 'a/b' would have to be replayed, and 2 is the most;")
+    assert reader.get(f"{ACCOUNT}/", {"version": 2}).json()["state"]["balance"] == "2.50"
 
 
 def test_bytes_that_nobody_can_read_are_said_to_be(reader: Caller) -> None:

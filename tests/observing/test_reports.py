@@ -101,6 +101,18 @@ def test_a_failure_is_logged_once_and_so_is_that_it_works_again(
     assert told == ["store-watch: it is away; trying again every 0.001 s", "store-watch: works again"]
 
 
+def test_an_answer_vanishes_while_none_follows(database: Database) -> None:
+    """The alerts rely on it: a figure of a database that hangs must not stay as it was."""
+    asked = iter([lambda: "well"])
+    watch = Watch("store-watch", lambda: next(asked, database.ask)(), 0.2)
+    database.may_answer.clear()
+    wait_for(lambda: watch.answer == "well")
+    wait_for(lambda: database.asked)
+    wait_for(lambda: watch.answer is None)
+    database.may_answer.set()
+    assert watch.stop(20.0)
+
+
 def test_who_watches_is_not_held_up_by_what_does_not_answer(database: Database) -> None:
     database.may_answer.clear()
     watch = Watch("store-watch", database.ask, RARELY)

@@ -94,6 +94,16 @@ def test_a_command_whose_output_nobody_reads_any_more_does_its_work_and_keeps_it
     assert (done.stderr, done.returncode) == ("all is done\n", 1)
 
 
+def test_the_list_of_sub_commands_may_have_no_reader() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run([sys.executable, "manage.py", "enode"], cwd=ROOT, stdout=writer, stderr=subprocess.PIPE)
+    finally:
+        os.close(writer)
+    assert (done.stderr, done.returncode) == (b"", 0)
+
+
 class Gone(io.StringIO):
     """Neither a file nor a pipe of this process, such as a wrapper around a connection."""
 

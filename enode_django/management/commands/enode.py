@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
+
+from enode_django.management.output import PrintableOutput
 
 SUBCOMMANDS = {
     "buildsnapshots": "makes the snapshots that are due",
@@ -43,7 +46,9 @@ class Command(BaseCommand):
     def execute(self, *args: Any, subcommand: str | None, **options: Any) -> str | None:
         """List the sub-commands, or run the one that `call_command` names, with its options."""
         if subcommand is None:
-            self.print_help("manage.py", "enode")
+            out = PrintableOutput(options.get("stdout") or sys.stdout)  # print_help fails without a reader
+            out.write(self.create_parser("manage.py", "enode").format_help())
+            out.flush()
             return None
         output: str | None = load(subcommand).execute(*args, **options)
         return output

@@ -58,7 +58,7 @@ class Command(PrintableCommand):
         what.add_argument("--drop", action="store_true", help="drop the tables that are kept for --undo and --swap")
 
     def handle(self, *, name: str, dry_run: bool, drop: bool, **options: Any) -> None:
-        with errors_shown(hint=""):
+        with errors_shown():
             if dry_run:
                 self._plan(name)
                 return

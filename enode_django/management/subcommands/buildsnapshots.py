@@ -69,7 +69,7 @@ class Command(PrintableCommand):
         self._sum_up(Counter(figures["made"]), "made", figures["failed"])
 
     def _run_here(self, type: Sequence[str] | None, dry_run: bool, verify: int | None) -> None:
-        with errors_shown(hint=""):
+        with errors_shown():
             store = make_store()
             snapshots = make_snapshots(store)
             if snapshots is None:

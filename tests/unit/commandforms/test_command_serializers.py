@@ -281,3 +281,15 @@ def test_a_command_for_a_stored_aggregate_needs_its_id() -> None:
     serializer.is_valid(raise_exception=True)
     with pytest.raises(DefinitionError, match="Take is for a stored aggregate"):
         serializer.save()
+
+
+@pytest.mark.parametrize("missing", ["aggregate_root_id", "coins"])
+def test_a_partial_serializer_asks_for_what_is_neither_sent_nor_given(bus: InlineCommandBus, missing: str) -> None:
+    whole = {"aggregate_root_id": "jar", "coins": 3}
+    data = {name: value for name, value in whole.items() if name != missing}
+    serializer = serializer_of(Take, fields=[*whole])(data=data, partial=True)
+    serializer.is_valid(raise_exception=True)
+    with pytest.raises(serializers.ValidationError) as caught:
+        serializer.save()
+    assert caught.value.detail == {missing: ["This field is required."]}
+    assert serializer.save(**{missing: whole[missing]}).value == 7
