@@ -211,7 +211,7 @@ def test_after_a_child_that_could_not_be_forked_the_template_forks_the_next(
 def test_a_template_without_a_free_descriptor_leaves_no_child_and_forks_the_next(
     children: TemplateChildren, others: NoOthers, spare: int
 ) -> None:
-    """With few ``spare`` descriptors it fails at receiving a job's, at the pipes of the fork, or at watching the child."""
+    """With few ``spare`` descriptors it fails at receiving a job's, or at the pipes of the fork."""
     pid = children._template.pid
     assert pid is not None
     used = {int(name) for name in os.listdir(f"/proc/{pid}/fd")}
