@@ -23,9 +23,9 @@ from enode_django.eventing.subscribers import running
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.sqlstates import (
     DATABASE_ERRORS,
+    help_for,
     is_transient,
     is_unprepared,
-    lacks_privilege,
     message,
 )
 from enode_django.exceptions import EventKilledWorker, SubscriberUnavailable
@@ -113,8 +113,7 @@ class Runner:
         name = self.subscriber.name
         if not is_unprepared(error):
             return SubscriberUnavailable(f"{name} cannot go on: {error}")
-        what = "GRANT its user what is missing" if lacks_privilege(error) else "run manage.py migrate"
-        unavailable = SubscriberUnavailable(f"{name} cannot go on: {message(error)}; {what}")
+        unavailable = SubscriberUnavailable(f"{name} cannot go on: {message(error)}; {help_for(error)}")
         unavailable.waiting = name
         return unavailable
 

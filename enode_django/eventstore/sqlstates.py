@@ -42,9 +42,16 @@ def is_data_error(error: BaseException) -> bool:
 
 
 def needs_help(error: BaseException) -> bool:
-    """Return True if the database probably refuses every statement until its server is repaired, or the user has the
-    privileges: no row is at fault."""
-    return sqlstate(error).startswith(_NEEDS_HELP) or lacks_privilege(error)
+    """Return True if the database probably refuses every statement until its server is repaired, it is migrated, or the
+    user has the privileges: no row is at fault."""
+    return sqlstate(error).startswith(_NEEDS_HELP) or is_unprepared(error)
+
+
+def help_for(error: BaseException) -> str:
+    """Return what an operator has to do about an error that `needs_help`."""
+    if lacks_privilege(error):
+        return "GRANT its user what is missing"
+    return "run manage.py migrate" if is_unprepared(error) else "look after its server"
 
 
 def lacks_privilege(error: BaseException) -> bool:
