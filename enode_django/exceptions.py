@@ -54,7 +54,7 @@ EnodeError
 │   │   └── CorrectionOutdated       somebody else has corrected the same events meanwhile
 │   ├── StagingLost                  the staged data of a Spark job is gone: run the job again
 │   └── StoreUnavailable             retriable: connection lost, server restarting, timeout, deadlock
-│       ├── StoreFailing             disk full, transaction ids used up, damage: somebody has to repair the database
+│       ├── StoreFailing             disk full, damage, a missing table or privilege: somebody has to mend the database
 │       └── ShardMapOutdated         a shard owns other buckets than the writer knew; the writer asks again
 ├── JobError
 │   ├── JobRunning                   another run holds the lease on the same work

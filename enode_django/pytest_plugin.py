@@ -58,7 +58,11 @@ def _keeps_in_memory() -> bool:
 
 def _followed_by(item: pytest.Item) -> Any:
     marker = item.get_closest_marker("enode")
-    return None if marker is None else marker.kwargs["followed_by"]
+    if marker is None:
+        return None
+    if marker.args or marker.kwargs.keys() != {"followed_by"}:
+        raise pytest.UsageError(f"{item.nodeid}: the mark takes one argument: @pytest.mark.enode(followed_by=[…])")
+    return marker.kwargs["followed_by"]
 
 
 @pytest.fixture

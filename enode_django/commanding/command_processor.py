@@ -40,7 +40,7 @@ from enode_django.commanding.uniqueness import CLAIM_DEADLINE, Uniqueness
 from enode_django.concurrency.backoff import Persist
 from enode_django.concurrency.in_flight import NOTHING_IN_FLIGHT, InFlightMarker
 from enode_django.domain.aggregate import AggregateRoot
-from enode_django.domain.handlers import Handlers
+from enode_django.domain.handlers import HANDLER_ERRORS, Handlers
 from enode_django.domain.origin import handled_command
 from enode_django.domain.refusals import DomainException
 from enode_django.equeue.offsets import OffsetWindow
@@ -435,7 +435,7 @@ class CommandProcessor:
             if self._store_away is not None:
                 return self._raised(slot, envelope, context, self._store_away)
             return self._refused(slot, envelope, context, refusal)
-        except (Exception, SystemExit) as error:  # application code, which may call sys.exit()
+        except HANDLER_ERRORS as error:
             return self._raised(slot, envelope, context, self._store_away or error)
         finally:
             handled_command.reset(token)

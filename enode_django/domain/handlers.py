@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+from asyncio import CancelledError
 from collections.abc import Callable, Iterable, Iterator
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 Handler = Callable[[Any, Any], Any]
 Errors = tuple[type[BaseException], ...]
+HANDLER_ERRORS: Errors = (Exception, SystemExit, CancelledError)
+"""What application code raises does not end its worker: it may call ``sys.exit()``, or run a task that is cancelled."""
 
 
 class MarkedMethod:

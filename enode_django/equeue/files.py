@@ -32,7 +32,15 @@ def translated(doing: str) -> Iterator[None]:
     except OSError as error:
         if error.errno in FULL:
             raise QueueFull(f"no room for {doing} ({error.strerror}); make room on the disk and send again") from error
-        raise StorageFailed(f"{doing} failed: {error}; look after the disk and start the broker again") from error
+        raise StorageFailed(f"{doing} failed: {error}; {_remedy(error)} and start the broker again") from error
+
+
+def _remedy(error: OSError) -> str:
+    if error.errno == errno.EMFILE:
+        return "raise the limit of open files (ulimit -n, or LimitNOFILE in systemd's unit)"
+    if error.errno == errno.ENFILE:
+        return "raise the machine's limit of open files (sysctl fs.file-max)"
+    return "look after the disk"
 
 
 @contextmanager

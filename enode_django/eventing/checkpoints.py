@@ -91,7 +91,7 @@ _REFUSALS_HANDLED = f"""
 """
 _REFUSALS_SAVE = f"""
     INSERT INTO {_REFUSAL} (subscriber, aggregate_root_id, command_id)
-    SELECT %s, key.root, key.command FROM {_KEYS} ON CONFLICT DO NOTHING
+    SELECT %s, key.root, key.command FROM {_KEYS} ORDER BY key.root, key.command ON CONFLICT DO NOTHING
 """
 _REFUSALS_NOTE = f"{_REFUSALS_SAVE} RETURNING aggregate_root_id, command_id"
 _REFUSALS_PRUNE = f"DELETE FROM {_REFUSAL} WHERE subscriber = %s AND handled_at < statement_timestamp() - %s::interval"

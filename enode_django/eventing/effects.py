@@ -13,11 +13,12 @@ from django.db import transaction
 
 from enode_django.bus.command_bus import CommandBus
 from enode_django.databases import end_left_transactions, left_transactions, pipelined
+from enode_django.domain.handlers import HANDLER_ERRORS
 from enode_django.domain.messages import Command
 from enode_django.domain.metadata import Metadata, ambient_metadata
 from enode_django.eventing import checkpoints, failovers, parking
 from enode_django.eventing.event_processors import Batch, Begun, EventProcessor
-from enode_django.eventing.failures import HANDLER_ERRORS, failure_of
+from enode_django.eventing.failures import failure_of
 from enode_django.eventing.pending import HandledEvent, PendingAggregate, Progress, followed_refusal, handled_by
 from enode_django.eventing.process_managers import (
     ProcessManager,

@@ -13,11 +13,12 @@ from django.db import connections, transaction
 from psycopg import Cursor
 
 from enode_django.databases import execute, let_hooks_fail_alone, pipelined
+from enode_django.domain.handlers import HANDLER_ERRORS
 from enode_django.equeue.lookups import Lookups
 from enode_django.eventing import checkpoints, failovers, parking
 from enode_django.eventing.base_projections import BaseProjection, makes_row, models_of
 from enode_django.eventing.failover_guard import Heeded
-from enode_django.eventing.failures import HANDLER_ERRORS, HandlerInterrupted, failure_of
+from enode_django.eventing.failures import HandlerInterrupted, failure_of
 from enode_django.eventing.in_flight import InFlight
 from enode_django.eventing.pending import Failure, HandledEvents, PendingAggregate, Progress, fit_portion, next_streams
 from enode_django.eventing.projection_code import known_fingerprint

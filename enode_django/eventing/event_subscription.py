@@ -169,12 +169,8 @@ class EventSubscription:
         """The time of the clock at which `retry_due` has something to do next; None if nothing is set aside."""
         return min((work.next_try for work in self._aside.values()), default=None)
 
-    @property
-    def held(self) -> int:
-        """The number of messages of aggregates that are set aside, in open windows: they are not finished."""
-        return sum(not message.window.closed for work in self._aside.values() for message in work.messages)
-
     def held_in(self, window: OffsetWindow) -> int:
+        """Return the number of the window's messages that are set aside: they are not finished."""
         return sum(message.window is window for work in self._aside.values() for message in work.messages)
 
     def retry_due(self) -> None:

@@ -9,9 +9,6 @@ from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.sqlstates import is_transient
 from enode_django.exceptions import EnodeError
 
-HANDLER_ERRORS = (Exception, SystemExit)
-"""These errors of a handler do not end its worker. Application code may call ``sys.exit()``."""
-
 
 def failure_of(record: StreamRecord, error: BaseException) -> Failure:
     """Return the failure of the aggregate. A transient error ends the batch: an error of this package is raised again,

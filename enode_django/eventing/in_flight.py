@@ -15,6 +15,7 @@ from functools import wraps
 from typing import Any
 
 from enode_django.concurrency.in_flight import NOTHING_IN_FLIGHT, InFlightMarker, position_of
+from enode_django.domain.handlers import HANDLER_ERRORS
 from enode_django.eventing.pending import PendingAggregate
 
 FIRST_QUEUE = 0
@@ -72,9 +73,11 @@ class InFlight:
                 self.begin(work, 0)
                 try:
                     return hook()
-                except SystemExit as error:  # which Django would not log, and which would end the worker
+                except Exception:
+                    raise
+                except HANDLER_ERRORS as error:  # which Django would not log, and which would end the worker
                     raise RuntimeError(
-                        f"a function that was given to on_commit calls sys.exit({error.code!r}); let it return"
+                        f"a function that was given to on_commit raised {error!r}; let it return, or raise an Exception"
                     ) from error
                 finally:
                     self.end()

@@ -8,11 +8,12 @@ from typing import Any, ClassVar, NamedTuple
 from django.db import transaction
 
 from enode_django.databases import let_hooks_fail_alone
+from enode_django.domain.handlers import HANDLER_ERRORS
 from enode_django.equeue.lookups import Lookups
 from enode_django.eventing import checkpoints
 from enode_django.eventing.base_projections import makes_row
 from enode_django.eventing.event_processors import FIRST_AT_ONCE, Batch, CheckpointProcessor
-from enode_django.eventing.failures import HANDLER_ERRORS, failure_of
+from enode_django.eventing.failures import failure_of
 from enode_django.eventing.multi_projections import MultiProjection, key_fields, key_of_event
 from enode_django.eventing.pending import Failure, PendingAggregate, Progress
 from enode_django.eventing.read_models.keyed_changes import KeyedChanges, KeyedEvent, keyed_events

@@ -16,10 +16,11 @@ from typing import NamedTuple
 from django.db import transaction
 
 from enode_django.databases import let_hooks_fail_alone
+from enode_django.domain.handlers import HANDLER_ERRORS
 from enode_django.eventing import checkpoints, process_rows
 from enode_django.eventing.effects import EffectProcessor, SendCommands
 from enode_django.eventing.event_processors import Batch, Begun
-from enode_django.eventing.failures import HANDLER_ERRORS, failure_of
+from enode_django.eventing.failures import failure_of
 from enode_django.eventing.pending import Failure, HandledEvent, PendingAggregate, Progress, followed_refusal
 from enode_django.eventing.process_managers import ProcessManager
 from enode_django.eventing.processes import Processes, Step, steps_of

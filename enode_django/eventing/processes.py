@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from enode_django.bus.command_bus import outbox_rows
+from enode_django.domain.handlers import HANDLER_ERRORS
 from enode_django.domain.messages import Command, DomainEvent
 from enode_django.domain.metadata import Metadata, ambient_metadata
 from enode_django.domain.refusals import DomainException
-from enode_django.eventing.failures import HANDLER_ERRORS
 from enode_django.eventing.marks import HandlerMark
 from enode_django.eventing.pending import HandledEvent
 from enode_django.eventing.process_managers import ProcessManager, Yielded, deadline_changes, mark_of, yielded_by

@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 
 from enode_django.databases import execute
+from enode_django.domain.handlers import HANDLER_ERRORS
 from enode_django.domain.messages import Command
 from enode_django.domain.metadata import Metadata
 from enode_django.equeue.transport import Transport
 from enode_django.eventing import checkpoints
 from enode_django.eventing.drained_topics import Goal, is_worked_off
 from enode_django.eventing.effects import EffectProcessor
-from enode_django.eventing.failures import HANDLER_ERRORS
 from enode_django.eventing.pending import Failure
 from enode_django.eventstore.base import FeedEntry, Shard, StreamRecord
 from enode_django.eventstore.dead_letters import DeadLetters, key_of

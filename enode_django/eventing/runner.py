@@ -23,10 +23,10 @@ from enode_django.eventing.subscribers import running
 from enode_django.eventstore.base import StreamRecord
 from enode_django.eventstore.sqlstates import (
     DATABASE_ERRORS,
+    help_for,
     is_transient,
     is_unprepared,
     message,
-    remedy,
 )
 from enode_django.exceptions import EventKilledWorker, SubscriberUnavailable
 
@@ -113,7 +113,7 @@ class Runner:
         name = self.subscriber.name
         if not is_unprepared(error):
             return SubscriberUnavailable(f"{name} cannot go on: {error}")
-        unavailable = SubscriberUnavailable(f"{name} cannot go on: {message(error)}{remedy(error)}")
+        unavailable = SubscriberUnavailable(f"{name} cannot go on: {message(error)}; {help_for(error)}")
         unavailable.waiting = name
         return unavailable
 

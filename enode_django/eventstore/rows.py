@@ -36,18 +36,17 @@ def check_vendor(alias: str) -> None:
 def connected(alias: str) -> Iterator[BaseDatabaseWrapper]:
     """Yield the calling thread's connection.
 
-    Errors of an unavailable database become `StoreUnavailable`, or `StoreFailing` if its server needs repair. A lost
-    connection is closed, unless it is in an atomic block.
+    Errors of an unavailable database become `StoreUnavailable`, or `StoreFailing` if it has to be mended or migrated. A
+    lost connection is closed, unless it is in an atomic block.
     """
     try:
         yield healthy_connection(alias)
     except sqlstates.DATABASE_ERRORS as error:
         discard_if_lost(connections[alias])
         if sqlstates.needs_help(error):
-            what = "GRANT its user what is missing" if sqlstates.lacks_privilege(error) else "look after its server"
             raise StoreFailing(
                 f"the event store in database {alias!r} refuses what it is asked: {sqlstates.message(error)};"
-                f" {what}: until then commands wait"
+                f" {sqlstates.help_for(error)}: until then commands wait"
             ) from error
         if sqlstates.is_unavailable(error):
             raise StoreUnavailable(f"the event store in database {alias!r} is unavailable: {error}") from error

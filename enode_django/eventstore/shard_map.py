@@ -17,6 +17,7 @@ from enode_django.databases import in_transaction
 from enode_django.eventstore import statements
 from enode_django.eventstore.buckets import ALL, BUCKETS, SET_UP, Found, ShardOwnership, bucket_of, first_claims, owners
 from enode_django.eventstore.rows import connected, execute, run
+from enode_django.eventstore.sqlstates import UNDEFINED_TABLE, sqlstate
 from enode_django.exceptions import ShardMapOutdated, StoreUnavailable
 
 logger = logging.getLogger("enode_django.eventstore")
@@ -118,7 +119,8 @@ class ShardMap:
 
 
 def _find(alias: str, attempts: Attempts) -> Found | None:
-    """Return None if the database is unavailable."""
+    """Return None if the database is unavailable. Raises `StoreFailing` if it has no table of streams: whether it may
+    own buckets is unknown until it is migrated."""
     try:
         with _borrowed(alias) as connection:
             ((has_streams,),) = execute(connection, statements.HAS_STREAMS, ())
@@ -127,6 +129,8 @@ def _find(alias: str, attempts: Attempts) -> Found | None:
                 return Found(alias, ShardOwnership(number, epoch, frozenset(buckets)), has_streams)
             return Found(alias, None, has_streams)
     except StoreUnavailable as error:
+        if sqlstate(error) == UNDEFINED_TABLE:
+            raise
         attempts.failed_at(f"the event store in database {alias!r}", str(error))
         return None
 

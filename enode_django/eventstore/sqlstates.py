@@ -42,9 +42,16 @@ def is_data_error(error: BaseException) -> bool:
 
 
 def needs_help(error: BaseException) -> bool:
-    """Return True if the database probably refuses every statement until its server is repaired, or the user has the
-    privileges: no row is at fault."""
-    return sqlstate(error).startswith(_NEEDS_HELP) or lacks_privilege(error)
+    """Return True if the database probably refuses every statement until its server is repaired, it is migrated, or the
+    user has the privileges: no row is at fault."""
+    return sqlstate(error).startswith(_NEEDS_HELP) or is_unprepared(error)
+
+
+def help_for(error: BaseException) -> str:
+    """Return what an operator has to do about an error that `needs_help`."""
+    if lacks_privilege(error):
+        return "GRANT its user what is missing"
+    return "run manage.py migrate" if is_unprepared(error) else "look after its server"
 
 
 def lacks_privilege(error: BaseException) -> bool:
@@ -100,9 +107,7 @@ def is_unprepared(error: BaseException) -> bool:
 
 def remedy(error: BaseException) -> str:
     """Return what to do about an error that `is_unprepared`, as the end of a message; empty for others."""
-    if lacks_privilege(error):
-        return "; GRANT its user what is missing"
-    return "; run manage.py migrate" if is_unprepared(error) else ""
+    return f"; {help_for(error)}" if is_unprepared(error) else ""
 
 
 def is_transient(error: BaseException) -> bool:

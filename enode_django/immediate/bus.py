@@ -33,7 +33,7 @@ from enode_django.domain.messages import Command
 from enode_django.domain.metadata import Metadata, current_metadata
 from enode_django.eventstore.base import EventStore, StreamRecord
 from enode_django.eventstore.sqlstates import DATABASE_ERRORS, UNDEFINED_TABLE, message, sqlstate
-from enode_django.exceptions import CommandTimeout, ConfigurationError, EnodeError, error_text
+from enode_django.exceptions import CommandTimeout, ConfigurationError, EnodeError, StoreFailing, error_text
 from enode_django.immediate.attempts import Attempts, cut
 from enode_django.immediate.patience import aliases_of, patience
 from enode_django.outbox import rows
@@ -244,7 +244,7 @@ class ImmediateCommandBus:
     def _take(self, envelopes: Sequence[Envelope]) -> list[Finished]:
         try:
             return self._take_all(envelopes)
-        except DATABASE_ERRORS as error:
+        except (StoreFailing, *DATABASE_ERRORS) as error:
             if sqlstate(error) != UNDEFINED_TABLE:
                 raise
             raise ConfigurationError(f"{message(error)}; run manage.py migrate") from error

@@ -25,12 +25,17 @@ def retry_in(alias: str, pks: Sequence[int]) -> Sequence[int]:
 
 
 def discard_in(alias: str, pks: Sequence[int]) -> Sequence[int]:
-    """Delete rows without sending them. Return the rows that were there. Waits for a relay that is at work, so rows
-    that are being sent do not count as discarded."""
-    with transaction.atomic(using=alias):
-        rows.lock(alias)
-        found = locked(OutboxCommand.objects.using(alias).filter(pk__in=pks))
-        OutboxCommand.objects.using(alias).filter(pk__in=found).delete()
+    """Delete rows without sending them. Return the rows that were there."""
+    return deleted(OutboxCommand.objects.using(alias), pks)
+
+
+def deleted(table: QuerySet[Any], pks: Sequence[int]) -> Sequence[int]:
+    """Delete rows of a table that the relay sends from. Return the rows that were there. Waits for a relay that is at
+    work, so rows that are being sent do not count as deleted."""
+    with transaction.atomic(using=table.db):
+        rows.lock(table.db)
+        found = locked(table.filter(pk__in=pks))
+        table.filter(pk__in=found).delete()
     return found
 
 

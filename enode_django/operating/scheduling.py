@@ -8,17 +8,13 @@ from django.db import transaction
 from django.db.models.functions import Now
 
 from enode_django.models import ScheduledCommand
-from enode_django.operating.outbox import locked
+from enode_django.operating.outbox import deleted, locked
 from enode_django.outbox import rows
 
 
 def cancel_in(alias: str, pks: Sequence[int]) -> Sequence[int]:
     """Delete scheduled commands. Return which were there. One that is being fired is not among them."""
-    with transaction.atomic(using=alias):
-        rows.lock(alias)
-        found = locked(ScheduledCommand.objects.using(alias).filter(pk__in=pks))
-        ScheduledCommand.objects.using(alias).filter(pk__in=found).delete()
-    return found
+    return deleted(ScheduledCommand.objects.using(alias), pks)
 
 
 def fire_in(alias: str, pks: Sequence[int]) -> Sequence[int]:

@@ -265,7 +265,13 @@ def _serve(requests: socket.socket, supervisors: socket.socket) -> None:
 
 
 def _start(job: Job, received: list[int], not_for_it: list[int]) -> list[_Running]:
-    """Start a process for the job. If that fails, close the pipe, so that the supervisor gets `EOFError`."""
+    """Start a process for the job. If that fails, leave no process, and close the pipe, so that the supervisor gets
+    `EOFError`."""
+    if len(received) < 3:  # too many files are open, so the kernel has closed the others
+        for number in received:
+            os.close(number)
+        logger.error("%s cannot be forked: too many open files; raise LimitNOFILE or ulimit -n", job.name)
+        return []
     connection, memory, writable = received
     status = Connection(writable, readable=False)
     try:
@@ -276,6 +282,7 @@ def _start(job: Job, received: list[int], not_for_it: list[int]) -> list[_Runnin
             target=_be_child, args=(job, connection, memory, [*not_for_it, writable]), name=job.name, daemon=True
         )
         process.start()
+        return [_watched(process, status)]
     except Exception:  # a module of the project is broken, or the system refuses to fork
         logger.exception("%s cannot be forked", job.name)
         status.close()
@@ -283,9 +290,19 @@ def _start(job: Job, received: list[int], not_for_it: list[int]) -> list[_Runnin
     finally:
         os.close(connection)
         os.close(memory)
+
+
+def _watched(process: BaseProcess, status: Connection) -> _Running:
+    """Tell the supervisor of a new process. If that fails, the process is killed: nobody would watch it."""
     assert process.pid is not None
-    status.send_bytes(_NUMBER.pack(process.pid))
-    return [_Running(process, status, os.pidfd_open(process.pid))]
+    try:
+        running = _Running(process, status, os.pidfd_open(process.pid))
+        status.send_bytes(_NUMBER.pack(process.pid))
+    except OSError:
+        process.kill()
+        process.join()
+        raise
+    return running
 
 
 def _has_ended(one: _Running) -> bool:

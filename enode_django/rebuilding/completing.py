@@ -160,7 +160,9 @@ class _Completing:
 
     def _versions(self, ids: Sequence[str]) -> dict[str, int]:
         with self._shadow.opened():
-            return dict(execute(self._target.alias, *reached(self._target, Generation.of(self._shadow), ids)).fetchall())
+            return dict(
+                execute(self._target.alias, *reached(self._target, Generation.of(self._shadow), ids)).fetchall()
+            )
 
 
 class _Broken(NamedTuple):

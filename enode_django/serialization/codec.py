@@ -103,9 +103,10 @@ def read_stored(stored: bytes) -> StoredStream | StoredRefusal:
     try:
         if kind == STREAM:
             events, result = value
-            if type(events) is not list:
+            found = [StoredEvent(*event) for event in events]
+            if type(events) is not list or not all(type(event.type_name) is str for event in found):
                 raise TypeError
-            return StoredStream([StoredEvent(*event) for event in events], *result_and_sent(result))
+            return StoredStream(found, *result_and_sent(result))
         if kind == REFUSAL:
             return StoredRefusal(*value)
     except (TypeError, ValueError) as error:

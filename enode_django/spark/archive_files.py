@@ -29,6 +29,7 @@ KEPT_MANIFESTS = 10
 """The newest manifests, which are kept: a job that took its horizon a while ago reads an older one."""
 _HISTORY = re.compile(r"history-[0-9]{4}")
 _MANIFEST = re.compile(r"[0-9]{6,}\.json")
+_UNNAMED = re.compile(r"_([0-9]{6,})\.json")
 
 
 class Files(Protocol):
@@ -118,9 +119,6 @@ class ArchiveFiles:
         first = max((one.manifest for one in overdue), default=0)
         # Manifests go before the files that they name: a manifest exists only as long as its files.
         self._delete_manifests([name for name in self._manifest_names() if int(name.partition(".")[0]) < first])
-        for name in self._files.names(f"{self.history}/_manifests"):
-            if not _MANIFEST.fullmatch(name):
-                self._files.delete(f"{self.history}/_manifests/{name}")
         kept = {one.name for one in manifest.increments}
         kept |= {one.name for one in manifest.replaced if one not in overdue}
         left = [name for name in self._increments() if name not in kept]
@@ -129,6 +127,7 @@ class ArchiveFiles:
         if not all(name.startswith(TAIL) for name in unfinished):
             manifest = manifest._replace(number=manifest.number + 1)
             self.add(manifest)
+        self._delete_manifests(self._unnamed_manifests(until=manifest.number))
         for name in gone:
             self.remove(name)
         return manifest, gone
@@ -146,6 +145,12 @@ class ArchiveFiles:
     def _delete_manifests(self, names: Sequence[str]) -> None:
         for name in names:
             self._files.delete(f"{self.history}/_manifests/{name}")
+
+    def _unnamed_manifests(self, *, until: int) -> list[str]:
+        """Return manifests that were written and not given their names. Another export may be about to name one of a
+        number after ``until``."""
+        found = map(_UNNAMED.match, self._files.names(f"{self.history}/_manifests"))
+        return [one.string for one in found if one is not None and int(one[1]) <= until]
 
     def _manifest_names(self, history: str = "") -> list[str]:
         names = self._files.names(f"{history or self.history}/_manifests")

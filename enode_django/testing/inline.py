@@ -169,6 +169,13 @@ class Inline(ContextDecorator):
     """The context manager that `inline` returns. Each block, or call of a decorated function, has its own bus."""
 
     def __init__(self, store: EventStore | None, followed_by: Chosen | None) -> None:
+        if store is not None and (isinstance(store, type) or not hasattr(store, "shards")):
+            raise DefinitionError(
+                f"the first argument of inline() is an event store, such as MemoryEventStore(), got {store!r}; name "
+                "subscribers with followed_by=[…]"
+            )
+        if isinstance(followed_by, str | type | Subscriber) or not isinstance(followed_by, Iterable | None):
+            raise DefinitionError(f"followed_by takes a list of subscribers, got {followed_by!r}; put it into a list")
         self._store = store
         self._followed_by = None if followed_by is None else list(followed_by)
         self._leaving = ExitStack()
@@ -209,9 +216,14 @@ def _subscriber(chosen: type[Subscriber] | Callable[[Any], Any] | str | Subscrib
         return chosen
     if isinstance(chosen, str):
         return subscribers.get(chosen)
-    if isinstance(chosen, type):
+    if isinstance(chosen, type) and issubclass(chosen, Subscriber):
         return subscribers.instance(chosen)
-    return group_of(chosen)
+    if inspect.isfunction(chosen):
+        return group_of(chosen)
+    raise DefinitionError(
+        "followed_by takes projections, process managers, functions marked with @event_handler, and names, "
+        f"got {chosen!r}"
+    )
 
 
 def inline(store: EventStore | None = None, *, followed_by: Chosen | None = None) -> Inline:
@@ -224,7 +236,7 @@ def inline(store: EventStore | None = None, *, followed_by: Chosen | None = None
 
     ``store`` replaces the store of the settings; no subscriber runs then unless it is named. With a
     ``MemoryEventStore`` only projections need a database. If no database is configured, each block has its own
-    ``MemoryEventStore``.
+    ``MemoryEventStore``. Raises `DefinitionError` for other arguments.
 
     For example::
 

@@ -19,7 +19,7 @@ from enode_django.equeue.redis import reading as redis_reading
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from enode_django.exceptions import ConfigurationError, QueueHeld, TransportUnavailable
 from enode_django.testing.transport_lease_contract import DEADLINE, eventually, messages
-from sample_project.embedded_servers import Redis
+from sample_project.embedded_servers import Redis, Valkey
 
 
 @pytest.fixture(scope="module")
@@ -233,6 +233,25 @@ def test_wrong_password_is_a_configuration_error_that_does_not_tell_it(server: R
     assert "open-sesame" not in str(refused.value)
     with pytest.raises(ConfigurationError):
         RedisStreamsTransport(f"redis://127.0.0.1:{server.port}").create_topic("topic", 1)
+
+
+@pytest.mark.parametrize("service", [Redis, Valkey])
+@pytest.mark.parametrize(
+    ("rules", "rule"),
+    [
+        (("~*", "+@all", "-sadd"), {Redis: r"\+COMMAND", Valkey: r"\+sadd "}),
+        (("~*", "+@all", "-evalsha"), {Redis: r"\+evalsha ", Valkey: r"\+evalsha "}),
+        (("~others:*", "+@all"), {Redis: "~KEYS", Valkey: "~KEYS"}),
+    ],
+)
+def test_the_rule_is_told_that_a_user_lacks_also_for_a_command_within_a_script(
+    service: type[Redis], rules: tuple[str, ...], rule: dict[type[Redis], str]
+) -> None:
+    with service() as server, redis.Redis.from_url(server.url) as client:
+        client.execute_command("ACL", "SETUSER", "app", "on", ">open-sesame", *rules)
+        transport = RedisStreamsTransport(f"redis://app:open-sesame@127.0.0.1:{server.port}")
+        with pytest.raises(ConfigurationError, match=rf"denies its user .*; add .*{rule[service]}.*ACL SETUSER"):
+            transport.create_topic("topic", 1)
 
 
 def test_answers_to_nobody_expire_and_name_no_other_key(

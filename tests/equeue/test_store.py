@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import os
+import resource
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -12,7 +15,7 @@ from enode_django.equeue.broker.chunk import Chunk
 from enode_django.equeue.broker.retention import Retention
 from enode_django.equeue.broker.store import MessageStore
 from enode_django.equeue.records import encode_records
-from enode_django.exceptions import DirectoryInUse, MalformedRecords, QueueError
+from enode_django.exceptions import DirectoryInUse, MalformedRecords, QueueError, StorageFailed
 from tests import warm
 from tests.equeue.storing import (
     batch,
@@ -385,6 +388,30 @@ def test_long_queues_have_several_index_files(tmp_path: Path) -> None:
     for offset in (0, 8191, 8192, 10_000, 16_383, 16_384, 19_999):
         assert messages(store, "orders", 0, at=offset)[:1] == [(offset, b"%d" % offset)]
     assert len(messages(store, "orders", 0, at=100, ask=5000)) == 19_900
+    store.abandon()
+
+
+@contextmanager
+def no_free_descriptor() -> Iterator[None]:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = [os.dup(0)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(int(name) for name in os.listdir("/proc/self/fd")) + 1, limits[1]))
+    try:
+        with suppress(OSError):
+            while True:
+                taken.append(os.dup(0))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for descriptor in taken:
+            os.close(descriptor)
+
+
+def test_a_limit_of_open_files_is_named_where_it_is_met(tmp_path: Path) -> None:
+    store, _ = opened(tmp_path, chunk_size=10_000)
+    send(store, 0, b"x" * 9_000)
+    with no_free_descriptor(), pytest.raises(StorageFailed, match=r"ulimit -n.*LimitNOFILE"):
+        send(store, 0, b"x" * 9_000)
     store.abandon()
 
 

@@ -173,6 +173,23 @@ def test_a_send_of_several_batches_is_there_as_a_whole_or_not_at_all(tmp_path: P
     store.abandon()
 
 
+def test_damage_at_the_end_of_a_send_and_the_begin_of_the_next_mixes_no_answers(tmp_path: Path) -> None:
+    """The second producer may ask for its answer again: offsets of the first one's messages would be wrong."""
+    store, _ = opened(tmp_path, chunk_size=1 << 20)
+    store.append("orders", [batch(0, b"a0"), batch(1, b"a1")], producer=b"a" * 16, sequence=1)
+    answer = store.append("orders", [batch(1, b"b1"), batch(0, b"b0")], producer=b"b" * 16, sequence=1)
+    store.append("orders", [batch(2, b"behind")])
+    store.flush()
+    store.abandon()
+    path = chunks(tmp_path)[0]
+    flip(path, place_of(path, b"a1"))
+    flip(path, place_of(path, b"b1"))
+    store, heard = opened(tmp_path, chunk_size=1 << 20)
+    store.abandon()
+    (sent,) = [sent for sent in heard.sends if sent.producer == b"b" * 16]
+    assert sent.offsets == answer
+
+
 def test_a_failed_flush_stops_the_store(tmp_path: Path) -> None:
     code = """
 import os, sys

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from asyncio import CancelledError
+
 import pytest
 from django.db import connection, transaction
 
@@ -11,7 +13,7 @@ from tests.following.domain import Added, Behaviour, Congratulate, CounterRows, 
 from tests.following.harness import Harness
 
 
-@pytest.mark.parametrize("error", [RuntimeError, SystemExit])
+@pytest.mark.parametrize("error", [RuntimeError, SystemExit, CancelledError])
 @pytest.mark.parametrize("projection", [CounterRows, Entries])
 def test_a_hook_that_raises_does_not_keep_those_of_others_from_running(
     harness: Harness,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -34,7 +35,7 @@ def test_a_failing_handler_is_tried_again_after_growing_pauses(
     subscription = harness.subscription(subscriber, attempts=5)
     harness.deliver(subscription, harness.stored("c", Added(amount=1)))
     assert subscription.next_retry == harness.clock.now + 1.0
-    assert subscription.held == subscription.held_in(harness.window) == harness.window.unfinished == 1
+    assert subscription.held_in(harness.window) == harness.window.unfinished == 1
     subscription.retry_due()
     assert not behaviour.calls
     harness.clock.now += 1.0
@@ -366,15 +367,16 @@ def test_a_worker_that_looked_before_a_retry_does_not_handle_again_what_the_retr
     assert [call for call in behaviour.calls if call != "second"] == [f"c/{n}/0" for n in range(1, 5)]
 
 
+@pytest.mark.parametrize("error", [SystemExit, CancelledError])
 @pytest.mark.parametrize("refuses", [False, True])
-def test_a_handler_that_exits_parks_its_aggregate_and_does_not_end_the_worker(
-    harness: Harness, behaviour: Behaviour, subscriber: Subscriber, refuses: bool
+def test_a_handler_that_exits_or_is_cancelled_parks_its_aggregate_and_does_not_end_the_worker(
+    harness: Harness, behaviour: Behaviour, subscriber: Subscriber, refuses: bool, error: type[BaseException]
 ) -> None:
-    """Code that is used as a script, too, calls `sys.exit`."""
+    """Code that is used as a script, too, calls `sys.exit`; `asyncio.run` raises the cancellation of its task."""
     running = subscribers.instance(Kindness) if refuses else subscriber
-    behaviour.failing["c"], behaviour.error = 10, SystemExit
+    behaviour.failing["c"], behaviour.error = 10, error
     subscription = harness.subscription(running, attempts=1)
     poison = [harness.refused("c", TooMuch("c", amount=1))] if refuses else harness.stored("c", Added(amount=1))
     harness.deliver(subscription, [*poison, *harness.stored("d", Opened(owner="ann"), Added(amount=1))])
-    assert [(one.aggregate_root_id, one.error_type) for one in harness.parked(running.name)] == [("c", "SystemExit")]
+    assert [(one.aggregate_root_id, one.error_type) for one in harness.parked(running.name)] == [("c", error.__name__)]
     assert any(id.startswith("d/") for id in behaviour.calls)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
@@ -156,7 +157,7 @@ def test_what_is_parked_is_not_sent(harness: Harness, behaviour: Behaviour) -> N
     assert resending.resent() == []
 
 
-@pytest.mark.parametrize("error", [RuntimeError, SystemExit])
+@pytest.mark.parametrize("error", [RuntimeError, SystemExit, CancelledError])
 def test_a_handler_that_fails_the_second_time_stops_nothing(
     harness: Harness, behaviour: Behaviour, caplog: pytest.LogCaptureFixture, error: type[BaseException]
 ) -> None:

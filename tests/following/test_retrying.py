@@ -136,7 +136,7 @@ def test_what_is_set_aside_is_bounded(
     behaviour.failing.update({f"c{n}": 1_000 for n in range(5)})
     subscription = harness.subscription(subscriber, attempts=1)
     harness.deliver(subscription, [record for n in range(5) for record in harness.stored(f"c{n}", Added(amount=n))])
-    assert subscription.held == 3
+    assert subscription.held_in(harness.window) == 3
     assert len(harness.parked(subscriber.name)) == 2
 
 
@@ -147,10 +147,10 @@ def test_all_that_is_pulled_of_one_aggregate_is_set_aside_and_not_parked(
     behaviour.failing["c"] = 1
     subscription = harness.subscription(subscribers.instance(CounterRows))
     harness.deliver(subscription, harness.stored("c", *[Added(amount=1)] * pulled))
-    assert (subscription.held, harness.parked("following.rows")) == (pulled, [])
+    assert (subscription.held_in(harness.window), harness.parked("following.rows")) == (pulled, [])
     let_pass(harness, subscription, 10.0)
     assert len(set(handled(behaviour))) == pulled
-    assert subscription.held == harness.window.unfinished == 0
+    assert subscription.held_in(harness.window) == harness.window.unfinished == 0
 
 
 def test_new_messages_have_their_turn_while_handlers_wait_in_vain(

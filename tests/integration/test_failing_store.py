@@ -101,6 +101,24 @@ def test_a_missing_privilege_is_waited_for(transactional_db: None, privilege: st
             run("RESET ROLE")
 
 
+@pytest.mark.parametrize(
+    ("undo", "redo"),
+    [
+        (f"ALTER TABLE {TABLE} RENAME TO away", f"ALTER TABLE away RENAME TO {TABLE}"),
+        (f"ALTER TABLE {TABLE} RENAME metadata TO away", f"ALTER TABLE {TABLE} RENAME away TO metadata"),
+    ],
+)
+def test_a_missing_migration_is_waited_for(transactional_db: None, undo: str, redo: str) -> None:
+    store = PostgresEventStore()
+    run(undo)
+    try:
+        with pytest.raises(StoreFailing, match=r"does not exist .*run manage\.py migrate: until then commands wait"):
+            store.append([stream("a", 1)])
+    finally:
+        run(redo)
+    assert outcomes(store.append([stream("a", 1)], doubtful=True)) == [Outcome.STORED]
+
+
 def test_commands_wait_and_are_answered_when_the_database_is_mended(
     redis_url: str, refuse: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:

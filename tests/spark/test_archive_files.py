@@ -319,3 +319,16 @@ def test_who_reads_a_merged_increment_has_a_day_for_it(tmp_path: Path) -> None:
 def test_ranges_meet_where_they_have_buckets_in_common() -> None:
     assert BucketRange(0, 127).meets(BucketRange(127, 300))
     assert not BucketRange(0, 127).meets(BucketRange(128, 255))
+
+
+def test_the_manifest_that_another_export_is_writing_stays_until_its_number_is_taken(tmp_path: Path) -> None:
+    run(tmp_path, 10, NOW)
+    files = ArchiveFiles(LocalFiles(tmp_path))
+    manifests = tmp_path / "history-0001" / "_manifests"
+    (manifests / "_000002.json.5f0c93ab").write_text("{}")
+    (manifests / "_000001.json.0a1b2c3d").write_text("{}")
+    files.clean(files.newest(), NOW, lambda tail: True)
+    assert sorted(one.name for one in manifests.iterdir()) == ["000001.json", "_000002.json.5f0c93ab"]
+    run(tmp_path, 20, NOW)
+    files.clean(files.newest(), NOW, lambda tail: True)
+    assert sorted(one.name for one in manifests.iterdir()) == ["000001.json", "000002.json"]

@@ -41,6 +41,10 @@ class Opened(DomainEvent):
     owner: str = ""
 
 
+class Opens(ProcessManager):
+    name = "mistakes.opens"
+
+
 @pytest.fixture(autouse=True)
 def without_handlers_afterwards() -> Iterator[None]:
     yield
@@ -206,3 +210,24 @@ def test_a_subscriber_without_a_marked_method_is_told() -> None:
         with pytest.raises(DefinitionError, match="handles no event"):
             given(cls, "a", Opened())
         setattr(cls, "abstract", True)  # noqa: B010 - other tests check the subscribers, too
+
+
+def listens(event: Opened) -> None: ...
+
+
+@pytest.mark.parametrize("chosen", [Opens, listens, "mistakes.opens", Opens(), 42])
+def test_subscribers_that_are_not_in_a_list_make_one_write_one(chosen: Any) -> None:
+    with pytest.raises(DefinitionError, match=r"takes a list of subscribers, got .*put it into a list"):
+        inline(MemoryEventStore(), followed_by=chosen)
+
+
+@pytest.mark.parametrize("chosen", [Opened, 42, None, [Opens]])
+def test_what_is_no_subscriber_is_told_by_what_may_follow(chosen: Any) -> None:
+    with pytest.raises(DefinitionError, match="takes projections, process managers"), inline(followed_by=[chosen]):
+        pass
+
+
+@pytest.mark.parametrize("store", [Opens, [Opens], MemoryEventStore])
+def test_what_is_no_store_is_told_by_where_subscribers_are_named(store: Any) -> None:
+    with pytest.raises(DefinitionError, match=r"name subscribers with followed_by=\[…\]"):
+        inline(store)

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from enode_django import pytest_plugin
 from tests.meta.tree import ROOT
 
@@ -149,3 +151,9 @@ def test_a_script_without_settings_is_tested_in_memory(tmp_path: Path) -> None:
 def test_a_suite_says_what_a_driver_did_wrong(tmp_path: Path) -> None:
     shown = run(tmp_path, CONTRACT, "-k", "test_what_is_saved_comes_back")
     assert "Right contains 2 more items" in shown, shown
+
+
+@pytest.mark.parametrize("arguments", ["", "['accounts']", "followed_by=[], store=None"])
+def test_wrong_arguments_of_the_mark_are_told_by_what_to_write(tmp_path: Path, arguments: str) -> None:
+    text = f"import pytest\n\n@pytest.mark.enode({arguments})\ndef test_it(enode_bus):\n    pass\n"
+    assert "@pytest.mark.enode(followed_by=[…])" in run(tmp_path, text)

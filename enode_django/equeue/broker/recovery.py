@@ -128,7 +128,9 @@ def find_entries(
 
 def _answer(headers: list[Header]) -> Sent:
     offsets: dict[int, int] = {}
-    for header in headers:
-        offsets.setdefault(header.queue, header.first_offset)
     newest = headers[-1]
+    for header in headers:
+        # Damage at the bounds of two sends has put the parts of both together.
+        if (header.producer, header.sequence) == (newest.producer, newest.sequence):
+            offsets.setdefault(header.queue, header.first_offset)
     return Sent(newest.topic, newest.producer, newest.sequence, offsets, newest.time / 1000)

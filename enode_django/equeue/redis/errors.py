@@ -30,11 +30,13 @@ from enode_django.exceptions import (
     TransportUnavailable,
 )
 
-_REFUSED = (AuthenticationError, AuthenticationWrongNumberOfArgsError, AuthorizationError, NoPermissionError)
+_REFUSED = (AuthenticationError, AuthenticationWrongNumberOfArgsError, AuthorizationError)
 _PASSING = (AskError, ClusterDownError, ConnectionError, OutOfMemoryError, ReadOnlyError, TimeoutError, TryAgainError)
 _PASSING_CODES = frozenset(
     {"BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM", "READONLY", "UNBLOCKED"}
 )
+_DENIED_IN_SCRIPT = re.compile("ACL failure in script|The user executing the script can't")  # Redis 7, and before
+_DENIED_COMMAND = re.compile("to run the '([^']+)' command")  # Redis 6 does not name a command within a script
 _SCRIPT_ERROR = re.compile(r"@user_script: ?\d+: -([A-Z]+) ")
 
 
@@ -52,6 +54,8 @@ def own_error(error: RedisError, name: str, *, is_cluster: bool) -> EnodeError:
 def _own_error(error: RedisError, name: str, unavailable: type[TransportUnavailable]) -> EnodeError:
     if isinstance(error, _REFUSED):
         return ConfigurationError(f"redis at {name} refuses this user or password ({error}); correct the location")
+    if isinstance(error, NoPermissionError) or _DENIED_IN_SCRIPT.search(str(error)):
+        return ConfigurationError(f"redis at {name} denies its user a command or a key ({error}); {_allowing(error)}")
     if isinstance(error, OutOfMemoryError) or _code(error) == "OOM":
         return QueueFull(f"redis at {name} has no room now, and stored nothing ({error}); try again later")
     if isinstance(error, _PASSING) or _code(error) in _PASSING_CODES:
@@ -59,6 +63,12 @@ def _own_error(error: RedisError, name: str, unavailable: type[TransportUnavaila
     if isinstance(error, ResponseError):
         return QueueError(f"redis at {name} refuses a command ({error}); Redis 6.2 or later is needed")
     return QueueError(f"redis at {name}: {error}")
+
+
+def _allowing(error: RedisError) -> str:
+    denied = _DENIED_COMMAND.search(str(error))
+    rule = f"+{denied[1]}" if denied else "what ACL LOG names, +COMMAND or ~KEYS,"
+    return f"add {rule} to the user's rules with ACL SETUSER"
 
 
 def is_replicas(answer: Any) -> bool:

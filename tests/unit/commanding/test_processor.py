@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from asyncio import CancelledError
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
@@ -91,6 +92,7 @@ def surprising() -> Fits:
     [
         (ValueError("v"), "ValueError"),
         (SystemExit(3), "SystemExit"),
+        (CancelledError(), "CancelledError"),
         (Speechless(), "Speechless"),
         (Awkward(), "KeyError"),
         (surprising(), "InvalidField"),

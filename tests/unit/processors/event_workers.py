@@ -64,10 +64,6 @@ class Notebook:
         self.next_retry: float | None = None
         self.deaths: dict[int, Mapping[int, int]] = {}
 
-    @property
-    def held(self) -> int:
-        return len(self.aside)
-
     def held_in(self, window: OffsetWindow) -> int:
         return sum(messages.window is window for messages, _ in self.aside)
 

@@ -1,15 +1,18 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
+import resource
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 from typing import Any
@@ -202,6 +205,40 @@ def test_after_a_child_that_could_not_be_forked_the_template_forks_the_next(
     assert connection.recv_bytes() == b"> hello"
     assert isinstance(process, ForkedChild)
     assert others.asked == ["one"]
+
+
+@pytest.mark.parametrize("spare", range(10))
+def test_a_template_without_a_free_descriptor_leaves_no_child_and_forks_the_next(
+    children: TemplateChildren, others: NoOthers, spare: int
+) -> None:
+    """With few ``spare`` descriptors it fails at receiving a job's, or at the pipes of the fork."""
+    pid = children._template.pid
+    assert pid is not None
+    used = {int(name) for name in os.listdir(f"/proc/{pid}/fd")}
+    free = [number for number in range(max(used) + 11) if number not in used]
+    limits = resource.prlimit(pid, resource.RLIMIT_NOFILE, (free[spare], resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    with suppress(InterruptedError):
+        first = children.start(Job("short", echo, ("",), 1))
+        first.process.kill()
+        first.process.join(SOON)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+    started = children.start(Job("next", echo, ("",), 1))
+    assert "next" not in others.asked
+    with open(f"/proc/{pid}/task/{pid}/children") as living:
+        assert living.read().split() == [str(started.process.pid)]
+    started.connection.send_bytes(b"")
+    started.process.join(SOON)
+    assert started.process.exitcode == 7
+
+
+def test_a_child_that_cannot_be_watched_is_ended() -> None:
+    process = multiprocessing.get_context("fork").Process(target=time.sleep, args=(SOON,))
+    process.start()
+    ours, theirs = Pipe(duplex=False)
+    ours.close()
+    with closing(theirs), pytest.raises(BrokenPipeError):
+        template._watched(process, theirs)
+    assert process.exitcode == -signal.SIGKILL
 
 
 def test_closing_ends_those_that_live() -> None:

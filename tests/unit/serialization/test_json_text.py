@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from typing import Any
 from uuid import UUID
 
 import pytest
 
 from enode_django.exceptions import MalformedMessage
 from enode_django.serialization.codec import REFUSAL, STREAM
-from enode_django.serialization.json_text import described, json_text, json_value
+from enode_django.serialization.json_text import described, event_types, json_text, json_value
 from enode_django.serialization.plain import pack
 
 VALUE = UUID("12345678-1234-5678-1234-567812345678")
@@ -78,3 +79,10 @@ def test_a_refusal() -> None:
 def test_bytes_that_are_no_message_of_ours_are_refused(events: bytes, metadata: bytes) -> None:
     with pytest.raises(MalformedMessage):
         described(events, metadata)
+
+
+@pytest.mark.parametrize("name", [5, b"bank.Opened", None])
+def test_a_type_that_is_no_text_makes_a_row_malformed(name: Any) -> None:
+    """Else it would end an export of all rows to an archive, whose column takes texts."""
+    with pytest.raises(MalformedMessage):
+        event_types(STREAM + pack(([(name, 1, {})], None)))
