@@ -90,6 +90,9 @@ class Sweeper:
         """The time of the clock at which `tick` has something to do next."""
         self.swept_at: float | None = None
         """The time of the clock at which the last finished comparison began; None before the first."""
+        self.advanced_at: float | None = None
+        """The same of the last comparison that came further than the one before. While a transaction stays open, none
+        does."""
 
     def tick(self) -> None:
         """Do a part of the work, if any is due: look whether the queue is worked off, or compare some rows."""
@@ -200,6 +203,8 @@ class Sweeper:
         if self._arrived.names:
             runner = self._subscription.runner
             unknown_types.forget(runner.alias, runner.key, self._shard.number, self._arrived.names)
+        if self._goal is not None and self._goal.position > self._swept:
+            self.advanced_at = self._began
         self._goal = self._parts = None
         self.swept_at = self._began
         self.postpone()
@@ -311,9 +316,9 @@ class SweepingSubscription(EventSubscription):
             one.postpone()  # by a whole interval: each attempt at an unresponsive server takes time
 
     def _forget_refusals(self) -> None:
-        """Forget refusals older than `FORGET_REFUSALS`, unless a shard was not swept for that time: its next sweep
-        comes to its refusals again."""
-        oldest = min((-inf if one.swept_at is None else one.swept_at) for one in self._sweepers)
+        """Forget refusals older than `FORGET_REFUSALS`, unless a shard was not swept further for that time: its next
+        sweep comes to its refusals again."""
+        oldest = min((-inf if one.advanced_at is None else one.advanced_at) for one in self._sweepers)
         if self._clock() - oldest < FORGET_REFUSALS:
             checkpoints.prune_refusals(self.runner.alias, self.runner.key, f"{FORGET_REFUSALS:.0f} seconds")
 

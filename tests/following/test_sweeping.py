@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import psycopg
 import pytest
 from django.db import connection
 
@@ -15,7 +16,7 @@ from enode_django.eventing.registry import subscribers
 from enode_django.eventing.retry_decisions import RetryPolicy
 from enode_django.eventing.runner import Runner
 from enode_django.eventing.subscribers import Subscriber
-from enode_django.eventing.sweep import SweepingSubscription
+from enode_django.eventing.sweep import FORGET_REFUSALS, SweepingSubscription
 from enode_django.eventstore.positions import BEGINNING, Position
 from enode_django.models import HandledRefusal, StoreGeneration, Subscription
 from enode_django.runtime import make_processor
@@ -173,6 +174,21 @@ def test_handled_refusals_are_forgotten_after_a_while(harness: Harness) -> None:
     assert HandledRefusal.objects.count() == 1
     HandledRefusal.objects.update(handled_at="2020-01-01T00:00:00Z")
     sweep.run()
+    assert HandledRefusal.objects.count() == 0
+
+
+def test_handled_refusals_are_remembered_while_a_transaction_holds_the_sweep_back(harness: Harness) -> None:
+    sweep = Sweep(harness, subscribers.instance(Kindness))
+    with psycopg.connect(**connection.get_connection_params()) as other:
+        other.execute("SELECT pg_current_xact_id()")
+        sweep.run()
+        harness.deliver(sweep.subscription, [harness.refused("c", TooMuch("no", amount=1))])
+        HandledRefusal.objects.update(handled_at="2020-01-01T00:00:00Z")
+        harness.clock.now += 2 * FORGET_REFUSALS
+        sweep.run()
+    harness.clock.now += 30.0
+    sweep.run()
+    assert len(harness.sent) == 1, "it was not handled again"
     assert HandledRefusal.objects.count() == 0
 
 
