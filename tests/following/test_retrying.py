@@ -297,11 +297,13 @@ def test_catching_up_with_a_long_parked_aggregate_lets_others_in_between(
     assert handled(behaviour) == [f"c/{n}/0" for n in range(1, 10)]
 
 
-def test_a_worker_that_dies_at_what_is_parked_does_not_meet_it_at_once_again(
-    harness: Harness, behaviour: Behaviour, subscriber: Subscriber, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Death(BaseException):
-        pass
+class Death(BaseException):
+    """Stands for the end of a worker."""
+
+
+@pytest.fixture
+def deadly(harness: Harness, behaviour: Behaviour, subscriber: Subscriber, monkeypatch: pytest.MonkeyPatch) -> Sweep:
+    """A worker that dies at the parked aggregate ``c`` when it tries it again."""
 
     def die(event: DomainEvent) -> None:
         raise Death
@@ -310,13 +312,38 @@ def test_a_worker_that_dies_at_what_is_parked_does_not_meet_it_at_once_again(
     sweep = Sweep(harness, subscriber)
     sweep.subscription.policy = RetryPolicy(1, 1.0)
     harness.deliver(sweep.subscription, harness.stored("c", Added(amount=1)))
-    make_due()
     monkeypatch.setattr(behaviour, "handle", die)
     harness.clock.now += LOOK_AGAIN
+    return sweep
+
+
+def test_a_worker_that_dies_at_what_is_parked_does_not_meet_it_at_once_again(
+    harness: Harness, subscriber: Subscriber, deadly: Sweep
+) -> None:
+    make_due(1_000.0)
     with pytest.raises(Death):
-        sweep.subscription.tick(frozenset({0}))
+        deadly.subscription.tick(frozenset({0}))
     assert parking.claim_due("default", subscriber.name, code_fingerprint(subscriber)) is None
-    assert len(harness.parked(subscriber.name)) == 1
+    (parked,) = ParkedEvent.objects.all()
+    assert pause_of(parked) >= 1_000.0
+
+
+def test_a_worker_that_dies_at_what_other_code_has_parked_does_not_meet_it_again(
+    subscriber: Subscriber, deadly: Sweep
+) -> None:
+    tag, _ = code_fingerprint(subscriber).split(":")
+    ParkedEvent.objects.update(next_try_at=None, fingerprint=f"{tag}:earlier")
+    with pytest.raises(Death):
+        deadly.subscription.tick(frozenset({0}))
+    assert parking.claim_due("default", subscriber.name, code_fingerprint(subscriber)) is None
+    (parked,) = ParkedEvent.objects.all()
+    assert parked.next_try_at is None
+
+
+def test_code_that_cannot_be_compared_does_not_count_as_other_code(subscriber: Subscriber, deadly: Sweep) -> None:
+    """In a deployment with two versions of Python, the workers would try in turns, without end."""
+    ParkedEvent.objects.update(next_try_at=None, fingerprint="of another Python:earlier")
+    assert parking.claim_due("default", subscriber.name, code_fingerprint(subscriber)) is None
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,19 @@ def test_what_fails_while_a_retry_catches_up_is_parked(
     assert parked.version == 2
 
 
+def test_what_fails_again_is_shown_with_its_latest_failure(harness: Harness) -> None:
+    since = datetime.now(UTC)
+    once = parking.Parked("any", "following.Counter", "c", 1, "any", "ValueError", "old", 1, since, since, None, "a:1")
+    parking.park("default", once)
+    (first,) = harness.parked("any")
+    parking.park("default", once._replace(error_type="KeyError", error="new", fingerprint="a:2"), pause=60.0)
+    (row,) = harness.parked("any")
+    assert (row.error_type, row.error, row.fingerprint, row.attempts) == ("KeyError", "new", "a:2", 2)
+    assert row.first_failed_at == first.first_failed_at
+    assert row.last_failed_at > first.last_failed_at
+    assert row.next_try_at is not None
+
+
 def parked_at_a_refusal(harness: Harness, behaviour: Behaviour) -> None:
     behaviour.failing["c"] = 1_000
     subscription = harness.subscription(subscribers.instance(Kindness), attempts=1)
