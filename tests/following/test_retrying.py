@@ -18,7 +18,7 @@ from enode_django.eventing.retry_decisions import LONGEST_ASIDE, RetryPolicy
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.exceptions import DefinitionError, EventKilledWorker
 from enode_django.models import ParkedEvent
-from tests.following.domain import Added, Behaviour, CounterRows, Entries, handler_group
+from tests.following.domain import Added, Behaviour, CounterRows, Entries, Kindness, Opened, TooMuch, handler_group
 from tests.following.harness import Harness
 from tests.following.test_sweeping import Sweep
 
@@ -151,6 +151,19 @@ def test_all_that_is_pulled_of_one_aggregate_is_set_aside_and_not_parked(
     let_pass(harness, subscription, 10.0)
     assert len(set(handled(behaviour))) == pulled
     assert subscription.held == harness.window.unfinished == 0
+
+
+def test_a_refusal_that_comes_while_its_aggregate_is_set_aside_is_handled_with_it(
+    harness: Harness, behaviour: Behaviour
+) -> None:
+    behaviour.failing["c"] = 1
+    subscription = harness.subscription(subscribers.instance(Kindness))
+    harness.deliver(subscription, harness.stored("c", Opened(owner="ann")))
+    harness.deliver(subscription, [harness.refused("c", TooMuch("no", amount=1))])
+    assert subscription.held == 2
+    let_pass(harness, subscription, 10.0)
+    assert [type(command).__name__ for command in harness.sent] == ["Congratulate", "Congratulate", "Console"]
+    assert not harness.window.unfinished
 
 
 def test_new_messages_have_their_turn_while_handlers_wait_in_vain(

@@ -129,6 +129,27 @@ def test_a_refusal_that_comes_as_a_retry_ends_is_handled(
     assert not harness.window.unfinished
 
 
+def test_a_refusal_that_comes_while_a_retry_is_at_work_is_handled(
+    harness: Harness, behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker lets it wait behind what the retry is just handling."""
+    parked_at_a_refusal(harness, behaviour)
+    behaviour.failing.clear()
+    subscriber = subscribers.instance(Kindness)
+    worker = harness.subscription(subscriber)
+    original = behaviour.handle
+
+    def handle(event: TooMuch) -> None:
+        monkeypatch.setattr(behaviour, "handle", original)
+        harness.deliver(worker, [harness.refused("c", TooMuch("no", amount=2))])
+        original(event)
+
+    monkeypatch.setattr(behaviour, "handle", handle)
+    assert retry_parked(harness.subscription(subscriber), "c") is None
+    assert [command.amount for command in harness.sent] == [1, 2]  # type: ignore[attr-defined]
+    assert harness.parked(subscriber.name) == []
+
+
 # -- what is skipped --------------------------------------------------------------------------------------------------
 
 
