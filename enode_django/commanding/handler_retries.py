@@ -165,7 +165,6 @@ class PostponedCommands:
     def resume(self, aggregate_root_id: str, waiting: _Waiting | None) -> None:
         if waiting is None:
             return
-        self._earliest = min(self._earliest, waiting.due)
         earlier = self.waiting.setdefault(aggregate_root_id, waiting)
         if earlier is not waiting:
             earlier.envelopes.extend(waiting.envelopes)

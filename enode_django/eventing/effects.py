@@ -143,7 +143,6 @@ class EffectProcessor(EventProcessor):
         if followed is not None:
             calls.run(self._tracing.followed(self.name, record, [followed]), key)
             calls.refusals.append(key)
-            calls.handled.add(key)
 
     def _handled_refusals(self, works: Sequence[PendingAggregate]) -> set[checkpoints.RefusalKey]:
         """Return the refusals that were handled, or were stored before this subscriber began. Positions decide that,

@@ -115,6 +115,10 @@ class UniqueValuesContract:
         values.claim(by("a", "3", 3), [key()], [key("bob")])
         row = self.row(values)
         assert (row.claims, list(row.releases)) == ({"1": TYPE, "3": TYPE}, [2])
+        values.confirm([Confirmed("a", "1", 1, [key()], [])])
+        assert self.row(values).claims == {"3": TYPE}
+        values.confirm([Confirmed("a", "2", 2, [key("bob")], [key()])])
+        assert self.row(values).claims == {"3": TYPE}
 
     def test_a_command_that_does_not_get_its_values_gives_none_up(self, values: UniqueValues) -> None:
         values.claim(by("a"), [key("ada")], [])
@@ -212,6 +216,9 @@ class UniqueValuesContract:
         assert not values.take_over(old, by("b"))
         assert not values.keep(old, 1)
         assert not values.free(old)
+        (old,) = values.rows()
+        values.claim(by("a", "3", 3), [], [key()])
+        assert not values.free(old)
         (row,) = values.rows()
         assert values.free(row)
         assert not values.free(row)
@@ -223,6 +230,33 @@ class UniqueValuesContract:
         values.free(old)
         values.claim(by("a"), [key()], [])
         assert not values.free(old)
+
+    def test_a_row_that_is_taken_over_begins_anew(self, values: UniqueValues) -> None:
+        values.claim(by("a"), [key()], [])
+        values.confirm([stored("a", 7, [key()])])
+        values.claim(by("a", "leave", 8), [], [key()])
+        assert values.take_over(self.row(values), by("b"))
+        row = self.row(values)
+        assert (row.claims, list(row.releases), row.version) == ({"command of b": TYPE}, [], 0)
+        values.confirm([stored("b", 1, [key()])])
+        assert self.row(values).is_settled
+
+    def test_whoever_claims_keeps_or_takes_a_row_makes_it_the_youngest(self, values: UniqueValues) -> None:
+        def oldest_first() -> list[UniqueKey]:
+            return [row.key for row in values.unsettled(0)]
+
+        values.claim(by("a"), [key("ada")], [])
+        values.claim(by("b"), [key("bob")], [])
+        assert oldest_first() == [key("ada"), key("bob")]
+        values.claim(by("a", "again", 2), [key("ada")], [])
+        assert oldest_first() == [key("bob"), key("ada")]
+        values.claim(by("b", "leave", 9), [], [key("bob")])
+        values.claim(by("a", "again", 3), [key("ada")], [])
+        bob, ada = values.unsettled(0)
+        assert values.keep(bob, 3)
+        assert oldest_first() == [key("ada"), key("bob")]
+        assert values.take_over(ada, by("c"))
+        assert oldest_first() == [key("bob"), key("ada")]
 
     def test_kept_rows_are_settled_but_for_later_releases(self, values: UniqueValues) -> None:
         values.claim(by("a", "1", 1), [key()], [])

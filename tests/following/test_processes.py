@@ -124,6 +124,16 @@ def test_events_before_and_with_the_beginning_in_one_batch_are_handled_once_each
     assert row().version == 3
 
 
+def test_events_of_one_command_that_have_waited_are_handled_once_each(harness: Harness) -> None:
+    paid = [Paid(order="o1", amount=4), Paid(order="o2", amount=1), Paid(order="o1", amount=6)]
+    record = stream_of("p1", 1, paid, Payment)
+    harness.store.append([record])
+    going = subscription(harness)
+    harness.deliver(going, [record])
+    harness.deliver(going, order(harness, "o1", Placed(price=10)))
+    assert state()["payments"] == ["p1/1/0", "p1/1/2"]
+
+
 def test_a_redelivered_event_changes_nothing_and_sends_nothing(harness: Harness) -> None:
     records = [*order(harness, "o1", Placed(price=1)), *payment(harness, "p1", Paid(order="o1", amount=4))]
     for _ in range(2):

@@ -18,7 +18,7 @@ from enode_django.eventing.retry_decisions import LONGEST_ASIDE, RetryPolicy
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.exceptions import DefinitionError, EventKilledWorker
 from enode_django.models import ParkedEvent
-from tests.following.domain import Added, Behaviour, CounterRows, Entries, handler_group
+from tests.following.domain import Added, Behaviour, CounterRows, Entries, Kindness, Opened, TooMuch, handler_group
 from tests.following.harness import Harness
 from tests.following.test_sweeping import Sweep
 
@@ -151,6 +151,19 @@ def test_all_that_is_pulled_of_one_aggregate_is_set_aside_and_not_parked(
     let_pass(harness, subscription, 10.0)
     assert len(set(handled(behaviour))) == pulled
     assert subscription.held_in(harness.window) == harness.window.unfinished == 0
+
+
+def test_a_refusal_that_comes_while_its_aggregate_is_set_aside_is_handled_with_it(
+    harness: Harness, behaviour: Behaviour
+) -> None:
+    behaviour.failing["c"] = 1
+    subscription = harness.subscription(subscribers.instance(Kindness))
+    harness.deliver(subscription, harness.stored("c", Opened(owner="ann")))
+    harness.deliver(subscription, [harness.refused("c", TooMuch("no", amount=1))])
+    assert subscription.held == 2
+    let_pass(harness, subscription, 10.0)
+    assert [type(command).__name__ for command in harness.sent] == ["Congratulate", "Congratulate", "Console"]
+    assert not harness.window.unfinished
 
 
 def test_new_messages_have_their_turn_while_handlers_wait_in_vain(
@@ -297,11 +310,13 @@ def test_catching_up_with_a_long_parked_aggregate_lets_others_in_between(
     assert handled(behaviour) == [f"c/{n}/0" for n in range(1, 10)]
 
 
-def test_a_worker_that_dies_at_what_is_parked_does_not_meet_it_at_once_again(
-    harness: Harness, behaviour: Behaviour, subscriber: Subscriber, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Death(BaseException):
-        pass
+class Death(BaseException):
+    """Stands for the end of a worker."""
+
+
+@pytest.fixture
+def deadly(harness: Harness, behaviour: Behaviour, subscriber: Subscriber, monkeypatch: pytest.MonkeyPatch) -> Sweep:
+    """A worker that dies at the parked aggregate ``c`` when it tries it again."""
 
     def die(event: DomainEvent) -> None:
         raise Death
@@ -310,13 +325,38 @@ def test_a_worker_that_dies_at_what_is_parked_does_not_meet_it_at_once_again(
     sweep = Sweep(harness, subscriber)
     sweep.subscription.policy = RetryPolicy(1, 1.0)
     harness.deliver(sweep.subscription, harness.stored("c", Added(amount=1)))
-    make_due()
     monkeypatch.setattr(behaviour, "handle", die)
     harness.clock.now += LOOK_AGAIN
+    return sweep
+
+
+def test_a_worker_that_dies_at_what_is_parked_does_not_meet_it_at_once_again(
+    harness: Harness, subscriber: Subscriber, deadly: Sweep
+) -> None:
+    make_due(1_000.0)
     with pytest.raises(Death):
-        sweep.subscription.tick(frozenset({0}))
+        deadly.subscription.tick(frozenset({0}))
     assert parking.claim_due("default", subscriber.name, code_fingerprint(subscriber)) is None
-    assert len(harness.parked(subscriber.name)) == 1
+    (parked,) = ParkedEvent.objects.all()
+    assert pause_of(parked) >= 1_000.0
+
+
+def test_a_worker_that_dies_at_what_other_code_has_parked_does_not_meet_it_again(
+    subscriber: Subscriber, deadly: Sweep
+) -> None:
+    tag, _ = code_fingerprint(subscriber).split(":")
+    ParkedEvent.objects.update(next_try_at=None, fingerprint=f"{tag}:earlier")
+    with pytest.raises(Death):
+        deadly.subscription.tick(frozenset({0}))
+    assert parking.claim_due("default", subscriber.name, code_fingerprint(subscriber)) is None
+    (parked,) = ParkedEvent.objects.all()
+    assert parked.next_try_at is None
+
+
+def test_code_that_cannot_be_compared_does_not_count_as_other_code(subscriber: Subscriber, deadly: Sweep) -> None:
+    """In a deployment with two versions of Python, the workers would try in turns, without end."""
+    ParkedEvent.objects.update(next_try_at=None, fingerprint="of another Python:earlier")
+    assert parking.claim_due("default", subscriber.name, code_fingerprint(subscriber)) is None
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,19 @@ def test_what_fails_while_a_retry_catches_up_is_parked(
     assert parked.version == 2
 
 
+def test_what_fails_again_is_shown_with_its_latest_failure(harness: Harness) -> None:
+    since = datetime.now(UTC)
+    once = parking.Parked("any", "following.Counter", "c", 1, "any", "ValueError", "old", 1, since, since, None, "a:1")
+    parking.park("default", once)
+    (first,) = harness.parked("any")
+    parking.park("default", once._replace(error_type="KeyError", error="new", fingerprint="a:2"), pause=60.0)
+    (row,) = harness.parked("any")
+    assert (row.error_type, row.error, row.fingerprint, row.attempts) == ("KeyError", "new", "a:2", 2)
+    assert row.first_failed_at == first.first_failed_at
+    assert row.last_failed_at > first.last_failed_at
+    assert row.next_try_at is not None
+
+
 def parked_at_a_refusal(harness: Harness, behaviour: Behaviour) -> None:
     behaviour.failing["c"] = 1_000
     subscription = harness.subscription(subscribers.instance(Kindness), attempts=1)
@@ -114,6 +127,27 @@ def test_a_refusal_that_comes_as_a_retry_ends_is_handled(
     assert [command.amount for command in harness.sent] == [1, 2]  # type: ignore[attr-defined]
     assert harness.parked(subscriber.name) == []
     assert not harness.window.unfinished
+
+
+def test_a_refusal_that_comes_while_a_retry_is_at_work_is_handled(
+    harness: Harness, behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker lets it wait behind what the retry is just handling."""
+    parked_at_a_refusal(harness, behaviour)
+    behaviour.failing.clear()
+    subscriber = subscribers.instance(Kindness)
+    worker = harness.subscription(subscriber)
+    original = behaviour.handle
+
+    def handle(event: TooMuch) -> None:
+        monkeypatch.setattr(behaviour, "handle", original)
+        harness.deliver(worker, [harness.refused("c", TooMuch("no", amount=2))])
+        original(event)
+
+    monkeypatch.setattr(behaviour, "handle", handle)
+    assert retry_parked(harness.subscription(subscriber), "c") is None
+    assert [command.amount for command in harness.sent] == [1, 2]  # type: ignore[attr-defined]
+    assert harness.parked(subscriber.name) == []
 
 
 # -- what is skipped --------------------------------------------------------------------------------------------------

@@ -129,6 +129,17 @@ def test_retry_says_after_how_many_seconds() -> None:
     assert trying.worker.processor.pause is None
 
 
+def test_what_is_due_soon_does_not_wait_for_what_is_due_late() -> None:
+    trying = Trying()
+    trying.send("soon", *fails(Retry(after=1.0)))
+    trying.send("late", *fails(Retry(after=5.0)), to="y")
+    trying.worker.settle()
+    assert trying.worker.processor.pause == 1.0
+    trying.wait(1.0)
+    assert trying.statuses == {"soon": CommandStatus.SUCCESS}
+    assert trying.worker.processor.pause == 4.0
+
+
 @pytest.mark.parametrize("after", [-1, float("nan"), float("inf"), 1e10, 2**70, "soon", True])
 def test_retry_refuses_what_is_no_number_of_seconds(after: Any) -> None:
     with pytest.raises(ValueError, match="number of seconds"):

@@ -51,5 +51,6 @@ def test_suspect_that_waits_for_the_store_keeps_no_other_one_waiting(command: Co
     suspect.suspect = True
     processor.handle([suspect])
     assert waiting.seen
+    processor.handle([envelope(ApplyThenRaise("x"))])  # no suspect: it waits for the store without the lock
     assert set(waiting.seen) == {(False, NOTHING_IN_FLIGHT)}
     assert not waiting.suspects.locked()

@@ -75,3 +75,21 @@ def test_deaths_before_the_offset_that_a_group_begins_at_are_not_told() -> None:
     coordinator.bury("g", "orders", "one", [(0, 3), (0, 5)], now=0.0)
     lease = coordinator.acquire("g", "orders", 0, "two", 10.0, start=5, bounds=(0, 10), now=0.0)
     assert (lease.committed, lease.deaths) == (5, {5: 1})
+
+
+def test_who_leaves_frees_no_lease_but_its_own_of_before_a_restart() -> None:
+    coordinator = busy()
+    coordinator.leave("g", "orders", "one", now=1.0)
+    with pytest.raises(QueueHeld):  # it is released by its epoch, when its owner has stopped
+        coordinator.acquire("g", "orders", 0, "two", 10.0, bounds=(0, 10), now=1.0)
+    coordinator.restarted(3, now=100.0, patience=10.0, bounds=BOUNDS)
+    coordinator.leave("g", "orders", "one", now=101.0)
+    coordinator.acquire("g", "orders", 0, "two", 10.0, bounds=(0, 10), now=101.0)
+    with pytest.raises(QueueHeld):
+        coordinator.acquire("g", "orders", 1, "three", 10.0, bounds=(0, 5), now=101.0)
+
+
+def test_deaths_count_from_the_first_message_that_is_not_committed() -> None:
+    coordinator = busy()
+    coordinator.bury("g", "orders", "one", [(0, 6), (0, 7)], now=1.0)
+    assert coordinator.acquire("g", "orders", 0, "two", 10.0, bounds=(0, 10), now=1.0).deaths == {7: 1}
