@@ -1,8 +1,9 @@
-"""Python processes that start fast: forked from one that has imported the libraries, and nothing of a project.
+"""Python processes that start and end fast: forked from one that has imported the libraries, and nothing of a project.
 
 ``start(["manage.py", "runbroker"], cwd=…, env=…)`` does what `subprocess.Popen` does with a new interpreter, and `run`
 what `subprocess.run` does. Settings, apps and models are loaded by each process for itself. Code that depends on a new
-interpreter (``PYTHONHASHSEED``, the imported modules, its command line) needs `subprocess`.
+interpreter (``PYTHONHASHSEED``, the imported modules, its command line, the end of libraries' modules) needs
+`subprocess`.
 
 The processes of a parallel run use one server: it has imported everything once.
 """
