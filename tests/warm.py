@@ -311,7 +311,8 @@ def _run(first: str, rest: list[str]) -> None:
 
 def _keep_imported() -> None:
     """Let children that end leave alone what the server has imported. To clear it, each would first copy the memory,
-    which takes a tenth of a second. What a child has imported for itself ends as in any process."""
+    which takes a tenth of a second. What a child has imported for itself ends as in any process, except that
+    what it prints then is lost unless flushed."""
     modules = {name: module for name, module in sys.modules.items() if name not in sys.builtin_module_names}
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(modules))  # with a reference too many, they are never freed
 

@@ -20,7 +20,7 @@ class Ending:
     def __init__(self, name):
         self.name = name
     def __del__(self, print=print):
-        print(self.name, "is cleared")
+        print(self.name, "is cleared", flush=True)
 {OWN_MODULE}
 own.ending, json.ending = Ending("its own module"), Ending("a library")
 atexit.register(print, "exit handlers are called")
