@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import functools
 import gc
 import signal
 from collections.abc import Generator
 
 import pytest
+import redis.utils
 from hypothesis import HealthCheck, settings
 
 from enode_django.concurrency.outages import outages
@@ -24,9 +26,11 @@ settings.load_profile("steady")
 
 
 def pytest_configure() -> None:
-    """Let processes under test hear Ctrl-C, which a shell lets those ignore that it runs in the background."""
+    # A shell lets processes ignore Ctrl-C that it runs in the background; those under test hear it.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # For each connection redis-py reads its version from its installed files, which takes a millisecond.
+    redis.utils.get_lib_version = functools.cache(redis.utils.get_lib_version)
 
 
 @pytest.fixture(autouse=True)

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
-
-import matplotlib
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure as Canvas
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from benchmarks.figures import Figure, judged, number
 
-# Text stays text, and two runs with the same figures make the same files.
-matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "benchmarks", "font.size": 9})
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Row = TypeVar("Row")
-Draw = Callable[[Sequence[Figure], Axes], None]
+Draw = Callable[[Sequence[Figure], "Axes"], None]
 
 WIDTH, ROW, FRAME = 7.5, 0.32, 1.0
 """Inches: of a plot, of one of its bars, and of what is around them."""
@@ -40,12 +36,17 @@ def write(figures: Sequence[Figure], directory: Path) -> list[Path]:
 
 
 def _written(file: Path, title: str, draw: Callable[[Sequence[Row], Axes], None], rows: Sequence[Row]) -> Path:
-    canvas = Canvas(figsize=(WIDTH, FRAME + ROW * max(len(rows), 6)), layout="constrained")
-    axes = canvas.add_subplot()
-    axes.set_title(title, loc="left")
-    axes.spines[["top", "right"]].set_visible(False)
-    draw(rows, axes)
-    canvas.savefig(file, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    import matplotlib  # here, since each process of a test run imports this module and few draw
+    from matplotlib.figure import Figure as Canvas
+
+    # Text stays text, and two runs with the same figures make the same files.
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "benchmarks", "font.size": 9}):
+        canvas = Canvas(figsize=(WIDTH, FRAME + ROW * max(len(rows), 6)), layout="constrained")
+        axes = canvas.add_subplot()
+        axes.set_title(title, loc="left")
+        axes.spines[["top", "right"]].set_visible(False)
+        draw(rows, axes)
+        canvas.savefig(file, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     return file
 
 

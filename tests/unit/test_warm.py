@@ -12,7 +12,19 @@ import pytest
 from tests import warm
 from tests.meta.tree import ROOT
 
-KEEPS_CONNECTIONS = "import multiprocessing as module; module.kept = [module.Pipe() for _ in range(10)]"
+OWN_MODULE = "import sys, types; own = sys.modules['own'] = types.ModuleType('own'); "
+KEEPS_CONNECTIONS = OWN_MODULE + "import multiprocessing; own.kept = [multiprocessing.Pipe() for _ in range(10)]"
+ENDS = f"""
+import atexit, json
+class Ending:
+    def __init__(self, name):
+        self.name = name
+    def __del__(self, print=print):
+        print(self.name, "is cleared", flush=True)
+{OWN_MODULE}
+own.ending, json.ending = Ending("its own module"), Ending("a library")
+atexit.register(print, "exit handlers are called")
+"""
 WRITES = "import time; print('ready'); time.sleep(600)"
 
 
@@ -20,6 +32,13 @@ def test_a_process_closes_no_file_of_another_object_at_its_end() -> None:
     """Connections that live as long as the interpreter have the numbers of descriptors that the fork has closed."""
     done = warm.run(["-c", KEEPS_CONNECTIONS], cwd=ROOT)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_process_clears_at_its_end_what_it_has_imported_for_itself() -> None:
+    """It leaves alone what the warm process has imported: to clear that takes longer than many processes live."""
+    done = warm.run(["-c", ENDS], cwd=ROOT)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "exit handlers are called\nits own module is cleared\n"
 
 
 def test_output_is_seen_at_once_whatever_the_environment_of_the_tests_says() -> None:
