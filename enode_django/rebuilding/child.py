@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from enode_django.rebuilding.replaying import Replayed
     from enode_django.rebuilding.task_messages import Failed
 
+KEEP_CONNECTIONS = 1.0
+"""Seconds without a task after which the connections are closed."""
+
 
 def main(number: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends this process
@@ -30,7 +33,7 @@ def main(number: int) -> None:
     from enode_django.rebuilding.task_messages import send_answer
 
     while True:
-        send_answer(connection, _answer(tasks.get()))
+        send_answer(connection, _answer(_next(tasks)))
 
 
 def _load_project() -> None:
@@ -57,6 +60,17 @@ def _received(connection: Connection) -> queue.SimpleQueue[bytes]:
     return tasks
 
 
+def _next(tasks: queue.SimpleQueue[bytes]) -> bytes:
+    """Return the next task. If it does not come soon, close the connections meanwhile."""
+    from django.db import connections
+
+    try:
+        return tasks.get(timeout=KEEP_CONNECTIONS)
+    except queue.Empty:
+        connections.close_all()
+        return tasks.get()
+
+
 def _answer(task: bytes) -> Replayed | Failed:
     from django.db import connections
 
@@ -65,9 +79,8 @@ def _answer(task: bytes) -> Replayed | Failed:
     try:
         return _done(task)
     except Exception as error:
+        connections.close_all()  # it may be theirs
         return Failed(type(error).__name__, str(error), traceback.format_exc())
-    finally:
-        connections.close_all()  # the next task may come much later
 
 
 def _done(data: bytes) -> Replayed:
