@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from django.contrib import admin
+from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern
 
@@ -47,7 +48,8 @@ class EventStreamAdmin(ReadOnly, ModelAdmin):
         """Django would look for the row in the router's database, and not in its shard."""
         raise Http404("event streams never change, so they have no history")
 
-    delete_view = history_view
+    def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
+        raise PermissionDenied("event streams are never deleted")  # without looking for the row, as above
 
     def may_read(self, request: HttpRequest) -> bool:
         return bool(request.user.has_perm(VIEW_PAYLOAD))
