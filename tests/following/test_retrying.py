@@ -160,7 +160,7 @@ def test_a_refusal_that_comes_while_its_aggregate_is_set_aside_is_handled_with_i
     subscription = harness.subscription(subscribers.instance(Kindness))
     harness.deliver(subscription, harness.stored("c", Opened(owner="ann")))
     harness.deliver(subscription, [harness.refused("c", TooMuch("no", amount=1))])
-    assert subscription.held == 2
+    assert subscription.held_in(harness.window) == 2
     let_pass(harness, subscription, 10.0)
     assert [type(command).__name__ for command in harness.sent] == ["Congratulate", "Congratulate", "Console"]
     assert not harness.window.unfinished
