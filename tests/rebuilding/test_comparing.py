@@ -71,6 +71,23 @@ def test_columns_may_be_called_like_the_parts_of_the_comparison(postings: Harnes
     assert describe(comparison) == ["rebuilding_seat of a: row: rebuilt 2, in use 7"]
 
 
+def test_a_row_that_is_there_twice_is_found_in_a_table_that_migrations_did_not_make(
+    postings: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing but the model says that its key is unique."""
+    monkeypatch.setattr(Seat._meta, "managed", False)
+    sql("ALTER TABLE rebuilding_seat DROP CONSTRAINT rebuilding_seat_pkey")
+    try:
+        with subscribers.only(Seats):
+            postings.stored("a", Added(amount=1))
+            follow(Seats)
+            sql("INSERT INTO rebuilding_seat SELECT * FROM rebuilding_seat")
+            comparison = rebuild(Seats.name, InProcess(), nothing, compare_only=True).comparison
+    finally:
+        sql("TRUNCATE rebuilding_seat", "ALTER TABLE rebuilding_seat ADD PRIMARY KEY (id)")
+    assert comparison.rows == 1
+
+
 def test_a_column_that_was_added_meanwhile_is_a_difference(followed: Harness) -> None:
     def alter(stage: str, **figures: object) -> None:
         if stage == "compare":
