@@ -94,7 +94,14 @@ _REFUSALS_SAVE = f"""
     SELECT %s, key.root, key.command FROM {_KEYS} ORDER BY key.root, key.command ON CONFLICT DO NOTHING
 """
 _REFUSALS_NOTE = f"{_REFUSALS_SAVE} RETURNING aggregate_root_id, command_id"
-_REFUSALS_PRUNE = f"DELETE FROM {_REFUSAL} WHERE subscriber = %s AND handled_at < statement_timestamp() - %s::interval"
+_REFUSALS_OLD = f"""
+    SELECT aggregate_root_id, command_id FROM {_REFUSAL}
+    WHERE subscriber = %s AND handled_at < statement_timestamp() - %s::interval LIMIT %s
+"""
+_REFUSALS_FORGET = f"""
+    DELETE FROM {_REFUSAL} USING {_KEYS}
+    WHERE subscriber = %s AND aggregate_root_id = key.root AND command_id = key.command
+"""
 
 _TABLES = (
     CHECKPOINT,
@@ -233,9 +240,15 @@ def note_refusals_cursor(alias: str, subscriber: str, keys: Iterable[RefusalKey]
     return execute(alias, _REFUSALS_NOTE, (subscriber, roots, commands)) if roots else None
 
 
-def prune_refusals(alias: str, subscriber: str, age: str) -> None:
-    """Forget refusals that were handled longer ago than ``age``, an interval such as ``"1 day"``."""
-    execute(alias, _REFUSALS_PRUNE, (subscriber, age))
+def old_refusals(alias: str, subscriber: str, age: str, limit: int) -> set[RefusalKey]:
+    """Return refusals that were handled longer ago than ``age``, an interval such as ``"1 day"``."""
+    return set(_fetch(alias, _REFUSALS_OLD, (subscriber, age, limit)))
+
+
+def forget_refusals(alias: str, subscriber: str, keys: Iterable[RefusalKey]) -> None:
+    roots, commands = _columns(keys)
+    if roots:
+        execute(alias, _REFUSALS_FORGET, (roots, commands, subscriber))
 
 
 def subscribed(alias: str) -> list[str]:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from math import inf
 
 from enode_django.bus.notices import SendNotices
 from enode_django.concurrency.outages import Attempts
@@ -32,7 +31,7 @@ from enode_django.eventing.retry_decisions import RetryPolicy
 from enode_django.eventing.runner import Runner
 from enode_django.eventing.subscribers import follows
 from enode_django.eventstore.base import Part, Settled, Shard, parts_of
-from enode_django.eventstore.positions import BEGINNING, Position
+from enode_django.eventstore.positions import BEGINNING, END, Position
 from enode_django.exceptions import StoreUnavailable
 
 logger = logging.getLogger("enode_django.subscribers")
@@ -90,9 +89,8 @@ class Sweeper:
         """The time of the clock at which `tick` has something to do next."""
         self.swept_at: float | None = None
         """The time of the clock at which the last finished comparison began; None before the first."""
-        self.advanced_at: float | None = None
-        """The same of the last comparison that came further than the one before. While a transaction stays open, none
-        does."""
+        self._passed = BEGINNING
+        """The position up to which the last finished comparison came. A transaction that stays open holds it back."""
 
     def tick(self) -> None:
         """Do a part of the work, if any is due: look whether the queue is worked off, or compare some rows."""
@@ -147,6 +145,12 @@ class Sweeper:
         logger.info("%s knows %s by now, and compares from there", runner.subscriber.name, self._arrived.names)
         ways = ((since, swept), (swept, goal))
         return chain.from_iterable(parts_of(self._shard, *way, limit=ROWS_AT_ONCE) for way in ways)
+
+    def ahead(self, refusals: Collection[checkpoints.RefusalKey]) -> set[checkpoints.RefusalKey]:
+        """Return those of the refusals that a later comparison comes to. Blocks. Raises `StoreUnavailable`."""
+        here = self._shard.stored_before([(command_id, id) for id, command_id in refusals], END)
+        passed = self._shard.stored_before(here, self._passed)
+        return {(id, command_id) for command_id, id in {*here}.difference(passed)}
 
     # -- after a failover -----------------------------------------------------------------------------------------
 
@@ -203,8 +207,8 @@ class Sweeper:
         if self._arrived.names:
             runner = self._subscription.runner
             unknown_types.forget(runner.alias, runner.key, self._shard.number, self._arrived.names)
-        if self._goal is not None and self._goal.position > self._swept:
-            self.advanced_at = self._began
+        if self._goal is not None:
+            self._passed = self._goal.position
         self._goal = self._parts = None
         self.swept_at = self._began
         self.postpone()
@@ -316,11 +320,17 @@ class SweepingSubscription(EventSubscription):
             one.postpone()  # by a whole interval: each attempt at an unresponsive server takes time
 
     def _forget_refusals(self) -> None:
-        """Forget refusals older than `FORGET_REFUSALS`, unless a shard was not swept further for that time: its next
-        sweep comes to its refusals again."""
-        oldest = min((-inf if one.advanced_at is None else one.advanced_at) for one in self._sweepers)
-        if self._clock() - oldest < FORGET_REFUSALS:
-            checkpoints.prune_refusals(self.runner.alias, self.runner.key, f"{FORGET_REFUSALS:.0f} seconds")
+        """Forget refusals that were handled `FORGET_REFUSALS` ago, unless a sweep has yet to come to them: it would
+        handle them again."""
+        alias, key = self.runner.alias, self.runner.key
+        old = checkpoints.old_refusals(alias, key, f"{FORGET_REFUSALS:.0f} seconds", ROWS_AT_ONCE)
+        try:
+            ahead = {refusal for one in self._sweepers if old for refusal in one.ahead(old)}
+        except StoreUnavailable:
+            if len(self._shards) == 1:
+                raise
+            return  # the shard's own sweep tells of it
+        checkpoints.forget_refusals(alias, key, old - ahead)
 
     @property
     def next_retry(self) -> float | None:

@@ -46,7 +46,7 @@ def connected(alias: str) -> Iterator[BaseDatabaseWrapper]:
         if sqlstates.needs_help(error):
             raise StoreFailing(
                 f"the event store in database {alias!r} refuses what it is asked: {sqlstates.message(error)};"
-                f" {sqlstates.help_for(error)}: until then commands wait"
+                f" {sqlstates.help_for(error, alias)}: until then commands wait"
             ) from error
         if sqlstates.is_unavailable(error):
             raise StoreUnavailable(f"the event store in database {alias!r} is unavailable: {error}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import django.db
 import psycopg
+from django.db import DEFAULT_DB_ALIAS
 
 from enode_django.exceptions import EnodeError, Retry, UnknownMessageType
 
@@ -47,11 +48,12 @@ def needs_help(error: BaseException) -> bool:
     return sqlstate(error).startswith(_NEEDS_HELP) or is_unprepared(error)
 
 
-def help_for(error: BaseException) -> str:
-    """Return what an operator has to do about an error that `needs_help`."""
+def help_for(error: BaseException, alias: str = DEFAULT_DB_ALIAS) -> str:
+    """Return what an operator has to do about an error of the database ``alias`` that `needs_help`."""
     if lacks_privilege(error):
         return "GRANT its user what is missing"
-    return "run manage.py migrate" if is_unprepared(error) else "look after its server"
+    option = "" if alias == DEFAULT_DB_ALIAS else f" --database {alias}"
+    return f"run manage.py migrate{option}" if is_unprepared(error) else "look after its server"
 
 
 def lacks_privilege(error: BaseException) -> bool:

@@ -54,8 +54,9 @@ _COMPARE = """
 _SUSPECTS = """
     suspects AS MATERIALIZED (
         SELECT unnest(ARRAY[coalesce(ones.id, ''), coalesce(others.id, '')]) AS id
-        FROM (SELECT {key}, {one.whose} AS id, row AS fields FROM {one.tables}) AS ones
-        FULL JOIN (SELECT {key}, {other.whose} AS id, row AS fields FROM {other.tables}) AS others USING ({names})
+        FROM (SELECT {key}, {one.whose} AS id, ROW(row.*) AS fields FROM {one.tables}) AS ones
+        FULL JOIN (SELECT {key}, {other.whose} AS id, ROW(row.*) AS fields FROM {other.tables}) AS others
+        USING ({names})
         WHERE (ones.fields *= others.fields) IS NOT TRUE
     ),
 """
@@ -211,6 +212,7 @@ def _asked(
         meanings["one"].is_as_stored
         and meanings["one"].whose is not None
         and ids is None
+        and model._meta.managed  # else its key may not be unique, and a row too many would be equal to its twin
         and _have_same_columns(target.alias, model, one, other)
     )
     wanted = {f"{name}_wanted": _wanted(of, ids is None, is_as_stored) for name, of in meanings.items()}
@@ -236,9 +238,10 @@ def _have_same_columns(alias: str, model: type[models.Model], one: Generation, o
 
 
 def _key(model: type[models.Model]) -> dict[str, str]:
-    """Return the columns of the primary key, alone and as those of a row."""
-    columns = [escaped(quoted(str(field.column))) for field in model._meta.pk_fields]
-    return {"names": ", ".join(columns), "key": ", ".join(f"row.{column}" for column in columns)}
+    """Return the columns of a row's primary key, and the names that they get: their own may be ``id`` or ``fields``."""
+    names = [f"key_{number}" for number, _ in enumerate(model._meta.pk_fields)]
+    columns = [f"row.{escaped(quoted(str(field.column)))}" for field in model._meta.pk_fields]
+    return {"names": ", ".join(names), "key": ", ".join(map("{} AS {}".format, columns, names))}
 
 
 def _wanted(of: Meaning, are_all: bool, is_as_stored: bool) -> str:

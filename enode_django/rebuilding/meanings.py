@@ -78,7 +78,7 @@ class _Writer:
         these is not followed, to avoid a cycle: its row is compared as a row of its own table."""
         left_out = [*left_out_of(self._target, model)]
         columns = ", ".join(escaped(literal(str(field.column))) for field in left_out)
-        stored = f"to_jsonb({row}) - ARRAY[{columns}]::text[]"
+        stored = f"to_jsonb({row}.*) - ARRAY[{columns}]::text[]"
         followed = [field for field in left_out if self._is_followed(field) and _pointed_at(field) not in (*way, model)]
         if not way:  # a key to a row of the same table is followed once
             followed += [field for field in left_out if self._is_followed(field) and _pointed_at(field) is model]

@@ -46,7 +46,8 @@ def test_a_handled_refusal_is_of_one_subscriber_one_aggregate_and_one_command() 
 def test_a_subscriber_forgets_its_own_refusals_alone() -> None:
     for subscriber in ("one", "two"):
         checkpoints.save_refusals(ALIAS, subscriber, [("a", "x")])
-    checkpoints.prune_refusals(ALIAS, "one", "-1 seconds")
+    old = checkpoints.old_refusals(ALIAS, "one", "-1 seconds", 10)
+    checkpoints.forget_refusals(ALIAS, "one", old)
     assert checkpoints.handled_refusals(ALIAS, "one", [("a", "x")]) == set()
     assert checkpoints.handled_refusals(ALIAS, "two", [("a", "x")]) == {("a", "x")}
 

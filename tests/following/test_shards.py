@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import pytest
 
 from enode_django.eventing import checkpoints
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.replay import replay
-from enode_django.eventstore.base import Appended, Part, StreamRecord
+from enode_django.eventstore.base import Appended, CommandKey, Part, StreamRecord
 from enode_django.eventstore.buckets import bucket_of
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.eventstore.positions import BEGINNING, Position
@@ -48,6 +48,10 @@ class SecondShard(MemoryEventStore):
     def settled(self, after: Position, before: Position, *, limit: int) -> Part:
         self._asked()
         return super().settled(after, before, limit=limit)
+
+    def stored_before(self, keys: Iterable[CommandKey], position: Position) -> Collection[CommandKey]:
+        self._asked()
+        return super().stored_before(keys, position)
 
     def heads_before(self, aggregate_root_ids: Iterable[str], position: Position) -> Mapping[str, int]:
         self._asked()
@@ -110,6 +114,31 @@ def test_a_handled_refusal_is_remembered_until_its_own_shard_is_swept(harness: S
     sweep.run()
     sweep.run()
     assert len(harness.sent) == 1, "else it is handled a second time"
+    assert HandledRefusal.objects.count() == 0
+
+
+def test_handled_refusals_are_forgotten_beside_a_shard_that_stores_nothing(harness: ShardedHarness) -> None:
+    """Such as a new one without buckets: its position never advances."""
+    sweep = Sweep(harness, subscribers.instance(Kindness))
+    harness.deliver(sweep.subscription, [harness.refused(FIRST, TooMuch("no", amount=1))])
+    HandledRefusal.objects.update(handled_at="2020-01-01T00:00:00Z")
+    sweep.run()
+    assert HandledRefusal.objects.count() == 0
+
+
+def test_a_shard_that_goes_away_does_not_end_the_sweep_of_another(harness: ShardedHarness) -> None:
+    """Nothing is forgotten while it cannot be asked."""
+    sweep = Sweep(harness, subscribers.instance(Kindness))
+    sweep.run()
+    harness.deliver(sweep.subscription, [harness.refused(FIRST, TooMuch("no", amount=1))])
+    HandledRefusal.objects.update(handled_at="2020-01-01T00:00:00Z")
+    harness.second.is_away = True
+    harness.clock.now += 30.0
+    sweep.run()
+    assert HandledRefusal.objects.count() == 1
+    harness.second.is_away = False
+    harness.clock.now += 30.0
+    sweep.run()
     assert HandledRefusal.objects.count() == 0
 
 

@@ -192,6 +192,23 @@ def test_handled_refusals_are_remembered_while_a_transaction_holds_the_sweep_bac
     assert HandledRefusal.objects.count() == 0
 
 
+def test_handled_refusals_are_remembered_if_the_sweep_came_further_but_not_to_them(harness: Harness) -> None:
+    sweep = Sweep(harness, subscribers.instance(Kindness))
+    with psycopg.connect(**connection.get_connection_params()) as later:
+        with psycopg.connect(**connection.get_connection_params()) as earlier:
+            for one in (earlier, later):
+                one.execute("SELECT pg_current_xact_id()")
+            sweep.run()
+            harness.deliver(sweep.subscription, [harness.refused("c", TooMuch("no", amount=1))])
+        HandledRefusal.objects.update(handled_at="2020-01-01T00:00:00Z")
+        harness.clock.now += 30.0
+        sweep.run()
+    harness.clock.now += 30.0
+    sweep.run()
+    assert len(harness.sent) == 1, "it was not handled again"
+    assert HandledRefusal.objects.count() == 0
+
+
 def test_the_sweep_does_not_pass_an_aggregate_that_is_set_aside(harness: Harness, behaviour: Behaviour) -> None:
     """Otherwise a crash would lose events that only the sweep has found."""
     behaviour.failing["c"] = 1

@@ -19,7 +19,7 @@ from enode_django.eventstore.buckets import bucket_of
 from enode_django.eventstore.postgres import PostgresEventStore
 from enode_django.eventstore.shard_map import ShardMap, owning
 from enode_django.eventstore.sharding import ShardedEventStore
-from enode_django.exceptions import ShardMapOutdated, ShardMismatch, StoreUnavailable
+from enode_django.exceptions import ShardMapOutdated, ShardMismatch, StoreFailing, StoreUnavailable
 from enode_django.repository.sharding import ShardedSnapshotStore
 from enode_django.runtime import make_snapshots, make_store
 from enode_django.testing import inline
@@ -371,3 +371,14 @@ def test_a_correction_lies_in_the_shard_of_its_stream(store: ShardedEventStore) 
     assert snapshots is not None
     assert not snapshots.discard_from(SECOND, 1)
     assert [list(shard.corrected_since(0)) for shard in store.shards] == [[], [(made.number, SECOND, 1)]]
+
+
+def test_a_shard_that_is_not_migrated_is_named_and_the_others_go_on(store: ShardedEventStore) -> None:
+    store.append([stream(SECOND, 1)])
+    query(ALIASES[1], f"ALTER TABLE {statements.TABLE} RENAME TO away")
+    try:
+        with pytest.raises(StoreFailing, match=f"run manage.py migrate --database {ALIASES[1]}: until then"):
+            store.append([stream(SECOND, 2)])
+        assert outcomes(store.append([stream(FIRST, 1)])) == [STORED]
+    finally:
+        query(ALIASES[1], f"ALTER TABLE away RENAME TO {statements.TABLE}")

@@ -188,3 +188,24 @@ def test_outcomes_of_the_old_lease_that_arrive_late_do_not_settle_the_new_ones(
     assert commands_stored(store, "x")[1:] == ["old", "new"]
     assert worker.answers["new"].value == 2
     assert worker.in_flight == 0
+
+
+def test_a_stored_command_of_the_backlog_is_finished_beside_a_decision_that_is_refused(
+    store: MemoryEventStore, worker: Worker, rival: Worker
+) -> None:
+    """Who had the queue before stores it late: when it is pulled, a decision on the head before is on its way."""
+    one, kept = Add("x", id="one"), Add("x", id="kept", amount=3)
+    worker.window.backlog_end = worker.window.next_offset + 2
+    worker.send(one)
+    worker.handle()
+    rival.run(kept)
+    stored, left = worker.processor.take_stored(worker.send(kept))
+    worker.envelopes.clear()
+    assert ([decision.kind for decision in stored], left) == ([DecisionKind.STORED], [])
+    worker.entries.extend(stored)
+    finished = worker.commit().finished
+    assert [one.envelope.id for one in finished] == ["kept"]
+    worker.settle()
+    assert (worker.status(one), worker.status(kept)) == (CommandStatus.SUCCESS, CommandStatus.SUCCESS)
+    assert commands_stored(store, "x")[1:] == ["kept", "one"]
+    assert worker.in_flight == 0

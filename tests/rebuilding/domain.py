@@ -80,6 +80,18 @@ class Balance(ReadModel):
         app_label = "rebuilding"
 
 
+class Seat(models.Model):
+    """Its columns have names that the SQL of comparisons uses, too."""
+
+    id = models.CharField(max_length=255, primary_key=True)
+    account = models.CharField(max_length=255)
+    row = models.IntegerField()
+    fields = models.IntegerField(default=0)
+
+    class Meta:
+        app_label = "rebuilding"
+
+
 class Postings(Projection):
     name = "rebuilding.postings"
     models = (Posting, PostingLine)
@@ -134,4 +146,15 @@ class Books(Projection):
             book.labels.add(Label.objects.get_or_create(account=account, text=text)[0])
 
 
-MODELS = (Posting, PostingLine, Label, Book, Undeclared, Balance)
+class Seats(Projection):
+    name = "rebuilding.seats"
+    models = (Seat,)
+    aggregate_field = "account"
+
+    @handles
+    def added(self, event: Added) -> None:
+        account = event.aggregate_root_id
+        Seat.objects.create(id=f"{account}-{event.amount}", account=account, row=event.amount)
+
+
+MODELS = (Posting, PostingLine, Label, Book, Undeclared, Balance, Seat)

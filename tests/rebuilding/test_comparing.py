@@ -16,7 +16,7 @@ from enode_django.rebuilding.results import describe
 from tests.following.domain import Added, Opened
 from tests.following.harness import Harness
 from tests.rebuilding.conftest import schemas
-from tests.rebuilding.domain import Balance, Balances, Effects, Posting, PostingLine, Postings
+from tests.rebuilding.domain import Balance, Balances, Effects, Posting, PostingLine, Postings, Seat, Seats
 from tests.rebuilding.histories import follow, nothing, some_history
 from tests.rebuilding.tables import sql
 
@@ -59,6 +59,33 @@ def test_a_changed_a_missing_and_a_further_row_are_told_apart(followed: Harness)
         "rebuilding_balance of b: count: rebuilt 2, in use 7; total: rebuilt 11, in use -1",
     ]
     assert schemas() == []
+
+
+def test_columns_may_be_called_like_the_parts_of_the_comparison(postings: Harness) -> None:
+    with subscribers.only(Seats):
+        postings.stored("a", Added(amount=1), Added(amount=2))
+        postings.stored("b", Added(amount=3))
+        follow(Seats)
+        Seat.objects.filter(pk="a-2").update(row=7)
+        comparison = rebuild(Seats.name, InProcess(), nothing, compare_only=True).comparison
+    assert describe(comparison) == ["rebuilding_seat of a: row: rebuilt 2, in use 7"]
+
+
+def test_a_row_that_is_there_twice_is_found_in_a_table_that_migrations_did_not_make(
+    postings: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing but the model says that its key is unique."""
+    monkeypatch.setattr(Seat._meta, "managed", False)
+    sql("ALTER TABLE rebuilding_seat DROP CONSTRAINT rebuilding_seat_pkey")
+    try:
+        with subscribers.only(Seats):
+            postings.stored("a", Added(amount=1))
+            follow(Seats)
+            sql("INSERT INTO rebuilding_seat SELECT * FROM rebuilding_seat")
+            comparison = rebuild(Seats.name, InProcess(), nothing, compare_only=True).comparison
+    finally:
+        sql("TRUNCATE rebuilding_seat", "ALTER TABLE rebuilding_seat ADD PRIMARY KEY (id)")
+    assert comparison.rows == 1
 
 
 def test_a_column_that_was_added_meanwhile_is_a_difference(followed: Harness) -> None:
