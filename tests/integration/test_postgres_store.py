@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
-from django.db import ProgrammingError, connection, transaction
+from django.db import connection, transaction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,7 +15,7 @@ from enode_django.eventstore import statements
 from enode_django.eventstore.base import Appended, Outcome, StreamRecord
 from enode_django.eventstore.memory import MemoryEventStore
 from enode_django.eventstore.postgres import PostgresEventStore
-from enode_django.exceptions import StoreUnavailable
+from enode_django.exceptions import StoreFailing, StoreUnavailable
 from enode_django.models import EventStream
 from enode_django.testing.event_store_read_contract import history, outcomes, refusal, stream
 from tests.integration.store_sessions import Call, bare_session, database_alias, insert
@@ -329,14 +329,13 @@ def test_a_row_that_is_refused_by_the_commit_is_invalid(store: PostgresEventStor
     assert store.heads("abc") == {"a": 1, "c": 1}
 
 
-def test_a_missing_table_is_a_bug_and_not_a_reason_to_retry(store: PostgresEventStore) -> None:
+@pytest.mark.parametrize("doubtful", [False, True])
+def test_a_missing_table_is_told_with_what_to_do(store: PostgresEventStore, doubtful: bool) -> None:
     with connection.cursor() as cursor:
         cursor.execute(f"ALTER TABLE {statements.TABLE} RENAME TO elsewhere")
         try:
-            with pytest.raises((ProgrammingError, psycopg.ProgrammingError)):
-                store.append([stream("a", 1)])
-            with pytest.raises((ProgrammingError, psycopg.ProgrammingError)):
-                store.append([stream("a", 1)], doubtful=True)
+            with pytest.raises(StoreFailing, match=r"42P01\); run manage\.py migrate"):
+                store.append([stream("a", 1)], doubtful=doubtful)
         finally:
             cursor.execute(f"ALTER TABLE elsewhere RENAME TO {statements.TABLE}")
 

@@ -247,17 +247,19 @@ def test_a_timeout_makes_the_store_unavailable_and_keeps_the_connection(
     transactional_db: None, setting: str, cause: type[Exception], doubtful: bool
 ) -> None:
     record = stream("a", 1)
-    with database_alias("hasty", OPTIONS={"options": f"-c {setting}=50ms"}), bare_session() as rival:
-        store = PostgresEventStore("hasty")
+    with database_alias("hasty") as alias, bare_session() as rival, connections[alias].cursor() as cursor:
+        store = PostgresEventStore(alias)
         store.append([stream("b", 1)])
-        before = backend_pid("hasty")
+        before = backend_pid(alias)
         insert(rival, stream("a", 1))
+        cursor.execute(f"SET {setting} = '50ms'")
         with pytest.raises(StoreUnavailable) as caught:
             store.append([record], doubtful=doubtful)
+        cursor.execute(f"RESET {setting}")
         assert isinstance(caught.value.__cause__, cause)
         rival.commit()
         assert outcomes(store.append([record], doubtful=True)) == [CONFLICT]
-        assert backend_pid("hasty") == before
+        assert backend_pid(alias) == before
 
 
 def test_a_deadlock_makes_the_store_unavailable(transactional_db: None) -> None:
