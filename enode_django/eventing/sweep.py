@@ -37,6 +37,9 @@ from enode_django.exceptions import StoreUnavailable
 logger = logging.getLogger("enode_django.subscribers")
 
 ROWS_AT_ONCE = 10_000
+PORTIONS_FORGOTTEN = 10
+"""The most portions of `ROWS_AT_ONCE` refusals that are forgotten after a sweep: more than will be handled until the
+next one, and no long pause."""
 LOOK_AGAIN = 0.5
 """Seconds between checks whether the queue is worked off."""
 RESTORED = "%s has compared the store up to position %s, but that is at %s: it was set back, so a generation is begun"
@@ -323,14 +326,17 @@ class SweepingSubscription(EventSubscription):
         """Forget refusals that were handled `FORGET_REFUSALS` ago, unless a sweep has yet to come to them: it would
         handle them again."""
         alias, key = self.runner.alias, self.runner.key
-        old = checkpoints.old_refusals(alias, key, f"{FORGET_REFUSALS:.0f} seconds", ROWS_AT_ONCE)
-        try:
-            ahead = {refusal for one in self._sweepers if old for refusal in one.ahead(old)}
-        except StoreUnavailable:
-            if len(self._shards) == 1:
-                raise
-            return  # the shard's own sweep tells of it
-        checkpoints.forget_refusals(alias, key, old - ahead)
+        for _ in range(PORTIONS_FORGOTTEN):
+            old = checkpoints.old_refusals(alias, key, f"{FORGET_REFUSALS:.0f} seconds", ROWS_AT_ONCE)
+            try:
+                ahead = {refusal for one in self._sweepers if old for refusal in one.ahead(old)}
+            except StoreUnavailable:
+                if len(self._shards) == 1:
+                    raise
+                return  # the shard's own sweep tells of it
+            checkpoints.forget_refusals(alias, key, old - ahead)
+            if ahead or len(old) < ROWS_AT_ONCE:
+                return
 
     @property
     def next_retry(self) -> float | None:

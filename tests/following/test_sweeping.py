@@ -177,6 +177,15 @@ def test_handled_refusals_are_forgotten_after_a_while(harness: Harness) -> None:
     assert HandledRefusal.objects.count() == 0
 
 
+def test_more_refusals_than_one_portion_are_forgotten(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("enode_django.eventing.sweep.ROWS_AT_ONCE", 2)
+    sweep = Sweep(harness, subscribers.instance(Kindness))
+    harness.deliver(sweep.subscription, [harness.refused(id, TooMuch("no", amount=1)) for id in "abcde"])
+    HandledRefusal.objects.update(handled_at="2020-01-01T00:00:00Z")
+    sweep.run()
+    assert HandledRefusal.objects.count() == 0
+
+
 def test_handled_refusals_are_remembered_while_a_transaction_holds_the_sweep_back(harness: Harness) -> None:
     sweep = Sweep(harness, subscribers.instance(Kindness))
     with psycopg.connect(**connection.get_connection_params()) as other:

@@ -8,13 +8,12 @@ from itertools import count
 import pytest
 
 from enode_django import AggregateRoot, CommandCrashed, ProcessManager, applies, starts
-from enode_django.eventing import checkpoints
 from enode_django.eventing.registry import subscribers
 from enode_django.eventing.subscribers import Subscriber
 from enode_django.eventing.unparking import retry_parked
 from enode_django.eventstore.base import StreamRecord
 from enode_django.ids import new_id
-from enode_django.models import Subscription
+from enode_django.models import HandledRefusal, Subscription
 from enode_django.serialization.codec import REFUSAL
 from enode_django.serialization.plain import pack
 from tests.following.domain import Added, Behaviour, Kindness, Noted, TooMuch
@@ -113,7 +112,7 @@ def test_the_way_back_to_an_unknown_type_repeats_no_refusal_that_was_handled_and
     harness.refused("c", TooMuch("no", amount=1))
     old.run()
     assert len(behaviour.calls) == 1
-    checkpoints.prune_refusals("default", subscriber.name, "0 seconds")
+    HandledRefusal.objects.all().delete()
     deploy(number)
     Sweep(harness, subscriber).run()
     assert len(behaviour.calls) == 2
