@@ -74,7 +74,8 @@ class Estimated(Counting):
     @cached_property
     def count(self) -> int:
         rows: Any = self.object_list
-        estimate = 0 if rows.query.where or rows.query.is_sliced else _estimate(rows)
+        query = rows.query
+        estimate = 0 if query.where or query.is_sliced or query.combinator else _estimate(rows)
         return estimate if estimate > ESTIMATED_FROM else int(super().count)
 
 

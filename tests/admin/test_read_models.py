@@ -134,6 +134,8 @@ def test_a_long_table_is_estimated_and_not_counted(auditor: Client, monkeypatch:
     AccountSummary.objects.filter(pk="b").delete()
     assert auditor.get(LIST).context["cl"].result_count == 2
     assert auditor.get(LIST, {"q": ID}).context["cl"].result_count == 1, "who searches gets a number that was counted"
+    some, others = (AccountSummary.objects.filter(pk=id).order_by() for id in (ID, "b"))
+    assert showing.Estimated(some.union(others), 10).count == 1
     monkeypatch.setattr(showing, "ESTIMATED_FROM", 2)
     assert auditor.get(LIST).context["cl"].result_count == 1
 
