@@ -132,8 +132,10 @@ def copy_rows(alias: str, table: str, rows: Sequence[Sequence[Any]]) -> Portion:
             copy.set_types(["uuid", *COLUMNS.values()])
             for row in rows:
                 copy.write_row((portion, *row))
-    except psycopg.errors.UndefinedTable as error:
-        raise _lost(alias, table) from error
+    except StoreUnavailable as error:
+        if _is_gone(error):
+            raise _lost(alias, table) from error
+        raise
     return Portion(alias, str(portion), len(rows))
 
 
@@ -149,10 +151,16 @@ def publish(alias: str, table: str, portions: Mapping[str, int]) -> None:
             _check_complete(connection, table, portions)
             run(connection, f"DELETE FROM {done(table)} WHERE portion <> ALL(%s::uuid[])", (list(portions),))
             run(connection, _PUBLISH.format(staged=done(table)))
-    except psycopg.errors.UndefinedTable as error:
+    except StoreUnavailable as error:
+        if not _is_gone(error):
+            raise
         with connected(alias) as connection:
             if not _exists(connection, done(table)):  # an earlier commit without an answer may have succeeded
                 raise _lost(alias, table) from error
+
+
+def _is_gone(error: StoreUnavailable) -> bool:
+    return sqlstates.sqlstate(error) == sqlstates.UNDEFINED_TABLE
 
 
 def _exists(connection: BaseDatabaseWrapper, table: str) -> bool:

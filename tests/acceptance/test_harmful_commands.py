@@ -35,13 +35,31 @@ def fail(stack: Stack, command: Command) -> None:
     assert (answer.status, answer.error_type) == (CommandStatus.FAILED, "CommandKilledWorker")
 
 
+FAULT = """
+    CREATE FUNCTION fault() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM there_is_none(); RETURN NEW; END $$
+"""
+
+
 def test_a_thread_that_dies_takes_its_process_down_and_the_next_one_goes_on(stack: Stack, seed: int) -> None:
-    """While the table is gone, no row can be written and no retry helps. A thread must not survive this error."""
+    """While a trigger calls a function that does not exist, no row can be written and no retry helps. A thread must not
+    survive this error."""
+    processors = stack.start_ready()
+    with stack.load(seed):
+        stack.execute(FAULT)
+        stack.execute(f"CREATE TRIGGER fault BEFORE INSERT ON {TABLE} FOR EACH ROW EXECUTE FUNCTION fault()")
+        processors.wait_for("CRITICAL .* thread enode-.* died")
+        processors.wait_for("died: exit status 70; starting another")
+        stack.execute("DROP FUNCTION fault CASCADE")
+    assert processors.is_running
+    stack.check()
+
+
+def test_a_missing_table_is_waited_for(stack: Stack, seed: int) -> None:
+    """A deploy may start workers before it migrates."""
     processors = stack.start_ready()
     with stack.load(seed):
         stack.execute(f"ALTER TABLE {TABLE} RENAME TO away")
-        processors.wait_for("CRITICAL .* thread enode-.* died")
-        processors.wait_for("died: exit status 70; starting another")
+        processors.wait_for("run manage.py migrate: until then commands wait")
         stack.execute(f"ALTER TABLE away RENAME TO {TABLE}")
-    assert processors.is_running
+    assert processors.count("died") == 0
     stack.check()
