@@ -136,7 +136,7 @@ def test_delays_double_up_to_the_longest() -> None:
 
 def test_only_retriable_errors_are_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    monkeypatch.setattr(backoff.time, "sleep", slept.append)
+    monkeypatch.setattr(backoff, "pause", slept.append)
     errors: list[Exception] = [StoreUnavailable("1"), StoreUnavailable("2")]
 
     def call() -> str:
