@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 Handler = Callable[[Any, Any], Any]
 Errors = tuple[type[BaseException], ...]
 HANDLER_ERRORS: Errors = (Exception, SystemExit, CancelledError)
-"""Errors that fail a command or an event. They do not end the worker: application code may call ``sys.exit()``, or run a
-task that is cancelled."""
+"""Errors that fail a command or an event. They do not end the worker: application code may call ``sys.exit()``, or run
+a task that is cancelled."""
 
 
 class MarkedMethod:
