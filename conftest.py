@@ -3,7 +3,8 @@ from __future__ import annotations
 import functools
 import gc
 import signal
-from collections.abc import Generator
+import socket
+from collections.abc import Generator, Iterator
 
 import pytest
 import redis.utils
@@ -49,6 +50,14 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.fixture
+def closed_port() -> Iterator[int]:
+    """A port that refuses connections. It stays bound, so that no other server gets it meanwhile."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield bound.getsockname()[1]
 
 
 @pytest.fixture(scope="session")

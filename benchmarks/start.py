@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
-import socket
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from enode_django.ids import new_id
 from enode_django.runtime import use_bus
 from sample_project.bank.domain import OpenAccount
 from sample_project.embedded import Broker
+from sample_project.embedded_process import free_port
 from sample_project.settings import database_from_url
 
 SUBSCRIBERS = ("bank.AccountSummaries", "bank.Ledger", "bank.transfers")
@@ -140,7 +140,7 @@ def _of_children() -> float:
 
 
 def _idle(services: Services) -> list[Figure]:
-    location = f"tcp://127.0.0.1:{_free_port()}"
+    location = f"tcp://127.0.0.1:{free_port()}"
     with tempfile.TemporaryDirectory(prefix="enode-bench-") as directory:
         broker = {"LISTEN": location, "DIRECTORY": str(Path(directory) / "broker")}
         with services.workspace(SUBSCRIBERS, queue=location, BROKER=broker, WORKERS={"LEASE": 10.0}) as workspace:
@@ -157,9 +157,3 @@ def _idle(services: Services) -> list[Figure]:
         Figure("idle, memory", memory / 1e6, "MB", note=f"PSS of {len(processes)} processes, the broker among them"),
         Figure("idle, processor time", 100 * share, "% of a core"),
     ]
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-        return port

@@ -24,6 +24,8 @@ import django
 from playwright.sync_api import Browser, Page, sync_playwright
 from playwright.sync_api import TimeoutError as NeverIdle
 
+from sample_project.embedded_process import free_port
+
 if TYPE_CHECKING:
     from playwright.sync_api import StorageState, ViewportSize
 
@@ -96,9 +98,7 @@ def served() -> Iterator[str]:
     if manage("migrate", "--verbosity=0").wait():
         raise SystemExit("the tables could not be made; the reason stands above")
     make_user()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     processes = [manage("runprocessors", "--processes=1", "--verbosity=0"), manage("runserver", address, "--noreload")]
     try:
         wait_up(address)

@@ -126,10 +126,8 @@ def test_a_proxy_can_lead_elsewhere(proxy: Proxy) -> None:
             assert another.recv(100) == b"welcome"
 
 
-def test_what_nobody_listens_to_ends_connections(echo: int) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    proxy = Proxy(port)
+def test_what_nobody_listens_to_ends_connections(closed_port: int) -> None:
+    proxy = Proxy(closed_port)
     connection = socket.create_connection(("127.0.0.1", proxy.port), DEADLINE)
     with connection, contextlib.suppress(ConnectionResetError):
         assert connection.recv(100) == b""

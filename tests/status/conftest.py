@@ -55,13 +55,6 @@ def silent_port(silent_server: socket.socket) -> int:
     return port
 
 
-@pytest.fixture
-def closed_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-    return port
-
-
 def wait_until_landed() -> None:
     deadline = time.monotonic() + 60
     while any(thread.name.startswith("enode-status") for thread in threading.enumerate()):
