@@ -197,7 +197,8 @@ class Facts:
     """The facts of a run. ``published`` is None if the queue was not read. ``tables`` holds the read models by name,
     ``checkpoints`` the versions by (subscriber, aggregate root id). ``dead`` are the commands among the dead letters.
     ``garbage`` is the number of invalid messages that the run itself has sent. ``trimmed`` are the queues of the event
-    topic that no longer begin at offset 0.
+    topic that no longer begin at offset 0. ``widened`` are the topics to which the run has added queues while messages
+    waited.
     """
 
     sends: Sequence[Send] = ()
@@ -217,6 +218,8 @@ class Facts:
     checkpoints: Mapping[tuple[str, str], int] = field(default_factory=dict)
     parked: Sequence[Parked] = ()
     command_topic: str = "commands"
+    event_topic: str = "events"
+    widened: frozenset[str] = frozenset()
     group: str = "processors"
 
     @cached_property

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,8 @@ def read_facts(directory: Path) -> tuple[Facts, Problems]:
         problems.add("run.json", "the run has not finished; what follows may be of something that was still going on")
     clients = read_clients(directory / "clients", problems)
     read_side = read_read_side(run["read_database"], problems)
-    queue = _queue(run, _garbage(directory / "faults.jsonl", problems), problems)
+    topics = _topics_by_fault(directory / "faults.jsonl", problems)
+    queue = _queue(run, topics["garbage"], problems)
     shards = run["shards"] or [run["read_database"]]
     facts = Facts(
         sends=clients.sends,
@@ -48,6 +51,8 @@ def read_facts(directory: Path) -> tuple[Facts, Problems]:
         checkpoints=read_side.checkpoints,
         parked=read_side.parked,
         command_topic=run.get("command_topic", "commands"),
+        event_topic=run.get("event_topic", "events"),
+        widened=topics["add-queues"],
         group=run.get("group", "processors"),
     )
     return facts, problems
@@ -74,9 +79,10 @@ def _queue(run: dict[str, Any], garbage: frozenset[str], problems: Problems) -> 
     return read_redis(queue["url"], queue["prefix"], topics, problems, is_cluster=is_cluster)
 
 
-def _garbage(path: Path, problems: Problems) -> frozenset[str]:
-    """Return the topics to which the run has sent invalid messages, from its list of faults."""
-    if not path.exists():
-        return frozenset()
-    faults = [line.values for line in read_lines(path, problems)]
-    return frozenset(str(one.get("target")).split()[-1] for one in faults if one.get("fault") == "garbage")
+def _topics_by_fault(path: Path, problems: Problems) -> Mapping[str, frozenset[str]]:
+    """Return the topics that each fault of the queue has affected, from the run's list of faults."""
+    topics: defaultdict[str, frozenset[str]] = defaultdict(frozenset)
+    if path.exists():
+        for line in read_lines(path, problems):
+            topics[str(line.values.get("fault"))] |= {str(line.values.get("target")).split()[-1]}
+    return topics

@@ -70,6 +70,8 @@ BREAKING: dict[str, list[Callable[[], Facts]]] = {
         queue.row_that_was_published_otherwise,
         queue.row_that_was_published_in_two_ways,
         queue.versions_published_in_another_order,
+        queue.aggregate_that_moves_to_another_queue,
+        queue.versions_in_another_order_in_an_added_queue,
         queue.stream_that_is_not_stored_was_published,
     ],
 }

@@ -117,6 +117,20 @@ def versions_published_in_another_order() -> Facts:
     return replace(facts, published=published)
 
 
+def aggregate_that_moves_to_another_queue() -> Facts:
+    facts = small_world().facts()
+    published = facts.published or ()
+    newest = max((m for m in published if m.aggregate_root_id == "ada"), key=lambda message: message.version or 0)
+    return replace(facts, published=[m._replace(queue=m.queue + (m is newest)) for m in published])
+
+
+def versions_in_another_order_in_an_added_queue() -> Facts:
+    """One of them in each queue would be no violation."""
+    facts = versions_published_in_another_order()
+    moved = [m._replace(queue=m.queue + 10) if m.aggregate_root_id == "ada" else m for m in facts.published or ()]
+    return replace(facts, published=moved, widened=frozenset({EVENTS}))
+
+
 def stream_that_is_not_stored_was_published() -> Facts:
     facts = small_world().facts()
     published = facts.published or ()

@@ -44,6 +44,16 @@ def republication_of_what_retention_has_deleted() -> Facts:
     return replace(facts, published=[*published, message])
 
 
+def an_aggregate_that_moves_to_an_added_queue() -> Facts:
+    """Its first stream is published once more there, after newer ones."""
+    facts = small_world().facts()
+    published = [*(facts.published or ())]
+    old = [m for m in published if m.aggregate_root_id == "ada" and m.version is not None]
+    moved = [m._replace(queue=m.queue + 10) for m in (*old[2:], old[0])]
+    rest = [m for m in published if m not in old[2:]]
+    return replace(facts, published=[*rest, *moved], widened=frozenset({EVENTS}))
+
+
 def a_group_that_was_set_back_by_hand() -> Facts:
     facts = small_world().facts()
     moved = (GROUP, EVENTS, 0)
@@ -115,6 +125,7 @@ ALLOWED: list[Callable[[], Facts]] = [
     events_that_are_handled_again,
     streams_that_retention_has_deleted,
     republication_of_what_retention_has_deleted,
+    an_aggregate_that_moves_to_an_added_queue,
     a_group_that_was_set_back_by_hand,
     a_broker_that_was_just_started,
     commands_without_a_trace,
