@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from decimal import Decimal
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from chaos.checker.reading.run import read_facts
 from chaos.checker.rules.checkpoints import checkpoints
 from chaos.checker.rules.processes import process_managers
 from chaos.checker.rules.read_models import read_models
+from chaos.faults.routes import AddQueues
+from chaos.journal import Journal
 from chaos.names import ONLOOKER
 from enode_django import Command, try_command
 from enode_django.conf import conf
@@ -98,7 +101,16 @@ def keep_events(transport: Transport) -> None:
         transport.acquire(ONLOOKER, topic, queue, ONLOOKER, 1)
 
 
-def work(client: Client) -> None:
+def widen(run: Path) -> None:
+    """Add queues to the events topic, as the run's fault does."""
+    topic, journal = conf().SUBSCRIBERS.TOPIC, Journal(run / "faults.jsonl")
+    make_transport().add_queues(topic, 3 * conf().QUEUE.QUEUES_PER_TOPIC, unordered=True)
+    keep_events(make_transport())
+    journal.note(fault=AddQueues.name, target=f"route {topic}")
+    journal.close()
+
+
+def work(client: Client, midway: Callable[[], None]) -> None:
     """Something of everything, and wait until the transfers have ended."""
     ada, bob, note, gone = (new_id() for _ in range(4))
     for account in (ada, bob):
@@ -106,6 +118,7 @@ def work(client: Client) -> None:
     client.do(Deposit(aggregate_root_id=ada, amount=Decimal("50.25")))
     client.do(Withdraw(aggregate_root_id=ada, amount=Decimal(1000)))
     client.do(Withdraw(aggregate_root_id=ada, amount=Decimal(1)))
+    midway()
     client.do(Deposit(aggregate_root_id=new_id(), amount=Decimal(1)))
     client.do(StartTransfer(aggregate_root_id=new_id(), source=ada, target=bob, amount=Decimal(20)))
     client.do(StartTransfer(aggregate_root_id=new_id(), source=bob, target=new_id(), amount=Decimal(1)))
@@ -142,7 +155,9 @@ def judge(run: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 
 
 @contextmanager
-def finished_run(run: Path, queue: dict[str, Any], left: dict[str, Any]) -> Iterator[None]:
+def finished_run(
+    run: Path, queue: dict[str, Any], left: dict[str, Any], midway: Callable[[], None] = lambda: None
+) -> Iterator[None]:
     """Run and finish with the framework's setting ``queue``. The checker reads ``left``."""
     with other_session() as session:
         database = f"{session.info.dsn} password={session.info.password}"
@@ -151,7 +166,7 @@ def finished_run(run: Path, queue: dict[str, Any], left: dict[str, Any]) -> Iter
     with running(queue):
         topics = {"command_topic": conf().COMMANDS.TOPIC, "event_topic": conf().SUBSCRIBERS.TOPIC}
         (run / "run.json").write_text(json.dumps({**about, **topics, "group": "processors"}))
-        work(client)
+        work(client, midway)
         wait_until_settled(run)
     client.close()
     yield
@@ -203,3 +218,14 @@ def test_a_run_on_redis_is_judged_by_what_it_left_behind(
         )
         broken = judge(tmp_path / "run", capsys)["violations"].keys()
         assert {"process-managers", "published", "checkpoints"} <= broken
+
+
+def test_a_run_in_which_aggregates_move_to_added_queues_is_judged(
+    broker: RunningBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, queue = tmp_path / "run", {"BACKEND": BROKER, "LOCATION": broker.location}
+    left = {"kind": "broker", "directory": str(broker.directory)}
+    with finished_run(run, queue, left, midway=partial(widen, run)):
+        assert judge(run, capsys)["violations"] == {}
+        (run / "faults.jsonl").unlink()
+        assert judge(run, capsys)["violations"].keys() == {"published"}
