@@ -222,6 +222,12 @@ class Facts:
     widened: frozenset[str] = frozenset()
     group: str = "processors"
 
+    @property
+    def are_all_answers_final(self) -> bool:
+        """False if a copy of a command whose answer left no row may have got another answer: it may have come to a
+        queue that was added while messages waited."""
+        return self.command_topic not in self.widened
+
     @cached_property
     def sent(self) -> Mapping[str, Send]:
         return {send.command_id: send for send in self.sends}

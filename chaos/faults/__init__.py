@@ -15,9 +15,8 @@ ALL = "all"
 
 
 def switched_on(more: Iterable[str] = (), less: Iterable[str] = ()) -> frozenset[str]:
-    """Return the names of the kinds that a run uses: the defaults without ``less``, plus ``more``. "all" means all."""
-    default = {name for name, kind in KINDS.items() if kind.default}
-    return frozenset((default - _named(less)) | _named(more))
+    """Return the names of the kinds that a run uses: all without ``less``, plus ``more``. "all" means all."""
+    return frozenset((KINDS.keys() - _named(less)) | _named(more))
 
 
 def _named(names: Iterable[str]) -> set[str]:

@@ -15,12 +15,11 @@ class Skipped(Exception):
 class Fault(ABC):
     """A kind of fault. One object makes one fault: `begin`, and `end` after the planned time.
 
-    A kind with ``default`` is on unless a run switches it off. ``shortest`` and ``longest`` are in seconds. Each round
-    has a fault of a ``halfway`` kind in its middle; if it cannot be made then, it is retried until it can.
+    ``shortest`` and ``longest`` are in seconds. Each round has a fault of a ``halfway`` kind in its middle; if it
+    cannot be made then, it is retried until it can.
     """
 
     name: ClassVar[str]
-    default: ClassVar[bool] = True
     shortest: ClassVar[float] = 0.0
     longest: ClassVar[float] = 0.0
     weight: ClassVar[float] = 1.0

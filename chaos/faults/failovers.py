@@ -76,7 +76,6 @@ class PostgresFailover(Fault):
     """The primary dies and its synchronous standby is promoted. This happens once per server: it has one standby."""
 
     name = "postgres-failover"
-    default = False
 
     @classmethod
     def targets(cls, setup: Setup) -> list[str]:

@@ -24,7 +24,6 @@ class AddQueues(Fault):
     messages wait."""
 
     name = "add-queues"
-    default = False
 
     @classmethod
     def targets(cls, setup: Setup) -> list[str]:

@@ -31,13 +31,18 @@ def _success(answer: Answer, rows: list[StoredRow]) -> Iterator[str]:
 
 
 def failed_not_stored(facts: Facts) -> Iterator[str]:
-    """A command answered FAILED or NOTHING_CHANGED is not stored. One answered REFUSED is stored as a refusal."""
+    """A command answered FAILED or NOTHING_CHANGED is not stored, unless queues were added while commands waited. One
+    answered REFUSED is stored as a refusal."""
     for answer in facts.answers:
         rows = facts.rows_by_key.get(answer.key, ())
         if answer.status == "REFUSED":
             yield from _refused(answer, [*rows])
-        elif answer.status != "SUCCESS" and rows:
+        elif _leaves_no_row(answer) and rows and facts.are_all_answers_final:
             yield f"{_said(answer)}, and is stored as {_place(rows[0])}"
+
+
+def _leaves_no_row(answer: Answer) -> bool:
+    return answer.status not in ("SUCCESS", "REFUSED")
 
 
 def _place(row: StoredRow) -> str:
@@ -61,11 +66,13 @@ def _said(answer: Answer) -> str:
 
 
 def agree(facts: Facts) -> Iterator[str]:
-    """All answers to one command are equal, and belong to it."""
+    """All answers to one command are equal, and belong to it. If queues were added while commands waited, answers that
+    leave no row may differ from others."""
     for id, answers in facts.answers_by_command.items():
-        for answer in answers[1:]:
-            if answer != answers[0]:
-                yield f"command {id} was answered in two ways: {_shown(answers[0])} and {_shown(answer)}"
+        final = [one for one in answers if facts.are_all_answers_final or not _leaves_no_row(one)]
+        for answer in final[1:]:
+            if answer != final[0]:
+                yield f"command {id} was answered in two ways: {_shown(final[0])} and {_shown(answer)}"
         send = facts.sent.get(id)
         if send is None:
             yield f"command {id} was answered, and no client has sent it"

@@ -22,7 +22,12 @@ BREAKING: dict[str, list[Callable[[], Facts]]] = {
         store.refusal_of_another_kind,
     ],
     "every-command-ends": [store.command_without_an_end, store.commands_that_nobody_consumed],
-    "answers-agree": [store.answers_that_differ, store.answer_to_nobody, store.answer_of_another_aggregate],
+    "answers-agree": [
+        store.answers_that_differ,
+        store.stored_answers_that_differ_though_queues_were_added,
+        store.answer_to_nobody,
+        store.answer_of_another_aggregate,
+    ],
     "versions-without-gaps": [
         store.version_that_is_passed_over,
         store.aggregate_in_two_shards,

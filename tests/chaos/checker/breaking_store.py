@@ -102,6 +102,13 @@ def answers_that_differ() -> Facts:
     return replace(facts, answers=[*facts.answers, answer._replace(status="FAILED", error_type="Exploded")])
 
 
+def stored_answers_that_differ_though_queues_were_added() -> Facts:
+    facts = small_world().facts()
+    answer = next(one for one in facts.answers if one.status == "REFUSED")
+    other = answer._replace(error_message="another one")
+    return replace(facts, answers=[*facts.answers, other], widened=frozenset({COMMANDS}))
+
+
 def answer_to_nobody() -> Facts:
     facts = small_world().facts()
     return replace(facts, answers=[*facts.answers, Answer("c999", "ada", "FAILED", error_type="Exploded")])

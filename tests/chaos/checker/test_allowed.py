@@ -11,7 +11,8 @@ import pytest
 from chaos.checker.facts import Acquired, Appended, Committed, Facts, Handled, OffsetSet, Sample
 from chaos.checker.rules import violations
 from tests.chaos.checker.altering import without_command
-from tests.chaos.checker.builder import EVENTS, GROUP, OBSERVER, queue_of, small_world
+from tests.chaos.checker.breaking_store import failure_of_what_is_stored
+from tests.chaos.checker.builder import COMMANDS, EVENTS, GROUP, OBSERVER, queue_of, small_world
 
 
 def events_that_are_handled_again() -> Facts:
@@ -108,6 +109,13 @@ def an_answer_that_came_twice() -> Facts:
     return replace(facts, answers=[*facts.answers, *facts.answers])
 
 
+def copies_on_an_added_queue_with_other_answers() -> Facts:
+    """The worker of that queue does not know answers that left no row."""
+    first = replace(failure_of_what_is_stored(), widened=frozenset({COMMANDS}))
+    nothing = next(answer for answer in first.answers if answer.status == "NOTHING_CHANGED")
+    return replace(first, answers=[*first.answers, nothing._replace(status="FAILED", error_type="Exploded")])
+
+
 def a_client_that_cancels_in_time() -> Facts:
     world = small_world()
     world.do("bank.StartTransfer", "t5", source="ada", target="bob", amount=Decimal(1))
@@ -131,6 +139,7 @@ ALLOWED: list[Callable[[], Facts]] = [
     commands_without_a_trace,
     a_command_among_the_dead_letters,
     an_answer_that_came_twice,
+    copies_on_an_added_queue_with_other_answers,
     a_client_that_cancels_in_time,
     a_client_that_cancels_too_late,
 ]
