@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -19,7 +20,7 @@ Value = TypeVar("Value")
 TELL_EVERY = 1.0
 LOOK_EVERY = 0.2
 """Seconds between checks whether the work has to stop."""
-JOIN_SECONDS = 30.0
+JOIN_SECONDS = 15.0
 
 
 def with_progress(
@@ -53,7 +54,7 @@ def with_progress(
     try:
         return _wait(outcome, lambda: report(stage, **_figures(spark, group, began, streams)))
     except BaseException:
-        _cancel(spark, group)
+        _cancel(spark, group, thread)
         raise
     finally:
         join_threads([thread], JOIN_SECONDS)
@@ -80,11 +81,13 @@ def _figures(spark: SparkSession, group: str, began: float, streams: Callable[[]
     return figures_of(tasks, done, time.monotonic() - began, None if streams is None else streams())
 
 
-def _cancel(spark: SparkSession, group: str) -> None:
-    """Cancel the running jobs of a group, and those that its thread has not begun yet."""
-    context: Any = spark.sparkContext
-    with suppress(Exception):  # a context that does not answer has ended
-        context._jsc.sc().cancelJobGroupAndFutureJobs(group)
+def _cancel(spark: SparkSession, group: str, thread: threading.Thread) -> None:
+    """Cancel the jobs of a group until the thread that begins them has ended, for up to `JOIN_SECONDS`."""
+    deadline = time.monotonic() + JOIN_SECONDS
+    while thread.is_alive() and time.monotonic() < deadline:
+        with suppress(Exception):  # a context that does not answer has ended
+            spark.sparkContext.cancelJobGroup(group)
+        thread.join(LOOK_EVERY)
 
 
 def make_active(spark: SparkSession) -> None:
