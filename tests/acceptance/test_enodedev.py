@@ -73,7 +73,7 @@ class Development(Group):
         self.edit("first")
         self.web, queue = free_port(), f"tcp://127.0.0.1:{free_port()}"
         enode: dict[str, Any] = {"QUEUE": {"BACKEND": BROKER, "LOCATION": queue, "OPTIONS": {}}}
-        enode["WORKERS"] = {"GRACE": 2.0}
+        enode["WORKERS"] = {"GRACE": 30.0}
         enode["BROKER"] = {"LISTEN": queue, "DIRECTORY": str(directory / "broker")}
         settings = directory / "developed_settings.py"
         settings.write_text(SETTINGS)

@@ -49,7 +49,7 @@ def test_a_run_that_is_broken_off_leaves_no_process_behind(place: Path, number: 
         assert run.poll() is None, output.read_text()
         assert len(processes_working_in(place)) > 10
         run.send_signal(number)
-        status = run.wait(90)
+        status = run.wait(240)
     finally:
         run.kill()
     assert status == (130 if number is signal.SIGINT else -number), output.read_text()
