@@ -33,7 +33,7 @@ from sample_project.embedded import Broker
 from tests.status.conftest import BROKER, Configure, broker_at, wait_until_landed
 from tests.status.reports import figures, write_report
 
-BRIEF, LONG = 6.0, 60
+BRIEF, LONG = 20.0, 60
 """Seconds that a caller waits for a living database, which answers within them on a busy machine. And the seconds that
 a silent one takes."""
 
