@@ -45,7 +45,7 @@ def test_a_run_that_is_broken_off_leaves_no_process_behind(place: Path, number: 
             start_new_session=True,
         )
     try:
-        wait_until(lambda: UNDER_WAY in output.read_text() or run.poll() is not None, output.read_text, 240)
+        wait_until(lambda: UNDER_WAY in output.read_text() or run.poll() is not None, output.read_text, 300)
         assert run.poll() is None, output.read_text()
         assert len(processes_working_in(place)) > 10
         run.send_signal(number)
