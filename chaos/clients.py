@@ -22,7 +22,7 @@ from enode_django.serialization.registry import types
 THREADS = 6
 ANSWER_SECONDS, HANDLED_SECONDS = 3.0, 8.0
 RETRY_SECONDS = 0.1
-PATIENCE_SECONDS = 75.0
+PATIENCE_SECONDS = 150.0
 """Seconds for which a client requests missing answers after it was told to finish."""
 
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 Result = TypeVar("Result")
 
 PIECE = 256 * 1024
-START_SECONDS = 10.0
+START_SECONDS = 60.0
 _AT_ONCE = struct.pack("ii", 1, 0)
 """A linger option with which closing a socket sends a reset."""
 

@@ -21,6 +21,8 @@ DEADLINE = 60.0
 SLOTS = 16_384
 NOTICED_DEAD = 500
 """Milliseconds after which an unresponsive server counts as dead."""
+PATIENT = 60_000
+"""The same, for servers that a slow machine holds up. None that lives is replaced."""
 BUS = 10_000
 """The difference between a node's port for other nodes and that for clients."""
 
@@ -67,6 +69,10 @@ class Servers(ABC):
     @abstractmethod
     def is_whole(self) -> bool:
         """Return True if all run and know each other, and the replica follows."""
+
+    @abstractmethod
+    def notice_dead(self, after: int) -> None:
+        """Count a server as dead after so many milliseconds without an answer. No server may be paused."""
 
     @abstractmethod
     def change_roles(self) -> None:
@@ -200,6 +206,10 @@ class RedisCluster(Servers):
         is_whole = state and state["cluster_state"] == "ok" and state["cluster_slots_ok"] == str(SLOTS)
         link = says(server, "INFO", "replication") if is_whole else None
         return link is not None and link.get("master_link_status", "up") == "up"
+
+    def notice_dead(self, after: int) -> None:
+        for server in self.servers:
+            says(server, "CONFIG SET", "cluster-node-timeout", after)
 
     def change_roles(self) -> None:
         replica = self.replica

@@ -35,7 +35,7 @@ class Redelivery:
 
     def __exit__(self, *exception: object) -> None:
         self._stop.set()
-        self._thread.join(10)
+        self._thread.join(60)
         if self._errors and exception[0] is None:
             raise self._errors[0]
 

@@ -48,9 +48,10 @@ SUBSCRIBERS = ("bank.AccountSummaries", "bank.Ledger", "bank.balance_cache", "ba
 HINDERED = "tests.acceptance.hindered"
 ENODE: dict[str, dict[str, Any]] = {
     "QUEUE": {"QUEUES_PER_TOPIC": QUEUES},
-    "WORKERS": {"LEASE": 2.0, "GRACE": 8.0, "COMMIT_INTERVAL": 0.3},
-    "COMMANDS": {"TIME_LIMIT": 20.0},
+    "WORKERS": {"LEASE": 2.0, "GRACE": 30.0, "COMMIT_INTERVAL": 0.3},
+    "COMMANDS": {"TIME_LIMIT": 40.0},
 }
+"""A slow machine drains a worker and handles a command within these times. The sum is below `PATIENCE`."""
 ROUNDS = 60
 TRANSFERS, NOTES = 12, 5
 SHOWN = 20

@@ -64,7 +64,7 @@ DEBUG = True
 class Development(Group):
     """An `enodedev` with an app of its own, whose view sends a command."""
 
-    def __init__(self, stack: Stack, directory: Path) -> None:
+    def __init__(self, stack: Stack, directory: Path, grace: float) -> None:
         self.app = directory / APP
         self.app.mkdir()
         (self.app / "__init__.py").touch()
@@ -73,7 +73,7 @@ class Development(Group):
         self.edit("first")
         self.web, queue = free_port(), f"tcp://127.0.0.1:{free_port()}"
         enode: dict[str, Any] = {"QUEUE": {"BACKEND": BROKER, "LOCATION": queue, "OPTIONS": {}}}
-        enode["WORKERS"] = {"GRACE": 2.0}
+        enode["WORKERS"] = {"GRACE": grace}
         enode["BROKER"] = {"LISTEN": queue, "DIRECTORY": str(directory / "broker")}
         settings = directory / "developed_settings.py"
         settings.write_text(SETTINGS)
@@ -128,11 +128,11 @@ class Development(Group):
 
 
 @pytest.fixture
-def start(stack: Stack, tmp_path: Path) -> Iterator[Callable[[], Development]]:
+def start(stack: Stack, tmp_path: Path) -> Iterator[Callable[..., Development]]:
     with contextlib.ExitStack() as started:
 
-        def begin() -> Development:
-            development = Development(stack, tmp_path)
+        def begin(grace: float = PATIENCE) -> Development:
+            development = Development(stack, tmp_path, grace)
             started.callback(lambda: print(development.log))
             started.callback(development.close)
             return development
@@ -152,7 +152,7 @@ def still_running(stack: Stack) -> list[str]:
 
 
 def test_a_request_is_followed_to_its_row_edited_code_is_in_force_and_ctrl_c_ends_all(
-    start: Callable[[], Development], stack: Stack
+    start: Callable[..., Development], stack: Stack
 ) -> None:
     development = start()
     account = new_id()
@@ -185,8 +185,8 @@ def test_a_request_is_followed_to_its_row_edited_code_is_in_force_and_ctrl_c_end
     assert "Traceback" not in development.log
 
 
-def test_all_end_with_the_parent_however_it_ends(start: Callable[[], Development]) -> None:
-    development = start()
+def test_all_end_with_the_parent_however_it_ends(start: Callable[..., Development]) -> None:
+    development = start(grace=2.0)
     wait_until(lambda: len(development.descendants()) >= 5, "the broker, the web's and the processors'")
     everybody = development.descendants()
     development.signal(signal.SIGKILL)

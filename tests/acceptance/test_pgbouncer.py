@@ -10,7 +10,7 @@ import pytest
 from sample_project.embedded import Postgres, Redis
 from tests.acceptance.pgbouncer import CONNECTIONS, PgBouncer, PooledStack
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 
 PAGES = """
 import os

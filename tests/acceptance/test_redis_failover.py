@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from chaos.redis_servers import is_master
+from chaos.redis_servers import NOTICED_DEAD, PATIENT, is_master
 from sample_project.embedded import Postgres
 from tests.acceptance.stack import EVENTS, Stack
 from tests.acceptance.waiting import wait_until
@@ -47,8 +47,10 @@ def test_failover_of_the_queue_contradicts_no_answer_and_the_read_side_heals(
         replica = servers.cut_off_replica()
         before = sum(stack.transport.end_offsets(EVENTS).values())
         wait_until(lambda: sum(stack.transport.end_offsets(EVENTS).values()) >= before + 20, "enough to be lost")
+        servers.notice_dead(NOTICED_DEAD)
         servers.master.kill()
         wait_until(lambda: is_master(replica), "the replica has taken over")
+        servers.notice_dead(PATIENT)
         load.wait_for_rounds(20)
     assert (len(commands.workers()), len(events.event_workers())) == (1, 1), "no worker died of it"
     wait_until(stack.is_quiet, "all commands that are left are finished and committed")

@@ -51,7 +51,8 @@ def test_a_shard_that_stands_still_keeps_nobody_from_the_other_and_fills_its_own
     sharded: ShardedStack, seed: int
 ) -> None:
     """One worker has the queues of both, for longer than a lease; it may have 20 unfinished commands of each shard."""
-    processors = sharded.start_ready(role="all", COMMANDS={"MAX_UNFINISHED": 40, "PULL_MAX_BATCH": 10}, **FAST_SWEEPS)
+    limits = {"MAX_UNFINISHED": 40, "PULL_MAX_BATCH": 10, "TIME_LIMIT": PATIENCE}
+    processors = sharded.start_ready(role="all", COMMANDS=limits, **FAST_SWEEPS)
     account = ids_of(AWAY)("")
     open_account(sharded, account)
     with sharded.loads(seed) as (here, away):

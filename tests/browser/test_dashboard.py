@@ -141,7 +141,7 @@ def test_charts_are_drawn_anew_when_the_theme_changes(
 ) -> None:
     monkeypatch.setattr(dashboard, "POLL_INTERVAL", 3600)
     now = timezone.now()
-    for at in range(5, 65, 5):
+    for at in range(5, 95, 5):
         write(now, at, 20 * at)
     sign_in(live_server, page)
     page.goto(f"{live_server.url}{PAGE}")

@@ -12,7 +12,7 @@ from chaos.checker.reading.problems import Problems
 from chaos.checker.reading.queue import Topics
 from chaos.checker.reading.redis_streams import read_redis
 from chaos.proxy import Proxy
-from chaos.redis_servers import RedisCluster, ask, told_port
+from chaos.redis_servers import PATIENT, RedisCluster, ask, told_port
 from chaos.waiting import wait_until
 from enode_django.equeue.transports.redis_streams import RedisStreamsTransport
 from enode_django.exceptions import TransportUnavailable
@@ -35,13 +35,14 @@ def cluster(proxies: dict[int, Proxy]) -> Iterator[RedisCluster]:
     def tell(port: int) -> int:
         return proxies.setdefault(port, Proxy(port)).port
 
-    with contextlib.closing(RedisCluster(3, more={"appendfsync": "always"}, tell=tell)) as cluster:
+    settings = {"appendfsync": "always", "cluster-node-timeout": str(PATIENT)}
+    with contextlib.closing(RedisCluster(3, more=settings, tell=tell)) as cluster:
         yield cluster
 
 
 @pytest.fixture
 def transport(cluster: RedisCluster) -> Iterator[RedisStreamsTransport]:
-    with contextlib.closing(RedisStreamsTransport(cluster.url, prefix="chaos", timeout=2.0)) as transport:
+    with contextlib.closing(RedisStreamsTransport(cluster.url, prefix="chaos", timeout=DEADLINE)) as transport:
         transport.create_topic("events", QUEUES)
         transport.acquire("group", "events", 3, "owner", 60.0)
         yield transport

@@ -45,11 +45,11 @@ def test_a_run_that_is_broken_off_leaves_no_process_behind(place: Path, number: 
             start_new_session=True,
         )
     try:
-        wait_until(lambda: UNDER_WAY in output.read_text() or run.poll() is not None, output.read_text, 240)
+        wait_until(lambda: UNDER_WAY in output.read_text() or run.poll() is not None, output.read_text, 300)
         assert run.poll() is None, output.read_text()
         assert len(processes_working_in(place)) > 10
         run.send_signal(number)
-        status = run.wait(90)
+        status = run.wait(240)
     finally:
         run.kill()
     assert status == (130 if number is signal.SIGINT else -number), output.read_text()

@@ -153,7 +153,6 @@ def make_reader(tmp_path: Path, private_postgres: Postgres) -> Iterator[Callable
 
 
 @pytest.mark.acceptance
-@pytest.mark.timeout(300)
 def test_following_the_quickstart_leads_to_what_it_promises(make_reader: Callable[..., Reader]) -> None:
     reader = make_reader(embedded=False)
     for block in blocks(PAGE):

@@ -14,8 +14,6 @@ import enode_django
 from tests.docs.pages import PAGES, name
 from tests.meta.tree import ROOT
 
-pytestmark = pytest.mark.timeout(300)
-
 LOADED = re.compile(r'<(?:script|link|img)\b[^>]*?\b(?:src|href)="([^"]+)"')
 LINK = re.compile(r'<a\b[^>]*?\bhref="([^"]+)"')
 ANCHOR = re.compile(r'\bid="([^"]+)"')

@@ -8,10 +8,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
+
+from enode_django.equeue import subscribing
 from enode_django.equeue.subscribing import Consumer, Limits, Message, RetryPolicy
 from enode_django.equeue.transport import Transport
 
-FAST = Limits(pull_wait=0.05, commit_interval=0.05, lease=4.0)
+FAST = Limits(pull_wait=0.05, commit_interval=0.05, lease=60.0)
+"""With a lease that does not run out while a slow machine lets the test stand still."""
+BEATS = 75
+"""Renewals within the duration of a lease: queues are divided anew as soon as with a short one."""
 AT_ONCE = RetryPolicy(delays=(0.02, 0.05))
 
 
@@ -67,11 +73,13 @@ def consuming(transport: Transport, handle: Callable[[Message], object], **optio
     """Run a consumer of the topic "orders" inside the block."""
     given = {"group": "billing", "topics": ["orders"], "limits": FAST, "retry": AT_ONCE, **options}
     consumer = Consumer(transport, handle=handle, **given)
-    consumer.start()
-    try:
-        yield consumer
-    finally:
-        consumer.stop(5)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subscribing, "BEATS", BEATS)
+        consumer.start()
+        try:
+            yield consumer
+        finally:
+            consumer.stop(60)
 
 
 def texts(*names: object) -> list[bytes]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from chaos.redis_servers import NOTICED_DEAD, Servers, ask, is_master, says
+from chaos.redis_servers import PATIENT, Servers, ask, is_master, says
 from enode_django.exceptions import TransportUnavailable
 from sample_project.embedded_servers import Redis
 
@@ -51,7 +51,8 @@ class SentinelServer(Redis):
 
 
 class RedisWithSentinels(Servers):
-    """A master, a replica, and three Sentinels. All of them require the same password."""
+    """A master, a replica, and three Sentinels. All of them require the same password. Nobody counts as dead before
+    `notice_dead`."""
 
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
         super().__init__()
@@ -80,7 +81,7 @@ class RedisWithSentinels(Servers):
             {
                 f"monitor {SERVICE}": f"127.0.0.1 {master.port} 2",
                 f"auth-pass {SERVICE}": master.password,
-                f"down-after-milliseconds {SERVICE}": str(NOTICED_DEAD),
+                f"down-after-milliseconds {SERVICE}": str(PATIENT),
                 f"failover-timeout {SERVICE}": "2000",
                 "sentinel-pass": master.password,
             }
@@ -97,6 +98,10 @@ class RedisWithSentinels(Servers):
         state = _pairs(says(sentinel, "SENTINEL MASTER", SERVICE))
         known = state.get("num-other-sentinels"), state.get("num-slaves"), state.get("flags")
         return known == ("2", "1", "master") or known == (2, 1, "master")
+
+    def notice_dead(self, after: int) -> None:
+        for sentinel in self.sentinels:
+            ask(sentinel, "SENTINEL SET", SERVICE, "down-after-milliseconds", after)
 
     def change_roles(self) -> None:
         replica = self.replica

@@ -48,7 +48,7 @@ def test_consumer_goes_on_from_its_file(orders: Transport, tmp_path: Path) -> No
     orders.send("orders", {0: texts("a", "b")})
     with consuming(orders, Handled(), directory=tmp_path, **ALL) as consumer:
         eventually(lambda: (tmp_path / "billing@orders.json").exists() and offsets(tmp_path)["0"] == 2)
-        assert consumer.stop(5)
+        assert consumer.stop(60)
     orders.send("orders", {0: texts("c")})
     orders.add_queues("orders", 3, unordered=True)
     orders.send("orders", {2: texts("in a new queue")})

@@ -91,7 +91,7 @@ def test_send_that_waits_for_too_long_is_refused_and_not_stored(store: MessageSt
         answers = Answers()
         sends.send(Call(answers, 0), send(0))
         assert isinstance(sends.send(Call(answers, 1), send(1)), Later)
-        await asyncio.wait_for(answers.changed.wait(), 20)
+        await asyncio.wait_for(answers.changed.wait(), 60)
         assert isinstance(answers.values[1], QueueFull)
         store.flush()
         sends.retry()
@@ -129,7 +129,7 @@ def test_a_send_that_waited_for_too_long_is_forgotten_and_the_limit_holds(store:
             del batches
             while number not in answers.values:
                 answers.changed.clear()
-                await asyncio.wait_for(answers.changed.wait(), 20)
+                await asyncio.wait_for(answers.changed.wait(), 60)
             assert isinstance(answers.values[number], QueueFull)
             assert held() is None, "it takes no memory any more"
         store.flush()

@@ -241,7 +241,7 @@ def test_requests_of_one_connection_are_answered_though_nobody_reads_meanwhile(
 
 
 def test_silence_before_a_hello_or_within_a_frame_ends_the_connection(tmp_path: Path) -> None:
-    with RunningBroker(tmp_path / "data", handshake_timeout=3.0, frame_timeout=1.0, checkpoint_interval=0.1) as broker:
+    with RunningBroker(tmp_path / "data", handshake_timeout=10.0, frame_timeout=1.0, checkpoint_interval=0.1) as broker:
         silent, half, idle = Raw(broker.location, greet=False), Raw(broker.location), Raw(broker.location)
         half.send(struct.pack(">I", 100) + b"half")
         for raw, says in ((silent, "no hello"), (half, "half a frame")):

@@ -81,7 +81,7 @@ class Load:
 @pytest.mark.parametrize("flush", ["every_write", "interval"])
 def test_killed_under_load_it_keeps_what_it_acknowledged_in_order(tmp_path: Path, flush: str) -> None:
     with RunningBroker(tmp_path / "data", flush=flush, checkpoint_interval=0.3, chunk_size=20_000) as broker:
-        transport = broker.transport(timeout=5.0)
+        transport = broker.transport()
         transport.create_topic("t", 1)
         with Load(transport) as load:
             for _ in range(3):
@@ -190,7 +190,7 @@ def test_broker_that_is_away_is_told_with_the_command_that_runs_it(own_broker: R
 
 def test_first_signal_answers_what_waits_for_the_disk(tmp_path: Path) -> None:
     with RunningBroker(tmp_path / "data", flush="every_write") as broker:
-        transport = broker.transport(timeout=2.0)
+        transport = broker.transport()
         transport.create_topic("t", 1)
         with Load(transport) as load:
             load.wait_for(50)

@@ -28,7 +28,7 @@ from tests.equeue.redis_servers import persist, wait_for
 
 QUEUES = 12
 DEADLINE = 60.0
-TIMEOUT = 3.0
+TIMEOUT = 15.0
 """Seconds for an answer: more than a living server needs on a busy machine."""
 KILLED, STANDING_STILL = "killed", "standing still"
 KEYS = Keys("enode")

@@ -16,7 +16,7 @@ from functools import partial
 import pytest
 
 from chaos.proxy import Proxy
-from chaos.redis_servers import RedisCluster, Servers, ask, is_master, says
+from chaos.redis_servers import NOTICED_DEAD, PATIENT, RedisCluster, Servers, ask, is_master, says
 from enode_django.equeue.consumer.queue_consumer import QueueConsumer
 from enode_django.equeue.messages import Commit, Once
 from enode_django.equeue.redis.keys import Keys
@@ -31,14 +31,15 @@ QUEUES = 12
 
 @pytest.fixture(params=["cluster", "sentinel"])
 def servers(request: pytest.FixtureRequest) -> Iterator[Servers]:
-    servers = RedisCluster(3, replicas=1) if request.param == "cluster" else RedisWithSentinels()
+    patient = {"cluster-node-timeout": str(PATIENT)}
+    servers = RedisCluster(3, replicas=1, more=patient) if request.param == "cluster" else RedisWithSentinels()
     with contextlib.closing(servers):
         yield servers
 
 
 @pytest.fixture
 def transport(servers: Servers) -> Iterator[RedisStreamsTransport]:
-    with contextlib.closing(RedisStreamsTransport(servers.url, timeout=2.0)) as transport:
+    with contextlib.closing(RedisStreamsTransport(servers.url, timeout=DEADLINE)) as transport:
         transport.create_topic("topic", QUEUES)
         yield transport
 
@@ -80,10 +81,12 @@ def test_killed_master_is_replaced_under_load(servers: Servers, transport: Redis
         try:
             eventually(lambda: len(load.acknowledged) >= 400 or None)
             before = len(load.acknowledged)
+            servers.notice_dead(NOTICED_DEAD)
             servers.master.kill()
             eventually(lambda: load.unknown or None)
             killed_at = len(load.acknowledged)
             eventually(lambda: len(load.acknowledged) >= killed_at + 400 or None)
+            servers.notice_dead(PATIENT)
         finally:
             load.stop.set()
         sending.result(DEADLINE)
@@ -99,13 +102,15 @@ def test_master_that_stands_still_is_replaced(servers: Servers, transport: Redis
     transport.send("topic", {queue: [b"before"]})
     wait_for(lambda: _has_all(servers), "the replica has it all")
     master = servers.master
-    master.pause()
-    try:
-        once = Once(uuid.uuid4().hex, 1)  # repeating the send after a late answer must not store it twice
-        assert persist(lambda: transport.send("topic", {queue: [b"after"]}, once=once)) == {queue: 1}
-        assert persist(lambda: messages(transport, "topic", queue)) == [(0, b"before"), (1, b"after")]
-    finally:
-        master.resume()
+    servers.notice_dead(NOTICED_DEAD)
+    with contextlib.closing(RedisStreamsTransport(servers.url, timeout=2.0)) as hasty:
+        master.pause()
+        try:
+            once = Once(uuid.uuid4().hex, 1)  # repeating the send after a late answer must not store it twice
+            assert persist(lambda: hasty.send("topic", {queue: [b"after"]}, once=once)) == {queue: 1}
+            assert persist(lambda: messages(hasty, "topic", queue)) == [(0, b"before"), (1, b"after")]
+        finally:
+            master.resume()
 
 
 def test_what_is_sent_after_a_failover_reaches_consumers_from_before(
@@ -123,8 +128,10 @@ def test_what_is_sent_after_a_failover_reaches_consumers_from_before(
     assert finish_all(consumer) == [b"lost"] * 5
     lost = transport.acquire("group", "topic", queue, "worker", 0.001)
 
+    servers.notice_dead(NOTICED_DEAD)
     servers.master.kill()
     wait_for(lambda: is_master(replica), "the replica has taken over")
+    servers.notice_dead(PATIENT)
     sent = [b"new %d" % number for number in range(20)]
     assert persist(lambda: transport.send("topic", {queue: sent})) == {queue: 10}
 
@@ -208,7 +215,7 @@ def test_a_name_that_leads_to_another_master_is_followed() -> None:
         proxy = running.enter_context(contextlib.closing(Proxy(master.port)))
         wait_for(lambda: says(replica, "INFO", "replication")["master_link_status"] == "up", "the replica follows")
         location = f"redis://:{master.password}@127.0.0.1:{proxy.port}/0"
-        transport = running.enter_context(contextlib.closing(RedisStreamsTransport(location, timeout=2.0)))
+        transport = running.enter_context(contextlib.closing(RedisStreamsTransport(location, timeout=DEADLINE)))
         transport.create_topic("topic", 1)
         transport.send("topic", {0: [b"before"]})
         wait_for(lambda: says(replica, "EXISTS", Keys("enode").log("topic", 0)), "the replica has the message")

@@ -21,7 +21,7 @@ from enode_django.equeue.transports.memory import MemoryTransport
 from tests.equeue.consuming import Handled, eventually, texts
 
 TOPIC = "orders"
-SOON, NEVER = 20.0, 300.0
+SOON, NEVER = 60.0, 300.0
 
 
 class Waking(Transport, WakesPulls, Protocol):
@@ -319,8 +319,8 @@ def test_two_consumers_that_pull_for_long_share_the_queues_soon(orders: Waking) 
         eventually(lambda: len(first.bodies) + len(second.bodies) == 4, SOON)
         assert len(second.bodies) == 1
     finally:
-        one.stop(5)
-        other.stop(5)
+        one.stop(60)
+        other.stop(60)
 
 
 def test_whoever_broadcasts_is_woken_for_a_queue_that_is_new(orders: Waking, tmp_path: Path) -> None:

@@ -205,7 +205,7 @@ def test_one_that_begins_now_hears_of_each_later_refusal_and_of_no_earlier_whate
 
 def settled(harness: Harness) -> None:
     """Wait until the stored refusal is below the shard's position: open transactions of other sessions delay that."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not harness.store.stored_before([("k1", "c")], harness.store.position()):
         assert time.monotonic() < deadline, "what was stored does not settle"
         time.sleep(0.01)

@@ -397,7 +397,7 @@ def test_one_that_begins_now_handles_the_later_events_only(harness: Harness, mon
 
 def _settle(harness: Harness, id: str) -> None:
     """Wait until the stored streams are below the shard's position. Open transactions of other sessions delay that."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not harness.store.heads_before([id], harness.store.position()):
         assert time.monotonic() < deadline, "what was stored does not settle"
 

@@ -197,7 +197,7 @@ def mails(start: str = "now") -> EventHandlerGroup:
         behaviour.meet("mails", event.aggregate_root_id)
         behaviour.entered.set()
         if behaviour.may_go_on is not None:
-            assert behaviour.may_go_on.wait(20)
+            assert behaviour.may_go_on.wait(60)
         behaviour.calls.append(("mails", event.aggregate_root_id, event.version))
 
     group.add(EventHandler(Filled, "mail", 100, mail, start))

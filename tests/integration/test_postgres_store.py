@@ -73,7 +73,7 @@ def test_keys_are_taken_in_one_order_so_that_writers_do_not_lock_each_other_out(
 ) -> None:
     with (
         database_alias("waiting", OPTIONS={"application_name": "waiting"}),
-        bare_session(options="-c lock_timeout=5s") as rival,
+        bare_session(options="-c lock_timeout=60s") as rival,
         bare_session() as observer,
     ):
         insert(rival, stream("a", 1))

@@ -101,4 +101,4 @@ def test_what_is_sent_after_the_crash_is_handled_by_who_gets_all_messages(
         assert persist(lambda: transport.send("topic", {0: texts(*range(5))})) == {0: 1}
         eventually(lambda: handled.bodies[-5:] == ["0", "1", "2", "3", "4"])
     finally:
-        consumer.stop(5)
+        consumer.stop(60)

@@ -34,7 +34,7 @@ def job(server: Postgres, *columns: str) -> Any:
 def test_a_job_outlives_a_restart_of_the_database_and_stops_before_one_that_stands_still_gives_its_lease_away(
     migrated: Postgres,
 ) -> None:
-    with Holder("rows", lease=10, url=migrated.url) as holder:
+    with Holder("rows", lease=30, url=migrated.url) as holder:
         assert holder.first == HELD
         migrated.restart()
         (since,) = job(migrated, "lease_until")

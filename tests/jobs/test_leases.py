@@ -25,7 +25,7 @@ from tests.jobs.processes import Holder
 pytestmark = pytest.mark.django_db(transaction=True)
 
 KIND, NAME = "tests", "of/everything"
-SHORT = 3.0
+SHORT = 10.0
 
 
 @pytest.fixture(autouse=True)
@@ -160,7 +160,7 @@ def test_a_lease_is_kept_for_as_long_as_the_job_lasts() -> None:
 
 def test_a_run_whose_lease_was_taken_over_stops_and_changes_nothing_more() -> None:
     stopped = threading.Event()
-    with ending_in(JobLost, lease=SHORT) as job:
+    with ending_in(JobLost) as job:
         job.on_stop(stopped.set)
         let_run_out(job.id)
         with running_job(KIND, NAME) as other:
@@ -214,7 +214,7 @@ def take(taken: threading.Event) -> None:
 
 def test_a_request_to_cancel_stops_the_work_at_its_next_look() -> None:
     called = list[int]()
-    with ending_in(JobCancelled, lease=SHORT) as job:
+    with ending_in(JobCancelled) as job:
         job.on_stop(lambda: 1 / 0)
         job.on_stop(lambda: called.append(threading.get_ident()))
         request_cancel(job.id)
@@ -231,7 +231,7 @@ def test_a_request_to_cancel_stops_the_work_at_its_next_look() -> None:
 
 def test_what_the_work_raises_when_it_is_stopped_from_outside_is_not_its_error() -> None:
     broken = threading.Event()
-    with ending_in(JobCancelled, lease=SHORT) as job:
+    with ending_in(JobCancelled) as job:
         job.on_stop(broken.set)
         request_cancel(job.id)
         assert broken.wait(60)
@@ -282,11 +282,12 @@ def test_of_two_processes_one_gets_it_and_the_other_when_that_has_ended() -> Non
 
 
 def test_after_a_kill_the_work_is_free_when_the_lease_has_run_out() -> None:
-    with Holder(NAME, lease=5.0) as holder:
+    with Holder(NAME, lease=30) as holder:
         assert holder.first == HELD
         holder.kill()
         with pytest.raises(JobRunning):
             running_job(KIND, NAME).__enter__()
+        let_run_out(only_job().pk)
         begin_when_free()
     killed, won = Job.objects.order_by("pk")
     assert (killed.state, killed.error, won.state) == ("failed", "its lease ran out", "succeeded")
@@ -294,7 +295,7 @@ def test_after_a_kill_the_work_is_free_when_the_lease_has_run_out() -> None:
 
 
 def test_a_process_that_stood_still_finds_itself_fenced_off() -> None:
-    with Holder(NAME, lease=1.0) as holder:
+    with Holder(NAME, lease=SHORT) as holder:
         assert holder.first == HELD
         holder.signal(signal.SIGSTOP)
         begin_when_free()
@@ -323,7 +324,7 @@ def renewed(row: Job) -> bool:
 
 
 def test_a_job_outlives_its_sessions() -> None:
-    with running_job(KIND, NAME, lease=5.0) as job:
+    with running_job(KIND, NAME, lease=30.0) as job:
         for _ in range(2):
             before = only_job()
             end_other_sessions()

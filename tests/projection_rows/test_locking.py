@@ -93,7 +93,7 @@ def test_rows_are_locked_in_the_order_of_their_ids(emptied: None, makes_rows: bo
     with (
         database_alias("waiting", OPTIONS={"application_name": "waiting"}),
         bare_session() as observer,
-        bare_session(options="-c lock_timeout=2s") as third,
+        bare_session(options="-c lock_timeout=60s") as third,
     ):
         with transaction.atomic():
             if makes_rows:

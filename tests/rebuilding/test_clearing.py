@@ -36,9 +36,9 @@ def referring(postings: Harness) -> Iterator[Harness]:
 
 
 def read_and_write() -> None:
-    """Read and write the table ``referred_to``. Raise if it stays locked for 3 seconds."""
+    """Read and write the table ``referred_to``. Raise if it stays locked for a minute."""
     with bare_session() as session:
-        session.execute("SET lock_timeout = '3s'")
+        session.execute("SET lock_timeout = '60s'")
         session.execute("SELECT count(*) FROM referred_to")
         session.execute("INSERT INTO referred_to VALUES (1) ON CONFLICT DO NOTHING")
 

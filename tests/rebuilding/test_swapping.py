@@ -138,7 +138,7 @@ def test_readers_do_not_wait_while_the_last_events_are_caught_up_with(
 
     def look() -> None:
         with bare_session() as session:
-            session.execute("SET lock_timeout = '1s'")
+            session.execute("SET lock_timeout = '60s'")
             (count,) = session.execute(f"SELECT count(*) FROM {TABLES[cls]}").fetchone() or (0,)
             read.append(count)
 

@@ -296,7 +296,7 @@ def session_members(session: int) -> list[int]:
     return members
 
 
-def wait_until(condition: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
+def wait_until(condition: Callable[[], bool], what: str, seconds: float = 120.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"waited {seconds:g} s in vain: {what}"
@@ -321,7 +321,6 @@ def url_has_rows(url: str) -> bool:
 
 
 @pytest.mark.acceptance
-@pytest.mark.timeout(300)
 def test_money_is_conserved_in_two_shards_though_workers_are_killed(
     services: Mapping[str, str], postgres_url: str
 ) -> None:
@@ -375,7 +374,6 @@ def ended_transfers(shard: Database) -> int:
 
 
 @pytest.mark.acceptance
-@pytest.mark.timeout(300)
 def test_a_signal_ends_the_demo_and_all_it_started(services: Mapping[str, str]) -> None:
     with running_demo(services, "--accounts=200", "--commands=100000", "--producers=1", "--processes=1") as demo:
         with connected(services["DATABASE_URL"]) as database:
@@ -385,7 +383,6 @@ def test_a_signal_ends_the_demo_and_all_it_started(services: Mapping[str, str]) 
 
 
 @pytest.mark.acceptance
-@pytest.mark.timeout(300)
 def test_control_c_ends_a_demo_that_waits_for_processors(services: Mapping[str, str], postgres_url: str) -> None:
     """It has made the tables of an empty database."""
     with (
@@ -406,7 +403,6 @@ def assert_ended(demo: subprocess.Popen[str], status: int) -> None:
 
 
 @pytest.mark.acceptance
-@pytest.mark.timeout(200)
 def test_the_sample_shows_its_pages_to_the_user_that_it_names(services: Mapping[str, str]) -> None:
     port = free_port()
     with running_demo(services, str(port), command="banksample") as sample:
@@ -417,13 +413,13 @@ def test_the_sample_shows_its_pages_to_the_user_that_it_names(services: Mapping[
         reader = threading.Thread(target=sample.stdout.read, daemon=True)  # a full pipe would stop the sample
         reader.start()
         visitor = Visitor(server)
-        wait_until(visitor.reaches_the_server, "the web server", 100)
+        wait_until(visitor.reaches_the_server, "the web server")
         assert "Log out" in visitor.log_in("demo", "demo")
         accounts = visitor.page("/admin/bank/accountsummary/").count("/admin/bank/accountsummary/demo-")
         assert accounts == 50 + 1  # the last one is the demo's own
         assert "--body-bg" in visitor.page("/static/admin/css/base.css")
         sample.send_signal(signal.SIGINT)
-        assert sample.wait(60) == 0
+        assert sample.wait(120) == 0
         reader.join(60)
         wait_until(lambda: not session_members(sample.pid), "the end of the sample's processes")
     release_port(port)

@@ -158,10 +158,11 @@ def test_only_retriable_errors_are_tried_again(monkeypatch: pytest.MonkeyPatch) 
 def test_threads_that_do_not_stop_are_named(caplog: pytest.LogCaptureFixture) -> None:
     stop = threading.Event()
     threads = [start_thread("stuck", stop.wait), start_thread("quick", lambda: None)]  # type: ignore[arg-type]
+    threads[1].join(60)
     assert join_threads(threads, 0.05) == ["stuck"]
     assert "stuck" in caplog.text
     stop.set()
-    assert join_threads(threads, 10) == []
+    assert join_threads(threads, 60) == []
 
 
 DIES = """
