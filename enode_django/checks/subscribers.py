@@ -148,7 +148,7 @@ def _keys_to(written: Sequence[type[Model]]) -> Iterator[ForeignKey[Any, Any]]:
             if not isinstance(relation, ManyToOneRel) or relation.related_model in written:
                 continue
             field: Any = relation.field  # its stubs know no db_constraint
-            if isinstance(field, ForeignKey) and field.db_constraint and field.model._meta.managed:
+            if field.db_constraint and field.model._meta.managed:
                 yield field
 
 
